@@ -1,0 +1,1 @@
+"""Model state and cursor saved together, with a commit marker."""

@@ -1,0 +1,1 @@
+"""One soft-state service a job: who is in the round, which step is committed."""

@@ -1,0 +1,1 @@
+"""The global order of samples and the cursor into it: every sample exactly once."""

@@ -1,0 +1,1 @@
+"""The wire format between agents, workers and the coordinator (generated code is committed)."""

@@ -1,0 +1,1 @@
+"""The control plane: PyTorchJobs, their PodGroups and the queue policy. It never imports torch."""

@@ -1,0 +1,1 @@
+"""The custom resources as data: field names, defaults, validation, quantities. Pure."""

@@ -1,0 +1,1 @@
+"""Talking to a Kubernetes API server in plain dicts: client, informer, work queue, events."""

@@ -1,0 +1,265 @@
+"""A thin asynchronous client over plain dicts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Literal, Self
+
+import aiohttp
+import orjson
+
+from volcano_elastic.kube.kubeconfig import Access, load
+from volcano_elastic.kube.resource import Object, Resource
+
+PatchType = Literal["merge", "json", "strategic", "apply"]
+_PATCH_CONTENT = {
+    "merge": "application/merge-patch+json",
+    "json": "application/json-patch+json",
+    "strategic": "application/strategic-merge-patch+json",
+    "apply": "application/apply-patch+yaml",
+}
+# Longer than any server's own watch timeout would be a dead connection.
+_REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=30)
+_WATCH_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_read=75, sock_connect=5)
+
+
+class ApiError(Exception):
+    """The API server refused a request; carries its Status."""
+
+    def __init__(self, code: int, reason: str, message: str) -> None:
+        super().__init__(f"{code} {reason}: {message}")
+        self.code = code
+        self.reason = reason
+        self.message = message
+
+
+class NotFound(ApiError):
+    """404."""
+
+
+class Conflict(ApiError):
+    """409: another writer was faster, or a precondition did not hold."""
+
+
+class AlreadyExists(Conflict):
+    """409 on create."""
+
+
+class Gone(ApiError):
+    """410: the resourceVersion asked for is too old; list again."""
+
+
+class Invalid(ApiError):
+    """422: the object was refused; retrying the same is pointless."""
+
+
+def error_of(code: int, status: Mapping[str, Any]) -> ApiError:
+    reason, message = str(status.get("reason", "")), str(status.get("message", ""))
+    if code == 409 and reason == "AlreadyExists":
+        return AlreadyExists(code, reason, message)
+    kinds: dict[int, type[ApiError]] = {404: NotFound, 409: Conflict, 410: Gone, 422: Invalid}
+    return kinds.get(code, ApiError)(code, reason, message)
+
+
+class Client:
+    """One connection pool to one API server. Use as an async context manager.
+
+    Every method raises ApiError (or a subclass) for an answer of 400 and above, and
+    aiohttp.ClientError or TimeoutError when there was no answer.
+    """
+
+    def __init__(self, access: Access, *, user_agent: str = "volcano-elastic") -> None:
+        self.access = access
+        self._user_agent = user_agent
+        self._session: aiohttp.ClientSession | None = None
+
+    @classmethod
+    def from_kubeconfig(cls, path: str | None = None, *, user_agent: str = "volcano-elastic") -> Self:
+        return cls(load(path), user_agent=user_agent)
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=64, ssl=self.access.tls or True),
+            headers={**self.access.headers, "User-Agent": self._user_agent},
+            timeout=_REQUEST_TIMEOUT,
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._session:
+            await self._session.close()
+            self._session = None
+
+    @property
+    def session(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            raise RuntimeError("Client is used outside of `async with`")
+        return self._session
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Any = None,
+        params: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+    ) -> Object:
+        data = None if body is None else orjson.dumps(body)
+        async with self.session.request(
+            method,
+            self.access.server + path,
+            data=data,
+            params=params,
+            headers={"Content-Type": content_type, "Accept": "application/json"},
+        ) as answer:
+            raw = await answer.read()
+            if answer.status >= 400:
+                raise error_of(answer.status, _status(raw))
+            decoded: Object = orjson.loads(raw) if raw else {}
+            return decoded
+
+    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Object:
+        return await self.request("GET", resource.path(namespace, name))
+
+    async def list(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+    ) -> Object:
+        """The whole List object; each item gets its apiVersion and kind, which lists leave out."""
+        params = _selectors(label_selector, field_selector)
+        answer = await self.request("GET", resource.path(namespace), params=params)
+        for item in answer["items"]:
+            item.setdefault("apiVersion", resource.api_version)
+            item.setdefault("kind", resource.kind)
+        return answer
+
+    async def create(
+        self,
+        resource: Resource,
+        obj: Object,
+        *,
+        subresource: str | None = None,
+        dry_run: bool = False,
+    ) -> Object:
+        """POST; namespace (and for a subresource the name) from metadata."""
+        meta = obj["metadata"]
+        name = meta["name"] if subresource else None
+        path = resource.path(meta.get("namespace"), name, subresource)
+        return await self.request("POST", path, body=obj, params={"dryRun": "All"} if dry_run else None)
+
+    async def replace(
+        self, resource: Resource, obj: Object, *, subresource: str | None = None
+    ) -> Object:
+        meta = obj["metadata"]
+        path = resource.path(meta.get("namespace"), meta["name"], subresource)
+        return await self.request("PUT", path, body=obj)
+
+    async def patch(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None,
+        body: Any,
+        *,
+        subresource: str | None = None,
+        patch_type: PatchType = "merge",
+    ) -> Object:
+        return await self.request(
+            "PATCH",
+            resource.path(namespace, name, subresource),
+            body=body,
+            params={"fieldManager": self._user_agent, "force": "true"}
+            if patch_type == "apply"
+            else None,
+            content_type=_PATCH_CONTENT[patch_type],
+        )
+
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str | None = None,
+        *,
+        uid: str | None = None,
+        grace_period_seconds: int | None = None,
+        propagation_policy: str | None = None,
+    ) -> Object:
+        """DELETE; with `uid`, only that very object (Conflict if another bears the name now)."""
+        options: Object = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if uid:
+            options["preconditions"] = {"uid": uid}
+        if grace_period_seconds is not None:
+            options["gracePeriodSeconds"] = grace_period_seconds
+        if propagation_policy:
+            options["propagationPolicy"] = propagation_policy
+        return await self.request("DELETE", resource.path(namespace, name), body=options)
+
+    async def watch(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        resource_version: str,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+    ) -> AsyncIterator[tuple[str, Object]]:
+        """(type, object) pairs until the server ends the watch; BOOKMARKs included.
+
+        Raises:
+            Gone: `resource_version` is too old.
+        """
+        params = _selectors(label_selector, field_selector) | {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": resource_version,
+            "timeoutSeconds": "300",
+        }
+        async with self.session.get(
+            self.access.server + resource.path(namespace), params=params, timeout=_WATCH_TIMEOUT
+        ) as answer:
+            if answer.status >= 400:
+                raise error_of(answer.status, _status(await answer.read()))
+            pending = b""
+            async for chunk in answer.content.iter_any():
+                *lines, pending = (pending + chunk).split(b"\n")
+                for line in lines:
+                    if not line:
+                        continue
+                    event = orjson.loads(line)
+                    if event["type"] == "ERROR":
+                        raise error_of(int(event["object"].get("code", 500)), event["object"])
+                    yield event["type"], event["object"]
+
+    async def logs(
+        self, name: str, namespace: str, *, container: str | None = None, follow: bool = False
+    ) -> AsyncIterator[bytes]:
+        """The pod's log in chunks; with `follow`, until the container ends."""
+        params = {"follow": "true"} if follow else {}
+        if container:
+            params["container"] = container
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}/log"
+        async with self.session.get(
+            self.access.server + path, params=params, timeout=aiohttp.ClientTimeout(total=None)
+        ) as answer:
+            if answer.status >= 400:
+                raise error_of(answer.status, _status(await answer.read()))
+            async for chunk in answer.content.iter_any():
+                yield chunk
+
+
+def _selectors(label_selector: str | None, field_selector: str | None) -> dict[str, str]:
+    params = {"labelSelector": label_selector, "fieldSelector": field_selector}
+    return {name: value for name, value in params.items() if value}
+
+
+def _status(raw: bytes) -> Mapping[str, Any]:
+    try:
+        status = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return {"message": raw.decode(errors="replace")[:500]}
+    return status if isinstance(status, dict) else {"message": str(status)}

@@ -1,0 +1,125 @@
+"""A local copy of one kind, kept current by list and watch."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterator
+
+import aiohttp
+
+from volcano_elastic.kube.client import ApiError, Client, Gone
+from volcano_elastic.kube.resource import Object, Resource, key_of
+
+_log = logging.getLogger(__name__)
+
+# Called after the store changed, with what was there before and what is there now.
+Handler = Callable[[Object | None, Object | None], None]
+
+
+class Informer:
+    """Lists, then watches from there; lists again on 410; reconnects with jitter.
+
+    `put` and `drop` let a writer enter the answer of its own write at once, so that its next
+    pass does not act on a stale read; the newer resourceVersion wins.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        resource: Resource,
+        *,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+    ) -> None:
+        self.resource = resource
+        self.synced = asyncio.Event()
+        self._client = client
+        self._selectors = {"label_selector": label_selector, "field_selector": field_selector}
+        self._store: dict[str, Object] = {}
+        self._handlers: list[Handler] = []
+        self._random = random.Random()
+
+    def on_change(self, handler: Handler) -> None:
+        self._handlers.append(handler)
+
+    def get(self, key: str) -> Object | None:
+        return self._store.get(key)
+
+    def __iter__(self) -> Iterator[Object]:
+        return iter(list(self._store.values()))
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+    def put(self, obj: Object) -> None:
+        obj.setdefault("apiVersion", self.resource.api_version)
+        obj.setdefault("kind", self.resource.kind)
+        key = key_of(obj)
+        old = self._store.get(key)
+        if old is not None and old["metadata"].get("uid") == obj["metadata"].get("uid"):
+            if _version(obj) <= _version(old):
+                return
+        elif old is not None and _version(obj) < _version(old):
+            return
+        self._store[key] = obj
+        self._tell(old, obj)
+
+    def drop(self, obj: Object) -> None:
+        key = key_of(obj)
+        old = self._store.get(key)
+        if old is None or old["metadata"].get("uid") != obj["metadata"].get("uid"):
+            return
+        del self._store[key]
+        self._tell(old, None)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        backoff = 0.1
+        while True:
+            try:
+                version = await self._list()
+                backoff = 0.1
+                while True:
+                    version = await self._watch(version)
+            except Gone:
+                continue
+            except (ApiError, aiohttp.ClientError, TimeoutError, OSError) as error:
+                _log.warning(
+                    "watching %s: %s; again in %.1f s", self.resource.plural, error or type(error), backoff
+                )
+                await asyncio.sleep(backoff * self._random.uniform(0.5, 1.5))
+                backoff = min(backoff * 2, 5.0)
+
+    async def _list(self) -> str:
+        answer = await self._client.list(self.resource, **self._selectors)
+        seen = {key_of(item) for item in answer["items"]}
+        for item in answer["items"]:
+            self.put(item)
+        listed = int(answer["metadata"]["resourceVersion"])
+        for key in set(self._store) - seen:
+            # Written by us after the list was made: not gone, only newer than it.
+            if _version(self._store[key]) <= listed:
+                self._tell(self._store.pop(key), None)
+        self.synced.set()
+        return str(listed)
+
+    async def _watch(self, version: str) -> str:
+        async for kind, obj in self._client.watch(
+            self.resource, resource_version=version, **self._selectors
+        ):
+            version = str(obj["metadata"]["resourceVersion"])
+            if kind == "DELETED":
+                self.drop(obj)
+            elif kind != "BOOKMARK":
+                self.put(obj)
+        return version
+
+    def _tell(self, old: Object | None, new: Object | None) -> None:
+        for handler in self._handlers:
+            handler(old, new)
+
+
+def _version(obj: Object) -> int:
+    return int(obj["metadata"].get("resourceVersion") or 0)

@@ -1,0 +1,1 @@
+"""Virtual nodes whose pods are local processes, or only pretend to be."""

@@ -1,0 +1,1 @@
+"""The edge of the control plane: watches in, reconcile and plan, writes out."""

@@ -1,0 +1,1 @@
+"""Pure: everything Volcano-specific about a job: its PodGroup and the annotations of its pods."""

@@ -1,0 +1,1 @@
+"""Pure: what one PyTorchJob needs next, from what was observed of it."""

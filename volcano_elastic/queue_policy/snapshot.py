@@ -1,0 +1,99 @@
+"""What the planner sees: one consistent picture of the cluster, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+# Resource name to amount, in the resource's own base unit times 1000 (1 GPU = 1000, 1 CPU = 1000,
+# 1 byte = 1000), as `volcano_elastic.api.quantity.milli` parses them.
+Resources = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    name: str
+    allocatable: Resources
+    ready: bool = True
+    unschedulable: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[tuple[str, str, str], ...] = ()
+    """(key, value, effect)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod of any scheduler that has not finished."""
+
+    key: str
+    """namespace/name"""
+    uid: str
+    requests: Resources
+    job: str | None = None
+    """Key of its elastic or rigid PyTorchJob, if it has one."""
+    gang: str | None = None
+    """Key of its PodGroup, if it has one."""
+    index: int = 0
+    node: str | None = None
+    running: bool = False
+    terminating: bool = False
+    protected: bool = False
+    """`volcano.sh/preemptable: "false"`"""
+    created: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A PyTorchJob that is neither finished nor suspended nor being deleted."""
+
+    key: str
+    queue: str
+    created: datetime
+    min: int
+    max: int
+    desired: int
+    """The size now asked for; equals min = max for a rigid job."""
+    pod_requests: Resources
+    """What one worker asks for."""
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[Mapping[str, str], ...] = ()
+    node_unit: int = 1
+    priority: int = 0
+    cooldown: timedelta = timedelta(seconds=60)
+    last_scale: datetime | None = None
+    """When `desired` was last changed; None before the first change."""
+    scaler: str = "volcano"
+
+    @property
+    def elastic(self) -> bool:
+        return self.max > self.min
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """A PodGroup that is not one of our jobs', e.g. a vcjob's."""
+
+    key: str
+    queue: str
+    min_member: int
+    created: datetime
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    name: str
+    open: bool = True
+    capability: Resources | None = None
+    deserved: Resources | None = None
+    guarantee: Resources | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    nodes: tuple[Node, ...] = ()
+    pods: tuple[Pod, ...] = ()
+    jobs: tuple[Job, ...] = ()
+    gangs: tuple[Gang, ...] = ()
+    queues: tuple[Queue, ...] = ()
