@@ -74,7 +74,9 @@ class Client:
         self._session: aiohttp.ClientSession | None = None
 
     @classmethod
-    def from_kubeconfig(cls, path: str | None = None, *, user_agent: str = "volcano-elastic") -> Self:
+    def from_kubeconfig(
+        cls, path: str | None = None, *, user_agent: str = "volcano-elastic"
+    ) -> Self:
         return cls(load(path), user_agent=user_agent)
 
     async def __aenter__(self) -> Self:
@@ -150,7 +152,9 @@ class Client:
         meta = obj["metadata"]
         name = meta["name"] if subresource else None
         path = resource.path(meta.get("namespace"), name, subresource)
-        return await self.request("POST", path, body=obj, params={"dryRun": "All"} if dry_run else None)
+        return await self.request(
+            "POST", path, body=obj, params={"dryRun": "All"} if dry_run else None
+        )
 
     async def replace(
         self, resource: Resource, obj: Object, *, subresource: str | None = None

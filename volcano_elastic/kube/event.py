@@ -14,7 +14,13 @@ def timestamp(moment: datetime) -> str:
 
 
 def make(
-    about: Object, *, reason: str, message: str, now: datetime, component: str, warning: bool = False
+    about: Object,
+    *,
+    reason: str,
+    message: str,
+    now: datetime,
+    component: str,
+    warning: bool = False,
 ) -> Object:
     """An Event about `about`, ready to be created."""
     meta = about["metadata"]

@@ -35,7 +35,7 @@ class Informer:
     ) -> None:
         self.resource = resource
         self.synced = asyncio.Event()
-        self._client = client
+        self.client = client
         self._selectors = {"label_selector": label_selector, "field_selector": field_selector}
         self._store: dict[str, Object] = {}
         self._handlers: list[Handler] = []
@@ -87,13 +87,16 @@ class Informer:
                 continue
             except (ApiError, aiohttp.ClientError, TimeoutError, OSError) as error:
                 _log.warning(
-                    "watching %s: %s; again in %.1f s", self.resource.plural, error or type(error), backoff
+                    "watching %s: %s; again in %.1f s",
+                    self.resource.plural,
+                    error or type(error),
+                    backoff,
                 )
                 await asyncio.sleep(backoff * self._random.uniform(0.5, 1.5))
                 backoff = min(backoff * 2, 5.0)
 
     async def _list(self) -> str:
-        answer = await self._client.list(self.resource, **self._selectors)
+        answer = await self.client.list(self.resource, **self._selectors)
         seen = {key_of(item) for item in answer["items"]}
         for item in answer["items"]:
             self.put(item)
@@ -106,7 +109,7 @@ class Informer:
         return str(listed)
 
     async def _watch(self, version: str) -> str:
-        async for kind, obj in self._client.watch(
+        async for kind, obj in self.client.watch(
             self.resource, resource_version=version, **self._selectors
         ):
             version = str(obj["metadata"]["resourceVersion"])

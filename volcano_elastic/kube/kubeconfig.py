@@ -78,9 +78,7 @@ def _in_cluster() -> Access:
     token = (_SERVICE_ACCOUNT / "token").read_text().strip()
     tls = ssl.create_default_context(cafile=str(_SERVICE_ACCOUNT / "ca.crt"))
     namespace = (_SERVICE_ACCOUNT / "namespace").read_text().strip()
-    return Access(
-        f"https://{host}:{port}", {"Authorization": f"Bearer {token}"}, tls, namespace
-    )
+    return Access(f"https://{host}:{port}", {"Authorization": f"Bearer {token}"}, tls, namespace)
 
 
 def _tls(cluster: dict[str, Any], user: dict[str, Any]) -> ssl.SSLContext:

@@ -14,6 +14,8 @@ class Reason(StrEnum):
     SHRUNK_FOR_MINIMUM = "ShrunkForMinimum"
     SURPLUS_UNPLACED = "SurplusUnplaced"
     ROUNDED_TO_UNIT = "RoundedToUnit"
+    LOWERED_TO_MAX = "LoweredToMax"
+    RAISED_TO_MIN = "RaisedToMin"
     # why not more
     AT_MAX = "AtMax"
     NO_ROOM = "NoRoom"
@@ -21,9 +23,12 @@ class Reason(StrEnum):
     WAITING_FOR_PODS = "WaitingForPods"
     ROOM_OWED_TO_MINIMUM = "RoomOwedToMinimum"
     QUEUE_CLOSED = "QueueClosed"
+    FINISHING = "Finishing"
     # why not less
     AT_MIN = "AtMin"
     NOBODY_WAITS = "NobodyWaits"
+    NOT_NEEDED = "NotNeeded"
+    """Who waits has room without this job's surplus, or could not start even with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,8 @@ class Decision:
     message: str
     """One sentence for people: what for, with numbers."""
     remove: tuple[str, ...] = ()
-    """Keys (namespace/name) of the pods that leave; empty when growing."""
+    """Keys (namespace/name) of the pods that leave; empty when growing. Fewer than old - new when
+    some of the old size's pods did not exist."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from enum import StrEnum
 
 # Resource name to amount, in the resource's own base unit times 1000 (1 GPU = 1000, 1 CPU = 1000,
 # 1 byte = 1000), as `volcano_elastic.api.quantity.milli` parses them.
@@ -41,6 +42,21 @@ class Pod:
     protected: bool = False
     """`volcano.sh/preemptable: "false"`"""
     created: datetime | None = None
+    role: str = "Worker"
+    """Replica type; only Workers count in a job's size."""
+    leaves_by: datetime | None = None
+    """`metadata.deletionTimestamp`: when a terminating pod's grace ends. Past it by more than
+    `room.LOST_AFTER` its room no longer counts as coming."""
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[Mapping[str, str], ...] = ()
+
+
+class ForOtherQueues(StrEnum):
+    """How much of a queue's surplus the claims of other queues may take."""
+
+    ANY = "Any"
+    BORROWED = "Borrowed"
+    """Only what the queue holds beyond the larger of its deserved and its guarantee."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +80,12 @@ class Job:
     last_scale: datetime | None = None
     """When `desired` was last changed; None before the first change."""
     scaler: str = "volcano"
+    last_reason: str | None = None
+    """`status.elastic.lastScaleReason`."""
+    succeeded: int = 0
+    """Workers that have finished well: they hold nothing, but still count in the size."""
+    master_requests: Resources | None = None
+    """What the Master asks for; None without a Master."""
 
     @property
     def elastic(self) -> bool:
@@ -79,6 +101,10 @@ class Gang:
     min_member: int
     created: datetime
     priority: int = 0
+    succeeded: int = 0
+    """Pods that have finished well; they count towards min_member."""
+    pod_requests: Resources | None = None
+    """What one pod asks for, where the pods don't exist yet (a pending vcjob)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +114,7 @@ class Queue:
     capability: Resources | None = None
     deserved: Resources | None = None
     guarantee: Resources | None = None
+    for_other_queues: ForOtherQueues = ForOtherQueues.ANY
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +124,5 @@ class Snapshot:
     jobs: tuple[Job, ...] = ()
     gangs: tuple[Gang, ...] = ()
     queues: tuple[Queue, ...] = ()
+    """A job of a queue that is not here cannot start; with no queue at all (no Volcano), every
+    queue is open and without limits."""

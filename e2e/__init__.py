@@ -1,0 +1,1 @@
+"""The promises, on running processes: a control plane, an operator, real training."""

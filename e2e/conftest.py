@@ -1,0 +1,84 @@
+"""One embedded cluster a test, with everything in it a real process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from volcano_elastic.demo.recorder import Recorder
+from volcano_elastic.demo.training import DemoJob
+from volcano_elastic.kube.resource import PYTORCHJOBS
+from volcano_elastic.local.cluster import LocalCluster
+
+
+@dataclass
+class Stage:
+    """A running cluster, what it is seen doing, and a folder for its jobs."""
+
+    cluster: LocalCluster
+    recorder: Recorder
+    out: Path
+
+    async def submit(self, job: DemoJob) -> None:
+        job.folder(self.out).mkdir(parents=True)
+        self.recorder.timeline.submitted[job.name] = self.recorder.now()
+        await self.recorder.jobs.client.create(PYTORCHJOBS, job.manifest(self.out))
+
+    def training(self, job: DemoJob) -> dict[str, Any]:
+        return self.recorder.training.get(job.name, {})
+
+    def world(self, job: DemoJob) -> int:
+        """Workers of the running round; 0 while there is none."""
+        status = self.training(job)
+        return int(status.get("world") or 0) if status.get("phase") == "running" else 0
+
+    def finished(self, job: DemoJob) -> str | None:
+        return self.recorder.timeline.finished.get(job.name, (0, None))[1]
+
+    async def until(self, holds: Callable[[], object], what: str, seconds: float = 40) -> None:
+        deadline = self.recorder.now() + seconds
+        while not holds():
+            if self.recorder.now() > deadline:
+                pytest.fail(f"{what}: not within {seconds} s\n{self.story()}")
+            await asyncio.sleep(0.05)
+
+    async def steps_on(self, job: DemoJob, seconds: float = 40) -> None:
+        """Waits until the job has made ten more steps than now."""
+        now = self.training(job).get("step") or 0
+        await self.until(
+            lambda: self.finished(job) or (self.training(job).get("step") or 0) >= now + 10,
+            f"{job.name} trains on",
+            seconds,
+        )
+
+    def story(self) -> str:
+        tails = []
+        for log in sorted(self.cluster.logs.glob("*.log")):
+            tails.append(f"--- {log.name}\n" + "\n".join(log.read_text().splitlines()[-15:]))
+        sizes = [f"{c.at:.1f}: {c.job} {c.old}→{c.new} {c.reason}" for c in self.changes]
+        return "\n".join([*sizes, str(self.recorder.training), *tails])
+
+    @property
+    def changes(self) -> list[Any]:
+        return self.recorder.timeline.changes
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    async with (
+        LocalCluster(nodes=2, gpus_per_node=2, kubelet="process") as cluster,
+        cluster.client() as client,
+    ):
+        recorder = Recorder(client, lambda text: print(text))
+        watching = asyncio.create_task(recorder.run())
+        await asyncio.wait_for(recorder.nodes.synced.wait(), 10)
+        try:
+            yield Stage(cluster, recorder, tmp_path)
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)

@@ -1,0 +1,106 @@
+"""One test a promise of the walking skeleton."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from e2e.conftest import Stage
+from volcano_elastic.demo.training import SAMPLES, DemoJob, judge
+from volcano_elastic.kube.resource import EVENTS, PODS, PYTORCHJOBS
+
+pytestmark = pytest.mark.e2e
+
+
+def _job(name: str, minimum: int, maximum: int, epochs: int = 6) -> DemoJob:
+    return DemoJob(name, min=minimum, max=maximum, epochs=epochs, step_seconds=0.05)
+
+
+async def _every_sample_once(stage: Stage, job: DemoJob) -> None:
+    await stage.until(lambda: stage.finished(job), f"{job.name} finishes", 90)
+    assert stage.finished(job) == "Succeeded", stage.story()
+    verdict = await judge(job, stage.out)
+    assert (verdict.lost, verdict.repeated) == (0, 0)
+    assert verdict.epochs == job.epochs
+    assert verdict.accuracy > 0.8, f"{job.epochs * SAMPLES} samples must have taught it something"
+
+
+async def test_a_job_grows_into_idle_gpus_and_shrinks_for_a_newcomer(stage: Stage) -> None:
+    old, new = _job("old", 1, 4, epochs=14), _job("new", 2, 2, epochs=4)
+    await stage.submit(old)
+    await stage.until(lambda: stage.world(old) == 4, "old grows to 4")
+    await stage.submit(new)
+    await stage.until(lambda: stage.world(new) == 2, "new trains with its minimum")
+    wait = stage.recorder.timeline.wait_for_first_pod("new")
+    assert wait is not None and wait < 10
+    await stage.until(lambda: stage.world(old) == 2, "old trains on with 2")
+    gone = {pod.index for pod in stage.recorder.timeline.of("old") if pod.told_to_leave}
+    assert len(gone) == 2 and 0 not in gone, "two surplus workers leave, worker 0 stays"
+    events = await stage.recorder.jobs.client.list(EVENTS)
+    reasons = {e["reason"] for e in events["items"] if e["involvedObject"]["name"] == "old"}
+    assert {"GrewIntoIdle", "ShrunkForMinimum"} <= reasons
+    assert "Evict" not in {e["reason"] for e in events["items"]}, "the policy acts before Volcano"
+    await stage.until(lambda: stage.finished(new), "new finishes")
+    await _every_sample_once(stage, old)
+
+
+async def test_a_killed_worker_comes_back(stage: Stage) -> None:
+    job = _job("job", 2, 2)
+    await stage.submit(job)
+    await stage.until(lambda: stage.world(job) == 2, "job trains")
+    await stage.steps_on(job)
+    os.kill(stage.training(job)["workers"]["1"], signal.SIGKILL)
+    await stage.steps_on(job)
+    await _every_sample_once(stage, job)
+
+
+async def test_killed_worker_zero_comes_back(stage: Stage) -> None:
+    job = _job("job", 2, 2)
+    await stage.submit(job)
+    await stage.until(lambda: stage.world(job) == 2, "job trains")
+    await stage.steps_on(job)
+    os.kill(stage.training(job)["workers"]["0"], signal.SIGKILL)
+    await stage.steps_on(job)
+    await _every_sample_once(stage, job)
+
+
+async def test_a_killed_coordinator_comes_back_and_training_goes_on(stage: Stage) -> None:
+    job = _job("job", 2, 2)
+    await stage.submit(job)
+    await stage.until(lambda: stage.world(job) == 2, "job trains")
+    await stage.steps_on(job)
+    pid = stage.training(job)["pid"]
+    os.kill(pid, signal.SIGKILL)
+    await stage.until(lambda: stage.training(job)["pid"] != pid, "another coordinator answers")
+    await stage.steps_on(job)
+    await _every_sample_once(stage, job)
+
+
+@pytest.mark.parametrize("program", ["operator", "scheduler"])
+async def test_a_killed_control_program_loses_and_duplicates_nothing(
+    stage: Stage, program: str
+) -> None:
+    job = _job("job", 1, 4, epochs=8)
+    await stage.submit(job)
+    # At once, so that it dies between the writes of the job's start.
+    await stage.until(lambda: stage.recorder.timeline.of("job"), "the first pod appears")
+    os.kill(stage.cluster.processes[program], signal.SIGKILL)
+    await stage.until(lambda: stage.world(job) == 4, "job still grows to 4", 60)
+    os.kill(stage.cluster.processes[program], signal.SIGKILL)
+    await _every_sample_once(stage, job)
+    uids = {pod.name: uid for uid, pod in stage.recorder.timeline.pods.items()}
+    assert sorted(uids) == [f"job-worker-{i}" for i in range(4)]
+    assert len(stage.recorder.timeline.pods) == 4, "no pod was made twice"
+
+
+async def test_an_invalid_job_is_refused_with_the_path(stage: Stage) -> None:
+    manifest = _job("wrong", 3, 2).manifest(stage.out)
+    await stage.recorder.jobs.client.create(PYTORCHJOBS, manifest)
+    await stage.until(lambda: "wrong" in stage.recorder.timeline.finished, "it is refused")
+    job = await stage.recorder.jobs.client.get(PYTORCHJOBS, "wrong", "default")
+    failed = next(c for c in job["status"]["conditions"] if c["type"] == "Failed")
+    assert "spec.elasticPolicy" in failed["message"]
+    pods = await stage.recorder.jobs.client.list(PODS, "default")
+    assert pods["items"] == []

@@ -1,0 +1,42 @@
+"""Elastic training on scikit-learn's digits: alone, under torchrun, or as a PyTorchJob."""
+
+import argparse
+import json
+import time
+from importlib.util import find_spec
+
+import numpy as np
+import torch
+
+from trainer.checkpoint.checkpointer import Checkpointer
+from trainer.data.dataset import ElasticDataset
+
+flags = argparse.ArgumentParser()
+for flag, default in {"--epochs": 10, "--folder": "digits-commits", "--step-seconds": 0.0}.items():
+    flags.add_argument(flag, type=type(default), default=default)
+given = flags.parse_args()
+torch.set_num_threads(1)
+torch.manual_seed(0)
+path = find_spec("sklearn").submodule_search_locations[0] + "/datasets/data/digits.csv.gz"
+digits = torch.from_numpy(np.loadtxt(path, delimiter=","))[torch.randperm(1797)].float()
+x, y = digits[:, :64] / 16, digits[:, 64].long()
+net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+if torch.distributed.is_torchelastic_launched():
+    torch.distributed.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(net) if torch.distributed.is_initialized() else net
+optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+train = torch.utils.data.TensorDataset(x[:1437], y[:1437])
+data = ElasticDataset(train, batch_size=16, epochs=given.epochs, audit=given.folder + "/audit")
+with Checkpointer(given.folder, model=model, optimizer=optimizer, data=data) as checkpointer:
+    optimizer.param_groups[0]["lr"] = 0.02 * data.group.world  # as the global batch, it follows
+    for images, labels in data:
+        optimizer.zero_grad()
+        (data.weight * torch.nn.functional.cross_entropy(model(images), labels)).backward()
+        optimizer.step()
+        time.sleep(given.step_seconds)
+        checkpointer.step()
+    if data.group.rank == 0:
+        right = (net(x[1437:]).argmax(1) == y[1437:]).float().mean().item()
+        result = {"accuracy": right, "steps": checkpointer.steps, "samples": data.consumed}
+        print(json.dumps(result), flush=True)
+        (checkpointer.storage.folder / "result.json").write_text(json.dumps(result))

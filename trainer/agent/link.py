@@ -1,0 +1,300 @@
+"""The worker's end of the unix socket between a training process and its agent.
+
+Training processes hold no gRPC: one JSON line a message over an abstract unix socket, read by one
+daemon thread. Progress is not sent at all: a step's number and time are two stores into a mapped
+page that the agent reads when it wants to know.
+
+Why a rank never runs past a fence: asked for its step, a rank answers the one in progress and from
+then on holds at the end of the step after it, until it is told where to stop; the stop step is the
+greatest answer plus one, hence no smaller than any rank's hold.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import mmap
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from enum import Enum
+from types import TracebackType
+from typing import Any, NoReturn
+
+SOCKET_VARIABLE = "VOLCANO_ELASTIC_AGENT_SOCKET"
+"""Address of the agent's socket; a leading @ means Linux's abstract namespace."""
+
+ROUND_VARIABLE = "VOLCANO_ELASTIC_ROUND"
+"""The round a worker was started in."""
+
+CONNECT_TIMEOUT_SECONDS = 10.0
+BLAME_SECONDS = 1.0
+"""How long a failing worker waits to hear that another one failed first."""
+
+PROGRESS_BYTES = 16
+"""Two signed 64-bit integers: the last applied step, and when (CLOCK_MONOTONIC, ns)."""
+
+
+class Order(Enum):
+    """What a rank does at a step boundary."""
+
+    GO = "go"
+    FENCE = "fence"
+    LEAVE = "leave"
+
+
+class LinkError(RuntimeError):
+    """The agent's socket was named but could not be used."""
+
+
+class WorkerLink:
+    """A worker's link to its agent. Methods are for the main thread."""
+
+    def __init__(self, connection: socket.socket | None, started_round: int = 0) -> None:
+        self.round = started_round
+        """0 without an agent."""
+        self._connection = connection
+        self._pid = os.getpid()
+        self._step = -1
+        self._pending = connection is not None  # so that the first boundary is told at once
+        self._first_told = False
+        self._hold: int | None = None
+        self._stop: int | None = None
+        self._fence = 0
+        self._leaving = False
+        self._over = False
+        self._closing = False
+        self._failing = False
+        self._changed = threading.Condition()
+        self._sending = threading.Lock()
+        self._progress: memoryview[int] | None = None
+
+    @classmethod
+    def from_environment(cls) -> WorkerLink:
+        """The link to the agent that started this process; says GO for ever if there is none.
+
+        Raises LinkError if an agent is named and doesn't answer.
+        """
+        address = os.environ.get(SOCKET_VARIABLE, "")
+        if not address:
+            return cls(None)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(CONNECT_TIMEOUT_SECONDS)
+        try:
+            connection.connect("\0" + address[1:] if address.startswith("@") else address)
+        except OSError as error:
+            connection.close()
+            raise LinkError(
+                f"{SOCKET_VARIABLE} names the agent's socket {address!r}, which doesn't answer "
+                f"({error}); unset it to run without an agent"
+            ) from error
+        connection.settimeout(None)
+        link = cls(connection, int(os.environ.get(ROUND_VARIABLE, "0")))
+        link._open()
+        return link
+
+    def _open(self) -> None:
+        descriptor, path = tempfile.mkstemp(prefix="volcano-elastic-progress-")
+        with contextlib.closing(_Descriptor(descriptor)):
+            os.ftruncate(descriptor, PROGRESS_BYTES)
+            self._progress = memoryview(mmap.mmap(descriptor, PROGRESS_BYTES)).cast("q")
+        self._progress[0] = -1
+        self._send(
+            {
+                "type": "hello",
+                "round": self.round,
+                "rank": int(os.environ.get("RANK", "0")),
+                "local_rank": int(os.environ.get("LOCAL_RANK", "0")),
+                "local_world_size": int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+                "pid": os.getpid(),
+                "progress": path,  # the agent maps it and removes the name
+            }
+        )
+        threading.Thread(target=self._read, name="agent-link", daemon=True).start()
+        atexit.register(self._goodbye)
+        os.register_at_fork(after_in_child=self._forget)
+        self._previous_excepthook = sys.excepthook
+        sys.excepthook = self._excepthook
+
+    # ---- the loop's side
+
+    def boundary(self, step: int) -> Order:
+        """To be called by every rank after step `step` was applied.
+
+        FENCE or LEAVE come on every rank of a round at the same step.
+        """
+        self._step = step
+        progress = self._progress
+        if progress is not None:
+            progress[1] = time.monotonic_ns()
+            progress[0] = step
+        if not self._pending:
+            return Order.GO
+        return self._boundary_pending(step)
+
+    def _boundary_pending(self, step: int) -> Order:
+        if not self._first_told:
+            self._first_told = True
+            self._send({"type": "stepped", "round": self.round, "step": step})
+        with self._changed:
+            while (
+                self._hold is not None
+                and self._stop is None
+                and step >= self._hold
+                and not self._over
+            ):
+                self._changed.wait()
+            if self._over:
+                over = True
+            else:
+                over = False
+                if self._hold is None and self._stop is None:
+                    self._pending = False
+                    return Order.GO
+                if self._stop is None or step < self._stop:
+                    return Order.GO
+        if over:
+            self._park()
+        self._send({"type": "stopped", "round": self.round, "fence": self._fence, "step": step})
+        return Order.LEAVE if self._leaving else Order.FENCE
+
+    def committed(self, step: int) -> None:
+        """A commit for `step` is durable; rank 0 says it."""
+        self._send({"type": "committed", "round": self.round, "step": step})
+
+    def fenced(self, step: int, order: Order) -> NoReturn:
+        """After the commit: waits to be restarted (FENCE), or exits 0 (LEAVE).
+
+        A leaver stays until every rank has come here, as rank 0's process serves the others' store.
+        """
+        self._send({"type": "fenced", "round": self.round, "fence": self._fence, "step": step})
+        if order is not Order.LEAVE:
+            self._park()
+        with self._changed:
+            while not self._over:
+                self._changed.wait()
+        self._closing = True
+        self._send({"type": "goodbye"})
+        _flush()
+        os._exit(0)
+
+    def finished(self) -> None:
+        """Training is complete: no later round will be made for this job."""
+        self._closing = True
+        self._send({"type": "finished", "round": self.round, "step": self._step})
+
+    # ---- the agent's side
+
+    def _read(self) -> None:
+        connection = self._connection
+        assert connection is not None
+        with contextlib.suppress(OSError), connection.makefile("rb") as lines:
+            for line in lines:
+                self._hear(json.loads(line))
+        if not self._closing and os.getpid() == self._pid:
+            # The agent is gone, so nobody would stop or restart this process: don't outlive it.
+            os._exit(1)
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        kind = message["type"]
+        with self._changed:
+            if kind == "ask":
+                self._pending = True  # before reading the step: a later boundary waits for the lock
+                self._fence = int(message["fence"])
+                begun = self._step + 1 if self._step >= 0 else -1
+                self._hold = begun + 1
+                self._stop = None
+                answer = {"type": "reply", "fence": self._fence, "step": begun}
+            elif kind == "stop":
+                self._fence = int(message["fence"])
+                self._stop = int(message["step"])
+                self._leaving = bool(message["leaving"])
+                self._pending = True
+                answer = None
+            elif kind == "cancel":
+                self._hold = self._stop = None
+                answer = None
+            elif kind == "over":
+                self._over = True
+                self._pending = True
+                answer = None
+            else:
+                answer = None
+            self._changed.notify_all()
+        if answer is not None:
+            self._send(answer)
+
+    # ---- ends
+
+    def _park(self) -> NoReturn:
+        """Wait for the agent's SIGTERM; a restart that the agent makes itself isn't charged."""
+        _flush()
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        while True:
+            time.sleep(3600)
+
+    def _excepthook(
+        self,
+        kind: type[BaseException],
+        error: BaseException,
+        trace: TracebackType | None,
+    ) -> None:
+        """A worker that fails because a peer vanished waits to be restarted instead of exiting 1.
+
+        torchrun charges the latter to max_restarts, on every survivor.
+        """
+        self._previous_excepthook(kind, error, trace)
+        if self._connection is None or os.getpid() != self._pid or self._closing:
+            return
+        self._failing = True
+        if issubclass(kind, KeyboardInterrupt):
+            return
+        deadline = time.monotonic() + BLAME_SECONDS
+        with self._changed:
+            while not self._over and (left := deadline - time.monotonic()) > 0:
+                self._changed.wait(left)
+            over = self._over
+        if over:
+            self._park()
+
+    def _goodbye(self) -> None:
+        if os.getpid() == self._pid and not self._failing:
+            self._closing = True
+            self._send({"type": "goodbye"})
+
+    def _forget(self) -> None:
+        """In a forked child (a data loader's): the agent must see the parent's death, not ours."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+            self._progress = None
+            self._pending = False
+
+    def _send(self, message: dict[str, Any]) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        line = json.dumps(message).encode() + b"\n"
+        # A lost agent is the reading thread's business.
+        with contextlib.suppress(OSError), self._sending:
+            connection.sendall(line)
+
+
+class _Descriptor:
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def close(self) -> None:
+        os.close(self._number)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()

@@ -1,0 +1,44 @@
+"""This process's place among the processes that train together."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGroup:
+    rank: int = 0
+    world: int = 1
+
+    @classmethod
+    def current(cls) -> ProcessGroup:
+        """torch's default process group, or a world of one where there is none.
+
+        Raises:
+            RuntimeError: torchrun started several processes and they are not connected yet.
+        """
+        import torch.distributed as dist  # late: a simulation of ranks needs no torch
+
+        if dist.is_available() and dist.is_initialized():
+            return cls(dist.get_rank(), dist.get_world_size())
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise RuntimeError(
+                f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, but there is no process group: call "
+                "torch.distributed.init_process_group() before this"
+            )
+        return cls()
+
+    def from_rank_zero(self, value: T) -> T:
+        """Rank 0's value, on every rank; returns once rank 0 has said it."""
+        if self.world == 1:
+            return value
+        import torch.distributed as dist
+
+        said: list[Any] = [value]
+        dist.broadcast_object_list(said, src=0)
+        agreed: T = said[0]
+        return agreed

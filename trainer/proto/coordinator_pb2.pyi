@@ -1,0 +1,217 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class AgentMessage(_message.Message):
+    __slots__ = ("hello", "join", "heartbeat", "linked", "progress", "fence_reply", "fenced", "committed", "workers_failed", "leave", "finished", "goodbye")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    JOIN_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    LINKED_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    FENCE_REPLY_FIELD_NUMBER: _ClassVar[int]
+    FENCED_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FAILED_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    join: Join
+    heartbeat: Heartbeat
+    linked: Linked
+    progress: Progress
+    fence_reply: FenceReply
+    fenced: Fenced
+    committed: Committed
+    workers_failed: WorkersFailed
+    leave: Leave
+    finished: Finished
+    goodbye: Goodbye
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., linked: _Optional[_Union[Linked, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., fence_reply: _Optional[_Union[FenceReply, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., workers_failed: _Optional[_Union[WorkersFailed, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("agent", "pod_index", "address", "last_round", "round", "step", "committed_step", "linked", "leaving", "finished", "fence", "stop_step", "fenced")
+    AGENT_FIELD_NUMBER: _ClassVar[int]
+    POD_INDEX_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    LAST_ROUND_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_STEP_FIELD_NUMBER: _ClassVar[int]
+    LINKED_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    STOP_STEP_FIELD_NUMBER: _ClassVar[int]
+    FENCED_FIELD_NUMBER: _ClassVar[int]
+    agent: str
+    pod_index: int
+    address: str
+    last_round: int
+    round: Round
+    step: int
+    committed_step: int
+    linked: bool
+    leaving: bool
+    finished: bool
+    fence: int
+    stop_step: int
+    fenced: bool
+    def __init__(self, agent: _Optional[str] = ..., pod_index: _Optional[int] = ..., address: _Optional[str] = ..., last_round: _Optional[int] = ..., round: _Optional[_Union[Round, _Mapping]] = ..., step: _Optional[int] = ..., committed_step: _Optional[int] = ..., linked: _Optional[bool] = ..., leaving: _Optional[bool] = ..., finished: _Optional[bool] = ..., fence: _Optional[int] = ..., stop_step: _Optional[int] = ..., fenced: _Optional[bool] = ...) -> None: ...
+
+class Join(_message.Message):
+    __slots__ = ("store_port",)
+    STORE_PORT_FIELD_NUMBER: _ClassVar[int]
+    store_port: int
+    def __init__(self, store_port: _Optional[int] = ...) -> None: ...
+
+class Heartbeat(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Linked(_message.Message):
+    __slots__ = ("round",)
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    def __init__(self, round: _Optional[int] = ...) -> None: ...
+
+class Progress(_message.Message):
+    __slots__ = ("round", "step", "age_seconds")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    step: int
+    age_seconds: float
+    def __init__(self, round: _Optional[int] = ..., step: _Optional[int] = ..., age_seconds: _Optional[float] = ...) -> None: ...
+
+class FenceReply(_message.Message):
+    __slots__ = ("fence", "step")
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    fence: int
+    step: int
+    def __init__(self, fence: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
+
+class Fenced(_message.Message):
+    __slots__ = ("fence", "step")
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    fence: int
+    step: int
+    def __init__(self, fence: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
+
+class Committed(_message.Message):
+    __slots__ = ("round", "step")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    step: int
+    def __init__(self, round: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
+
+class WorkersFailed(_message.Message):
+    __slots__ = ("round",)
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    def __init__(self, round: _Optional[int] = ...) -> None: ...
+
+class Leave(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Finished(_message.Message):
+    __slots__ = ("round",)
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    def __init__(self, round: _Optional[int] = ...) -> None: ...
+
+class Goodbye(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CoordinatorMessage(_message.Message):
+    __slots__ = ("heartbeat", "round", "fence_ask", "fence_stop", "fence_cancel", "round_over", "dismissed")
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    FENCE_ASK_FIELD_NUMBER: _ClassVar[int]
+    FENCE_STOP_FIELD_NUMBER: _ClassVar[int]
+    FENCE_CANCEL_FIELD_NUMBER: _ClassVar[int]
+    ROUND_OVER_FIELD_NUMBER: _ClassVar[int]
+    DISMISSED_FIELD_NUMBER: _ClassVar[int]
+    heartbeat: Heartbeat
+    round: Round
+    fence_ask: FenceAsk
+    fence_stop: FenceStop
+    fence_cancel: FenceCancel
+    round_over: RoundOver
+    dismissed: Dismissed
+    def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., round: _Optional[_Union[Round, _Mapping]] = ..., fence_ask: _Optional[_Union[FenceAsk, _Mapping]] = ..., fence_stop: _Optional[_Union[FenceStop, _Mapping]] = ..., fence_cancel: _Optional[_Union[FenceCancel, _Mapping]] = ..., round_over: _Optional[_Union[RoundOver, _Mapping]] = ..., dismissed: _Optional[_Union[Dismissed, _Mapping]] = ...) -> None: ...
+
+class Member(_message.Message):
+    __slots__ = ("agent", "pod_index", "address")
+    AGENT_FIELD_NUMBER: _ClassVar[int]
+    POD_INDEX_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    agent: str
+    pod_index: int
+    address: str
+    def __init__(self, agent: _Optional[str] = ..., pod_index: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
+
+class Round(_message.Message):
+    __slots__ = ("round", "members", "master_address", "master_port", "reason")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    MASTER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    MASTER_PORT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    master_address: str
+    master_port: int
+    reason: str
+    def __init__(self, round: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., master_address: _Optional[str] = ..., master_port: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class FenceAsk(_message.Message):
+    __slots__ = ("fence", "round")
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    fence: int
+    round: int
+    def __init__(self, fence: _Optional[int] = ..., round: _Optional[int] = ...) -> None: ...
+
+class FenceStop(_message.Message):
+    __slots__ = ("fence", "round", "step", "leaving")
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
+    fence: int
+    round: int
+    step: int
+    leaving: bool
+    def __init__(self, fence: _Optional[int] = ..., round: _Optional[int] = ..., step: _Optional[int] = ..., leaving: _Optional[bool] = ...) -> None: ...
+
+class FenceCancel(_message.Message):
+    __slots__ = ("fence",)
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    fence: int
+    def __init__(self, fence: _Optional[int] = ...) -> None: ...
+
+class RoundOver(_message.Message):
+    __slots__ = ("round", "reason")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    reason: str
+    def __init__(self, round: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Dismissed(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...

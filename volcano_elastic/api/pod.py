@@ -1,0 +1,77 @@
+"""What is read from pods, which stay plain dicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from volcano_elastic.api import moment, quantity
+
+PodSpec = Mapping[str, Any]
+
+
+def requests(spec: PodSpec) -> dict[str, int]:
+    """What the scheduler will count, in thousandths: containers and sidecars, or the largest
+    init step if that is more, plus overhead. A limit without a request counts as one.
+
+    Raises:
+        quantity.QuantityError: a request that is no quantity.
+    """
+    running = quantity.total(_container(c) for c in spec.get("containers") or ())
+    sidecars: dict[str, int] = {}
+    peak: dict[str, int] = {}
+    for container in spec.get("initContainers") or ():
+        if container.get("restartPolicy") == "Always":
+            sidecars = quantity.total([sidecars, _container(container)])
+            step = sidecars
+        else:
+            step = quantity.total([sidecars, _container(container)])
+        peak = {n: max(peak.get(n, 0), step.get(n, 0)) for n in peak.keys() | step.keys()}
+    running = quantity.total([running, sidecars])
+    whole = {n: max(running.get(n, 0), peak.get(n, 0)) for n in running.keys() | peak.keys()}
+    whole = quantity.total([whole, quantity.parse(spec.get("overhead") or {})])
+    return {name: whole[name] for name in sorted(whole)}
+
+
+def _container(container: Mapping[str, Any]) -> dict[str, int]:
+    resources = container.get("resources") or {}
+    return quantity.parse((resources.get("limits") or {}) | (resources.get("requests") or {}))
+
+
+def condition(pod: Mapping[str, Any], type_: str) -> Mapping[str, Any] | None:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return next((c for c in conditions if c.get("type") == type_), None)
+
+
+def evicted_at(pod: Mapping[str, Any]) -> datetime | None:
+    """When a scheduler, the kubelet or a drain told the pod to go; None if nobody did."""
+    found = condition(pod, "DisruptionTarget")
+    if found is None or found.get("status") != "True":
+        return None
+    return moment.parse_optional(found.get("lastTransitionTime")) or moment.parse(
+        pod["metadata"]["creationTimestamp"]
+    )
+
+
+def finished_at(pod: Mapping[str, Any]) -> datetime | None:
+    """When its last container ended."""
+    ends = [
+        moment.parse_optional(((c.get("state") or {}).get("terminated") or {}).get("finishedAt"))
+        for c in (pod.get("status") or {}).get("containerStatuses") or ()
+    ]
+    return max((end for end in ends if end is not None), default=None)
+
+
+def exit_code(pod: Mapping[str, Any], container: str) -> int | None:
+    """Of the named container; None while it runs, or where nobody knows."""
+    for status in (pod.get("status") or {}).get("containerStatuses") or ():
+        if status.get("name") == container:
+            code = ((status.get("state") or {}).get("terminated") or {}).get("exitCode")
+            return None if code is None else int(code)
+    return None
+
+
+def restarts(pod: Mapping[str, Any]) -> int:
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    return sum(int(status.get("restartCount", 0)) for status in statuses)

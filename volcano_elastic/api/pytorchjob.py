@@ -1,0 +1,256 @@
+"""A typed view of the PyTorchJob custom resource, with its defaults.
+
+Pod templates stay plain dicts, so that fields newer than us survive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from volcano_elastic.api import condition, moment
+from volcano_elastic.api.pytorchjob_validation import Problem, validate
+
+MASTER, WORKER = "Master", "Worker"
+CONTAINER = "pytorch"
+PORT_NAME, PORT = "pytorchjob-port", 23456
+CONTROLLER = "kubeflow.org/training-operator"
+SCHEDULER = "volcano"
+QUEUE_ANNOTATION = "scheduling.volcano.sh/queue-name"
+DEFAULT_COOLDOWN = timedelta(seconds=60)
+
+
+class InvalidJob(ValueError):
+    """A job that cannot be carried out; says which fields, and what would be right."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        super().__init__("; ".join(str(problem) for problem in problems))
+        self.problems = problems
+
+
+@dataclass(frozen=True, slots=True)
+class ElasticPolicy:
+    min: int
+    max: int
+    """Sizes in Workers; a Master comes on top."""
+    node_unit: int = 1
+    cooldown: timedelta = DEFAULT_COOLDOWN
+    scaler: str = "volcano"
+    rdzv_backend: str = "c10d"
+    rdzv_host: str | None = None
+    rdzv_port: int | None = None
+    rdzv_id: str | None = None
+    rdzv_conf: tuple[tuple[str, str], ...] = ()
+    max_restarts: int | None = None
+    standalone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSpec:
+    replicas: int
+    restart_policy: str
+    template: Mapping[str, Any]
+
+    @property
+    def pod_spec(self) -> Mapping[str, Any]:
+        spec: Mapping[str, Any] = self.template["spec"]
+        return spec
+
+    @property
+    def container(self) -> Mapping[str, Any]:
+        """The one that trains."""
+        containers: list[Mapping[str, Any]] = self.pod_spec["containers"]
+        return next(c for c in containers if c["name"] == CONTAINER)
+
+    @property
+    def ports(self) -> list[dict[str, Any]]:
+        """Those of the training container, the default one added if it is missing."""
+        ports = [dict(port) for port in self.container.get("ports") or ()]
+        if not any(port.get("name") == PORT_NAME for port in ports):
+            ports.append({"name": PORT_NAME, "containerPort": PORT, "protocol": "TCP"})
+        return ports
+
+    @property
+    def port(self) -> int:
+        """Where rank 0 or the coordinator listens."""
+        return next(int(p["containerPort"]) for p in self.ports if p.get("name") == PORT_NAME)
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulingPolicy:
+    min_available: int | None = None
+    queue: str | None = None
+    min_resources: Mapping[str, Any] | None = None
+    priority_class: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunPolicy:
+    clean_pod_policy: str = "None"
+    ttl: timedelta | None = None
+    active_deadline: timedelta | None = None
+    backoff_limit: int | None = None
+    suspend: bool = False
+    managed_by: str = CONTROLLER
+    scheduling: SchedulingPolicy = SchedulingPolicy()
+
+
+@dataclass(frozen=True, slots=True)
+class PyTorchJob:
+    name: str
+    namespace: str
+    uid: str
+    created: datetime
+    deleting: bool
+    annotations: Mapping[str, str]
+    replicas: Mapping[str, ReplicaSpec]
+    elastic: ElasticPolicy | None
+    nproc_per_node: str
+    run_policy: RunPolicy
+    status: Mapping[str, Any]
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def master(self) -> ReplicaSpec | None:
+        return self.replicas.get(MASTER)
+
+    @property
+    def worker(self) -> ReplicaSpec | None:
+        return self.replicas.get(WORKER)
+
+    @property
+    def min_members(self) -> int:
+        """Pods without which it cannot run: minimum Workers and the Master."""
+        if self.elastic is None:
+            return sum(spec.replicas for spec in self.replicas.values())
+        return self.elastic.min + (1 if self.master else 0)
+
+    @property
+    def queue(self) -> str:
+        chosen = self.run_policy.scheduling.queue or self.annotations.get(QUEUE_ANNOTATION)
+        return chosen or "default"
+
+    @property
+    def uses_volcano(self) -> bool:
+        """A template that names another scheduler gets no PodGroup."""
+        return all(
+            spec.pod_spec.get("schedulerName", SCHEDULER) in ("", SCHEDULER)
+            for spec in self.replicas.values()
+        )
+
+    @property
+    def ours(self) -> bool:
+        return self.run_policy.managed_by == CONTROLLER
+
+    @property
+    def conditions(self) -> list[condition.Condition]:
+        return list(self.status.get("conditions") or ())
+
+    @property
+    def finished(self) -> bool:
+        return condition.finished(self.conditions)
+
+    def time(self, field: str) -> datetime | None:
+        """`startTime` or `completionTime`."""
+        return moment.parse_optional(self.status.get(field))
+
+    @property
+    def desired(self) -> int | None:
+        """Durable size in Workers; None before it was first written, or after it was lost."""
+        found = (self.status.get("elastic") or {}).get("desired")
+        return None if found is None else int(found)
+
+    @property
+    def last_scale(self) -> datetime | None:
+        return moment.parse_optional((self.status.get("elastic") or {}).get("lastScaleTime"))
+
+
+def parse(obj: Mapping[str, Any]) -> PyTorchJob:
+    """The job in `obj` with every default filled in.
+
+    Raises:
+        InvalidJob: some field makes no sense.
+    """
+    problems = validate(obj)
+    if problems:
+        raise InvalidJob(problems)
+    meta, spec = obj["metadata"], obj["spec"]
+    elastic = spec.get("elasticPolicy")
+    replicas = {
+        kind: ReplicaSpec(
+            replicas=int(replica.get("replicas", 1)),
+            restart_policy=replica.get("restartPolicy") or "OnFailure",
+            template=replica["template"],
+        )
+        for kind, replica in spec["pytorchReplicaSpecs"].items()
+    }
+    policy = None
+    if elastic is not None:
+        policy = _elastic_policy(elastic, replicas[WORKER].replicas)
+    nproc = spec.get("nprocPerNode") or (elastic or {}).get("nProcPerNode") or "auto"
+    return PyTorchJob(
+        name=meta["name"],
+        namespace=meta.get("namespace", "default"),
+        uid=meta.get("uid", ""),
+        created=moment.parse(meta["creationTimestamp"]),
+        deleting=bool(meta.get("deletionTimestamp")),
+        annotations=meta.get("annotations") or {},
+        replicas=replicas,
+        elastic=policy,
+        nproc_per_node=str(nproc),
+        run_policy=_run_policy(spec.get("runPolicy") or {}),
+        status=obj.get("status") or {},
+    )
+
+
+def _elastic_policy(raw: Mapping[str, Any], replicas: int) -> ElasticPolicy:
+    low = raw.get("min", raw.get("minReplicas"))
+    high = raw.get("max", raw.get("maxReplicas"))
+    # A missing end copies the other one, both missing copy Worker.replicas.
+    if low is None:
+        low = high if high is not None else replicas
+    if high is None:
+        high = low
+    cooldown = raw.get("cooldownSeconds")
+    conf = raw.get("rdzvConf") or ()
+    return ElasticPolicy(
+        min=int(low),
+        max=int(high),
+        node_unit=int(raw.get("nodeUnit", 1)),
+        cooldown=DEFAULT_COOLDOWN if cooldown is None else timedelta(seconds=float(cooldown)),
+        scaler=raw.get("scaler") or ("hpa" if raw.get("metrics") else "volcano"),
+        rdzv_backend=raw.get("rdzvBackend") or "c10d",
+        rdzv_host=raw.get("rdzvHost") or None,
+        rdzv_port=raw.get("rdzvPort"),
+        rdzv_id=raw.get("rdzvId") or None,
+        rdzv_conf=tuple((str(pair["key"]), str(pair["value"])) for pair in conf),
+        max_restarts=raw.get("maxRestarts"),
+        standalone=bool(raw.get("standalone")),
+    )
+
+
+def _run_policy(raw: Mapping[str, Any]) -> RunPolicy:
+    scheduling = raw.get("schedulingPolicy") or {}
+    return RunPolicy(
+        clean_pod_policy=raw.get("cleanPodPolicy") or "None",
+        ttl=_seconds(raw.get("ttlSecondsAfterFinished")),
+        active_deadline=_seconds(raw.get("activeDeadlineSeconds")),
+        backoff_limit=raw.get("backoffLimit"),
+        suspend=bool(raw.get("suspend")),
+        managed_by=raw.get("managedBy") or CONTROLLER,
+        scheduling=SchedulingPolicy(
+            min_available=scheduling.get("minAvailable"),
+            queue=scheduling.get("queue") or None,
+            min_resources=scheduling.get("minResources") or None,
+            priority_class=scheduling.get("priorityClass") or None,
+        ),
+    )
+
+
+def _seconds(raw: Any) -> timedelta | None:
+    return None if raw is None else timedelta(seconds=float(raw))

@@ -1,0 +1,1 @@
+"""The demonstration: two elastic jobs share a queue; every figure is measured by the run."""

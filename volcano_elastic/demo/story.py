@@ -1,0 +1,229 @@
+"""The course of the demo, from the first job to the table at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from volcano_elastic.demo.picture import draw
+from volcano_elastic.demo.recorder import Recorder
+from volcano_elastic.demo.training import SAMPLES, BrokenPromise, DemoJob, Verdict, judge
+from volcano_elastic.demo.view import View
+from volcano_elastic.kube.resource import PYTORCHJOBS
+from volcano_elastic.local.cluster import LocalCluster
+
+NODES, GPUS_PER_NODE = 2, 2
+GPUS = NODES * GPUS_PER_NODE
+A = DemoJob("a", min=1, max=4, epochs=14, step_seconds=0.06)
+B = DemoJob("b", min=2, max=4, epochs=22, step_seconds=0.06)
+MAX_WAIT = 10.0
+"""Seconds: a newcomer whose first pod runs later than this has waited."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """From the SIGKILL of a worker process, in seconds."""
+
+    survivors: float
+    """Until the job made a step again."""
+    whole: float
+    """Until it did so with as many workers as before."""
+
+
+async def play(out: Path, console: Console) -> None:
+    """Runs the demo and prints its table; writes report.json and gpus.png into `out`.
+
+    Raises:
+        BrokenPromise: something the demo promises did not hold.
+    """
+    view = View(console)
+    view.say("starting the embedded cluster: API server, scheduler, kubelet, operator")
+    async with (
+        LocalCluster(nodes=NODES, gpus_per_node=GPUS_PER_NODE, kubelet="process") as cluster,
+        cluster.client() as client,
+    ):
+        recorder = Recorder(client, view.say)
+        watching = [asyncio.create_task(recorder.run()), asyncio.create_task(view.run(recorder))]
+        try:
+            await recorder.nodes.synced.wait()
+            recovery = await _course(recorder, out)
+        finally:
+            for task in watching:
+                task.cancel()
+            await asyncio.gather(*watching, return_exceptions=True)
+    view.say("counting samples, and training the same two models on one fixed worker each")
+    verdicts = dict(zip("ab", await asyncio.gather(judge(A, out), judge(B, out)), strict=True))
+    _report(recorder, verdicts, recovery, out, console)
+    _insist(recorder, verdicts)
+
+
+async def _course(recorder: Recorder, out: Path) -> Recovery:
+    timeline = recorder.timeline
+
+    async def submit(job: DemoJob) -> None:
+        job.folder(out).mkdir(parents=True, exist_ok=True)
+        timeline.submitted[job.name] = recorder.now()
+        await recorder.jobs.client.create(PYTORCHJOBS, job.manifest(out))
+        recorder.mark(f"{job.name} arrives")
+
+    def world(job: DemoJob) -> int:
+        status = recorder.training.get(job.name, {})
+        return int(status.get("world") or 0) if status.get("phase") == "running" else 0
+
+    await submit(A)
+    await _until(recorder, lambda: world(A) == 4, 40, "a grows into the idle GPUs, to 4 workers")
+    await asyncio.sleep(3)
+    await submit(B)
+    await _until(
+        recorder,
+        lambda: world(A) == 2 and world(B) == 2,
+        40,
+        "a shrinks to 2 and b trains with its minimum of 2",
+    )
+    await asyncio.sleep(3)
+    recovery = await _kill_worker(recorder, B)
+    await _until(recorder, lambda: "a" in timeline.finished, 60, "a finishes")
+    if "b" not in timeline.finished:
+        await _until(recorder, lambda: world(B) == 4, 30, "b grows to 4 once a is gone")
+    await _until(recorder, lambda: "b" in timeline.finished, 60, "b finishes")
+    return recovery
+
+
+async def _kill_worker(recorder: Recorder, job: DemoJob) -> Recovery:
+    """SIGKILLs the training process of the job's last worker and times the way back."""
+    before = recorder.training[job.name]
+    index, pid = max((int(index), pid) for index, pid in before["workers"].items())
+    os.kill(pid, signal.SIGKILL)
+    killed = recorder.now()
+    recorder.mark(f"SIGKILL of {job.name}'s worker {index}")
+
+    def at(whole: bool) -> bool:
+        now = recorder.training[job.name]
+        again = now["round"] > before["round"] and now["step"] > now["rounds"][-1]["start_step"]
+        return bool(again and (now["world"] >= before["world"] or not whole))
+
+    what = f"{job.name} trains on after the SIGKILL of a worker"
+    survivors = await _until(recorder, lambda: at(whole=False), 30, what, every=0.02)
+    whole = await _until(recorder, lambda: at(whole=True), 30, what + ", whole again", every=0.02)
+    return Recovery(survivors - killed, whole - killed)
+
+
+async def _until(
+    recorder: Recorder,
+    holds: Callable[[], bool],
+    limit: float,
+    promise: str,
+    *,
+    every: float = 0.05,
+) -> float:
+    """When `holds` first did. Raises BrokenPromise after `limit` seconds, or if a job failed."""
+    deadline = recorder.now() + limit
+    while not holds():
+        for job, (_, how) in recorder.timeline.finished.items():
+            if how == "Failed":
+                raise BrokenPromise(f"both jobs succeed: job {job} failed (see its pods' logs)")
+        if recorder.now() > deadline:
+            raise BrokenPromise(f"{promise}: not within {limit:.0f} s")
+        await asyncio.sleep(every)
+    return recorder.now()
+
+
+def _span(recorder: Recorder) -> tuple[float, float]:
+    """From the first running pod to the end of the last job."""
+    timeline = recorder.timeline
+    starts = [pod.running for pod in timeline.pods.values() if pod.running is not None]
+    return min(starts), max(when for when, _ in timeline.finished.values())
+
+
+def _report(
+    recorder: Recorder,
+    verdicts: dict[str, Verdict],
+    recovery: Recovery,
+    out: Path,
+    console: Console,
+) -> None:
+    timeline = recorder.timeline
+    start, end = _span(recorder)
+    table = Table(title="What the run measured")
+    for heading in ("", "job a", "job b"):
+        table.add_column(heading, justify="left" if not heading else "right")
+
+    def row(name: str, value: Callable[[DemoJob], str]) -> None:
+        table.add_row(name, value(A), value(B))
+
+    def sizes(job: DemoJob) -> str:
+        changes = [change for change in timeline.changes if change.job == job.name]
+        return " → ".join(str(n) for n in [job.min, *(change.new for change in changes)])
+
+    row("waited for its first pod", lambda j: f"{timeline.wait_for_first_pod(j.name):.2f} s")
+    row(
+        "waited for its minimum",
+        lambda j: f"{timeline.wait_for_minimum(j.name, j.min) or 0:.2f} s",
+    )
+    row("sizes", sizes)
+    row(
+        "scaling actions",
+        lambda j: str(sum(change.job == j.name for change in timeline.changes)),
+    )
+    row("took", lambda j: f"{timeline.finished[j.name][0] - timeline.submitted[j.name]:.1f} s")
+
+    def seen(job: DemoJob) -> str:
+        verdict = verdicts[job.name]
+        total = verdict.epochs * SAMPLES
+        return f"{total - verdict.lost - verdict.repeated:,} of {total:,}"
+
+    row("samples seen exactly once", seen)
+    row("  lost / repeated", lambda j: f"{verdicts[j.name].lost} / {verdicts[j.name].repeated}")
+    row("  rolled back and done again", lambda j: f"{verdicts[j.name].undone:,}")
+    row("test accuracy", lambda j: f"{verdicts[j.name].accuracy:.2%}")
+    row("  on one fixed worker", lambda j: f"{verdicts[j.name].alone:.2%}")
+    table.add_section()
+    utilisation = timeline.utilisation(GPUS, start, end)
+    table.add_row("GPU utilisation", f"{utilisation:.1%}", "")
+    table.add_row("recovery: a step again", "", f"{recovery.survivors:.2f} s")
+    table.add_row("recovery: all workers", "", f"{recovery.whole:.2f} s")
+    console.print(table)
+    picture = out / "gpus.png"
+    draw(timeline, gpus=GPUS, end=end, path=picture)
+    report = {
+        "gpu_utilisation": utilisation,
+        "seconds": end - start,
+        "recovery_seconds": asdict(recovery),
+        "jobs": {
+            job.name: {
+                "wait_for_first_pod": timeline.wait_for_first_pod(job.name),
+                "wait_for_minimum": timeline.wait_for_minimum(job.name, job.min),
+                "changes": [asdict(c) for c in timeline.changes if c.job == job.name],
+                **asdict(verdicts[job.name]),
+            }
+            for job in (A, B)
+        },
+    }
+    (out / "report.json").write_text(json.dumps(report, indent=2) + "\n")
+    console.print(f"picture: {picture}\nfigures: {out / 'report.json'}", soft_wrap=True)
+
+
+def _insist(recorder: Recorder, verdicts: dict[str, Verdict]) -> None:
+    timeline = recorder.timeline
+    for name, verdict in verdicts.items():
+        if verdict.lost or verdict.repeated:
+            raise BrokenPromise(
+                f"every sample exactly once: job {name} lost {verdict.lost}, "
+                f"repeated {verdict.repeated}"
+            )
+    wait = timeline.wait_for_first_pod("b")
+    if wait is None or wait > MAX_WAIT:
+        raise BrokenPromise(f"a newcomer starts at once: b's first pod ran after {wait} s")
+    if not any(c.job == "a" and c.new < c.old for c in timeline.changes):
+        raise BrokenPromise("surplus steps aside: a was never shrunk by the policy")
+    for name, (_, how) in timeline.finished.items():
+        if how != "Succeeded":
+            raise BrokenPromise(f"both jobs succeed: job {name} {how}")

@@ -1,0 +1,134 @@
+"""The demo's two jobs, and the programs that judge what they trained."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from volcano_elastic.kube.resource import Object
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "examples" / "digits.py"
+# 80 % of scikit-learn's 1,797 digits.
+SAMPLES = 1437
+
+
+@dataclass(frozen=True, slots=True)
+class DemoJob:
+    name: str
+    min: int
+    max: int
+    epochs: int
+    step_seconds: float
+    """Each step is stretched to about this, so that one can watch."""
+
+    def folder(self, out: Path) -> Path:
+        return out / f"job-{self.name}"
+
+    def manifest(self, out: Path) -> Object:
+        return {
+            "apiVersion": "kubeflow.org/v1",
+            "kind": "PyTorchJob",
+            "metadata": {"name": self.name, "namespace": "default"},
+            "spec": {
+                "elasticPolicy": {
+                    "minReplicas": self.min,
+                    "maxReplicas": self.max,
+                    "rdzvBackend": "volcano-elastic",
+                    "cooldownSeconds": 3,
+                },
+                "pytorchReplicaSpecs": {
+                    "Worker": {
+                        "restartPolicy": "OnFailure",
+                        "template": {
+                            "spec": {
+                                "terminationGracePeriodSeconds": 15,
+                                "containers": [
+                                    {
+                                        "name": "pytorch",
+                                        "image": "volcano-elastic/trainer",
+                                        "command": [
+                                            *("python", "-m", "torch.distributed.run"),
+                                            *(str(SCRIPT), "--folder", str(self.folder(out))),
+                                            *("--epochs", str(self.epochs)),
+                                            *("--step-seconds", str(self.step_seconds)),
+                                        ],
+                                        "resources": {"limits": {"nvidia.com/gpu": 1, "cpu": 1}},
+                                    }
+                                ],
+                            }
+                        },
+                    }
+                },
+            },
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was trained; counted and measured by programs that saw only the job's folder."""
+
+    accuracy: float
+    alone: float
+    """Test accuracy of the same training on one fixed worker."""
+    epochs: int
+    lost: int
+    repeated: int
+    undone: int
+    """Samples whose step was rolled back after a crash and done again."""
+
+
+class BrokenPromise(Exception):
+    """What the demo shows did not hold; the message says which promise and how."""
+
+
+async def _python(*arguments: str, expect: tuple[int, ...] = (0,)) -> str:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        out, err = await asyncio.wait_for(process.communicate(), 60)
+    finally:
+        if process.returncode is None:
+            process.kill()
+    if process.returncode not in expect:
+        raise BrokenPromise(
+            f"{' '.join(arguments[:3])}: exit code {process.returncode}: {err.decode()[-800:]}"
+        )
+    return out.decode()
+
+
+async def judge(job: DemoJob, out: Path) -> Verdict:
+    """Counts the job's samples and trains the same alone, to compare.
+
+    Raises:
+        BrokenPromise: one of the programs failed.
+    """
+    alone_folder = out / f"alone-{job.name}"
+    audit = str(job.folder(out) / "audit")
+    counted, alone = await asyncio.gather(
+        _python(
+            *("-m", "trainer.data.audit", audit, "--json"),
+            *("--samples", str(SAMPLES), "--epochs", str(job.epochs)),
+            expect=(0, 1),
+        ),
+        _python(str(SCRIPT), "--folder", str(alone_folder), "--epochs", str(job.epochs)),
+    )
+    report = json.loads(counted)
+    result = json.loads((job.folder(out) / "result.json").read_text())
+    return Verdict(
+        accuracy=result["accuracy"],
+        alone=json.loads(alone.strip().splitlines()[-1])["accuracy"],
+        epochs=report["epochs"],
+        lost=report["lost"],
+        repeated=report["repeated"],
+        undone=report["undone"],
+    )

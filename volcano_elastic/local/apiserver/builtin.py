@@ -1,0 +1,79 @@
+"""The kinds that are served without a CRD."""
+
+from __future__ import annotations
+
+from volcano_elastic.local.apiserver.kind import Kind
+
+NAMESPACE = Kind(
+    "",
+    "v1",
+    "namespaces",
+    "Namespace",
+    namespaced=False,
+    short_names=("ns",),
+    status=True,
+    subresources=("finalize",),
+)
+NODE = Kind("", "v1", "nodes", "Node", namespaced=False, short_names=("no",), status=True)
+POD = Kind(
+    "",
+    "v1",
+    "pods",
+    "Pod",
+    short_names=("po",),
+    categories=("all",),
+    status=True,
+    subresources=("binding", "eviction", "log"),
+)
+SERVICE = Kind(
+    "", "v1", "services", "Service", short_names=("svc",), categories=("all",), status=True
+)
+PRIORITY_CLASS = Kind(
+    "scheduling.k8s.io",
+    "v1",
+    "priorityclasses",
+    "PriorityClass",
+    namespaced=False,
+    singular="priorityclass",
+    short_names=("pc",),
+    generation=True,
+)
+CRD = Kind(
+    "apiextensions.k8s.io",
+    "v1",
+    "customresourcedefinitions",
+    "CustomResourceDefinition",
+    namespaced=False,
+    short_names=("crd", "crds"),
+    categories=("api-extensions",),
+    status=True,
+    generation=True,
+)
+EVENT = Kind("", "v1", "events", "Event", short_names=("ev",))
+EVENT_V1 = Kind(
+    "events.k8s.io", "v1", "events", "Event", short_names=("ev",), storage_version="v1"
+)
+
+BUILTIN = (
+    NAMESPACE,
+    NODE,
+    POD,
+    SERVICE,
+    EVENT,
+    Kind("", "v1", "configmaps", "ConfigMap", short_names=("cm",)),
+    Kind("", "v1", "secrets", "Secret"),
+    Kind("", "v1", "serviceaccounts", "ServiceAccount", short_names=("sa",)),
+    EVENT_V1,
+    Kind("coordination.k8s.io", "v1", "leases", "Lease"),
+    PRIORITY_CLASS,
+    Kind(
+        "autoscaling",
+        "v2",
+        "horizontalpodautoscalers",
+        "HorizontalPodAutoscaler",
+        short_names=("hpa",),
+        categories=("all",),
+        status=True,
+    ),
+    CRD,
+)

@@ -1,0 +1,87 @@
+"""What the server knows of a kind it serves, built in or from a CRD."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from volcano_elastic.kube.resource import Object
+
+# Where objects of a kind are kept, whatever version they are asked for in: group and plural.
+ResourceKey = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One of a CRD's additionalPrinterColumns."""
+
+    name: str
+    type: str
+    json_path: str
+    format: str = ""
+    description: str = ""
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Where a kind keeps its replicas, as dotted paths from the root (`.spec.replicas`)."""
+
+    spec_path: str
+    status_path: str
+    selector_path: str | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kind:
+    """One version of one kind.
+
+    `subresources` are those beside status and scale. `generation` says whether the kind counts
+    changes of its spec. `storage_version` is the one its objects are kept in.
+    """
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool = True
+    singular: str = ""
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    status: bool = False
+    scale: Scale | None = None
+    subresources: tuple[str, ...] = ()
+    generation: bool = False
+    custom: bool = False
+    schema: Object | None = None
+    columns: tuple[Column, ...] | None = None
+    storage_version: str = ""
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def storage_api_version(self) -> str:
+        version = self.storage_version or self.version
+        return f"{self.group}/{version}" if self.group else version
+
+    @property
+    def list_kind(self) -> str:
+        return self.kind + "List"
+
+    @property
+    def key(self) -> ResourceKey:
+        # The two event APIs show the same objects.
+        return ("", "events") if self.group == "events.k8s.io" else (self.group, self.plural)
+
+    @property
+    def qualified(self) -> str:
+        """`plural.group`, as messages name it."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    def has(self, subresource: str) -> bool:
+        if subresource == "status":
+            return self.status
+        if subresource == "scale":
+            return self.scale is not None
+        return subresource in self.subresources

@@ -1,0 +1,233 @@
+"""A pod's life in the API server: what is filled in, refused, bound and let go. All pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from volcano_elastic.kube.resource import Object
+from volcano_elastic.local.apiserver import quantity
+from volcano_elastic.local.apiserver.builtin import POD
+from volcano_elastic.local.apiserver.status import (
+    Cause,
+    StatusError,
+    bad_request,
+    conflict,
+    duplicate,
+    forbidden_field,
+    invalid_value,
+    required,
+    unsupported,
+)
+
+DEFAULT_GRACE_SECONDS = 30
+_POLICIES = ("Always", "OnFailure", "Never")
+
+
+def fill_defaults(spec: Object) -> None:
+    """The defaults of a PodSpec, in place, limits as requests among them."""
+    for name, value in {
+        "restartPolicy": "Always",
+        "terminationGracePeriodSeconds": DEFAULT_GRACE_SECONDS,
+        "dnsPolicy": "ClusterFirst",
+        "schedulerName": "default-scheduler",
+        "securityContext": {},
+        "enableServiceLinks": True,
+    }.items():
+        if spec.get(name) is None:
+            spec[name] = value
+    for container in _containers(spec):
+        _container_defaults(container)
+
+
+def _container_defaults(container: Object) -> None:
+    image = str(container.get("image") or "")
+    latest = ":" not in image.rpartition("/")[2] or image.endswith(":latest")
+    container.setdefault("terminationMessagePath", "/dev/termination-log")
+    container.setdefault("terminationMessagePolicy", "File")
+    container.setdefault("imagePullPolicy", "Always" if latest else "IfNotPresent")
+    resources = container.get("resources")
+    if resources is None:
+        resources = container["resources"] = {}
+    if limits := resources.get("limits"):
+        resources["requests"] = {**limits, **(resources.get("requests") or {})}
+    for port in container.get("ports") or ():
+        port.setdefault("protocol", "TCP")
+    for variable in container.get("env") or ():
+        if reference := (variable.get("valueFrom") or {}).get("fieldRef"):
+            reference.setdefault("apiVersion", "v1")
+
+
+def initial_status(spec: Object) -> Object:
+    return {"phase": "Pending", "qosClass": _qos_class(spec)}
+
+
+def _containers(spec: Object) -> list[Object]:
+    return [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
+
+
+def _qos_class(spec: Object) -> str:
+    guaranteed, any_set = True, False
+    for container in _containers(spec):
+        resources = container.get("resources") or {}
+        limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+        for name in ("cpu", "memory"):
+            limit, request = quantity.parse(limits.get(name)), quantity.parse(requests.get(name))
+            any_set = any_set or bool(limit) or bool(request)
+            guaranteed = guaranteed and bool(limit) and limit == request
+    if not any_set:
+        return "BestEffort"
+    return "Guaranteed" if guaranteed else "Burstable"
+
+
+def causes(spec: Any) -> Iterator[Cause]:
+    """What Kubernetes refuses in a PodSpec, as far as this server knows."""
+    if not isinstance(spec, dict) or not spec.get("containers"):
+        yield required("spec.containers")
+        return
+    if spec["restartPolicy"] not in _POLICIES:
+        yield unsupported("spec.restartPolicy", spec["restartPolicy"], _POLICIES)
+    names: set[str] = set()
+    volumes = {volume.get("name") for volume in spec.get("volumes") or ()}
+    for field in ("initContainers", "containers"):
+        for number, container in enumerate(spec.get(field) or ()):
+            path = f"spec.{field}[{number}]"
+            if not container.get("name"):
+                yield required(f"{path}.name")
+            elif container["name"] in names:
+                yield duplicate(f"{path}.name", container["name"])
+            names.add(container.get("name") or "")
+            if not container.get("image"):
+                yield required(f"{path}.image")
+            yield from _resource_causes(container["resources"], f"{path}.resources")
+            for at, mount in enumerate(container.get("volumeMounts") or ()):
+                if mount["name"] not in volumes:
+                    yield Cause(
+                        f"{path}.volumeMounts[{at}].name",
+                        "FieldValueNotFound",
+                        f'Not found: "{mount["name"]}"',
+                    )
+
+
+def _resource_causes(resources: Object, path: str) -> Iterator[Cause]:
+    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+    for field, amounts in (("limits", limits), ("requests", requests)):
+        for name, amount in amounts.items():
+            parsed = quantity.parse(amount)
+            if parsed is None:
+                yield invalid_value(
+                    f"{path}.{field}[{name}]", amount, "quantities must match a number and a suffix"
+                )
+            elif parsed < 0:
+                yield invalid_value(
+                    f"{path}.{field}[{name}]", amount, "must be greater than or equal to 0"
+                )
+            elif "/" in name and parsed % 1:
+                yield invalid_value(f"{path}.{field}[{name}]", amount, "must be an integer")
+    for name, amount in requests.items():
+        limit, request = quantity.parse(limits.get(name)), quantity.parse(amount)
+        if limit is not None and request is not None and request > limit:
+            yield invalid_value(
+                f"{path}.requests", amount, f"must be less than or equal to {name} limit of "
+                f"{limits[name]}"
+            )
+        elif "/" in name and limit != request:
+            yield invalid_value(
+                f"{path}.requests", amount, f"must be equal to {name} limit, as it is no resource "
+                "that can be overcommitted"
+            )
+
+
+def update_causes(new: Object, old: Object) -> Iterator[Cause]:
+    """A pod's spec stands still, but for images, tolerations, deadline and scheduling gates."""
+    if _frozen(new["spec"]) != _frozen(old["spec"]):
+        yield forbidden_field(
+            "spec",
+            "pod updates may not change fields other than `spec.containers[*].image`,"
+            "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` "
+            "(only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow "
+            "it to be set to 1 if it was previously negative)",
+        )
+    kept = new["spec"].get("tolerations") or []
+    if any(toleration not in kept for toleration in old["spec"].get("tolerations") or ()):
+        yield forbidden_field("spec.tolerations", "existing toleration can not be modified except "
+                              "its tolerationSeconds")
+    gates = old["spec"].get("schedulingGates") or []
+    if any(gate not in gates for gate in new["spec"].get("schedulingGates") or ()):
+        yield forbidden_field("spec.schedulingGates", "only deletion is allowed")
+
+
+def _frozen(spec: Object) -> Object:
+    frozen = {
+        name: value
+        for name, value in spec.items()
+        if name not in ("activeDeadlineSeconds", "tolerations", "schedulingGates")
+    }
+    for field in ("containers", "initContainers"):
+        if frozen.get(field):
+            frozen[field] = [{**container, "image": None} for container in frozen[field]]
+    return frozen
+
+
+def is_finished(pod: Object) -> bool:
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+def grace_seconds(pod: Object, asked: int | None) -> int:
+    """How long the pod may take to end: none for one that no kubelet holds or that has ended."""
+    if not pod["spec"].get("nodeName") or is_finished(pod):
+        return 0
+    seconds = pod["spec"].get("terminationGracePeriodSeconds") if asked is None else asked
+    if seconds is None:
+        return DEFAULT_GRACE_SECONDS
+    return 1 if seconds < 0 else int(seconds)
+
+
+def bind(pod: Object, binding: Any, now: str) -> None:
+    """Give `pod` (a copy) its node.
+
+    Raises:
+        StatusError: 400 for a bad Binding, 409 for a pod that is bound, leaving or gated.
+    """
+    target = binding.get("target") if isinstance(binding, dict) else None
+    node = target.get("name") if isinstance(target, dict) else None
+    if not isinstance(node, str) or not node or target.get("kind", "Node") != "Node":
+        raise bad_request(f"Binding: expected target.kind Node and target.name, found {target!r}")
+    meta, name = pod["metadata"], pod["metadata"]["name"]
+    wanted = binding.get("metadata") or {}
+    if not isinstance(wanted, dict):
+        raise bad_request("Binding: expected metadata to be an object")
+    if wanted.get("uid") and wanted["uid"] != meta["uid"]:
+        raise conflict(POD, name, f"uid is {meta['uid']}, the binding is for {wanted['uid']}")
+    if meta.get("deletionTimestamp"):
+        raise _unbindable(f"pod {name} is being deleted, cannot be assigned to a host", name)
+    if pod["spec"].get("nodeName"):
+        raise _unbindable(
+            f'pod {name} is already assigned to node "{pod["spec"]["nodeName"]}"', name
+        )
+    if pod["spec"].get("schedulingGates"):
+        raise _unbindable(f"pod {name} has non-empty .spec.schedulingGates", name)
+    if isinstance(annotations := wanted.get("annotations"), dict):
+        meta["annotations"] = {
+            **(meta.get("annotations") or {}),
+            **{str(key): str(value) for key, value in annotations.items()},
+        }
+    pod["spec"]["nodeName"] = node
+    status = pod["status"] = pod.get("status") or {"phase": "Pending"}
+    scheduled = {
+        "type": "PodScheduled",
+        "status": "True",
+        "lastProbeTime": None,
+        "lastTransitionTime": now,
+    }
+    others = [one for one in status.get("conditions") or () if one["type"] != "PodScheduled"]
+    status["conditions"] = [*others, scheduled]
+
+
+def _unbindable(why: str, name: str) -> StatusError:
+    return StatusError(
+        409,
+        "Conflict",
+        f'Operation cannot be fulfilled on pods/binding "{name}": {why}',
+        {"name": name, "kind": "pods/binding"},
+    )

@@ -1,0 +1,49 @@
+"""Which kinds are served now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from volcano_elastic.kube.resource import Object
+from volcano_elastic.local.apiserver.builtin import BUILTIN
+from volcano_elastic.local.apiserver.custom_resource import kinds_of
+from volcano_elastic.local.apiserver.kind import Kind, ResourceKey
+
+
+class Registry:
+    """Built-in kinds, and those of the CRDs in the store. `version` grows with each change."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._kinds: dict[tuple[str, str, str], Kind] = {
+            (kind.group, kind.version, kind.plural): kind for kind in BUILTIN
+        }
+
+    def __iter__(self) -> Iterator[Kind]:
+        return iter(self._kinds.values())
+
+    def get(self, group: str, version: str, plural: str) -> Kind | None:
+        return self._kinds.get((group, version, plural))
+
+    def of_resource(self, resource: ResourceKey) -> Kind | None:
+        """Any served version of a resource; the storage version if that is served."""
+        kinds = [kind for kind in self if kind.key == resource]
+        stored = [kind for kind in kinds if kind.api_version == kind.storage_api_version]
+        return next(iter([*stored, *kinds]), None)
+
+    def put(self, crd: Object) -> None:
+        """Serve what the CRD says, instead of what an earlier form of it said."""
+        self._drop(crd)
+        for kind in kinds_of(crd):
+            self._kinds[(kind.group, kind.version, kind.plural)] = kind
+        self.version += 1
+
+    def remove(self, crd: Object) -> None:
+        self._drop(crd)
+        self.version += 1
+
+    def _drop(self, crd: Object) -> None:
+        group, plural = crd["spec"]["group"], crd["spec"]["names"]["plural"]
+        for key in [key for key in self._kinds if key[0] == group and key[2] == plural]:
+            if self._kinds[key].custom:
+                del self._kinds[key]

@@ -1,0 +1,134 @@
+"""Label and field selectors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from volcano_elastic.kube.resource import Object
+from volcano_elastic.local.apiserver.status import bad_request
+
+Selector = Callable[[Object], bool]
+_SET = re.compile(r"^\s*(?P<key>[^\s!=,()]+)\s+(?P<op>in|notin)\s*\((?P<values>[^()]*)\)\s*$")
+_EQUAL = re.compile(r"^\s*(?P<key>[^\s!=,()]+)\s*(?P<op>!=|==|=)\s*(?P<value>[^\s!=,()]*)\s*$")
+_EXISTS = re.compile(r"^\s*(?P<not>!?)\s*(?P<key>[^\s!=,()]+)\s*$")
+# Fields beside metadata.name and metadata.namespace by which Kubernetes selects.
+_FIELDS: dict[str, frozenset[str]] = {
+    "pods": frozenset(
+        {
+            "spec.nodeName",
+            "spec.restartPolicy",
+            "spec.schedulerName",
+            "spec.serviceAccountName",
+            "spec.hostNetwork",
+            "status.phase",
+            "status.podIP",
+            "status.nominatedNodeName",
+        }
+    ),
+    "events": frozenset(
+        {
+            "involvedObject.kind",
+            "involvedObject.namespace",
+            "involvedObject.name",
+            "involvedObject.uid",
+            "involvedObject.apiVersion",
+            "involvedObject.resourceVersion",
+            "involvedObject.fieldPath",
+            "regarding.kind",
+            "regarding.namespace",
+            "regarding.name",
+            "regarding.uid",
+            "reason",
+            "reportingComponent",
+            "source",
+            "type",
+        }
+    ),
+    "nodes": frozenset({"spec.unschedulable"}),
+    "namespaces": frozenset({"status.phase"}),
+    "secrets": frozenset({"type"}),
+    "services": frozenset({"spec.clusterIP", "spec.type"}),
+}
+
+
+def labels(text: str) -> Callable[[Mapping[str, str]], bool]:
+    """A test of a label map.
+
+    Raises:
+        StatusError: 400, the selector cannot be read.
+    """
+    tests = [_requirement(part) for part in _split(text) if part.strip()]
+    return lambda found: all(test(found) for test in tests)
+
+
+def parse(label_selector: str, field_selector: str, plural: str) -> Selector | None:
+    """One test of an object, or None where everything matches.
+
+    Raises:
+        StatusError: 400, one of the two cannot be read or names a field that has no index.
+    """
+    tests: list[Selector] = []
+    if label_selector.strip():
+        by_label = labels(label_selector)
+        tests.append(lambda obj: by_label(obj["metadata"].get("labels") or {}))
+    for part in field_selector.split(","):
+        if part.strip():
+            tests.append(_field_test(part, plural))
+    if not tests:
+        return None
+    return lambda obj: all(test(obj) for test in tests)
+
+
+def _split(text: str) -> list[str]:
+    """At commas outside of parentheses."""
+    return re.split(r",(?![^()]*\))", text)
+
+
+def _requirement(part: str) -> Callable[[Mapping[str, str]], bool]:
+    if match := _SET.match(part):
+        key = match["key"]
+        values = {value.strip() for value in match["values"].split(",")}
+        if match["op"] == "in":
+            return lambda found: key in found and found[key] in values
+        return lambda found: key not in found or found[key] not in values
+    if match := _EQUAL.match(part):
+        key, value = match["key"], match["value"]
+        if match["op"] == "!=":
+            return lambda found: found.get(key) != value
+        return lambda found: found.get(key) == value
+    if match := _EXISTS.match(part):
+        key, wanted = match["key"], not match["not"]
+        return lambda found: (key in found) == wanted
+    raise bad_request(
+        f"unable to parse requirement: found {part.strip()!r}, expected key=value, key!=value, "
+        "key in (a,b), key notin (a,b), key or !key"
+    )
+
+
+def _field_test(part: str, plural: str) -> Selector:
+    match = _EQUAL.match(part.replace("\\", ""))
+    if not match:
+        raise bad_request(f"invalid selector: {part!r}; expected field=value or field!=value")
+    field, value, negated = match["key"], match["value"], match["op"] == "!="
+    if field not in ("metadata.name", "metadata.namespace") and field not in _FIELDS.get(
+        plural, ()
+    ):
+        raise bad_request(f'field label not supported: "{field}" (of {plural})')
+    path = field.split(".")
+    if path[0] == "regarding":
+        path[0] = "involvedObject"
+    if field == "source":
+        path = ["source", "component"]
+    return lambda obj: (_text(obj, path) == value) != negated
+
+
+def _text(obj: Object, path: list[str]) -> str:
+    found: Any = obj
+    for part in path:
+        found = found.get(part) if isinstance(found, dict) else None
+    if found is None:
+        # Fields that are left out when false.
+        return "false" if path[-1] in ("unschedulable", "hostNetwork") else ""
+    return str(found).lower() if isinstance(found, bool) else str(found)

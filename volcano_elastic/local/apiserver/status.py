@@ -1,0 +1,169 @@
+"""Refusals, as Kubernetes words them: the Status object with its exact reasons and causes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from volcano_elastic.kube.resource import Object
+from volcano_elastic.local.apiserver.kind import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One field that is wrong: where, which sort of wrong, and in words."""
+
+    field: str
+    reason: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}"
+
+
+def invalid_value(field: str, value: Any, why: str) -> Cause:
+    return Cause(field, "FieldValueInvalid", f"Invalid value: {shown(value)}: {why}")
+
+
+def invalid_type(field: str, value: Any, why: str) -> Cause:
+    return Cause(field, "FieldValueTypeInvalid", f"Invalid value: {shown(value)}: {why}")
+
+
+def required(field: str, why: str = "") -> Cause:
+    return Cause(field, "FieldValueRequired", "Required value" + (f": {why}" if why else ""))
+
+
+def unsupported(field: str, value: Any, allowed: Sequence[Any]) -> Cause:
+    choices = ", ".join(shown(choice) for choice in allowed)
+    return Cause(
+        field,
+        "FieldValueNotSupported",
+        f"Unsupported value: {shown(value)}: supported values: {choices}",
+    )
+
+
+def forbidden_field(field: str, why: str) -> Cause:
+    return Cause(field, "FieldValueForbidden", f"Forbidden: {why}")
+
+
+def duplicate(field: str, value: Any) -> Cause:
+    return Cause(field, "FieldValueDuplicate", f"Duplicate value: {shown(value)}")
+
+
+def shown(value: Any) -> str:
+    """The value as JSON, cut where it would drown the message."""
+    text = orjson.dumps(value, default=str).decode()
+    return text if len(text) <= 200 else text[:200] + "…"
+
+
+class StatusError(Exception):
+    """A request that is answered with a Status of failure."""
+
+    def __init__(
+        self, code: int, reason: str, message: str, details: Object | None = None
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
+        self.message = message
+        self.details = details
+
+    def body(self) -> Object:
+        status: Object = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+            "reason": self.reason,
+            "code": self.code,
+        }
+        if self.details:
+            status["details"] = self.details
+        return status
+
+
+def not_found(kind: Kind, name: str) -> StatusError:
+    return StatusError(
+        404, "NotFound", f'{kind.qualified} "{name}" not found', _details(kind, name)
+    )
+
+
+def already_exists(kind: Kind, name: str) -> StatusError:
+    return StatusError(
+        409, "AlreadyExists", f'{kind.qualified} "{name}" already exists', _details(kind, name)
+    )
+
+
+def conflict(kind: Kind, name: str, why: str) -> StatusError:
+    return StatusError(
+        409,
+        "Conflict",
+        f'Operation cannot be fulfilled on {kind.qualified} "{name}": {why}',
+        _details(kind, name),
+    )
+
+
+def modified(kind: Kind, name: str) -> StatusError:
+    return conflict(
+        kind,
+        name,
+        "the object has been modified; please apply your changes to the latest version and try "
+        "again",
+    )
+
+
+def invalid(kind: Kind, name: str, causes: Sequence[Cause]) -> StatusError:
+    words = str(causes[0]) if len(causes) == 1 else f"[{', '.join(map(str, causes))}]"
+    qualified = f"{kind.kind}.{kind.group}" if kind.group else kind.kind
+    details = {
+        "name": name,
+        "group": kind.group,
+        "kind": kind.kind,
+        "causes": [
+            {"reason": cause.reason, "message": cause.message, "field": cause.field}
+            for cause in causes
+        ],
+    }
+    return StatusError(422, "Invalid", f'{qualified} "{name}" is invalid: {words}', details)
+
+
+def forbidden(kind: Kind, name: str, why: str) -> StatusError:
+    return StatusError(
+        403, "Forbidden", f'{kind.qualified} "{name}" is forbidden: {why}', _details(kind, name)
+    )
+
+
+def bad_request(why: str) -> StatusError:
+    return StatusError(400, "BadRequest", why)
+
+
+def expired(why: str) -> StatusError:
+    return StatusError(410, "Expired", why)
+
+
+def unsupported_media_type(found: str, expected: str) -> StatusError:
+    return StatusError(
+        415,
+        "UnsupportedMediaType",
+        f"the body of the request was in an unknown format - found {found!r}, accepted media "
+        f"types include: {expected}",
+    )
+
+
+def success(kind: Kind, name: str, uid: str) -> Object:
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Success",
+        "details": {**_details(kind, name), "uid": uid},
+    }
+
+
+def _details(kind: Kind, name: str) -> Object:
+    details = {"name": name, "kind": kind.plural}
+    return {**details, "group": kind.group} if kind.group else details

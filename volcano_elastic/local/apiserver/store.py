@@ -1,0 +1,184 @@
+"""All objects, in memory, with one history a resource for watches to replay."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import orjson
+
+from volcano_elastic.kube.resource import Object
+from volcano_elastic.local.apiserver.kind import ResourceKey
+
+ChangeType = Literal["ADDED", "MODIFIED", "DELETED"]
+# How many changes of a resource are kept for watches that resume; older ones get 410.
+HISTORY = 10_000
+
+
+@dataclass(slots=True, eq=False)
+class Stored:
+    """An object and its JSON. Neither is ever changed: a write makes a new Stored."""
+
+    obj: Object
+    raw: bytes
+
+    def copy(self) -> Object:
+        """A copy that may be changed."""
+        copied: Object = orjson.loads(self.raw)
+        return copied
+
+
+@dataclass(slots=True, eq=False)
+class Change:
+    """One write, as watches see it. `previous` is None for an object that is new."""
+
+    revision: int
+    type: ChangeType
+    resource: ResourceKey
+    stored: Stored
+    previous: Stored | None
+
+
+@dataclass(slots=True, eq=False)
+class _Collection:
+    by_namespace: dict[str, dict[str, Stored]] = field(default_factory=dict)
+    history: deque[Change] = field(default_factory=deque)
+    # The newest revision whose change is no longer in the history.
+    compacted: int = 0
+    watchers: set[Callable[[Change], None]] = field(default_factory=set)
+
+
+class Journal(Protocol):
+    """Where writes go before they are acknowledged."""
+
+    def write(self, revision: int, resource: ResourceKey, obj: Object, raw: bytes) -> None: ...
+
+    def remove(self, revision: int, resource: ResourceKey, obj: Object) -> None: ...
+
+
+class Store:
+    """Objects by resource, namespace and name ("" for cluster scope).
+
+    Not thread-safe: every method runs to its end in the event loop, which is what makes a read
+    and the write that follows it atomic.
+    """
+
+    def __init__(self, *, revision: int, journal: Journal | None = None) -> None:
+        self.revision = revision
+        self._first_revision = revision
+        self._journal = journal
+        self._collections: dict[ResourceKey, _Collection] = {}
+        self._listeners: list[Callable[[Change], None]] = []
+
+    def load(self, resource: ResourceKey, obj: Object) -> None:
+        """Enter an object from the journal, without a change for anybody to see."""
+        meta = obj["metadata"]
+        objects = self._collection(resource).by_namespace.setdefault(meta.get("namespace", ""), {})
+        objects[meta["name"]] = Stored(obj, orjson.dumps(obj))
+
+    def on_change(self, listener: Callable[[Change], None]) -> None:
+        """Have `listener` called after every write to any resource."""
+        self._listeners.append(listener)
+
+    def get(self, resource: ResourceKey, namespace: str, name: str) -> Stored | None:
+        collection = self._collections.get(resource)
+        if collection is None:
+            return None
+        return collection.by_namespace.get(namespace, {}).get(name)
+
+    def list(self, resource: ResourceKey, namespace: str | None = None) -> list[Stored]:
+        """Ordered by namespace and name; None means every namespace."""
+        collection = self._collections.get(resource)
+        if collection is None:
+            return []
+        if namespace is not None:
+            objects = collection.by_namespace.get(namespace, {})
+            return [objects[name] for name in sorted(objects)]
+        found = []
+        for one in sorted(collection.by_namespace):
+            objects = collection.by_namespace[one]
+            found += [objects[name] for name in sorted(objects)]
+        return found
+
+    def everything(self) -> Iterator[tuple[ResourceKey, Stored]]:
+        for resource, collection in list(self._collections.items()):
+            for objects in list(collection.by_namespace.values()):
+                for stored in list(objects.values()):
+                    yield resource, stored
+
+    def put(self, resource: ResourceKey, obj: Object) -> Stored:
+        """Write `obj` (which now belongs to the store) under a new resourceVersion."""
+        meta = obj["metadata"]
+        namespace, name = meta.get("namespace", ""), meta["name"]
+        revision = self.revision + 1
+        meta["resourceVersion"] = str(revision)
+        stored = Stored(obj, orjson.dumps(obj))
+        # The journal first: what it refuses must not be seen by anybody.
+        if self._journal:
+            self._journal.write(revision, resource, obj, stored.raw)
+        self.revision = revision
+        objects = self._collection(resource).by_namespace.setdefault(namespace, {})
+        previous = objects.get(name)
+        objects[name] = stored
+        self._publish(
+            Change(revision, "MODIFIED" if previous else "ADDED", resource, stored, previous)
+        )
+        return stored
+
+    def remove(self, resource: ResourceKey, stored: Stored) -> Stored:
+        """Delete; returns the object with the resourceVersion of its deletion."""
+        revision = self.revision + 1
+        meta = stored.obj["metadata"]
+        final = {**stored.obj, "metadata": {**meta, "resourceVersion": str(revision)}}
+        if self._journal:
+            self._journal.remove(revision, resource, final)
+        self.revision = revision
+        by_namespace = self._collection(resource).by_namespace
+        objects = by_namespace[meta.get("namespace", "")]
+        del objects[meta["name"]]
+        if not objects:
+            del by_namespace[meta.get("namespace", "")]
+        last = Stored(final, orjson.dumps(final))
+        self._publish(Change(revision, "DELETED", resource, last, stored))
+        return last
+
+    def since(self, resource: ResourceKey, revision: int) -> list[Change] | None:
+        """The changes after `revision`; None if they are not all known any more.
+
+        A revision of the future comes from another server's life, and is not known either.
+        """
+        collection = self._collection(resource)
+        if not collection.compacted <= revision <= self.revision:
+            return None
+        changes: list[Change] = []
+        for change in reversed(collection.history):
+            if change.revision <= revision:
+                break
+            changes.append(change)
+        changes.reverse()
+        return changes
+
+    def subscribe(self, resource: ResourceKey, watcher: Callable[[Change], None]) -> None:
+        self._collection(resource).watchers.add(watcher)
+
+    def unsubscribe(self, resource: ResourceKey, watcher: Callable[[Change], None]) -> None:
+        self._collection(resource).watchers.discard(watcher)
+
+    def _collection(self, resource: ResourceKey) -> _Collection:
+        collection = self._collections.get(resource)
+        if collection is None:
+            collection = _Collection(compacted=self._first_revision)
+            self._collections[resource] = collection
+        return collection
+
+    def _publish(self, change: Change) -> None:
+        collection = self._collection(change.resource)
+        collection.history.append(change)
+        while len(collection.history) > HISTORY:
+            collection.compacted = collection.history.popleft().revision
+        for watcher in tuple(collection.watchers):
+            watcher(change)
+        for listener in self._listeners:
+            listener(change)

@@ -1,0 +1,75 @@
+"""Each pod's own loopback address, which follows from its name."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from ipaddress import IPv4Address
+
+# 127.16.0.0 and above: the machine's own services keep the low addresses.
+_FIRST = int(IPv4Address("127.16.0.0"))
+_COUNT = int(IPv4Address("127.255.255.255")) - _FIRST
+
+
+class AddressBook:
+    """Hands out addresses: the same one for the same pod name, whether the pod runs or not.
+
+    An address is a hash of the name, so it outlives the kubelet; the second of two names with one
+    hash gets the next free address.
+    """
+
+    def __init__(self) -> None:
+        self._by_pod: dict[tuple[str, str], str] = {}
+        self._taken: set[str] = set()
+
+    def of(self, namespace: str, name: str) -> str:
+        known = self._by_pod.get((namespace, name))
+        if known is not None:
+            return known
+        digest = hashlib.blake2b(f"{namespace}/{name}".encode(), digest_size=8).digest()
+        offset = int.from_bytes(digest, "big")
+        while True:
+            address = IPv4Address(_FIRST + offset % _COUNT)
+            last = int(address) & 0xFF
+            if str(address) not in self._taken and 0 < last < 255:
+                break
+            offset += 1
+        return self._keep(namespace, name, str(address))
+
+    def adopt(self, namespace: str, name: str, address: str) -> None:
+        """What an earlier kubelet gave to a pod that still exists."""
+        if (namespace, name) not in self._by_pod and address not in self._taken:
+            self._keep(namespace, name, address)
+
+    def _keep(self, namespace: str, name: str, address: str) -> str:
+        self._by_pod[namespace, name] = address
+        self._taken.add(address)
+        return address
+
+
+# A host name as written in an environment variable, to the address it stands for, or None.
+Resolve = Callable[[str], str | None]
+
+
+def resolve_value(value: str, resolve: Resolve) -> str:
+    """`value` with the host in it replaced, if it is NAME or NAME:port and NAME is known."""
+    host, colon, port = value.partition(":")
+    if not host or (colon and not port.isdigit()):
+        return value
+    address = resolve(host)
+    return value if address is None else address + colon + port
+
+
+def split_service_name(host: str, namespace: str) -> tuple[str, str] | None:
+    """(namespace, name) of NAME, NAME.NAMESPACE or NAME.NAMESPACE.svc[...]; else None."""
+    parts = host.split(".")
+    if not all(part.replace("-", "").isalnum() for part in parts):
+        return None
+    match parts:
+        case [name]:
+            return namespace, name
+        case [name, other]:
+            return other, name
+        case [name, other, "svc", *_]:
+            return other, name
+    return None

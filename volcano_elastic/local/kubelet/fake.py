@@ -1,0 +1,122 @@
+"""Pods that only walk through their phases; no process is started."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import UTC, datetime
+
+import aiohttp
+
+from volcano_elastic.kube.client import ApiError, Client, Conflict, NotFound
+from volcano_elastic.kube.informer import Informer
+from volcano_elastic.kube.resource import PODS, Object, key_of
+from volcano_elastic.kube.work_queue import WorkQueue
+from volcano_elastic.local.kubelet.address import AddressBook
+from volcano_elastic.local.kubelet.pod_status import (
+    ContainerRecord,
+    Running,
+    Terminated,
+    pod_status,
+    terminated_reason,
+)
+
+_log = logging.getLogger(__name__)
+
+EXIT_CODE = "local.volcano-elastic.io/exit-code"
+RUN_SECONDS = "local.volcano-elastic.io/run-seconds"
+_WORKERS = 32
+
+
+class FakePods:
+    """Running at once; Succeeded or Failed if annotated so; gone as soon as deleted."""
+
+    def __init__(self, client: Client, pods: Informer, nodes: frozenset[str]) -> None:
+        self._client, self._pods, self._nodes = client, pods, nodes
+        self._addresses = AddressBook()
+        self._queue = WorkQueue()
+        pods.on_change(self._on_change)
+
+    def _on_change(self, old: Object | None, new: Object | None) -> None:
+        if new is not None and new["spec"].get("nodeName") in self._nodes:
+            self._queue.add(key_of(new))
+
+    async def run(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(_WORKERS):
+                    group.create_task(self._work())
+        finally:
+            self._queue.close()
+
+    async def _work(self) -> None:
+        while True:
+            key = await self._queue.take()
+            try:
+                await self._advance(key)
+            except (NotFound, Conflict):
+                self._queue.done(key)
+            except (ApiError, aiohttp.ClientError, OSError, TimeoutError) as error:
+                delay = self._queue.failed(key)
+                _log.warning("pod %s: %s; again in %.1f s", key, error, delay)
+            except Exception:
+                _log.exception("pod %s can't be walked through its phases", key)
+                self._queue.done(key)
+            else:
+                self._queue.done(key)
+
+    async def _advance(self, key: str) -> None:
+        pod = self._pods.get(key)
+        if pod is None:
+            return
+        meta = pod["metadata"]
+        name, namespace = meta["name"], meta["namespace"]
+        if meta.get("deletionTimestamp"):
+            await self._client.delete(
+                PODS, name, namespace, uid=meta["uid"], grace_period_seconds=0
+            )
+            return
+        now = datetime.now(UTC)
+        wait = due_in(pod, now)
+        if wait is None:
+            return
+        if wait > 0:
+            self._queue.add_after(key, wait)
+            return
+        status = next_status(pod, self._addresses.of(namespace, name), now)
+        body = {"metadata": {"uid": meta["uid"]}, "status": status}
+        answer = await self._client.patch(PODS, name, namespace, body, subresource="status")
+        self._pods.put(answer)
+
+
+def due_in(pod: Object, now: datetime) -> float | None:
+    """Seconds until the pod's next phase is due; None if it stays in the one it has."""
+    status = pod.get("status", {})
+    match status.get("phase", "Pending"):
+        case "Pending":
+            return 0.0
+        case "Running":
+            annotations = pod["metadata"].get("annotations") or {}
+            if EXIT_CODE not in annotations and RUN_SECONDS not in annotations:
+                return None
+            started = datetime.fromisoformat(status["startTime"])
+            seconds = float(annotations.get(RUN_SECONDS, 0))
+            return max(seconds - (now - started).total_seconds(), 0.0)
+    return None
+
+
+def next_status(pod: Object, address: str, now: datetime) -> Object:
+    """Pending becomes Running; Running becomes what the exit code says."""
+    specs = pod["spec"]["containers"]
+    records = [ContainerRecord(spec["name"], spec.get("image", "")) for spec in specs]
+    status = pod.get("status", {})
+    running = status.get("phase") == "Running"
+    started = datetime.fromisoformat(status["startTime"]) if running else now
+    code = int((pod["metadata"].get("annotations") or {}).get(EXIT_CODE, 0))
+    for record in records:
+        if running:
+            record.state = Terminated(code, terminated_reason(code), started, now)
+        else:
+            record.state = Running(now)
+    pod = pod if "status" in pod else pod | {"status": {}}
+    return pod_status(pod, [], records, address=address, started=started, now=now, stopped=running)

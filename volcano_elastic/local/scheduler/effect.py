@@ -1,0 +1,50 @@
+"""What a session decided, to be carried out by the executor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from volcano_elastic.local.scheduler.resources import Resources
+from volcano_elastic.local.scheduler.snapshot import PodGroupStatus, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    pod: Task
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    pod: Task
+    action: str
+    """`preempt` or `reclaim`"""
+
+
+@dataclass(frozen=True, slots=True)
+class SetPodUnschedulable:
+    pod: Task
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetPodGroupStatus:
+    key: str
+    status: PodGroupStatus
+
+
+@dataclass(frozen=True, slots=True)
+class CreateQueue:
+    name: str
+    spec: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class SetQueueStatus:
+    name: str
+    state: str
+    allocated: Resources
+
+
+Effect = Bind | Evict | SetPodUnschedulable | SetPodGroupStatus | CreateQueue | SetQueueStatus

@@ -1,0 +1,17 @@
+"""The cluster's own critical pods stay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from volcano_elastic.local.scheduler.configuration import PluginOption
+from volcano_elastic.local.scheduler.functions import Functions
+from volcano_elastic.local.scheduler.session import Session
+from volcano_elastic.local.scheduler.snapshot import Task
+
+
+def conformance(session: Session, option: PluginOption) -> Functions:
+    def ordinary(claimant: Task, candidates: Sequence[Task]) -> list[Task]:
+        return [task for task in candidates if not task.critical]
+
+    return Functions(preemptable=ordinary, reclaimable=ordinary)

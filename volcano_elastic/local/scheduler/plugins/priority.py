@@ -1,0 +1,34 @@
+"""Higher priority first; with its filter on, only lower priorities are evicted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from volcano_elastic.local.scheduler.configuration import PluginOption
+from volcano_elastic.local.scheduler.functions import Functions
+from volcano_elastic.local.scheduler.session import Session
+from volcano_elastic.local.scheduler.snapshot import Job, Task
+
+
+def priority(session: Session, option: PluginOption) -> Functions:
+    def starving(job: Job) -> bool:
+        return session.ready_members(job) + session.waiting_members(job) < len(job.tasks)
+
+    def lower(claimant: Task, candidates: Sequence[Task]) -> list[Task]:
+        job = session.jobs[claimant.job or ""]
+        return [
+            task
+            for task in candidates
+            if (
+                task.priority < claimant.priority
+                if task.job == claimant.job
+                else session.jobs[task.job or ""].priority < job.priority
+            )
+        ]
+
+    return Functions(
+        job_order=lambda job: -job.priority,
+        task_order=lambda task: -task.priority,
+        job_starving=starving,
+        preemptable=lower,
+    )

@@ -1,0 +1,79 @@
+"""The PodGroup of a job: what must start together, and what that asks for.
+
+minResources covers exactly the minimum's pods: what is allocated beyond it counts as elastic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from volcano_elastic.api import merge_patch, pod, quantity
+from volcano_elastic.api.pytorchjob import MASTER, WORKER, PyTorchJob
+
+
+def min_member(job: PyTorchJob) -> int:
+    """Minimum Workers and the Master; an explicit minAvailable wins."""
+    explicit = job.run_policy.scheduling.min_available
+    return job.min_members if explicit is None else explicit
+
+
+def min_resources(job: PyTorchJob, members: int) -> dict[str, str]:
+    """Of the first `members` pods in order of task priority: the Master, then Workers."""
+    explicit = job.run_policy.scheduling.min_resources
+    if explicit is not None:
+        return {name: quantity.text(quantity.milli(v)) for name, v in explicit.items()}
+    most = job.elastic.max if job.elastic else None
+    lists: list[Mapping[str, int]] = []
+    for kind in (MASTER, WORKER):
+        spec = job.replicas.get(kind)
+        if spec is None:
+            continue
+        count = spec.replicas if kind == MASTER or most is None else most
+        lists += [pod.requests(spec.pod_spec)] * min(count, members - len(lists))
+    return {name: quantity.text(amount) for name, amount in quantity.total(lists).items() if amount}
+
+
+def build(job: PyTorchJob, owner: Mapping[str, Any]) -> dict[str, Any]:
+    """The PodGroup to create; `owner` is the owner reference."""
+    return {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "PodGroup",
+        "metadata": {
+            "name": job.name,
+            "namespace": job.namespace,
+            "ownerReferences": [dict(owner)],
+        },
+        "spec": _spec(job, min_member(job)) | {"queue": job.queue},
+    }
+
+
+def patch(job: PyTorchJob, existing: Mapping[str, Any], live: int) -> dict[str, Any] | None:
+    """Merge patch of the fields that differ, or None.
+
+    Never a PUT: PodGroup has no status subresource, so that would erase the phase. The queue
+    stays what it is. minMember rises only as far as there are pods (`live` of them), since
+    above that Volcano skips the whole gang.
+    """
+    found = existing.get("spec") or {}
+    members, now = min_member(job), int(found.get("minMember") or 0)
+    if members > now:
+        members = max(now, min(members, live))
+    wanted = _spec(job, members)
+    current = {name: found[name] for name in ("minMember", "priorityClassName") if name in found}
+    current["minResources"] = {
+        name: quantity.text(quantity.milli(amount))
+        for name, amount in (found.get("minResources") or {}).items()
+    }
+    difference = merge_patch.difference(current, wanted)
+    return {"spec": difference} if difference else None
+
+
+def _spec(job: PyTorchJob, members: int) -> dict[str, Any]:
+    spec: dict[str, Any] = {
+        "minMember": members,
+        "minResources": min_resources(job, members),
+    }
+    if job.run_policy.scheduling.priority_class:
+        spec["priorityClassName"] = job.run_policy.scheduling.priority_class
+    return spec

@@ -1,0 +1,118 @@
+"""Who waits for a minimum: jobs and gangs that could start now if they had room."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from volcano_elastic.queue_policy.fit import Dimensions, Shape
+from volcano_elastic.queue_policy.snapshot import Gang, Job, Pod, Resources
+from volcano_elastic.queue_policy.standing import Standing
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Room that must be kept for pods of a minimum; the pods may not exist yet."""
+
+    key: str
+    """Key of the job or gang."""
+    queue: str
+    groups: tuple[tuple[Shape, int], ...]
+    """Equal pods and how many of them, largest first."""
+    order: tuple[bool, int, float, str]
+    """Volcano's order: first jobs that run without worker 0; then priority, creation, key."""
+    standing: Standing | None = None
+    workers: int = 0
+    """How many of the pods are workers of `standing`."""
+    runs: bool = False
+    """It has started, and lacks some of its minimum."""
+
+    @property
+    def own_surplus_first(self) -> bool:
+        return not self.order[0]
+
+
+def job_claim(standing: Standing, dimensions: Dimensions) -> Claim | None:
+    job = standing.job
+    short = max(0, job.min - standing.held)
+    first_missing = job.succeeded == 0 and not any(pod.index == 0 for pod in standing.bound)
+    runs = bool(standing.bound)
+    headless = runs and first_missing
+    workers = max(short, 1) if headless else short
+    groups: list[tuple[Shape, int]] = []
+    if workers:
+        groups.append((standing.shape, workers))
+    if job.master_requests is not None and not standing.master_bound and job.succeeded == 0:
+        headless = headless or runs
+        master = dimensions.shape(job.master_requests, job.node_selector, job.tolerations)
+        groups.append((master, 1))
+    if not groups:
+        return None
+    return Claim(
+        key=job.key,
+        queue=job.queue,
+        groups=_largest_first(groups),
+        order=(not headless, -job.priority, job.created.timestamp(), job.key),
+        standing=standing,
+        workers=workers,
+        runs=runs,
+    )
+
+
+def gang_claim(gang: Gang, pods: Iterable[Pod], dimensions: Dimensions) -> Claim | None:
+    """None if the gang has its minimum, or has too few pods to start."""
+    alive = [pod for pod in pods if not pod.terminating]
+    short = gang.min_member - gang.succeeded - sum(pod.node is not None for pod in alive)
+    if short <= 0:
+        return None
+    waiting = sorted((p for p in alive if p.node is None), key=lambda p: (p.index, p.key))[:short]
+    counts: dict[Shape, int] = {}
+    for pod in waiting:
+        shape = dimensions.shape(pod.requests, pod.node_selector, pod.tolerations)
+        counts[shape] = counts.get(shape, 0) + 1
+    if len(waiting) < short:
+        if gang.pod_requests is None:
+            return None
+        shape = dimensions.shape(gang.pod_requests, {}, ())
+        counts[shape] = counts.get(shape, 0) + short - len(waiting)
+    return Claim(
+        key=gang.key,
+        queue=gang.queue,
+        groups=_largest_first(list(counts.items())),
+        order=(True, -gang.priority, gang.created.timestamp(), gang.key),
+        runs=len(waiting) < len(alive),
+    )
+
+
+def claims(
+    standings: Mapping[str, Standing],
+    gangs: Iterable[tuple[Gang, list[Pod]]],
+    dimensions: Dimensions,
+) -> list[Claim]:
+    """All claims, who goes first first."""
+    found = [job_claim(standing, dimensions) for standing in standings.values()]
+    found += [gang_claim(gang, pods, dimensions) for gang, pods in gangs]
+    return sorted((claim for claim in found if claim is not None), key=lambda claim: claim.order)
+
+
+def _largest_first(groups: list[tuple[Shape, int]]) -> tuple[tuple[Shape, int], ...]:
+    return tuple(
+        sorted(
+            groups,
+            key=lambda group: (
+                group[0].vector,
+                sorted(group[0].selector),
+                sorted(group[0].tolerations),
+            ),
+            reverse=True,
+        )
+    )
+
+
+def gpus_of(job: Job, resource: str) -> float:
+    """What one worker holds of the resource that sizes are compared in: GPUs, else CPUs, else 1."""
+    return amount_of(job.pod_requests, resource) or 1.0
+
+
+def amount_of(requests: Resources, resource: str) -> float:
+    return (requests.get(resource, 0) or requests.get("cpu", 0)) / 1000

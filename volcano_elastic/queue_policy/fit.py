@@ -1,0 +1,105 @@
+"""Which nodes a pod may go to, and how much of each resource it takes there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from volcano_elastic.queue_policy.snapshot import Node, Resources
+
+Vector = tuple[int, ...]
+"""Amounts in milli-units, in the order of `Dimensions.names`."""
+
+PODS = "pods"
+ONE = 1000
+UNLIMITED = 1 << 62
+"""Room of a dimension that a node does not state and that needs no statement (pods)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """All that fit asks of a pod. Equal shapes are interchangeable."""
+
+    vector: Vector
+    selector: frozenset[tuple[str, str]] = frozenset()
+    tolerations: frozenset[tuple[str, str, str, str]] = frozenset()
+    """(key, operator, value, effect)"""
+    needs: tuple[tuple[int, int], ...] = field(init=False, compare=False)
+    """(dimension, amount) where the amount is not zero."""
+
+    def __post_init__(self) -> None:
+        needs = tuple((i, amount) for i, amount in enumerate(self.vector) if amount > 0)
+        object.__setattr__(self, "needs", needs)
+
+
+class Dimensions:
+    """Turns resources into vectors; each distinct mapping is turned only once."""
+
+    def __init__(self, nodes: Iterable[Node], requests: Iterable[Resources]) -> None:
+        allocatables = [node.allocatable for node in nodes]
+        names = {PODS}
+        for mapping in allocatables:
+            names.update(mapping)
+        # A resource that only pods name fits nowhere, and must still be seen to fit nowhere.
+        for mapping in requests:
+            names.update(mapping)
+        self.names: tuple[str, ...] = tuple(sorted(names))
+        self._by_content: dict[frozenset[tuple[str, int]], Vector] = {}
+
+    def request(self, requests: Resources) -> Vector:
+        content = frozenset(requests.items())
+        vector = self._by_content.get(content)
+        if vector is None:
+            # Every pod takes one of its node's pods, whether it says so or not.
+            vector = tuple(
+                requests.get(name, ONE if name == PODS else 0) for name in self.names
+            )
+            self._by_content[content] = vector
+        return vector
+
+    def allocatable(self, node: Node) -> Vector:
+        return tuple(
+            node.allocatable.get(name, UNLIMITED if name == PODS else 0) for name in self.names
+        )
+
+    def shape(
+        self,
+        requests: Resources,
+        selector: Mapping[str, str],
+        tolerations: Iterable[Mapping[str, str]],
+    ) -> Shape:
+        return Shape(
+            self.request(requests),
+            frozenset(selector.items()),
+            frozenset(
+                (
+                    toleration.get("key", ""),
+                    toleration.get("operator", "Equal"),
+                    toleration.get("value", ""),
+                    toleration.get("effect", ""),
+                )
+                for toleration in tolerations
+            ),
+        )
+
+
+def admits(node: Node, shape: Shape) -> bool:
+    """Whether `node` takes new pods of this shape at all, however full it is."""
+    if not node.ready or node.unschedulable:
+        return False
+    if any(node.labels.get(key) != value for key, value in shape.selector):
+        return False
+    return all(
+        effect == "PreferNoSchedule"
+        or any(_tolerates(toleration, key, value, effect) for toleration in shape.tolerations)
+        for key, value, effect in node.taints
+    )
+
+
+def _tolerates(toleration: tuple[str, str, str, str], key: str, value: str, effect: str) -> bool:
+    t_key, operator, t_value, t_effect = toleration
+    if t_effect not in ("", effect):
+        return False
+    if not t_key:
+        return operator == "Exists"
+    return t_key == key and (operator == "Exists" or t_value == value)

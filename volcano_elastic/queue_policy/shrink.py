@@ -1,0 +1,420 @@
+"""Delete-first: which surplus pods leave so that a claim really fits on real nodes.
+
+A claim is served in steps, each of which may end it:
+
+  1. its queue must be open, and even all surplus together must be enough; otherwise it is blocked;
+  2. idle and coming room: nobody leaves;
+  3. moves: claims served before, and not started yet, are promised other nodes;
+  4. surplus: the cheapest option of all nodes again and again, until it fits: first without
+     protected pods, then with them. An option is a smallest set of pods of one node whose leaving
+     makes room for one pod more. A job that runs without its worker 0 asks its own surplus first.
+
+Whatever fails leaves no trace.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from volcano_elastic.queue_policy.claims import Claim
+from volcano_elastic.queue_policy.fit import Shape, Vector
+from volcano_elastic.queue_policy.room import NodeRoom, QueueRoom, Room
+from volcano_elastic.queue_policy.snapshot import Pod
+from volcano_elastic.queue_policy.standing import Standing, leave_order
+
+Key = tuple[float, int, int, int, int, float, float, int, str]
+"""Pods that leave per slot won, pods that leave, protected, running, whose queue, its share,
+surplus, index, name: smallest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    pod: Pod
+    standing: Standing
+    node: int
+    vector: Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    key: Key
+    victims: tuple[Victim, ...]
+
+
+@dataclass(slots=True)
+class Attempt:
+    """What serving one claim has done so far; enough to undo it."""
+
+    mark: int
+    placed: list[tuple[int, Shape]] = field(default_factory=list)
+    moved: list[tuple[int, int, Shape]] = field(default_factory=list)
+    """(from node, to node, shape)"""
+    victims: list[Victim] = field(default_factory=list)
+
+
+class Surplus:
+    """All bound pods that may be asked to leave, by node, and the search among them."""
+
+    def __init__(self, nodes: NodeRoom, queues: QueueRoom, standings: Iterable[Standing]) -> None:
+        self._nodes = nodes
+        self._queues = queues
+        self.on_node: dict[int, list[Victim]] = {}
+        self._nodes_of: dict[str, list[int]] = {}
+        self._by_queue: dict[str, list[Victim]] = {}
+        self._promises: dict[int, list[Shape]] = {}
+        self._options: dict[tuple[Shape, str, str | None, bool], Options] = {}
+        self._failed: dict[tuple[object, ...], int] = {}
+        for standing in standings:
+            if standing.blocked or standing.cost() is None:
+                continue
+            for pod in standing.bound:
+                n = nodes.index(pod.node)
+                if pod.index != 0 and n is not None:
+                    victim = Victim(pod, standing, n, standing.shape.vector)
+                    self.on_node.setdefault(n, []).append(victim)
+                    self._by_queue.setdefault(standing.job.queue, []).append(victim)
+                    self._nodes_of.setdefault(standing.job.key, []).append(n)
+        for n, victims in self.on_node.items():
+            for victim in victims:
+                nodes.occupy(Room.POTENTIAL, n, victim.vector, -1)
+
+    def serve(self, claim: Claim) -> str | None:
+        """Keep room for the claim, asking surplus to leave if need be; else say why it cannot."""
+        closed = self._queues.closed(claim.queue)
+        if closed is not None:
+            return closed
+        for shape, count in claim.groups:
+            if self._nodes.slots(shape, Room.POTENTIAL).total() < count:
+                return "the nodes have too little room for it even if all surplus left"
+        own = claim.key if claim.own_surplus_first else None
+        memory = (claim.queue, claim.groups, own)
+        if self._failed.get(memory) == len(self._nodes.changes):
+            return "there is too little room for it even if all surplus that may leave did"
+        if claim.standing is not None:
+            claim.standing.promised += claim.workers
+        if any(self._attempt(claim, own, protected) for protected in (False, True)):
+            return None
+        if claim.standing is not None:
+            claim.standing.promised -= claim.workers
+        # Keys that got worse during the attempt are better again, which no heap would notice.
+        self._options.clear()
+        self._failed[memory] = len(self._nodes.changes)
+        vector = [sum(s.vector[i] * c for s, c in claim.groups) for i in range(self._width)]
+        if self._queues.lacking(claim.queue, vector):
+            return f"queue {claim.queue} has too little room for it even if its surplus left"
+        return "there is too little room for it even if all surplus that may leave did"
+
+    @property
+    def _width(self) -> int:
+        return len(self._nodes.dimensions.names)
+
+    def _attempt(self, claim: Claim, own: str | None, protected: bool) -> bool:
+        attempt = Attempt(self._nodes.mark())
+        if all(
+            self._serve_group(attempt, claim, shape, count, own, protected)
+            for shape, count in claim.groups
+        ):
+            for n, shape in attempt.placed:
+                self._promises.setdefault(n, []).append(shape)
+            for standing in {id(v.standing): v.standing for v in attempt.victims}.values():
+                standing.served[claim.key] = None
+                self._complete_units(standing)
+            return True
+        self._undo(attempt, claim.queue)
+        return False
+
+    def _serve_group(
+        self,
+        attempt: Attempt,
+        claim: Claim,
+        shape: Shape,
+        count: int,
+        own: str | None,
+        protected: bool,
+    ) -> bool:
+        nodes, queues = self._nodes, self._queues
+        request = [amount * count for amount in shape.vector]
+        need = count - self._place(attempt, shape, count)
+        while need and self._make_way(attempt, shape):
+            need -= self._place(attempt, shape, need)
+        while need or queues.lacking(claim.queue, request):
+            if need == 0 or queues.lacking(claim.queue, request):
+                option = self._from_own_queue(claim.queue, shape, need, protected)
+            else:
+                option = None
+                if own is not None:
+                    option = self._best(shape, claim.queue, own, protected, need)
+                if option is None:
+                    option = self._best(shape, claim.queue, None, protected, need)
+            if option is None:
+                return False
+            for victim in option.victims:
+                self._remove(victim)
+                attempt.victims.append(victim)
+            need -= self._place(attempt, shape, need)
+        queues.use(claim.queue, request)
+        nodes.slots(shape, Room.COMING)
+        return True
+
+    def _place(self, attempt: Attempt, shape: Shape, count: int) -> int:
+        placed = self._nodes.place(shape, count, Room.COMING)
+        attempt.placed += [(n, shape) for n in placed]
+        return len(placed)
+
+    def _make_way(self, attempt: Attempt, shape: Shape) -> bool:
+        """Promise one pod of an earlier claim another node, if that makes a slot for `shape`."""
+        nodes = self._nodes
+        movable: dict[Shape, bool] = {}
+        for n in nodes.eligible(shape):
+            for other in sorted(set(self._promises.get(n, ())), key=lambda s: s.vector):
+                if other == shape:
+                    continue
+                if other not in movable:
+                    movable[other] = nodes.slots(other, Room.COMING).total() > 0
+                if not movable[other]:
+                    continue
+                mark = nodes.mark()
+                nodes.give_back(n, other.vector)
+                if nodes.slots(shape, Room.COMING).count(n) > 0:
+                    nodes.take(n, shape.vector)
+                    target = nodes.slots(other, Room.COMING).tightest()
+                    nodes.give_back(n, shape.vector)
+                    if target is not None and target != n:
+                        nodes.take(target, other.vector)
+                        self._promises[n].remove(other)
+                        self._promises.setdefault(target, []).append(other)
+                        attempt.moved.append((n, target, other))
+                        return True
+                nodes.rollback(mark)
+        return False
+
+    def _best(
+        self, shape: Shape, queue: str, own: str | None, protected: bool, need: int
+    ) -> Option | None:
+        key = (shape, queue, own, protected)
+        options = self._options.get(key)
+        if options is None:
+            options = self._options[key] = Options(self, shape, queue, own, protected)
+        return options.best(need)
+
+    def _from_own_queue(
+        self, queue: str, shape: Shape, need: int, protected: bool
+    ) -> Option | None:
+        """The queue itself is full: only its own pods make room in it."""
+        victims = [v for v in self._by_queue.get(queue, ()) if self.usable(v, queue, protected)]
+        found: list[Option] = []
+        if need:
+            for n in sorted({v.node for v in victims}):
+                option = self.option(n, shape, queue, None, protected, need, own_queue=True)
+                if option is not None:
+                    found.append(option)
+        if not found:
+            found = [Option(self._key((v,), queue, 1), (v,)) for v in victims]
+        return min(found, key=lambda option: option.key, default=None)
+
+    def usable(self, victim: Victim, queue: str, protected: bool) -> bool:
+        standing = victim.standing
+        return (
+            (protected or not victim.pod.protected)
+            and standing.cost() is not None
+            and any(pod is victim.pod for pod in standing.bound)
+            and (
+                standing.job.queue == queue
+                or self._queues.may_take(standing.job.queue, victim.vector)
+            )
+        )
+
+    def option(
+        self,
+        n: int,
+        shape: Shape,
+        queue: str,
+        own: str | None,
+        protected: bool,
+        need: int,
+        own_queue: bool = False,
+    ) -> Option | None:
+        """The best smallest set of node n's surplus that makes room for one more such pod."""
+        nodes = self._nodes
+        coming = [
+            a - b for a, b in zip(nodes.bases[Room.COMING][n], nodes.taken[n], strict=True)
+        ]
+        slots = min((coming[i] // amount for i, amount in shape.needs), default=0)
+        target = max(slots, 0) + 1
+        lack = {i: target * amount - coming[i] for i, amount in shape.needs}
+        lack = {i: amount for i, amount in lack.items() if amount > 0}
+        candidates = [
+            victim
+            for victim in self.on_node.get(n, ())
+            if (own is None or victim.standing.job.key == own)
+            and (not own_queue or victim.standing.job.queue == queue)
+            and self.usable(victim, queue, protected)
+        ]
+        if not candidates:
+            return None
+
+        def gain(victims: Iterable[Victim]) -> int:
+            have = list(coming)
+            for victim in victims:
+                for i, amount in enumerate(victim.vector):
+                    have[i] += amount
+            after = min((have[i] // amount for i, amount in shape.needs), default=0)
+            return max(1, min(need, after - max(slots, 0)))
+
+        single = [
+            Option(self._key((victim,), queue, gain((victim,))), (victim,))
+            for victim in candidates
+            if all(victim.vector[i] >= amount for i, amount in lack.items())
+        ]
+        if single:
+            return min(single, key=lambda option: option.key)
+        chosen: list[Victim] = []
+        while any(amount > 0 for amount in lack.values()):
+            allowed = [v for v in candidates if v not in chosen and _affordable(v, chosen)]
+            if not allowed:
+                return None
+            best = min(
+                allowed,
+                key=lambda v: (
+                    -sum(min(v.vector[i], a) / a for i, a in lack.items() if a > 0),
+                    self._key((v,), queue, 1),
+                ),
+            )
+            if all(best.vector[i] == 0 for i, amount in lack.items() if amount > 0):
+                return None
+            chosen.append(best)
+            lack = {i: amount - best.vector[i] for i, amount in lack.items()}
+        for victim in list(chosen):
+            if all(amount + victim.vector[i] <= 0 for i, amount in lack.items()):
+                chosen.remove(victim)
+                lack = {i: amount + victim.vector[i] for i, amount in lack.items()}
+        return Option(self._key(tuple(chosen), queue, gain(chosen)), tuple(chosen))
+
+    def _key(self, victims: tuple[Victim, ...], queue: str, slots: int) -> Key:
+        cost = _cost(victims)
+        queues = self._queues
+        ranks = [
+            0 if v.standing.job.queue == queue else 1 if queues.borrows(v.standing.job.queue, v.vector) else 2
+            for v in victims
+        ]
+        share = max(
+            (queues.share(v.standing.job.queue) for v in victims if v.standing.job.queue != queue),
+            default=0.0,
+        )
+        last = min(victims, key=lambda v: (v.standing.surplus * v.standing.unit_gpus, v.pod.index))
+        return (
+            cost / slots,
+            cost,
+            sum(v.pod.protected for v in victims),
+            sum(v.pod.running for v in victims),
+            max(ranks),
+            -share,
+            -last.standing.surplus * last.standing.unit_gpus,
+            -last.pod.index,
+            last.pod.key,
+        )
+
+    def _remove(self, victim: Victim) -> None:
+        standing = victim.standing
+        free = standing.credit > 0
+        standing.pick(victim.pod)
+        self._nodes.leave(victim.node, victim.vector)
+        self._queues.use(standing.job.queue, victim.vector, -1)
+        if not free and standing.credit:
+            # The rest of the unit now leaves for nothing, wherever it is.
+            self._nodes.changes.extend(self._nodes_of[standing.job.key])
+
+    def _undo(self, attempt: Attempt, queue: str) -> None:
+        for victim in reversed(attempt.victims):
+            victim.standing.unpick(victim.pod)
+            self._queues.use(victim.standing.job.queue, victim.vector)
+        for source, target, shape in reversed(attempt.moved):
+            self._promises[target].remove(shape)
+            self._promises[source].append(shape)
+        self._nodes.rollback(attempt.mark)
+
+    def _complete_units(self, standing: Standing) -> None:
+        """Pods chosen so far may be part of a unit; the rest of it leaves too."""
+        credit, standing.credit = standing.credit, 0
+        extra = credit - max(0, credit - self._beyond(standing))
+        for pod in standing.drop(extra) if extra > 0 else []:
+            n = self._nodes.index(pod.node)
+            if pod.node is not None:
+                self._queues.use(standing.job.queue, standing.shape.vector, -1)
+                if n is not None:
+                    self._nodes.leave(n, standing.shape.vector)
+
+    def _beyond(self, standing: Standing) -> int:
+        """Existing pods beyond the planned size: absent ones complete a unit for nothing."""
+        existing = len(standing.bound) + len(standing.unbound) + standing.job.succeeded
+        return existing - standing.size
+
+
+class Options:
+    """The cheapest option of every node, best first, for one kind of claim.
+
+    Keys only get worse while nothing on their node changes, so an entry is looked at again when it
+    comes to the top; nodes that changed are entered anew.
+    """
+
+    def __init__(
+        self, surplus: Surplus, shape: Shape, queue: str, own: str | None, protected: bool
+    ) -> None:
+        self._surplus = surplus
+        self._asks = (shape, queue, own, protected)
+        self._eligible = frozenset(surplus._nodes.eligible(shape))
+        self._heap: list[tuple[Key, int]] = []
+        self._seen = len(surplus._nodes.changes)
+        for n in sorted(surplus.on_node):
+            self._enter(n)
+
+    def _enter(self, n: int) -> None:
+        if n in self._eligible and n in self._surplus.on_node:
+            option = self._surplus.option(n, *self._asks, need=1 << 30)
+            if option is not None:
+                heapq.heappush(self._heap, (option.key, n))
+
+    def best(self, need: int) -> Option | None:
+        changes = self._surplus._nodes.changes
+        if self._seen < len(changes):
+            for n in sorted(set(changes[self._seen :])):
+                self._enter(n)
+            self._seen = len(changes)
+        while self._heap:
+            key, n = heapq.heappop(self._heap)
+            option = self._surplus.option(n, *self._asks, need=need)
+            if option is None:
+                continue
+            heapq.heappush(self._heap, (option.key, n))
+            if option.key <= key or self._heap[0][1] == n:
+                return option
+        return None
+
+
+def _cost(victims: Iterable[Victim]) -> int:
+    """Pods that leave in the end if these are picked, whole units counted."""
+    total = 0
+    left: dict[str, int] = {}
+    for victim in victims:
+        key, unit = victim.standing.job.key, max(1, victim.standing.job.node_unit)
+        credit = left.get(key, victim.standing.credit)
+        if credit:
+            left[key] = credit - 1
+        else:
+            total += unit
+            left[key] = unit - 1
+    return total
+
+
+def _affordable(victim: Victim, chosen: list[Victim]) -> bool:
+    """Whether the victim's job may lose it besides those already chosen."""
+    standing = victim.standing
+    same = sum(1 for other in chosen if other.standing is standing)
+    unit = max(1, standing.job.node_unit)
+    units = -(-max(0, same + 1 - standing.credit) // unit)
+    return min(standing.size, standing.held) - units * unit >= standing.job.min
+
+
+__all__ = ["Surplus", "leave_order"]

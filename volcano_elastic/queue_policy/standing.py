@@ -1,0 +1,120 @@
+"""Where each job stands: which of its pods hold room, which wait, and the size planned so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from volcano_elastic.queue_policy.decision import Reason
+from volcano_elastic.queue_policy.fit import Shape
+from volcano_elastic.queue_policy.snapshot import Job, Pod
+
+
+@dataclass(slots=True)
+class Standing:
+    """One job while the plan is made; the only mutable thing about it."""
+
+    job: Job
+    shape: Shape
+    unit_gpus: float
+    """What one pod holds of the resource that sizes are compared in (GPUs, else CPUs)."""
+    size: int
+    bound: list[Pod] = field(default_factory=list)
+    """Pods with a node that this plan leaves alone, in no order."""
+    unbound: list[Pod] = field(default_factory=list)
+    """Pods without a node that this plan leaves alone."""
+    excess: list[Pod] = field(default_factory=list)
+    """Pods beyond `desired`: an earlier decision not carried out yet."""
+    master_bound: bool = False
+    promised: int = 0
+    """Workers of the minimum that wait and have been given room by this plan."""
+    credit: int = 0
+    """Pods that must still be chosen to leave, since whole node units leave."""
+    removed: list[Pod] = field(default_factory=list)
+    reason: Reason | None = None
+    served: dict[str, None] = field(default_factory=dict)
+    """Keys of the claims that surplus was taken for, in order."""
+    blocked: bool = False
+
+    @property
+    def held(self) -> int:
+        """Workers that hold room, or will without anybody's help."""
+        return len(self.bound) + self.promised + self.job.succeeded
+
+    @property
+    def absent(self) -> int:
+        """Workers of the present size that do not exist yet."""
+        return max(0, self.size - self.job.succeeded - len(self.bound) - len(self.unbound))
+
+    @property
+    def waiting(self) -> int:
+        """Workers of the present size that have no node: unbound or absent."""
+        return max(0, self.size - self.job.succeeded - len(self.bound))
+
+    @property
+    def surplus(self) -> int:
+        """How many pods that hold room may still be asked to leave."""
+        return min(self.size, self.held) - self.job.min + self.credit
+
+    def cost(self) -> int | None:
+        """Pods that leave if one more is picked: 0 when its unit leaves anyway; None: may not."""
+        if self.credit > 0:
+            return 0
+        unit = max(1, self.job.node_unit)
+        if min(self.size, self.held) - unit < self.job.min:
+            return None
+        return unit
+
+    def pick(self, pod: Pod) -> None:
+        """`pod` leaves, and with it, in the end, its whole unit."""
+        if self.credit > 0:
+            self.credit -= 1
+        else:
+            unit = max(1, self.job.node_unit)
+            self.size -= unit
+            self.credit = unit - 1
+        (self.unbound if pod.node is None else self.bound).remove(pod)
+        self.removed.append(pod)
+
+    def unpick(self, pod: Pod) -> None:
+        """Exactly undoes the latest `pick`, which was of this pod."""
+        unit = max(1, self.job.node_unit)
+        self.removed.pop()
+        (self.unbound if pod.node is None else self.bound).append(pod)
+        if self.credit == unit - 1:
+            self.credit = 0
+            self.size += unit
+        else:
+            self.credit += 1
+
+    def drop(self, count: int) -> list[Pod]:
+        """Choose `count` pods to leave, those that cost least first; fewer if fewer exist.
+
+        Absent pods have been counted already: `size` is what it will be. The caller moves the
+        room of those that have a node.
+        """
+        chosen = leave_order([*self.bound, *self.unbound])[:count]
+        for pod in chosen:
+            (self.unbound if pod.node is None else self.bound).remove(pod)
+            self.removed.append(pod)
+        return chosen
+
+    def lower(self, size: int, reason: Reason) -> list[Pod]:
+        """Set a smaller size; the pods beyond it, already moved to `removed`."""
+        self.size = size
+        self.reason = self.reason or reason
+        extra = len(self.bound) + len(self.unbound) + self.job.succeeded - size
+        return self.drop(extra) if extra > 0 else []
+
+    def floor(self, size: int) -> int:
+        """The largest size allowed that is at most `size`: whole units, never below min."""
+        unit = max(1, self.job.node_unit)
+        return max(self.job.min, size - size % unit)
+
+
+def leave_order(pods: Iterable[Pod]) -> list[Pod]:
+    """Who leaves first: unbound, bound, running; unprotected; highest index. Never index 0."""
+    return sorted(
+        (pod for pod in pods if pod.index != 0),
+        key=lambda pod: (pod.protected, pod.node is not None, pod.running, -pod.index, pod.key),
+    )
