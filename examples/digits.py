@@ -19,16 +19,15 @@ torch.set_num_threads(1)
 torch.manual_seed(0)
 path = find_spec("sklearn").submodule_search_locations[0] + "/datasets/data/digits.csv.gz"
 digits = torch.from_numpy(np.loadtxt(path, delimiter=","))[torch.randperm(1797)].float()
-x, y = digits[:, :64] / 16, digits[:, 64].long()
-net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+net = model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
 if torch.distributed.is_torchelastic_launched():
     torch.distributed.init_process_group("gloo")
-model = torch.nn.parallel.DistributedDataParallel(net) if torch.distributed.is_initialized() else net
+    model = torch.nn.parallel.DistributedDataParallel(net)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
-train = torch.utils.data.TensorDataset(x[:1437], y[:1437])
+train = torch.utils.data.TensorDataset(digits[:1437, :64] / 16, digits[:1437, 64].long())
 data = ElasticDataset(train, batch_size=16, epochs=given.epochs, audit=given.folder + "/audit")
 with Checkpointer(given.folder, model=model, optimizer=optimizer, data=data) as checkpointer:
-    optimizer.param_groups[0]["lr"] = 0.02 * data.group.world  # as the global batch, it follows
+    optimizer.param_groups[0]["lr"] = 0.02 * data.group.world  # follows the global batch
     for images, labels in data:
         optimizer.zero_grad()
         (data.weight * torch.nn.functional.cross_entropy(model(images), labels)).backward()
@@ -36,7 +35,6 @@ with Checkpointer(given.folder, model=model, optimizer=optimizer, data=data) as 
         time.sleep(given.step_seconds)
         checkpointer.step()
     if data.group.rank == 0:
-        right = (net(x[1437:]).argmax(1) == y[1437:]).float().mean().item()
-        result = {"accuracy": right, "steps": checkpointer.steps, "samples": data.consumed}
-        print(json.dumps(result), flush=True)
-        (checkpointer.storage.folder / "result.json").write_text(json.dumps(result))
+        right = (net(digits[1437:, :64] / 16).argmax(1) == digits[1437:, 64]).float().mean().item()
+        print(out := json.dumps({"accuracy": right, "steps": data.steps, "samples": data.consumed}))
+        (checkpointer.storage.folder / "result.json").write_text(out)

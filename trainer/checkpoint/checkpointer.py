@@ -99,11 +99,6 @@ class Checkpointer:
         self._committed_at = clock()
         self.restore()
 
-    @property
-    def steps(self) -> int:
-        """Steps done, since the very beginning of training."""
-        return self.data.cursor.step
-
     def restore(self) -> None:
         """Load the newest commit, if there is any, and begin a new run from it, on all ranks."""
         start = self._group.from_rank_zero(self._decide() if self._group.rank == 0 else None)
@@ -124,11 +119,11 @@ class Checkpointer:
         ends; its successor goes on from there.
         """
         self.data.applied()
-        order = self.link.boundary(self.steps)
+        order = self.link.boundary(self.data.steps)
         if order is not Order.GO:
             self._commit_on_all_ranks()
             self.data.close()
-            self.link.fenced(self.steps, order)
+            self.link.fenced(self.data.steps, order)
         elif self._group.rank == 0 and self._due():
             try:
                 self._commit()
@@ -185,15 +180,15 @@ class Checkpointer:
 
     def _due(self) -> bool:
         if isinstance(self.every, int):
-            return self.steps - (self.committed or 0) >= self.every
+            return self.data.steps - (self.committed or 0) >= self.every
         interval = self.every or max(SHORTEST, self.commit_time / SHARE)
         return self._clock() - self._committed_at >= interval.total_seconds()
 
     def _commit_on_all_ranks(self) -> None:
         """Returns on every rank once rank 0's commit is durable, so nobody leaves before."""
-        if self._group.rank == 0 and self.committed != self.steps:
+        if self._group.rank == 0 and self.committed != self.data.steps:
             self._commit()
-        self._group.from_rank_zero(self.steps)
+        self._group.from_rank_zero(self.data.steps)
 
     def _commit(self) -> None:
         began = self._clock()
@@ -204,15 +199,15 @@ class Checkpointer:
             "rng": torch.get_rng_state(),
         }
         self.storage.write(
-            step=self.steps,
+            step=self.data.steps,
             run=self.run,
             cursor=self.data.state_dict(),
             files={STATE: lambda file: torch.save(state, cast(Any, file))},
         )
-        self.committed = self.steps
+        self.committed = self.data.steps
         self._committed_at = self._clock()
         self.commit_time = timedelta(seconds=self._committed_at - began)
-        self.link.committed(self.steps)
+        self.link.committed(self.data.steps)
 
 
 def _unwrapped(model: torch.nn.Module) -> torch.nn.Module:

@@ -83,6 +83,11 @@ class ElasticDataset(IterableDataset[Any]):
         return self._group
 
     @property
+    def steps(self) -> int:
+        """Steps applied since the very beginning of training."""
+        return self.cursor.step
+
+    @property
     def consumed(self) -> int:
         """Samples applied so far, over all epochs and ranks."""
         return self.cursor.epoch * self.samples + self.cursor.position

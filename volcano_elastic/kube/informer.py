@@ -14,6 +14,9 @@ from volcano_elastic.kube.resource import Object, Resource, key_of
 
 _log = logging.getLogger(__name__)
 
+# How many deleted objects are remembered, so that a late answer does not bring them back.
+_REMEMBERED = 10_000
+
 # Called after the store changed, with what was there before and what is there now.
 Handler = Callable[[Object | None, Object | None], None]
 
@@ -38,6 +41,8 @@ class Informer:
         self.client = client
         self._selectors = {"label_selector": label_selector, "field_selector": field_selector}
         self._store: dict[str, Object] = {}
+        self._gone: dict[str, None] = {}
+        """uids, oldest first"""
         self._handlers: list[Handler] = []
         self._random = random.Random()
 
@@ -57,6 +62,8 @@ class Informer:
         obj.setdefault("apiVersion", self.resource.api_version)
         obj.setdefault("kind", self.resource.kind)
         key = key_of(obj)
+        if obj["metadata"].get("uid") in self._gone:
+            return
         old = self._store.get(key)
         if old is not None and old["metadata"].get("uid") == obj["metadata"].get("uid"):
             if _version(obj) <= _version(old):
@@ -68,6 +75,7 @@ class Informer:
 
     def drop(self, obj: Object) -> None:
         key = key_of(obj)
+        self._forget(obj)
         old = self._store.get(key)
         if old is None or old["metadata"].get("uid") != obj["metadata"].get("uid"):
             return
@@ -104,7 +112,9 @@ class Informer:
         for key in set(self._store) - seen:
             # Written by us after the list was made: not gone, only newer than it.
             if _version(self._store[key]) <= listed:
-                self._tell(self._store.pop(key), None)
+                old = self._store.pop(key)
+                self._forget(old)
+                self._tell(old, None)
         self.synced.set()
         return str(listed)
 
@@ -118,6 +128,12 @@ class Informer:
             elif kind != "BOOKMARK":
                 self.put(obj)
         return version
+
+    def _forget(self, obj: Object) -> None:
+        # A watch may say DELETED before the answer of an earlier write has been read.
+        self._gone[str(obj["metadata"].get("uid"))] = None
+        if len(self._gone) > _REMEMBERED:
+            del self._gone[next(iter(self._gone))]
 
     def _tell(self, old: Object | None, new: Object | None) -> None:
         for handler in self._handlers:

@@ -23,7 +23,7 @@ def task_priority(kind: str, index: int) -> int:
     return _HIGHEST if kind == MASTER else max(0, _HIGHEST - 1 - index)
 
 
-def annotations(job: PyTorchJob, kind: str, index: int, *, protected: bool) -> dict[str, str]:
+def pod_annotations(job: PyTorchJob, kind: str, index: int, *, protected: bool) -> dict[str, str]:
     """Given at creation, since Volcano joins pods to PodGroups then."""
     given = {GROUP_NAME: job.name, TASK_SPEC: kind.lower()}
     if job.elastic is None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from volcano_elastic.queue_policy.fit import Dimensions, Shape
-from volcano_elastic.queue_policy.snapshot import Gang, Job, Pod, Resources
+from volcano_elastic.queue_policy.snapshot import Gang, Pod
 from volcano_elastic.queue_policy.standing import Standing
 
 
@@ -35,7 +35,9 @@ class Claim:
 def job_claim(standing: Standing, dimensions: Dimensions) -> Claim | None:
     job = standing.job
     short = max(0, job.min - standing.held)
-    first_missing = job.succeeded == 0 and not any(pod.index == 0 for pod in standing.bound)
+    first_missing = job.succeeded == 0 and not any(
+        pod.index == 0 for pod in standing.bound.values()
+    )
     runs = bool(standing.bound)
     headless = runs and first_missing
     workers = max(short, 1) if headless else short
@@ -107,12 +109,3 @@ def _largest_first(groups: list[tuple[Shape, int]]) -> tuple[tuple[Shape, int], 
             reverse=True,
         )
     )
-
-
-def gpus_of(job: Job, resource: str) -> float:
-    """What one worker holds of the resource that sizes are compared in: GPUs, else CPUs, else 1."""
-    return amount_of(job.pod_requests, resource) or 1.0
-
-
-def amount_of(requests: Resources, resource: str) -> float:
-    return (requests.get(resource, 0) or requests.get("cpu", 0)) / 1000

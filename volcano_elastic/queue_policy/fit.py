@@ -51,9 +51,7 @@ class Dimensions:
         vector = self._by_content.get(content)
         if vector is None:
             # Every pod takes one of its node's pods, whether it says so or not.
-            vector = tuple(
-                requests.get(name, ONE if name == PODS else 0) for name in self.names
-            )
+            vector = tuple(requests.get(name, ONE if name == PODS else 0) for name in self.names)
             self._by_content[content] = vector
         return vector
 

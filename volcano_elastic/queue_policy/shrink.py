@@ -15,6 +15,7 @@ Whatever fails leaves no trace.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -22,7 +23,9 @@ from volcano_elastic.queue_policy.claims import Claim
 from volcano_elastic.queue_policy.fit import Shape, Vector
 from volcano_elastic.queue_policy.room import NodeRoom, QueueRoom, Room
 from volcano_elastic.queue_policy.snapshot import Pod
-from volcano_elastic.queue_policy.standing import Standing, leave_order
+from volcano_elastic.queue_policy.standing import Standing
+
+ENDLESS = 1 << 30
 
 Key = tuple[float, int, int, int, int, float, float, int, str]
 """Pods that leave per slot won, pods that leave, protected, running, whose queue, its share,
@@ -41,6 +44,8 @@ class Victim:
 class Option:
     key: Key
     victims: tuple[Victim, ...]
+    slots: int = 1
+    """How many more pods of the claim it makes room for."""
 
 
 @dataclass(slots=True)
@@ -52,24 +57,28 @@ class Attempt:
     moved: list[tuple[int, int, Shape]] = field(default_factory=list)
     """(from node, to node, shape)"""
     victims: list[Victim] = field(default_factory=list)
+    used: list[list[int]] = field(default_factory=list)
+    """What the claim's groups took of its queue's room."""
 
 
 class Surplus:
     """All bound pods that may be asked to leave, by node, and the search among them."""
 
     def __init__(self, nodes: NodeRoom, queues: QueueRoom, standings: Iterable[Standing]) -> None:
-        self._nodes = nodes
+        self.nodes = nodes
         self._queues = queues
         self.on_node: dict[int, list[Victim]] = {}
         self._nodes_of: dict[str, list[int]] = {}
         self._by_queue: dict[str, list[Victim]] = {}
         self._promises: dict[int, list[Shape]] = {}
         self._options: dict[tuple[Shape, str, str | None, bool], Options] = {}
+        self._promised: Counter[Shape] = Counter()
         self._failed: dict[tuple[object, ...], int] = {}
+        self._served = 0
         for standing in standings:
-            if standing.blocked or standing.cost() is None:
+            if standing.size - standing.job.node_unit < standing.job.min:
                 continue
-            for pod in standing.bound:
+            for pod in standing.bound.values():
                 n = nodes.index(pod.node)
                 if pod.index != 0 and n is not None:
                     victim = Victim(pod, standing, n, standing.shape.vector)
@@ -86,21 +95,24 @@ class Surplus:
         if closed is not None:
             return closed
         for shape, count in claim.groups:
-            if self._nodes.slots(shape, Room.POTENTIAL).total() < count:
+            if self.nodes.slots(shape, Room.POTENTIAL).total() < count:
                 return "the nodes have too little room for it even if all surplus left"
         own = claim.key if claim.own_surplus_first else None
         memory = (claim.queue, claim.groups, own)
-        if self._failed.get(memory) == len(self._nodes.changes):
+        if self._failed.get(memory) == self._served:
             return "there is too little room for it even if all surplus that may leave did"
         if claim.standing is not None:
             claim.standing.promised += claim.workers
         if any(self._attempt(claim, own, protected) for protected in (False, True)):
+            self._served += 1
+            # A job that was short of its minimum may have surplus again.
+            self.nodes.changes.extend(self._nodes_of.get(claim.key, ()))
             return None
         if claim.standing is not None:
             claim.standing.promised -= claim.workers
         # Keys that got worse during the attempt are better again, which no heap would notice.
         self._options.clear()
-        self._failed[memory] = len(self._nodes.changes)
+        self._failed[memory] = self._served
         vector = [sum(s.vector[i] * c for s, c in claim.groups) for i in range(self._width)]
         if self._queues.lacking(claim.queue, vector):
             return f"queue {claim.queue} has too little room for it even if its surplus left"
@@ -108,16 +120,17 @@ class Surplus:
 
     @property
     def _width(self) -> int:
-        return len(self._nodes.dimensions.names)
+        return len(self.nodes.dimensions.names)
 
     def _attempt(self, claim: Claim, own: str | None, protected: bool) -> bool:
-        attempt = Attempt(self._nodes.mark())
+        attempt = Attempt(self.nodes.mark())
         if all(
             self._serve_group(attempt, claim, shape, count, own, protected)
             for shape, count in claim.groups
         ):
             for n, shape in attempt.placed:
                 self._promises.setdefault(n, []).append(shape)
+                self._promised[shape] += 1
             for standing in {id(v.standing): v.standing for v in attempt.victims}.values():
                 standing.served[claim.key] = None
                 self._complete_units(standing)
@@ -134,14 +147,16 @@ class Surplus:
         own: str | None,
         protected: bool,
     ) -> bool:
-        nodes, queues = self._nodes, self._queues
+        queues = self._queues
         request = [amount * count for amount in shape.vector]
         need = count - self._place(attempt, shape, count)
         while need and self._make_way(attempt, shape):
             need -= self._place(attempt, shape, need)
         while need or queues.lacking(claim.queue, request):
-            if need == 0 or queues.lacking(claim.queue, request):
-                option = self._from_own_queue(claim.queue, shape, need, protected)
+            lacking = queues.lacking(claim.queue, request)
+            if lacking:
+                wanted = [i for i, _ in lacking]
+                option = self._from_own_queue(claim.queue, shape, need, protected, wanted)
             else:
                 option = None
                 if own is not None:
@@ -155,25 +170,28 @@ class Surplus:
                 attempt.victims.append(victim)
             need -= self._place(attempt, shape, need)
         queues.use(claim.queue, request)
-        nodes.slots(shape, Room.COMING)
+        attempt.used.append(request)
         return True
 
     def _place(self, attempt: Attempt, shape: Shape, count: int) -> int:
-        placed = self._nodes.place(shape, count, Room.COMING)
+        placed = self.nodes.place(shape, count, Room.COMING)
         attempt.placed += [(n, shape) for n in placed]
         return len(placed)
 
     def _make_way(self, attempt: Attempt, shape: Shape) -> bool:
         """Promise one pod of an earlier claim another node, if that makes a slot for `shape`."""
-        nodes = self._nodes
-        movable: dict[Shape, bool] = {}
+        nodes = self.nodes
+        movable = [
+            other
+            for other, count in self._promised.items()
+            if count and other != shape and nodes.slots(other, Room.COMING).total() > 0
+        ]
+        if not movable:
+            return False
         for n in nodes.eligible(shape):
-            for other in sorted(set(self._promises.get(n, ())), key=lambda s: s.vector):
-                if other == shape:
-                    continue
-                if other not in movable:
-                    movable[other] = nodes.slots(other, Room.COMING).total() > 0
-                if not movable[other]:
+            here = self._promises.get(n, ())
+            for other in movable:
+                if other not in here:
                     continue
                 mark = nodes.mark()
                 nodes.give_back(n, other.vector)
@@ -200,10 +218,14 @@ class Surplus:
         return options.best(need)
 
     def _from_own_queue(
-        self, queue: str, shape: Shape, need: int, protected: bool
+        self, queue: str, shape: Shape, need: int, protected: bool, wanted: list[int]
     ) -> Option | None:
-        """The queue itself is full: only its own pods make room in it."""
-        victims = [v for v in self._by_queue.get(queue, ()) if self.usable(v, queue, protected)]
+        """The queue itself is full: only its own pods make room there, in `wanted` dimensions."""
+        victims = [
+            victim
+            for victim in self._by_queue.get(queue, ())
+            if any(victim.vector[i] > 0 for i in wanted) and self.usable(victim, queue, protected)
+        ]
         found: list[Option] = []
         if need:
             for n in sorted({v.node for v in victims}):
@@ -219,7 +241,7 @@ class Surplus:
         return (
             (protected or not victim.pod.protected)
             and standing.cost() is not None
-            and any(pod is victim.pod for pod in standing.bound)
+            and victim.pod.key in standing.bound
             and (
                 standing.job.queue == queue
                 or self._queues.may_take(standing.job.queue, victim.vector)
@@ -237,10 +259,8 @@ class Surplus:
         own_queue: bool = False,
     ) -> Option | None:
         """The best smallest set of node n's surplus that makes room for one more such pod."""
-        nodes = self._nodes
-        coming = [
-            a - b for a, b in zip(nodes.bases[Room.COMING][n], nodes.taken[n], strict=True)
-        ]
+        nodes = self.nodes
+        coming = [a - b for a, b in zip(nodes.bases[Room.COMING][n], nodes.taken[n], strict=True)]
         slots = min((coming[i] // amount for i, amount in shape.needs), default=0)
         target = max(slots, 0) + 1
         lack = {i: target * amount - coming[i] for i, amount in shape.needs}
@@ -263,8 +283,12 @@ class Surplus:
             after = min((have[i] // amount for i, amount in shape.needs), default=0)
             return max(1, min(need, after - max(slots, 0)))
 
+        def offer(*victims: Victim) -> Option:
+            slots_won = gain(victims)
+            return Option(self._key(victims, queue, slots_won), victims, slots_won)
+
         single = [
-            Option(self._key((victim,), queue, gain((victim,))), (victim,))
+            offer(victim)
             for victim in candidates
             if all(victim.vector[i] >= amount for i, amount in lack.items())
         ]
@@ -290,13 +314,15 @@ class Surplus:
             if all(amount + victim.vector[i] <= 0 for i, amount in lack.items()):
                 chosen.remove(victim)
                 lack = {i: amount + victim.vector[i] for i, amount in lack.items()}
-        return Option(self._key(tuple(chosen), queue, gain(chosen)), tuple(chosen))
+        return offer(*chosen)
 
     def _key(self, victims: tuple[Victim, ...], queue: str, slots: int) -> Key:
         cost = _cost(victims)
         queues = self._queues
         ranks = [
-            0 if v.standing.job.queue == queue else 1 if queues.borrows(v.standing.job.queue, v.vector) else 2
+            0
+            if v.standing.job.queue == queue
+            else 2 - queues.borrows(v.standing.job.queue, v.vector)
             for v in victims
         ]
         share = max(
@@ -320,36 +346,35 @@ class Surplus:
         standing = victim.standing
         free = standing.credit > 0
         standing.pick(victim.pod)
-        self._nodes.leave(victim.node, victim.vector)
+        self.nodes.leave(victim.node, victim.vector)
         self._queues.use(standing.job.queue, victim.vector, -1)
         if not free and standing.credit:
             # The rest of the unit now leaves for nothing, wherever it is.
-            self._nodes.changes.extend(self._nodes_of[standing.job.key])
+            self.nodes.changes.extend(self._nodes_of[standing.job.key])
 
     def _undo(self, attempt: Attempt, queue: str) -> None:
+        for request in attempt.used:
+            self._queues.use(queue, request, -1)
         for victim in reversed(attempt.victims):
             victim.standing.unpick(victim.pod)
             self._queues.use(victim.standing.job.queue, victim.vector)
         for source, target, shape in reversed(attempt.moved):
             self._promises[target].remove(shape)
             self._promises[source].append(shape)
-        self._nodes.rollback(attempt.mark)
+        self.nodes.rollback(attempt.mark)
 
     def _complete_units(self, standing: Standing) -> None:
         """Pods chosen so far may be part of a unit; the rest of it leaves too."""
         credit, standing.credit = standing.credit, 0
-        extra = credit - max(0, credit - self._beyond(standing))
+        # Workers that don't exist complete a unit for nothing.
+        existing = len(standing.bound) + len(standing.unbound) + standing.job.succeeded
+        extra = min(credit, existing - standing.size)
         for pod in standing.drop(extra) if extra > 0 else []:
-            n = self._nodes.index(pod.node)
+            n = self.nodes.index(pod.node)
             if pod.node is not None:
                 self._queues.use(standing.job.queue, standing.shape.vector, -1)
                 if n is not None:
-                    self._nodes.leave(n, standing.shape.vector)
-
-    def _beyond(self, standing: Standing) -> int:
-        """Existing pods beyond the planned size: absent ones complete a unit for nothing."""
-        existing = len(standing.bound) + len(standing.unbound) + standing.job.succeeded
-        return existing - standing.size
+                    self.nodes.leave(n, standing.shape.vector)
 
 
 class Options:
@@ -364,33 +389,43 @@ class Options:
     ) -> None:
         self._surplus = surplus
         self._asks = (shape, queue, own, protected)
-        self._eligible = frozenset(surplus._nodes.eligible(shape))
+        self._eligible = frozenset(surplus.nodes.eligible(shape))
         self._heap: list[tuple[Key, int]] = []
-        self._seen = len(surplus._nodes.changes)
+        self._seen = len(surplus.nodes.changes)
         for n in sorted(surplus.on_node):
             self._enter(n)
 
     def _enter(self, n: int) -> None:
         if n in self._eligible and n in self._surplus.on_node:
-            option = self._surplus.option(n, *self._asks, need=1 << 30)
+            option = self._surplus.option(n, *self._asks, need=ENDLESS)
             if option is not None:
                 heapq.heappush(self._heap, (option.key, n))
 
     def best(self, need: int) -> Option | None:
-        changes = self._surplus._nodes.changes
+        changes = self._surplus.nodes.changes
         if self._seen < len(changes):
             for n in sorted(set(changes[self._seen :])):
                 self._enter(n)
             self._seen = len(changes)
-        while self._heap:
+        best: Option | None = None
+        aside: list[tuple[Key, int]] = []
+        while self._heap and (best is None or self._heap[0][0] < best.key):
             key, n = heapq.heappop(self._heap)
-            option = self._surplus.option(n, *self._asks, need=need)
+            option = self._surplus.option(n, *self._asks, need=ENDLESS)
             if option is None:
                 continue
-            heapq.heappush(self._heap, (option.key, n))
-            if option.key <= key or self._heap[0][1] == n:
-                return option
-        return None
+            if option.key > key:
+                heapq.heappush(self._heap, (option.key, n))
+                continue
+            aside.append((option.key, n))
+            if option.slots > need:
+                # It frees more than the claim can use, so it is dearer than it looks.
+                option = self._surplus.option(n, *self._asks, need=need)
+            if option is not None and (best is None or option.key < best.key):
+                best = option
+        for entry in aside:
+            heapq.heappush(self._heap, entry)
+        return best
 
 
 def _cost(victims: Iterable[Victim]) -> int:
@@ -415,6 +450,3 @@ def _affordable(victim: Victim, chosen: list[Victim]) -> bool:
     unit = max(1, standing.job.node_unit)
     units = -(-max(0, same + 1 - standing.credit) // unit)
     return min(standing.size, standing.held) - units * unit >= standing.job.min
-
-
-__all__ = ["Surplus", "leave_order"]

@@ -19,9 +19,9 @@ class Standing:
     unit_gpus: float
     """What one pod holds of the resource that sizes are compared in (GPUs, else CPUs)."""
     size: int
-    bound: list[Pod] = field(default_factory=list)
-    """Pods with a node that this plan leaves alone, in no order."""
-    unbound: list[Pod] = field(default_factory=list)
+    bound: dict[str, Pod] = field(default_factory=dict)
+    """Pods with a node that this plan leaves alone, by key, in no order."""
+    unbound: dict[str, Pod] = field(default_factory=dict)
     """Pods without a node that this plan leaves alone."""
     excess: list[Pod] = field(default_factory=list)
     """Pods beyond `desired`: an earlier decision not carried out yet."""
@@ -73,19 +73,22 @@ class Standing:
             unit = max(1, self.job.node_unit)
             self.size -= unit
             self.credit = unit - 1
-        (self.unbound if pod.node is None else self.bound).remove(pod)
+        self._alive(pod).pop(pod.key)
         self.removed.append(pod)
 
     def unpick(self, pod: Pod) -> None:
         """Exactly undoes the latest `pick`, which was of this pod."""
         unit = max(1, self.job.node_unit)
         self.removed.pop()
-        (self.unbound if pod.node is None else self.bound).append(pod)
+        self._alive(pod)[pod.key] = pod
         if self.credit == unit - 1:
             self.credit = 0
             self.size += unit
         else:
             self.credit += 1
+
+    def _alive(self, pod: Pod) -> dict[str, Pod]:
+        return self.unbound if pod.node is None else self.bound
 
     def drop(self, count: int) -> list[Pod]:
         """Choose `count` pods to leave, those that cost least first; fewer if fewer exist.
@@ -93,9 +96,9 @@ class Standing:
         Absent pods have been counted already: `size` is what it will be. The caller moves the
         room of those that have a node.
         """
-        chosen = leave_order([*self.bound, *self.unbound])[:count]
+        chosen = leave_order([*self.bound.values(), *self.unbound.values()])[:count]
         for pod in chosen:
-            (self.unbound if pod.node is None else self.bound).remove(pod)
+            self._alive(pod).pop(pod.key)
             self.removed.append(pod)
         return chosen
 
@@ -113,8 +116,11 @@ class Standing:
 
 
 def leave_order(pods: Iterable[Pod]) -> list[Pod]:
-    """Who leaves first: unbound, bound, running; unprotected; highest index. Never index 0."""
+    """Who leaves first: unbound, then unprotected, bound before running, highest index. Never 0.
+
+    The protection of a pod without a node protects nothing yet.
+    """
     return sorted(
         (pod for pod in pods if pod.index != 0),
-        key=lambda pod: (pod.protected, pod.node is not None, pod.running, -pod.index, pod.key),
+        key=lambda pod: (pod.node is not None, pod.protected, pod.running, -pod.index, pod.key),
     )

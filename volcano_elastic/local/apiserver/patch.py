@@ -8,6 +8,16 @@ from typing import Any
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver.status import StatusError, bad_request
 
+JSON = "application/json-patch+json"
+MERGE = "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
+APPLY = "application/apply-patch+yaml"
+
+
+def accepted(custom: bool) -> list[str]:
+    """The content types of a PATCH."""
+    return [JSON, MERGE, APPLY] if custom else [JSON, MERGE, STRATEGIC, APPLY]
+
 
 def merge(target: Any, patch: Any) -> Any:
     """RFC 7386; shares what it does not change with `target`."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from volcano_elastic.api.quantity import QuantityError, milli
 from volcano_elastic.kube.resource import Object
-from volcano_elastic.local.apiserver import quantity
 from volcano_elastic.local.apiserver.builtin import POD
 from volcano_elastic.local.apiserver.status import (
     Cause,
@@ -72,12 +72,20 @@ def _qos_class(spec: Object) -> str:
         resources = container.get("resources") or {}
         limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
         for name in ("cpu", "memory"):
-            limit, request = quantity.parse(limits.get(name)), quantity.parse(requests.get(name))
+            limit, request = _amount(limits.get(name)), _amount(requests.get(name))
             any_set = any_set or bool(limit) or bool(request)
             guaranteed = guaranteed and bool(limit) and limit == request
     if not any_set:
         return "BestEffort"
     return "Guaranteed" if guaranteed else "Burstable"
+
+
+def _amount(quantity: Any) -> int | None:
+    """Thousandths, or None for what is absent or no quantity."""
+    try:
+        return milli(quantity)
+    except QuantityError:
+        return None
 
 
 def causes(spec: Any) -> Iterator[Cause]:
@@ -113,7 +121,7 @@ def _resource_causes(resources: Object, path: str) -> Iterator[Cause]:
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
     for field, amounts in (("limits", limits), ("requests", requests)):
         for name, amount in amounts.items():
-            parsed = quantity.parse(amount)
+            parsed = _amount(amount)
             if parsed is None:
                 yield invalid_value(
                     f"{path}.{field}[{name}]", amount, "quantities must match a number and a suffix"
@@ -122,10 +130,10 @@ def _resource_causes(resources: Object, path: str) -> Iterator[Cause]:
                 yield invalid_value(
                     f"{path}.{field}[{name}]", amount, "must be greater than or equal to 0"
                 )
-            elif "/" in name and parsed % 1:
+            elif "/" in name and parsed % 1000:
                 yield invalid_value(f"{path}.{field}[{name}]", amount, "must be an integer")
     for name, amount in requests.items():
-        limit, request = quantity.parse(limits.get(name)), quantity.parse(amount)
+        limit, request = _amount(limits.get(name)), _amount(amount)
         if limit is not None and request is not None and request > limit:
             yield invalid_value(
                 f"{path}.requests", amount, f"must be less than or equal to {name} limit of "

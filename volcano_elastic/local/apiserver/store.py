@@ -24,6 +24,10 @@ class Stored:
     obj: Object
     raw: bytes
 
+    @classmethod
+    def of(cls, obj: Object) -> Stored:
+        return cls(obj, orjson.dumps(obj))
+
     def copy(self) -> Object:
         """A copy that may be changed."""
         copied: Object = orjson.loads(self.raw)
@@ -76,7 +80,7 @@ class Store:
         """Enter an object from the journal, without a change for anybody to see."""
         meta = obj["metadata"]
         objects = self._collection(resource).by_namespace.setdefault(meta.get("namespace", ""), {})
-        objects[meta["name"]] = Stored(obj, orjson.dumps(obj))
+        objects[meta["name"]] = Stored.of(obj)
 
     def on_change(self, listener: Callable[[Change], None]) -> None:
         """Have `listener` called after every write to any resource."""
@@ -102,6 +106,13 @@ class Store:
             found += [objects[name] for name in sorted(objects)]
         return found
 
+    def in_namespace(self, namespace: str) -> list[tuple[ResourceKey, Stored]]:
+        return [
+            (resource, stored)
+            for resource, collection in self._collections.items()
+            for stored in collection.by_namespace.get(namespace, {}).values()
+        ]
+
     def everything(self) -> Iterator[tuple[ResourceKey, Stored]]:
         for resource, collection in list(self._collections.items()):
             for objects in list(collection.by_namespace.values()):
@@ -114,7 +125,7 @@ class Store:
         namespace, name = meta.get("namespace", ""), meta["name"]
         revision = self.revision + 1
         meta["resourceVersion"] = str(revision)
-        stored = Stored(obj, orjson.dumps(obj))
+        stored = Stored.of(obj)
         # The journal first: what it refuses must not be seen by anybody.
         if self._journal:
             self._journal.write(revision, resource, obj, stored.raw)
@@ -128,7 +139,10 @@ class Store:
         return stored
 
     def remove(self, resource: ResourceKey, stored: Stored) -> Stored:
-        """Delete; returns the object with the resourceVersion of its deletion."""
+        """Delete; returns the object with the resourceVersion of its deletion.
+
+        `stored` may differ from what is kept: it is what watches see last.
+        """
         revision = self.revision + 1
         meta = stored.obj["metadata"]
         final = {**stored.obj, "metadata": {**meta, "resourceVersion": str(revision)}}
@@ -137,11 +151,11 @@ class Store:
         self.revision = revision
         by_namespace = self._collection(resource).by_namespace
         objects = by_namespace[meta.get("namespace", "")]
-        del objects[meta["name"]]
+        previous = objects.pop(meta["name"])
         if not objects:
             del by_namespace[meta.get("namespace", "")]
-        last = Stored(final, orjson.dumps(final))
-        self._publish(Change(revision, "DELETED", resource, last, stored))
+        last = Stored.of(final)
+        self._publish(Change(revision, "DELETED", resource, last, previous))
         return last
 
     def since(self, resource: ResourceKey, revision: int) -> list[Change] | None:

@@ -218,19 +218,29 @@ def _job(group: Object, tasks: list[Task], classes: Mapping[str, int], fallback:
 def _queue(queue: Object) -> Queue:
     spec, status = queue.get("spec") or {}, queue.get("status") or {}
     name = str(queue["metadata"]["name"])
-    allocated = status.get("allocated")
+    allocated, refused = status.get("allocated"), None
+    amounts: list[dict[str, int]] = [{}, {}, {}]
+    guarantee = (spec.get("guarantee") or {}).get("resource")
+    try:
+        amounts = [
+            quantity.parse(resources or {})
+            for resources in (spec.get("capability"), spec.get("deserved"), guarantee)
+        ]
+    except quantity.QuantityError as error:
+        refused = f"queue {name}: spec.capability, deserved or guarantee: {error}"
     return Queue(
         name=name,
         created=str(queue["metadata"].get("creationTimestamp", "")),
         weight=int(spec.get("weight") or 1),
         priority=int(spec.get("priority") or 0),
         parent=None if name == "root" else str(spec.get("parent") or "root"),
-        capability=quantity.parse(spec.get("capability") or {}),
-        deserved=quantity.parse(spec.get("deserved") or {}),
-        guarantee=quantity.parse((spec.get("guarantee") or {}).get("resource") or {}),
+        capability=amounts[0],
+        deserved=amounts[1],
+        guarantee=amounts[2],
         reclaimable=spec.get("reclaimable") is not False,
         state=str(status.get("state") or ""),
         allocated=None if allocated is None else quantity.parse(allocated),
+        refused=refused,
     )
 
 

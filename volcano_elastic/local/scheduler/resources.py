@@ -1,4 +1,4 @@
-"""Amounts by resource name, in thousandths of the base unit, as `api.quantity.milli` parses them."""
+"""Amounts by resource name, in thousandths of the base unit, as `api.quantity` parses them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def minus(left: Resources, right: Resources) -> dict[str, int]:
 
 
 def lacking(request: Resources, room: Resources) -> list[str]:
-    """The resources asked for of which `room` has too little; what it doesn't name it has none of."""
+    """What `room` has too little of; it has nothing of what it doesn't name."""
     return sorted(
         name for name, amount in request.items() if amount > 0 and amount > room.get(name, 0)
     )

@@ -239,6 +239,8 @@ class Session:
         if job.queue and (queue is None or not queue.open):
             state = f"is {queue.state or 'not open yet'}" if queue else "does not exist"
             return "NotEnoughResources", f"queue {job.queue} {state}; it must be Open"
+        if queue is not None and queue.refused:
+            return "NotEnoughResources", queue.refused
         for function in self._all("job_valid", lambda f: f.job_valid):
             if complaint := function(job):
                 return complaint

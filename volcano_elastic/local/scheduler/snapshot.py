@@ -103,6 +103,8 @@ class Queue:
     state: str = ""
     allocated: Resources | None = None
     """As last written to its status."""
+    refused: str | None = None
+    """Why nothing can be placed in it."""
 
     @property
     def open(self) -> bool:

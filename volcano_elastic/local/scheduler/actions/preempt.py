@@ -11,37 +11,41 @@ _TAKEABLE = (TaskStatus.BOUND, TaskStatus.RUNNING)
 
 def preempt(session: Session) -> None:
     for job in sorted(session.placeable_jobs(), key=session.job_key):
-        if job.queue is None or not session.job_starving(job):
-            continue
-        statement = Statement(session)
-        for task in session.pending(job):
-            if not session.job_starving(job):
-                break
-            make_room(
-                session, statement, task, "preemptable", lambda v, j=job: _other_job(session, j, v)
-            )
-        if session.job_pipelined(job):
-            statement.commit()
-        else:
-            statement.discard()
-        _within(session, job)
+        if job.queue is not None and session.job_starving(job):
+            _from_other_jobs(session, job)
+            _from_its_own(session, job)
 
 
-def _within(session: Session, job: Job) -> None:
+def _from_other_jobs(session: Session, job: Job) -> None:
+    def may_go(victim: Task) -> bool:
+        other = session.jobs[victim.job or ""]
+        return _takeable(session, victim) and other is not job and other.queue == job.queue
+
+    statement = Statement(session)
+    for task in session.pending(job):
+        if not session.job_starving(job):
+            break
+        make_room(session, statement, task, "preemptable", may_go)
+    if session.job_pipelined(job):
+        statement.commit()
+    else:
+        statement.discard()
+
+
+def _from_its_own(session: Session, job: Job) -> None:
     for task in session.pending(job):
         if not session.job_starving(job):
             return
+        priority = task.priority
+
+        def may_go(victim: Task, priority: int = priority) -> bool:
+            lesser = victim.job == job.key and victim.priority < priority
+            return lesser and _takeable(session, victim)
+
         statement = Statement(session)
-        make_room(session, statement, task, "preemptable", lambda v, t=task: _lesser(session, t, v))
+        make_room(session, statement, task, "preemptable", may_go)
         statement.commit()
 
 
-def _other_job(session: Session, job: Job, victim: Task) -> bool:
-    other = session.jobs[victim.job or ""]
-    takeable = session.status(victim) in _TAKEABLE and victim.preemptable
-    return takeable and other.key != job.key and other.queue == job.queue
-
-
-def _lesser(session: Session, task: Task, victim: Task) -> bool:
-    takeable = session.status(victim) in _TAKEABLE and victim.preemptable
-    return takeable and victim.job == task.job and victim.priority < task.priority
+def _takeable(session: Session, victim: Task) -> bool:
+    return session.status(victim) in _TAKEABLE and victim.preemptable

@@ -1,0 +1,161 @@
+"""A world for planner tests: short ways to write a snapshot, and what carrying out a plan does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from volcano_elastic.queue_policy.decision import Decision, Plan
+from volcano_elastic.queue_policy.snapshot import Job, Node, Pod, Queue, Snapshot
+
+GPU = "nvidia.com/gpu"
+NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
+OPEN = (Queue("default"),)
+
+
+def gpus(count: int, cpus: int = 0) -> dict[str, int]:
+    return {GPU: 1000 * count} | ({"cpu": 1000 * cpus} if cpus else {})
+
+
+def node(name: str, count: int = 2, **more: object) -> Node:
+    return replace(Node(name, gpus(count, cpus=64) | {"pods": 110_000}), **more)  # type: ignore[arg-type]
+
+
+def job(name: str, least: int, most: int, desired: int | None = None, **more: object) -> Job:
+    made = Job(
+        key=f"ns/{name}",
+        queue="default",
+        created=NOW - timedelta(minutes=10),
+        min=least,
+        max=most,
+        desired=least if desired is None else desired,
+        pod_requests=gpus(1),
+    )
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def pod(owner: Job, index: int, on: str | None, *, age: float = 300.0, **more: object) -> Pod:
+    made = Pod(
+        key=f"{owner.key}-worker-{index}",
+        uid=f"{owner.key}-{index}",
+        requests=owner.pod_requests,
+        job=owner.key,
+        gang=owner.key,
+        index=index,
+        node=on,
+        running=on is not None,
+        protected=index < owner.min,
+        created=NOW - timedelta(seconds=age),
+    )
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def pods(owner: Job, *nodes: str | None) -> tuple[Pod, ...]:
+    """Pod i of `owner` on the i-th node named; None is a pod that waits."""
+    return tuple(pod(owner, i, on) for i, on in enumerate(nodes))
+
+
+def world(
+    nodes: Iterable[Node],
+    jobs: Iterable[Job],
+    *groups: Iterable[Pod],
+    queues: tuple[Queue, ...] = OPEN,
+) -> Snapshot:
+    return Snapshot(
+        nodes=tuple(nodes),
+        pods=tuple(p for group in groups for p in group),
+        jobs=tuple(jobs),
+        queues=queues,
+    )
+
+
+def by_job(made: Plan) -> Mapping[str, Decision]:
+    """Decisions by the job's bare name."""
+    return {decision.job.removeprefix("ns/"): decision for decision in made.decisions}
+
+
+def applied(snapshot: Snapshot, made: Plan, now: datetime) -> Snapshot:
+    """What the API server holds once the plan is carried out: removed pods are Terminating, missing
+    pods of admitted jobs exist and have no node."""
+    decisions = {decision.job: decision for decision in made.decisions}
+    removed = {key for decision in made.decisions for key in decision.remove}
+    kept = [
+        replace(p, terminating=True, leaves_by=now + timedelta(seconds=30))
+        if p.key in removed
+        else p
+        for p in snapshot.pods
+        if p.key not in removed or p.node is not None
+    ]
+    jobs: list[Job] = []
+    for old in snapshot.jobs:
+        new = old
+        if old.key in decisions:
+            decision = decisions[old.key]
+            new = replace(
+                old, desired=decision.new, last_scale=now, last_reason=str(decision.reason)
+            )
+        jobs.append(new)
+        if new.key not in made.admitted:
+            continue
+        names = {p.key for p in kept}
+        alive = [p for p in kept if p.job == new.key and not p.terminating]
+        index = 0
+        for _ in range(new.desired - len(alive) - new.succeeded):
+            # A terminating pod still has its name; the operator waits for it or takes the next.
+            while f"{new.key}-worker-{index}" in names:
+                index += 1
+            made_pod = pod(new, index, None, created=now)
+            kept.append(made_pod)
+            names.add(made_pod.key)
+    return replace(snapshot, pods=tuple(kept), jobs=tuple(jobs))
+
+
+def settled(snapshot: Snapshot) -> Snapshot:
+    """Leavers are gone, and a scheduler has bound what fits: minimums first, whole gangs or none."""
+    alive = [p for p in snapshot.pods if not p.terminating]
+    free = {n.name: dict(n.allocatable) for n in snapshot.nodes if n.ready}
+    for p in alive:
+        if p.node in free:
+            _take(free[p.node], p)
+    jobs = {j.key: j for j in snapshot.jobs}
+    at = {p.key: i for i, p in enumerate(alive)}
+
+    def bind(waiting: list[Pod], whole: bool) -> None:
+        found: list[tuple[Pod, str]] = []
+        for p in waiting:
+            fits = [
+                n
+                for n in snapshot.nodes
+                if n.name in free
+                and not n.unschedulable
+                and all(n.labels.get(k) == v for k, v in jobs[p.job or ""].node_selector.items())
+                and all(free[n.name].get(r, 0) >= a for r, a in p.requests.items())
+            ]
+            if fits:
+                best = min(fits, key=lambda n: (free[n.name].get(GPU, 0), n.name))
+                _take(free[best.name], p)
+                found.append((p, best.name))
+        if whole and len(found) < len(waiting):
+            for p, name in found:
+                _take(free[name], p, -1)
+            return
+        for p, name in found:
+            alive[at[p.key]] = replace(p, node=name, running=True)
+
+    order = sorted(jobs.values(), key=lambda j: (-j.priority, j.created, j.key))
+    for extra in (False, True):
+        for j in order:
+            mine = sorted((p for p in alive if p.job == j.key), key=lambda p: p.index)
+            short = j.min - sum(p.node is not None for p in mine)
+            waiting = [p for p in mine if p.node is None]
+            if not extra and short > 0:
+                bind(waiting[:short], whole=True)
+            elif extra and short <= 0:
+                bind(waiting, whole=False)
+    return replace(snapshot, pods=tuple(alive))
+
+
+def _take(free: dict[str, int], p: Pod, sign: int = 1) -> None:
+    for name, amount in p.requests.items():
+        free[name] = free.get(name, 0) - sign * amount

@@ -1,0 +1,225 @@
+"""The scheduler as a process, against the embedded API server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from volcano_elastic.kube.client import Client
+from volcano_elastic.kube.resource import CRDS, EVENTS, NODES, PODGROUPS, PODS, QUEUES
+
+ROOT = Path(__file__).parents[1]
+GPU = "nvidia.com/gpu"
+PATIENCE = 30.0
+
+
+async def start(*argv: str, **pipes: Any) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(sys.executable, "-m", *argv, cwd=ROOT, **pipes)
+
+
+async def stop(process: asyncio.subprocess.Process, number: int = signal.SIGTERM) -> int:
+    if process.returncode is None:
+        process.send_signal(number)
+    try:
+        return await asyncio.wait_for(process.wait(), 10)
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        raise
+
+
+@asynccontextmanager
+async def api_server(folder: Path) -> AsyncIterator[Path]:
+    """The kubeconfig of a fresh one."""
+    token = folder / "token"
+    token.write_text("secret-of-this-test")
+    server = await start(
+        "volcano_elastic.local.apiserver",
+        *("--port", "0", "--token-file", str(token)),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert server.stdout is not None
+    try:
+        line = (await asyncio.wait_for(server.stdout.readline(), PATIENCE)).decode().strip()
+        assert line.startswith("listening on "), line
+        kubeconfig = folder / "kubeconfig"
+        kubeconfig.write_text(
+            yaml.safe_dump(
+                {
+                    "current-context": "test",
+                    "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+                    "clusters": [
+                        {"name": "test", "cluster": {"server": line.removeprefix("listening on ")}}
+                    ],
+                    "users": [{"name": "test", "user": {"token": token.read_text()}}],
+                }
+            )
+        )
+        yield kubeconfig
+    finally:
+        await stop(server)
+
+
+@asynccontextmanager
+async def scheduler(kubeconfig: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await start("volcano_elastic.local.scheduler", "--kubeconfig", str(kubeconfig))
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def install(client: Client, gpus: int) -> None:
+    for file in sorted((ROOT / "crds").glob("scheduling.volcano.sh_*.yaml")):
+        await client.create(CRDS, yaml.safe_load(file.read_text()))
+    allocatable = {"cpu": "8", "memory": "16Gi", "pods": "110", GPU: str(gpus)}
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}, "spec": {}}
+    await client.create(NODES, node)
+    status = {"capacity": allocatable, "allocatable": allocatable}
+    await client.patch(NODES, "n1", None, {"status": status}, subresource="status")
+
+
+async def gang(client: Client, name: str, minimum: int, pods: int) -> None:
+    group = {
+        "apiVersion": PODGROUPS.api_version,
+        "kind": PODGROUPS.kind,
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"minMember": minimum, "minResources": {GPU: minimum}},
+    }
+    await client.create(PODGROUPS, group)
+    for index in range(pods):
+        annotations = {
+            "scheduling.k8s.io/group-name": name,
+            "volcano.sh/preemptable": str(index >= minimum).lower(),
+        }
+        container = {"name": "c", "image": "i", "resources": {"limits": {GPU: 1}}}
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": f"{name}-worker-{index}",
+                "namespace": "default",
+                "annotations": annotations,
+            },
+            "spec": {"schedulerName": "volcano", "containers": [container]},
+        }
+        await client.create(PODS, pod)
+
+
+async def until(condition: Callable[[], Awaitable[object]], what: str) -> None:
+    deadline = asyncio.get_running_loop().time() + PATIENCE
+    while not await condition():
+        assert asyncio.get_running_loop().time() < deadline, f"not within {PATIENCE} s: {what}"
+        await asyncio.sleep(0.05)
+
+
+async def bound(client: Client, name: str) -> list[str]:
+    pods = (await client.list(PODS, "default"))["items"]
+    return sorted(
+        pod["metadata"]["name"].removeprefix(f"{name}-worker-")
+        for pod in pods
+        if pod["metadata"]["name"].startswith(name) and pod["spec"].get("nodeName") == "n1"
+    )
+
+
+async def test_gangs_are_bound_surplus_is_evicted_and_a_kill_loses_nothing(tmp_path: Path) -> None:
+    async with (
+        api_server(tmp_path) as kubeconfig,
+        Client.from_kubeconfig(str(kubeconfig)) as client,
+    ):
+
+        async def has(name: str, *indexes: str) -> bool:
+            return await bound(client, name) == list(indexes)
+
+        async def phase(name: str) -> str:
+            group = await client.get(PODGROUPS, name, "default")
+            return str(group.get("status", {}).get("phase"))
+
+        await install(client, gpus=4)
+        async with scheduler(kubeconfig) as first:
+            await gang(client, "a", 1, 4)
+            await until(lambda: has("a", "0", "1", "2", "3"), "a is bound")
+            await until(lambda: _is(phase("a"), "Running"), "a runs")
+            queue = await client.get(QUEUES, "default")
+            assert queue["status"]["state"] == "Open"
+            assert queue["status"]["allocated"][GPU] == "4"
+            first.send_signal(signal.SIGKILL)
+            await first.wait()
+
+        await gang(client, "b", 2, 3)
+        async with scheduler(kubeconfig) as second:
+
+            async def leaving() -> list[str]:
+                pods = (await client.list(PODS, "default"))["items"]
+                return sorted(
+                    p["metadata"]["name"] for p in pods if p["metadata"].get("deletionTimestamp")
+                )
+
+            async def two_leave() -> bool:
+                return await leaving() == ["a-worker-2", "a-worker-3"]
+
+            await until(two_leave, "a's surplus leaves")
+            pod = await client.get(PODS, "a-worker-3", "default")
+            told = {c["type"]: c for c in pod["status"]["conditions"]}
+            assert told["DisruptionTarget"]["reason"] == "PreemptionByScheduler"
+            assert told["Ready"]["reason"] == "Evict"
+            events = (await client.list(EVENTS, "default"))["items"]
+            evictions = [e for e in events if e["reason"] == "Evict"]
+            assert {e["involvedObject"]["name"] for e in evictions} == set(await leaving())
+            assert {e["message"] for e in evictions} == {"Pod is evicted, because of preempt"}
+            # There is no kubelet in this test.
+            for name in await leaving():
+                await client.delete(PODS, name, "default", grace_period_seconds=0)
+            await until(lambda: has("b", "0", "1"), "b's minimum is bound")
+
+            surplus = await client.get(PODS, "b-worker-2", "default")
+            (condition,) = surplus["status"]["conditions"]
+            assert (condition["type"], condition["reason"]) == ("PodScheduled", "Unschedulable")
+            await until(lambda: _is(phase("b"), "Running"), "b runs")
+            before = await _versions(client)
+            await asyncio.sleep(1)
+            assert await _versions(client) == before, "at rest, the scheduler writes nothing"
+            assert await stop(second) == 0
+
+
+async def _is(value: Awaitable[str], expected: str) -> bool:
+    return await value == expected
+
+
+async def _versions(client: Client) -> list[str]:
+    lists = [await client.list(resource) for resource in (PODS, PODGROUPS, QUEUES)]
+    return [item["metadata"]["resourceVersion"] for each in lists for item in each["items"]]
+
+
+async def test_it_stops_cleanly_though_no_server_answers(tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(
+        yaml.safe_dump(
+            {
+                "current-context": "x",
+                "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
+                "clusters": [{"name": "x", "cluster": {"server": "http://127.0.0.1:1"}}],
+                "users": [{"name": "x", "user": {}}],
+            }
+        )
+    )
+    process = await start(
+        "volcano_elastic.local.scheduler",
+        *("--kubeconfig", str(kubeconfig)),
+        stderr=asyncio.subprocess.PIPE,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )
+    assert process.stderr is not None
+    line = await asyncio.wait_for(process.stderr.readline(), PATIENCE)
+    assert b"watching" in line
+    assert await stop(process) == 0

@@ -1,0 +1,321 @@
+"""The agent: one thread in torchrun's process, a stream up to the coordinator, a socket down.
+
+The main thread is torchrun's. It calls `join`, `restart_wanted`, `leave` and `close`; the rest runs
+on the thread's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from trainer.agent.coordinator_process import CoordinatorProcess
+from trainer.agent.identity import Identity, address_toward, free_port
+from trainer.agent.workers import WorkerServer
+from trainer.coordinator.message import (
+    AgentMessage,
+    Dismissed,
+    FenceAsk,
+    FenceCancel,
+    FenceStop,
+    Finished,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    Join,
+    Leave,
+    Round,
+    RoundOver,
+    WorkersFailed,
+    decode,
+    encode_agent,
+)
+from trainer.proto.coordinator_pb2_grpc import CoordinatorStub
+
+log = logging.getLogger(__name__)
+
+BEAT_SECONDS = 0.2
+RETRY_SECONDS = 0.1
+SILENT_SECONDS = 3.0
+"""Without a word from the coordinator for so long, connect anew."""
+UNREACHABLE_LEAVE_SECONDS = 10.0
+"""A leaver that can't reach the coordinator goes."""
+LEAVE_SECONDS = 28.0
+"""A leaver goes, whatever happens: Kubernetes' SIGKILL comes after 30 s."""
+EXIT_SECONDS = 3.0
+"""For workers told to leave to exit by themselves."""
+
+EXIT_TERMINATED = 128 + signal.SIGTERM
+
+_CHANNEL_OPTIONS = [
+    ("grpc.use_local_subchannel_pool", 1),  # else a retry waits for the last one's back-off
+    ("grpc.enable_http_proxy", 0),
+]
+
+
+class DismissedError(RuntimeError):
+    """There is no next round for this agent."""
+
+
+class Agent:
+    def __init__(self, identity: Identity, coordinator: CoordinatorProcess) -> None:
+        self.identity = identity
+        self.exit_code: int | None = None
+        """Set when this process is to end; SIGTERM then tells the main thread."""
+        self._coordinator = coordinator
+        self._workers = WorkerServer(self._tell)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="agent", daemon=True)
+        self._started = threading.Event()
+        self._outbox: asyncio.Queue[AgentMessage | None] | None = None
+        self._address = identity.address
+        self._current: Round | None = None
+        self._ended_round = 0
+        self._last_round = 0
+        self._joining: tuple[Join, Future[Round]] | None = None
+        self._leaving = False
+        self._connected = False
+        self._done = asyncio.Event()
+        self._writing: asyncio.Future[None] | None = None
+
+    # ---- torchrun's main thread
+
+    def start(self) -> str:
+        """Starts the thread; the address of the workers' socket."""
+        self._thread.start()
+        if not self._started.wait(10.0):
+            raise RuntimeError("the agent's thread did not start within 10 s")
+        return self._workers.address
+
+    @property
+    def in_round(self) -> bool:
+        return self._current is not None
+
+    def join(self, timeout: float) -> Round:
+        """Waits for the next round. Raises TimeoutError, or DismissedError if there is none."""
+        future: Future[Round] = Future()
+        self._call(self._join, future)
+        return future.result(timeout)
+
+    def restart_wanted(self) -> bool:
+        """Whether the round that the workers are in is over; true for that round only."""
+        current = self._current
+        return current is not None and self._ended_round == current.round
+
+    def leave(self) -> None:
+        self._call(self._leave)
+
+    def close(self, complete: bool) -> None:
+        """Says goodbye and ends the thread; and the coordinator, if it is ours."""
+        if self._thread.is_alive():
+            with contextlib.suppress(Exception):
+                asyncio.run_coroutine_threadsafe(self._close(complete), self._loop).result(2.0)
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._done.set)
+            self._thread.join(2.0)
+        self._coordinator.close()
+
+    def _call(self, function: Any, *arguments: Any) -> None:
+        self._loop.call_soon_threadsafe(function, *arguments)
+
+    # ---- the loop's thread
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._main())
+        except Exception as error:
+            log.error("the agent's thread ended: %r", error)
+            self._exit(1)
+
+    async def _main(self) -> None:
+        await self._workers.start()
+        self._started.set()
+        tasks = [
+            asyncio.ensure_future(self._attend_for_ever()),
+            asyncio.ensure_future(self._beat()),
+        ]
+        done = asyncio.ensure_future(self._done.wait())
+        finished, _ = await asyncio.wait({*tasks, done}, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=done in finished)
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_SECONDS)
+            self._tell(self._workers.progress() or Heartbeat())
+            if self.identity.pod_index == 0:
+                self._coordinator.ensure()
+
+    def _tell(self, message: AgentMessage) -> None:
+        """Without a connection it is dropped: the next Hello tells the state it led to."""
+        if self._outbox is not None:
+            self._outbox.put_nowait(message)
+
+    async def _attend_for_ever(self) -> None:
+        while True:
+            try:
+                await self._attend()
+            except (TimeoutError, grpc.RpcError, OSError) as error:
+                log.debug("no coordinator at %s: %r", self.identity.host, error)
+            self._outbox = None
+            self._connected = False
+            if self.identity.may_host:
+                self._coordinator.ensure()
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _attend(self) -> None:
+        host, port = self.identity.host, self.identity.port
+        if not self._address:
+            self._address = await asyncio.to_thread(address_toward, host, port)
+        found = await self._loop.getaddrinfo(host, port)
+        address = found[0][4][0]
+        target = f"[{address}]:{port}" if ":" in str(address) else f"{address}:{port}"
+        async with grpc.aio.insecure_channel(target, options=_CHANNEL_OPTIONS) as channel:
+            call = CoordinatorStub(channel).Attend()  # type: ignore[no-untyped-call]
+            await asyncio.wait_for(call.write(encode_agent(self._hello())), SILENT_SECONDS)
+            outbox: asyncio.Queue[AgentMessage | None] = asyncio.Queue()
+            if self._joining is not None:
+                outbox.put_nowait(self._joining[0])
+            self._outbox = outbox
+            writer = self._writing = asyncio.ensure_future(self._write(call, outbox))
+            try:
+                while True:
+                    envelope = await asyncio.wait_for(call.read(), SILENT_SECONDS)
+                    if envelope is grpc.aio.EOF:
+                        return
+                    self._connected = True
+                    message = decode(envelope)
+                    if message is not None:
+                        self._receive(message)
+            finally:
+                self._outbox = None
+                writer.cancel()
+                call.cancel()
+
+    async def _write(self, call: Any, outbox: asyncio.Queue[AgentMessage | None]) -> None:
+        with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
+            while (message := await outbox.get()) is not None:
+                await call.write(encode_agent(message))
+            await call.done_writing()
+
+    def _hello(self) -> Hello:
+        local = self._workers.local
+        current = self._current
+        running = current is not None and self._ended_round != current.round and not local.failed
+        if not running:
+            current = None
+        return Hello(
+            agent=self.identity.agent,
+            pod_index=self.identity.pod_index,
+            address=self._address,
+            last_round=self._last_round,
+            round=current,
+            step=local.step if running else -1,
+            committed_step=self._workers.committed_step,
+            linked=running and local.linked,
+            leaving=self._leaving,
+            finished=running and local.finished,
+            fence=local.fence if running else 0,
+            stop_step=local.stop if running else -1,
+            fenced=running and local.fenced,
+            pids=local.pids if running else (),
+        )
+
+    # ---- what the coordinator says
+
+    def _receive(self, message: Any) -> None:
+        local = self._workers.local
+        if isinstance(message, Round):
+            self._begin(message)
+        elif isinstance(message, RoundOver):
+            if self._current is not None and message.round == self._current.round:
+                self._ended_round = message.round
+                self._workers.end()
+        elif isinstance(message, FenceAsk):
+            if message.round == local.round:
+                self._workers.ask(message.fence)
+        elif isinstance(message, FenceStop):
+            if message.round == local.round:
+                self._workers.stop(message.fence, message.step, message.leaving)
+        elif isinstance(message, FenceCancel):
+            self._workers.cancel(message.fence)
+        elif isinstance(message, Dismissed):
+            self._dismiss(message)
+
+    def _begin(self, begun: Round) -> None:
+        self._last_round = max(self._last_round, begun.round)
+        if self._joining is None:
+            self._tell(WorkersFailed(begun.round))  # nobody here to start workers
+            return
+        future = self._joining[1]
+        self._joining = None
+        self._workers.begin(begun.round)
+        self._current = begun
+        if not future.done():
+            future.set_result(begun)
+
+    def _join(self, future: Future[Round]) -> None:
+        self._current = None
+        self._workers.end()
+        self._workers.begin(0)
+        port = free_port(self._address) if self._address else 0
+        self._joining = (Join(port), future)
+        self._tell(self._joining[0])
+
+    def _dismiss(self, message: Dismissed) -> None:
+        if self._joining is not None:
+            future = self._joining[1]
+            self._joining = None
+            if not future.done():
+                future.set_exception(DismissedError(message.reason))
+            return
+        local = self._workers.local
+        if not self._leaving or local.finished:
+            return  # its workers are about to end by themselves
+        fenced = local.fenced
+        if fenced and local.leaving:
+            self._workers.end()  # they exit 0, then torchrun does
+            self._loop.call_later(EXIT_SECONDS, self._exit, 0)
+        else:
+            self._exit(0 if fenced else EXIT_TERMINATED)
+
+    # ---- leaving
+
+    def _leave(self) -> None:
+        if self._leaving:
+            return
+        self._leaving = True
+        self._tell(Leave())
+        self._loop.call_later(UNREACHABLE_LEAVE_SECONDS, self._leave_if_unreachable)
+        self._loop.call_later(LEAVE_SECONDS, self._exit, EXIT_TERMINATED)
+
+    def _leave_if_unreachable(self) -> None:
+        if not self._connected:
+            self._exit(EXIT_TERMINATED)
+
+    def _exit(self, code: int) -> None:
+        """The main thread's SIGTERM handler ends the process with `code`."""
+        if self.exit_code is None:
+            self.exit_code = code
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    async def _close(self, complete: bool) -> None:
+        local = self._workers.local
+        local.over = True
+        if complete and self._current is not None and not self._leaving:
+            self._tell(Finished(self._current.round))
+        self._tell(Goodbye())
+        if self._outbox is not None and self._writing is not None:
+            self._outbox.put_nowait(None)
+            await asyncio.wait({self._writing}, timeout=0.5)

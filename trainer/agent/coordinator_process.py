@@ -1,0 +1,62 @@
+"""The coordinator as a child of worker 0's agent: started, and started again when it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+
+from trainer.agent.identity import Identity
+
+RESTART_SECONDS = 0.5
+"""Between starts of a coordinator that ends at once."""
+
+
+class CoordinatorProcess:
+    def __init__(self, identity: Identity) -> None:
+        self._identity = identity
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started = 0.0
+
+    def ensure(self, now: float | None = None) -> None:
+        """Starts it if it isn't running."""
+        now = time.monotonic() if now is None else now
+        if self._process is not None and self._process.poll() is None:
+            return
+        if self._process is not None and now - self._started < RESTART_SECONDS:
+            return
+        self._started = now
+        identity = self._identity
+        self._process = subprocess.Popen(
+            [
+                sys.executable,
+                "-P",  # a folder named trainer in the user's working directory isn't ours
+                "-m",
+                "trainer.coordinator",
+                f"--host={identity.bind_host}",
+                f"--port={identity.port}",
+                f"--min={identity.min_nodes}",
+                f"--max={identity.max_nodes}",
+                f"--node-unit={identity.node_unit}",
+                f"--job={identity.job}",
+                f"--heartbeat-timeout={identity.heartbeat_timeout}",
+                f"--parent={os.getpid()}",
+            ],
+            stdin=subprocess.DEVNULL,
+            # Its own session: a terminal's Ctrl-C is for torchrun.
+            start_new_session=True,
+        )
+
+    def close(self) -> None:
+        process = self._process
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        try:
+            process.wait(2.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(2.0)

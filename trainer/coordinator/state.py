@@ -1,0 +1,270 @@
+"""The coordinator's decisions: `step(state, event, now) -> (state, effects)`, pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from trainer.coordinator.message import (
+    Committed,
+    Dismissed,
+    Fenced,
+    FenceReply,
+    Finished,
+    Goodbye,
+    Hello,
+    Join,
+    Leave,
+    Linked,
+    Progress,
+    Round,
+    RoundOver,
+    WorkersFailed,
+)
+from trainer.coordinator.model import (
+    Agent,
+    Drop,
+    Effect,
+    Event,
+    Lost,
+    Phase,
+    Received,
+    RoundRecord,
+    State,
+)
+from trainer.coordinator.settle import Draft
+
+SPEED_WINDOW = 5.0
+"""Seconds over which /status averages the speed."""
+
+TICK_LAG = 0.3
+"""A pause of our own (seconds) that isn't held against the agents, whose messages wait unread."""
+
+
+def step(state: State, event: Event, now: float) -> tuple[State, list[Effect]]:
+    """What an event changes, and whom to tell.
+
+    forming ── enough joined ──► running              adopting: after the coordinator's restart,
+    running ── leave, warm joiners ──► fencing        until a running round's members are back,
+    fencing ── all fenced ──► restarting              then running or fencing as they tell
+    running, fencing ── workers failed, agent lost, fence too late ──► restarting
+    restarting ── the members are back ──► running;  none of them left to wait for ──► forming
+    running, fencing ── finished ──► finished
+    """
+    draft = Draft(state, now)
+    if isinstance(event, Received):
+        _receive(draft, event)
+    elif isinstance(event, Lost):
+        _lose(draft, event.agent, event.reason)
+    else:
+        _tick(draft)
+    draft.settle()
+    return draft.state, draft.effects
+
+
+def _tick(draft: Draft) -> None:
+    state, now = draft.state, draft.now
+    lag = 0.0 if state.last_tick is None else now - state.last_tick
+    if lag > TICK_LAG:
+        for agent in state.agents.values():
+            draft.put(replace(agent, last_seen=min(now, agent.last_seen + lag)))
+    draft.state = replace(draft.state, last_tick=now)
+    for agent in list(draft.state.agents.values()):
+        if now - agent.last_seen > state.settings.lost_after:
+            draft.effects.append(Drop(agent.agent))
+            _lose(draft, agent.agent, f"silent for {now - agent.last_seen:.1f} s")
+
+
+def _lose(draft: Draft, name: str, why: str) -> None:
+    agent = draft.state.agents.get(name)
+    if agent is None:
+        return
+    draft.remove(name)
+    if agent.attached and draft.state.phase is not Phase.FINISHED:
+        draft.end_round(f"worker {agent.pod_index} lost ({why})")
+
+
+def _receive(draft: Draft, event: Received) -> None:
+    message = event.message
+    if isinstance(message, Hello):
+        _hello(draft, message)
+        return
+    agent = draft.state.agents.get(event.agent)
+    if agent is None:
+        return  # declared lost; its stream is being closed and it will say hello
+    agent = replace(agent, last_seen=draft.now)
+    draft.put(agent)
+    handler = _HANDLERS.get(type(message))
+    if handler is not None:
+        handler(draft, agent, message)
+
+
+def _hello(draft: Draft, hello: Hello) -> None:
+    state, now = draft.state, draft.now
+    pod_index = hello.pod_index
+    if pod_index < 0:
+        known = hello.round.members if hello.round else ()
+        mine = next((m.pod_index for m in known if m.agent == hello.agent), None)
+        taken = {agent.pod_index for agent in state.agents.values()}
+        pod_index = (
+            mine if mine is not None else next(i for i in range(len(taken) + 1) if i not in taken)
+        )
+    agent = Agent(
+        hello.agent,
+        pod_index,
+        hello.address,
+        now,
+        leaving_since=now if hello.leaving else None,
+        linked=hello.linked,
+        pids=hello.pids,
+        told_fence=hello.fence,
+        told_stop=hello.stop_step,
+        fenced=hello.fenced,
+    )
+    running = hello.round
+    before = state.last_round
+    draft.state = state = replace(
+        state,
+        last_round=max(state.last_round, hello.last_round, running.round if running else 0),
+        last_fence=max(state.last_fence, hello.fence),
+        committed_step=max(state.committed_step, hello.committed_step),
+    )
+    if running is not None:
+        if state.phase is Phase.FORMING and state.round is None and running.round >= before:
+            draft.adopt(running)
+        elif (
+            state.phase is Phase.ADOPTING
+            and state.round is not None
+            and state.round.round < running.round
+        ):
+            draft.end_round("a newer round was found")
+            draft.adopt(running)
+        if _is_current(draft.state, running) and draft.state.phase is Phase.ADOPTING:
+            agent = replace(agent, attached=True)
+            if hello.step > draft.state.step:
+                draft.state = replace(draft.state, step=hello.step)
+        else:
+            draft.send(hello.agent, RoundOver(running.round, "the coordinator moved on"))
+            agent = replace(agent, linked=False, told_fence=0, told_stop=-1, fenced=False)
+    if draft.state.phase is Phase.ADOPTING and draft.state.round is not None:
+        for member in draft.state.round.members:
+            if member.pod_index == pod_index and member.agent != hello.agent:
+                draft.end_round(f"worker {pod_index} was replaced")
+                break
+    draft.put(agent)
+    if hello.finished and agent.attached:
+        draft.state = replace(draft.state, phase=Phase.FINISHED)
+
+
+def _is_current(state: State, running: Round) -> bool:
+    return state.round is not None and state.round.round == running.round
+
+
+def _join(draft: Draft, agent: Agent, message: Join) -> None:
+    state = draft.state
+    if state.phase is Phase.FINISHED:
+        draft.send(agent.agent, Dismissed("training is complete"))
+        return
+    member = state.round is not None and state.round.rank_of(agent.agent) is not None
+    if member and (agent.attached or state.phase is Phase.ADOPTING):
+        draft.end_round(f"workers of worker {agent.pod_index} failed")
+    agent = draft.state.agents[agent.agent]
+    if agent.leaving:
+        draft.send(agent.agent, Dismissed("leaving"))
+        return
+    draft.put(replace(agent, joined_at=draft.now, store_port=message.store_port))
+
+
+def _linked(draft: Draft, agent: Agent, message: Linked) -> None:
+    if agent.attached and _round_number(draft.state) == message.round:
+        draft.put(replace(agent, linked=True, pids=message.pids))
+
+
+def _progress(draft: Draft, agent: Agent, message: Progress) -> None:
+    state = draft.state
+    time = draft.now - message.age_seconds
+    rounds = list(state.rounds)
+    for i in range(len(rounds) - 1, -1, -1):
+        if rounds[i].round == message.round:
+            previous = rounds[i - 1].last_step_time if i else None
+            rounds[i] = _advance(rounds[i], previous, message.step, time)
+            break
+    draft.state = replace(state, rounds=tuple(rounds))
+    if _round_number(state) != message.round:
+        return
+    samples = state.samples
+    if not samples or message.step > samples[-1][1]:
+        samples = (*(s for s in samples if s[0] > time - SPEED_WINDOW), (time, message.step))
+    draft.state = replace(draft.state, step=max(state.step, message.step), samples=samples)
+
+
+def _advance(record: RoundRecord, previous: float | None, step: int, time: float) -> RoundRecord:
+    if record.first_step_time is None or time < record.first_step_time:
+        pause = None if previous is None else max(0.0, time - previous)
+        record = replace(record, first_step=step, first_step_time=time, pause_seconds=pause)
+    if record.last_step is None or step > record.last_step:
+        record = replace(record, last_step=step, last_step_time=time)
+    return record
+
+
+def _fence_reply(draft: Draft, agent: Agent, message: FenceReply) -> None:
+    fence = draft.state.fence
+    if fence is not None and fence.fence == message.fence and agent.attached:
+        replies = {**fence.replies, agent.agent: message.step}
+        draft.state = replace(draft.state, fence=replace(fence, replies=replies))
+
+
+def _fenced(draft: Draft, agent: Agent, message: Fenced) -> None:
+    fence = draft.state.fence
+    if fence is not None and fence.fence == message.fence and agent.attached:
+        deadline = fence.deadline
+        if not fence.fenced:
+            deadline += draft.state.settings.commit_deadline
+        fence = replace(fence, fenced=fence.fenced | {agent.agent}, deadline=deadline)
+        draft.state = replace(draft.state, fence=fence)
+
+
+def _committed(draft: Draft, agent: Agent, message: Committed) -> None:
+    committed = max(draft.state.committed_step, message.step)
+    draft.state = replace(draft.state, committed_step=committed)
+
+
+def _workers_failed(draft: Draft, agent: Agent, message: WorkersFailed) -> None:
+    if agent.attached and _round_number(draft.state) == message.round:
+        draft.end_round(f"workers of worker {agent.pod_index} failed")
+
+
+def _leave(draft: Draft, agent: Agent, message: Leave) -> None:
+    if not agent.leaving:
+        agent = replace(agent, leaving_since=draft.now)
+    draft.put(replace(agent, joined_at=None))
+    if not agent.attached or draft.state.phase is Phase.FINISHED:
+        draft.send(agent.agent, Dismissed("leaving; its workers are in no round"))
+
+
+def _finished(draft: Draft, agent: Agent, message: Finished) -> None:
+    if agent.attached and _round_number(draft.state) == message.round:
+        draft.finish()
+
+
+def _goodbye(draft: Draft, agent: Agent, message: Goodbye) -> None:
+    _lose(draft, agent.agent, "its torchrun ended")
+
+
+def _round_number(state: State) -> int:
+    return state.round.round if state.round is not None else -1
+
+
+_HANDLERS: dict[type[object], Callable[[Draft, Agent, Any], None]] = {
+    Join: _join,
+    Linked: _linked,
+    Progress: _progress,
+    FenceReply: _fence_reply,
+    Fenced: _fenced,
+    Committed: _committed,
+    WorkersFailed: _workers_failed,
+    Leave: _leave,
+    Finished: _finished,
+    Goodbye: _goodbye,
+}

@@ -1,0 +1,61 @@
+"""What `GET /status` answers; pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainer.coordinator.model import RoundRecord, State
+from trainer.coordinator.state import SPEED_WINDOW
+
+
+def status(state: State, job: str, now: float, wall: float) -> dict[str, Any]:
+    """The state as JSON values. `wall` is the Unix time at `now`.
+
+    `world` and `ranks` count nodes (agents), as rounds are of agents. Times are Unix seconds.
+    """
+    offset = wall - now
+    running = state.round
+    return {
+        "job": job,
+        "round": running.round if running else state.last_round,
+        "phase": state.phase.value,
+        "world": len(running.members) if running else 0,
+        "ranks": {str(m.pod_index): rank for rank, m in enumerate(running.members)}
+        if running
+        else {},
+        "pids": {str(a.pod_index): list(a.pids) for a in state.agents.values() if a.attached},
+        "waiting": sorted(a.pod_index for a in state.agents.values() if a.joined_at is not None),
+        "leaving": sorted(a.pod_index for a in state.agents.values() if a.leaving),
+        "step": state.step,
+        "steps_per_second": _speed(state, now),
+        "committed_step": state.committed_step,
+        "rounds": [_round(record, offset) for record in state.rounds],
+    }
+
+
+def _speed(state: State, now: float) -> float:
+    recent = [sample for sample in state.samples if sample[0] > now - SPEED_WINDOW]
+    if len(recent) < 2:
+        return 0.0
+    seconds = recent[-1][0] - recent[0][0]
+    return round((recent[-1][1] - recent[0][1]) / seconds, 3) if seconds > 0 else 0.0
+
+
+def _round(record: RoundRecord, offset: float) -> dict[str, Any]:
+    def clock(time: float | None) -> float | None:
+        return None if time is None else round(time + offset, 4)
+
+    pause = record.pause_seconds
+    return {
+        "round": record.round,
+        "world": record.world,
+        "time": clock(record.time),
+        "reason": record.reason,
+        "first_step": record.first_step,
+        "first_step_time": clock(record.first_step_time),
+        "last_step": record.last_step,
+        "last_step_time": clock(record.last_step_time),
+        "end": record.end,
+        "end_time": clock(record.end_time),
+        "pause_seconds": None if pause is None else round(pause, 4),
+    }

@@ -1,0 +1,257 @@
+"""Server-side apply: merging by each list's own keys, and who applied which field.
+
+Only the field sets of appliers are recorded (managedFields with operation Apply); what plain
+updates own is not, so an apply conflicts with other appliers alone.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from volcano_elastic.kube.resource import Object
+from volcano_elastic.local.apiserver.kind import Kind
+from volcano_elastic.local.apiserver.patch import merge_key
+from volcano_elastic.local.apiserver.status import StatusError
+
+# The way to a field: names, and for an element of a keyed list its keys as JSON.
+Path = tuple[str, ...]
+_UNOWNED = {("f:apiVersion",), ("f:kind",), ("f:metadata", "f:name"), ("f:metadata", "f:namespace")}
+
+
+def apply(old: Object, configuration: Object, kind: Kind, manager: str) -> Object:
+    """`old` with the configuration in it, less what the manager applied before and now omits."""
+    before, now = _owned(old["metadata"], manager), _fields(configuration, kind)
+    shared = set[Path]().union(*(paths for name, paths in _owners(old).items() if name != manager))
+    result = _merge(old, configuration, kind.schema, "", kind)
+    for path in sorted(before - now - shared, key=len, reverse=True):
+        if not any(other[: len(path)] == path for other in now | shared):
+            _remove(result, path)
+    merged: Object = result
+    return merged
+
+
+def record(
+    meta: Object,
+    configuration: Object,
+    kind: Kind,
+    manager: str,
+    now: str,
+    *,
+    taken: dict[str, set[Path]] | None = None,
+) -> Object:
+    """The managedFields after this apply; `taken` fields change hands."""
+    fields = _tree(_fields(configuration, kind) - _UNOWNED)
+    entries = []
+    for entry in meta.get("managedFields") or ():
+        lost = (taken or {}).get(entry.get("manager", ""))
+        if lost:
+            entry = {**entry, "fieldsV1": _tree(_paths(entry.get("fieldsV1") or {}) - lost)}
+        if entry.get("manager") != manager or entry.get("operation") != "Apply":
+            entries.append(entry)
+        elif entry.get("fieldsV1") == fields:
+            # The same as before: an apply that changes nothing must not change the time either.
+            now = entry.get("time", now)
+    entries.append(
+        {
+            "manager": manager,
+            "operation": "Apply",
+            "apiVersion": kind.api_version,
+            "time": now,
+            "fieldsType": "FieldsV1",
+            "fieldsV1": fields,
+        }
+    )
+    return {"managedFields": entries}
+
+
+def clashes(
+    old: Object, configuration: Object, kind: Kind, manager: str
+) -> dict[str, set[Path]]:
+    """By other manager: the fields it applied to which this configuration gives other values."""
+    wanted = _leaves(configuration, kind)
+    found: dict[str, set[Path]] = {}
+    have = _leaves(old, kind)
+    for other, paths in _owners(old).items():
+        if other == manager:
+            continue
+        differing = {
+            path for path in paths & wanted.keys() if wanted[path] != have.get(path)
+        } - _UNOWNED
+        if differing:
+            found[other] = differing
+    return found
+
+
+def conflict(found: dict[str, set[Path]]) -> StatusError:
+    causes = [
+        {
+            "reason": "FieldManagerConflict",
+            "message": f'conflict with "{manager}"',
+            "field": "." + ".".join(part.partition(":")[2] for part in path),
+        }
+        for manager, paths in found.items()
+        for path in sorted(paths)
+    ]
+    words = ", ".join(f"{cause['message']}: {cause['field']}" for cause in causes)
+    count = f"{len(causes)} conflict{'s' if len(causes) > 1 else ''}"
+    return StatusError(
+        409, "Conflict", f"Apply failed with {count}: {words}", {"causes": causes}
+    )
+
+
+def _owners(obj: Object) -> dict[str, set[Path]]:
+    return {
+        entry.get("manager", ""): _paths(entry.get("fieldsV1") or {})
+        for entry in obj["metadata"].get("managedFields") or ()
+        if entry.get("operation") == "Apply"
+    }
+
+
+def _owned(meta: Object, manager: str) -> set[Path]:
+    return _owners({"metadata": meta}).get(manager, set())
+
+
+def _keys(field: str, items: list[Any], schema: Object | None, kind: Kind) -> list[str] | None:
+    """The keys of a list whose elements are merged one by one; None for an atomic list."""
+    if not kind.custom or field == "ownerReferences":
+        key = merge_key(field, items)
+        return [key] if key else None
+    if (schema or {}).get("x-kubernetes-list-type") == "map":
+        return list((schema or {}).get("x-kubernetes-list-map-keys") or ()) or None
+    return None
+
+
+def _below(schema: Object | None, name: str) -> Object | None:
+    found = ((schema or {}).get("properties") or {}).get(name)
+    if found is None:
+        found = (schema or {}).get("additionalProperties")
+    return found if isinstance(found, dict) else None
+
+
+def _items(schema: Object | None) -> Object | None:
+    found = (schema or {}).get("items")
+    return found if isinstance(found, dict) else None
+
+
+def _atomic(schema: Object | None) -> bool:
+    return (schema or {}).get("x-kubernetes-map-type") == "atomic"
+
+
+def _merge(old: Any, new: Any, schema: Object | None, field: str, kind: Kind) -> Any:
+    if isinstance(new, dict) and isinstance(old, dict) and not _atomic(schema):
+        result = dict(old)
+        for name, value in new.items():
+            if value is not None:
+                result[name] = _merge(old.get(name), value, _below(schema, name), name, kind)
+        return result
+    if isinstance(new, list) and isinstance(old, list):
+        if field == "finalizers":
+            return old + [one for one in new if one not in old]
+        keys = _keys(field, [*old, *new], schema, kind)
+        if keys is not None:
+            found = {_identity(one, keys): place for place, one in enumerate(old)}
+            items = list(old)
+            for one in new:
+                place = found.get(_identity(one, keys))
+                if place is None:
+                    items.append(one)
+                else:
+                    items[place] = _merge(items[place], one, _items(schema), "", kind)
+            return items
+    return new
+
+
+def _identity(item: Any, keys: list[str]) -> str:
+    chosen = {key: item.get(key) for key in keys} if isinstance(item, dict) else item
+    return json.dumps(chosen, sort_keys=True, separators=(",", ":"))
+
+
+def _fields(configuration: Object, kind: Kind) -> set[Path]:
+    return set(_leaves(configuration, kind))
+
+
+def _leaves(obj: Object, kind: Kind) -> dict[Path, Any]:
+    """Every leaf (scalar, atomic list or map, empty object) by its path."""
+    found: dict[Path, Any] = {}
+
+    def walk(value: Any, schema: Object | None, field: str, path: Path) -> None:
+        if isinstance(value, dict) and value and not _atomic(schema):
+            for name, one in value.items():
+                if path == ("f:metadata",) and name == "managedFields":
+                    continue
+                walk(one, _below(schema, name), name, (*path, f"f:{name}"))
+            return
+        if isinstance(value, list) and value:
+            if field == "finalizers":
+                found.update({(*path, f"v:{json.dumps(one)}"): one for one in value})
+                return
+            keys = _keys(field, value, schema, kind)
+            if keys is not None:
+                for one in value:
+                    walk(one, _items(schema), "", (*path, f"k:{_identity(one, keys)}"))
+                return
+        if path and value is not None:
+            found[path] = value
+
+    walk(obj, kind.schema, "", ())
+    return found
+
+
+def _tree(paths: set[Path]) -> Object:
+    tree: Object = {}
+    for path in sorted(paths):
+        place = tree
+        for part in path:
+            place = place.setdefault(part, {})
+    return tree
+
+
+def _paths(tree: Any) -> set[Path]:
+    found: set[Path] = set()
+
+    def walk(place: Any, path: Path) -> None:
+        below = [name for name in place if name != "."] if isinstance(place, dict) else []
+        for name in below:
+            walk(place[name], (*path, name))
+        if not below and path:
+            found.add(path)
+
+    walk(tree, ())
+    return found
+
+
+def _remove(obj: Any, path: Path) -> None:
+    """Take the field at `path` away in place, and containers on the way that it leaves empty."""
+    steps: list[tuple[Any, Any]] = []
+    place: Any = obj
+    for part in path:
+        sort, _, name = part.partition(":")
+        at: Any = name
+        if sort == "k":
+            wanted = json.loads(name)
+            if not isinstance(place, list):
+                return
+            at = next(
+                (
+                    i
+                    for i, one in enumerate(place)
+                    if isinstance(one, dict) and all(one.get(k) == v for k, v in wanted.items())
+                ),
+                None,
+            )
+        elif sort == "v":
+            value = json.loads(name)
+            at = place.index(value) if isinstance(place, list) and value in place else None
+        elif not isinstance(place, dict) or name not in place:
+            return
+        if at is None:
+            return
+        steps.append((place, at))
+        place = place[at]
+    holder, at = steps.pop()
+    del holder[at]
+    while steps and not holder:
+        inner, (holder, at) = holder, steps.pop()
+        if holder[at] is inner:
+            del holder[at]

@@ -1,0 +1,195 @@
+"""What follows a deletion: dependents of a gone owner, contents of a namespace or a CRD."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from volcano_elastic.kube.resource import Object
+from volcano_elastic.local.apiserver.builtin import CRD, NAMESPACE
+from volcano_elastic.local.apiserver.kind import ResourceKey
+from volcano_elastic.local.apiserver.registry import Registry
+from volcano_elastic.local.apiserver.rest import FOREGROUND, ORPHAN, DeleteOptions, Rest, Target
+from volcano_elastic.local.apiserver.status import StatusError
+from volcano_elastic.local.apiserver.store import Change, Store, Stored
+from volcano_elastic.local.apiserver.strategy import CRD_FINALIZER
+
+Place = tuple[ResourceKey, str, str]
+# Steps in one go, so that the end of a large owner doesn't hold up everybody's requests.
+_BATCH = 100
+
+
+class Collector:
+    """Background, foreground and orphaning deletion by owner uid; namespaces; CRDs' objects.
+
+    Level-triggered: a change only enqueues places to look at, and each look decides afresh.
+    `later` is called with what is to run soon (an event loop's call_soon).
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        registry: Registry,
+        rest: Rest,
+        later: Callable[[Callable[[], None]], object],
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._rest = rest
+        self._later = later
+        self._alive: dict[str, Place] = {}
+        self._dependents: dict[str, set[Place]] = {}
+        self._queue: deque[Place] = deque()
+        self._queued: set[Place] = set()
+        self._scheduled = False
+        for resource, stored in store.everything():
+            self._index(resource, stored.obj)
+        for resource, stored in store.everything():
+            self._enqueue(_place(resource, stored.obj))
+        store.on_change(self._on_change)
+
+    def _on_change(self, change: Change) -> None:
+        obj = change.stored.obj
+        place = _place(change.resource, obj)
+        if change.previous is not None:
+            self._forget(change.resource, change.previous.obj)
+        if change.type != "DELETED":
+            self._index(change.resource, obj)
+            meta = obj["metadata"]
+            if meta.get("ownerReferences") or meta.get("deletionTimestamp"):
+                self._enqueue(place)
+            return
+        for dependent in self._dependents.get(obj["metadata"]["uid"], ()):
+            self._enqueue(dependent)
+        for uid in _owner_uids(obj):
+            if uid in self._alive:
+                self._enqueue(self._alive[uid])
+        self._enqueue((NAMESPACE.key, "", obj["metadata"].get("namespace", "")))
+        self._enqueue((CRD.key, "", f"{change.resource[1]}.{change.resource[0]}"))
+
+    def _index(self, resource: ResourceKey, obj: Object) -> None:
+        place = _place(resource, obj)
+        self._alive[obj["metadata"]["uid"]] = place
+        for uid in _owner_uids(obj):
+            self._dependents.setdefault(uid, set()).add(place)
+
+    def _forget(self, resource: ResourceKey, obj: Object) -> None:
+        place = _place(resource, obj)
+        self._alive.pop(obj["metadata"]["uid"], None)
+        for uid in _owner_uids(obj):
+            dependents = self._dependents.get(uid, set())
+            dependents.discard(place)
+            if not dependents:
+                self._dependents.pop(uid, None)
+
+    def _enqueue(self, place: Place) -> None:
+        if place in self._queued:
+            return
+        self._queued.add(place)
+        self._queue.append(place)
+        if not self._scheduled:
+            self._scheduled = True
+            self._later(self._drain)
+
+    def _drain(self) -> None:
+        for _ in range(min(_BATCH, len(self._queue))):
+            place = self._queue.popleft()
+            self._queued.discard(place)
+            stored = self._store.get(*place)
+            if stored is not None:
+                self._look(place[0], stored)
+        self._scheduled = bool(self._queue)
+        if self._scheduled:
+            self._later(self._drain)
+
+    def _look(self, resource: ResourceKey, stored: Stored) -> None:
+        meta = stored.obj["metadata"]
+        if meta.get("deletionTimestamp"):
+            finalizers = meta.get("finalizers") or ()
+            if ORPHAN in finalizers:
+                self._orphan_dependents(resource, stored)
+            elif FOREGROUND in finalizers:
+                self._delete_dependents(resource, stored)
+            elif resource == NAMESPACE.key:
+                self._empty_namespace(stored)
+            elif resource == CRD.key and CRD_FINALIZER in finalizers:
+                self._delete_custom_resources(stored)
+        elif meta.get("ownerReferences"):
+            self._check_owners(resource, stored)
+
+    def _check_owners(self, resource: ResourceKey, stored: Stored) -> None:
+        """Delete what has lost all its owners; forget the lost ones of what has others."""
+        uids = _owner_uids(stored.obj)
+        lost = {uid for uid in uids if uid not in self._alive}
+        if lost == uids:
+            self._delete(resource, stored)
+        elif lost and (kind := self._registry.of_resource(resource)):
+            self._rest.disown(kind, stored, lost)
+
+    def _delete_dependents(self, resource: ResourceKey, owner: Stored) -> None:
+        """Foreground: the owner stays until the dependents that block it are gone."""
+        uid = owner.obj["metadata"]["uid"]
+        blocked = False
+        for place in sorted(self._dependents.get(uid, ())):
+            dependent = self._store.get(*place)
+            if dependent is None:
+                continue
+            blocked = blocked or any(
+                one["uid"] == uid and one.get("blockOwnerDeletion")
+                for one in dependent.obj["metadata"]["ownerReferences"]
+            )
+            self._delete(place[0], dependent)
+        still = any(self._store.get(*place) for place in self._dependents.get(uid, ()))
+        current = self._store.get(*_place(resource, owner.obj))
+        kind = self._registry.of_resource(resource)
+        if kind and current and not (blocked and still):
+            self._rest.drop_finalizer(kind, current, FOREGROUND)
+
+    def _orphan_dependents(self, resource: ResourceKey, owner: Stored) -> None:
+        uid = owner.obj["metadata"]["uid"]
+        for place in sorted(self._dependents.get(uid, ())):
+            dependent, kind = self._store.get(*place), self._registry.of_resource(place[0])
+            if dependent is not None and kind:
+                self._rest.disown(kind, dependent, {uid})
+        if kind := self._registry.of_resource(resource):
+            self._rest.drop_finalizer(kind, owner, ORPHAN)
+
+    def _empty_namespace(self, stored: Stored) -> None:
+        name = stored.obj["metadata"]["name"]
+        for resource, content in self._store.in_namespace(name):
+            self._delete(resource, content)
+        current = self._store.get(NAMESPACE.key, "", name)
+        if current is not None and not self._store.in_namespace(name):
+            self._rest.drop_namespace(current)
+
+    def _delete_custom_resources(self, stored: Stored) -> None:
+        spec = stored.obj["spec"]
+        resource = (spec["group"], spec["names"]["plural"])
+        for instance in self._store.list(resource):
+            self._delete(resource, instance)
+        current = self._store.get(*_place(CRD.key, stored.obj))
+        if current is not None and not self._store.list(resource):
+            self._rest.drop_finalizer(CRD, current, CRD_FINALIZER)
+
+    def _delete(self, resource: ResourceKey, stored: Stored) -> None:
+        kind, meta = self._registry.of_resource(resource), stored.obj["metadata"]
+        if kind is None or meta.get("deletionTimestamp"):
+            return
+        try:
+            self._rest.delete(
+                Target(kind, meta.get("namespace", ""), meta["name"]),
+                DeleteOptions(uid=meta["uid"]),
+            )
+        except StatusError as error:
+            # Gone or replaced since it was read: what was to be deleted is.
+            if error.code not in (404, 409):
+                raise
+
+
+def _place(resource: ResourceKey, obj: Object) -> Place:
+    meta = obj["metadata"]
+    return resource, meta.get("namespace", ""), meta["name"]
+
+
+def _owner_uids(obj: Object) -> set[str]:
+    return {one["uid"] for one in obj["metadata"].get("ownerReferences") or ()}

@@ -1,0 +1,163 @@
+"""Discovery: which groups, versions and resources there are, in both of Kubernetes' forms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from volcano_elastic.kube.resource import Object
+from volcano_elastic.local.apiserver.kind import Kind
+
+# kubectl accepts one minor version more or less: 1.31 to 1.33.
+VERSION: Object = {
+    "major": "1",
+    "minor": "32",
+    "gitVersion": "v1.32.0+volcano-elastic",
+    "gitCommit": "",
+    "gitTreeState": "clean",
+    "buildDate": "2025-01-01T00:00:00Z",
+    "goVersion": "",
+    "compiler": "cpython",
+    "platform": "linux/amd64",
+}
+_VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+# Subresources that are kinds of their own: (kind, group, version, verbs).
+_SUBRESOURCES = {
+    "binding": ("Binding", "", "v1", ["create"]),
+    "eviction": ("Eviction", "policy", "v1", ["create"]),
+    "scale": ("Scale", "autoscaling", "v1", ["get", "patch", "update"]),
+    "log": ("", "", "", ["get"]),
+    "status": ("", "", "", ["get", "patch", "update"]),
+    "finalize": ("", "", "", ["update"]),
+}
+
+
+def grouped(kinds: Iterable[Kind]) -> dict[str, dict[str, list[Kind]]]:
+    """By group, then version, newest stable version first."""
+    found: dict[str, dict[str, list[Kind]]] = {}
+    for kind in kinds:
+        found.setdefault(kind.group, {}).setdefault(kind.version, []).append(kind)
+    return {
+        group: dict(sorted(versions.items(), key=lambda item: _precedence(item[0])))
+        for group, versions in found.items()
+    }
+
+
+def aggregated(kinds: Iterable[Kind], *, core: bool) -> Object:
+    """APIGroupDiscoveryList, of the core group or of all the others."""
+    items = []
+    for group, versions in grouped(kinds).items():
+        if core != (group == ""):
+            continue
+        items.append(
+            {
+                "metadata": {"name": group or None, "creationTimestamp": None},
+                "versions": [
+                    {
+                        "version": version,
+                        "freshness": "Current",
+                        "resources": [_aggregated_resource(kind) for kind in served],
+                    }
+                    for version, served in versions.items()
+                ],
+            }
+        )
+    return {
+        "kind": "APIGroupDiscoveryList",
+        "apiVersion": "apidiscovery.k8s.io/v2",
+        "metadata": {},
+        "items": items,
+    }
+
+
+def _aggregated_resource(kind: Kind) -> Object:
+    resource: Object = {
+        "resource": kind.plural,
+        "responseKind": {"group": kind.group, "version": kind.version, "kind": kind.kind},
+        "scope": "Namespaced" if kind.namespaced else "Cluster",
+        "singularResource": kind.singular or kind.kind.lower(),
+        "verbs": _VERBS,
+    }
+    if kind.short_names:
+        resource["shortNames"] = list(kind.short_names)
+    if kind.categories:
+        resource["categories"] = list(kind.categories)
+    below = []
+    for name in _subresources(kind):
+        own, group, version, verbs = _SUBRESOURCES[name]
+        shown = (group, version, own) if own else (kind.group, kind.version, kind.kind)
+        below.append(
+            {
+                "subresource": name,
+                "responseKind": dict(zip(("group", "version", "kind"), shown, strict=True)),
+                "verbs": verbs,
+            }
+        )
+    if below:
+        resource["subresources"] = below
+    return resource
+
+
+def group_list(kinds: Iterable[Kind]) -> Object:
+    groups = [_group(group, versions) for group, versions in grouped(kinds).items() if group]
+    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
+
+
+def group(kinds: Iterable[Kind], name: str) -> Object | None:
+    versions = grouped(kinds).get(name)
+    if not versions:
+        return None
+    return {"kind": "APIGroup", "apiVersion": "v1", **_group(name, versions)}
+
+
+def _group(name: str, versions: Iterable[str]) -> Object:
+    listed = [{"groupVersion": f"{name}/{one}", "version": one} for one in versions]
+    return {"name": name, "versions": listed, "preferredVersion": listed[0]}
+
+
+def resource_list(kinds: Iterable[Kind], group_name: str, version: str) -> Object | None:
+    served = grouped(kinds).get(group_name, {}).get(version)
+    if not served:
+        return None
+    resources = []
+    for kind in served:
+        entry: Object = {
+            "name": kind.plural,
+            "singularName": kind.singular or kind.kind.lower(),
+            "namespaced": kind.namespaced,
+            "kind": kind.kind,
+            "verbs": _VERBS,
+        }
+        if kind.short_names:
+            entry["shortNames"] = list(kind.short_names)
+        if kind.categories:
+            entry["categories"] = list(kind.categories)
+        resources.append(entry)
+        for name in _subresources(kind):
+            own, own_group, own_version, verbs = _SUBRESOURCES[name]
+            below: Object = {
+                "name": f"{kind.plural}/{name}",
+                "singularName": "",
+                "namespaced": kind.namespaced,
+                "kind": own or kind.kind,
+                "verbs": verbs,
+            }
+            if own_group:
+                below |= {"group": own_group, "version": own_version}
+            resources.append(below)
+    return {
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": f"{group_name}/{version}" if group_name else version,
+        "resources": resources,
+    }
+
+
+def _subresources(kind: Kind) -> list[str]:
+    return [name for name in _SUBRESOURCES if kind.has(name)]
+
+
+def _precedence(version: str) -> tuple[int, int, str]:
+    """v2 before v1 before v1beta1 before v1alpha1, as Kubernetes prefers them."""
+    digits = version[1:].partition("beta")[0].partition("alpha")[0]
+    stability = 1 if "beta" in version else 2 if "alpha" in version else 0
+    return stability, -int(digits) if digits.isdecimal() else 0, version

@@ -1,0 +1,109 @@
+"""A container's log: the file the kubelet writes it to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from volcano_elastic.kube.resource import Object
+from volcano_elastic.local.apiserver.pod import is_finished
+from volcano_elastic.local.apiserver.status import bad_request
+
+# The kubelet names here the folder that holds `<container>.log`.
+LOG_FOLDER_ANNOTATION = "local.volcano-elastic.io/log-dir"
+_CHUNK = 64 * 1024
+_POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    follow: bool = False
+    tail_lines: int | None = None
+    limit_bytes: int | None = None
+
+
+def options(query: Mapping[str, str]) -> LogOptions:
+    """Raises StatusError, 400, for numbers that are none, and for logs that are not kept."""
+    if query.get("previous") == "true":
+        raise bad_request("previous: logs of earlier runs are in the same file; ask without it")
+    numbers = {}
+    for name in ("tailLines", "limitBytes"):
+        text = query.get(name)
+        if text is not None and not text.isdecimal():
+            raise bad_request(f"{name}: expected a number ≥ 0, found {text!r}")
+        numbers[name] = None if text is None else int(text)
+    return LogOptions(
+        query.get("follow") in ("true", "1"), numbers["tailLines"], numbers["limitBytes"]
+    )
+
+
+def file_of(pod: Object, container: str | None) -> Path:
+    """Where the log of `container` (or of the only one) is.
+
+    Raises:
+        StatusError: 400: no such container, which one isn't said, or it hasn't started.
+    """
+    name, spec = pod["metadata"]["name"], pod["spec"]
+    names = [one["name"] for one in spec["containers"]]
+    known = names + [one["name"] for one in spec.get("initContainers") or ()]
+    if not container:
+        if len(names) > 1:
+            raise bad_request(
+                f"a container name must be specified for pod {name}, choose one of: "
+                f"[{' '.join(names)}]"
+            )
+        container = names[0]
+    if container not in known:
+        raise bad_request(f"container {container} is not valid for pod {name}")
+    folder = (pod["metadata"].get("annotations") or {}).get(LOG_FOLDER_ANNOTATION)
+    file = Path(folder) / f"{container}.log" if folder else None
+    if file is None or not file.is_file():
+        raise bad_request(
+            f'container "{container}" in pod "{name}" is waiting to start: ContainerCreating'
+        )
+    return file
+
+
+async def read(
+    file: Path, wanted: LogOptions, current: Callable[[], Object | None]
+) -> AsyncIterator[bytes]:
+    """The log in chunks; when following, until the pod (`current`) has ended or is gone."""
+    with file.open("rb") as log:
+        if wanted.tail_lines is not None:
+            log.seek(_tail_offset(file, wanted.tail_lines))
+        left = wanted.limit_bytes
+        while True:
+            pod = current()
+            # Asked before reading: what was written before the end is read after it.
+            ended = pod is None or is_finished(pod)
+            while chunk := log.read(_CHUNK if left is None else min(_CHUNK, left)):
+                yield chunk
+                left = None if left is None else left - len(chunk)
+            if not wanted.follow or ended or left == 0:
+                return
+            await asyncio.sleep(_POLL_SECONDS)
+
+
+def _tail_offset(file: Path, lines: int) -> int:
+    """Where the last `lines` lines begin."""
+    with file.open("rb") as log:
+        end = log.seek(0, 2)
+        if lines == 0:
+            return end
+        position, found = end, 0
+        while position > 0:
+            size = min(_CHUNK, position)
+            position -= size
+            log.seek(position)
+            chunk = log.read(size)
+            at = len(chunk)
+            while (at := chunk.rfind(b"\n", 0, at)) >= 0:
+                # The newline that ends the file ends its last line, and begins none.
+                if position + at + 1 == end:
+                    continue
+                found += 1
+                if found == lines:
+                    return position + at + 1
+    return 0

@@ -1,0 +1,87 @@
+"""OpenAPI v3: as much as kubectl asks for before it applies, creates or explains."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+
+from volcano_elastic.kube.resource import Object
+from volcano_elastic.local.apiserver.discovery import grouped
+from volcano_elastic.local.apiserver.kind import Kind
+
+_ANYTHING: Object = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+_PATCH_PARAMETERS = [
+    {"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": True}}
+    for name in ("dryRun", "fieldManager", "fieldValidation")
+]
+
+
+def _root(group: str, version: str) -> str:
+    return f"apis/{group}/{version}" if group else f"api/{version}"
+
+
+def index(kinds: Iterable[Kind], registry_version: int) -> Object:
+    """Which documents there are; the hash makes clients fetch again when CRDs change."""
+    return {
+        "paths": {
+            root: {"serverRelativeURL": f"/openapi/v3/{root}?hash={registry_version}"}
+            for group, versions in grouped(kinds).items()
+            for version in versions
+            for root in [_root(group, version)]
+        }
+    }
+
+
+def document(kinds: Iterable[Kind], root: str) -> Object | None:
+    """Paths and schemas of one group and version; None if it isn't served."""
+    served = [kind for kind in kinds if _root(kind.group, kind.version) == root]
+    if not served:
+        return None
+    paths: Object = {}
+    schemas: Object = {}
+    for kind in served:
+        gvk = {"group": kind.group, "version": kind.version, "kind": kind.kind}
+        name = f"{kind.group or 'core'}.{kind.version}.{kind.kind}"
+        reference = {"$ref": f"#/components/schemas/{name}"}
+        schemas[name] = {**_schema(kind), "x-kubernetes-group-version-kind": [gvk]}
+        base = f"/{root}/" + ("namespaces/{namespace}/" if kind.namespaced else "") + kind.plural
+        body = {"content": {"application/json": {"schema": reference}}}
+
+        def operation(
+            action: str,
+            gvk: Object = gvk,
+            body: Object = body,
+            parameters: list[Object] = _PATCH_PARAMETERS,
+        ) -> Object:
+            return {
+                "parameters": parameters,
+                "requestBody": body,
+                "responses": {"200": {"description": "OK", **body}},
+                "x-kubernetes-action": action,
+                "x-kubernetes-group-version-kind": gvk,
+            }
+
+        paths[base] = {"get": operation("list"), "post": operation("post")}
+        paths[base + "/{name}"] = {
+            "get": operation("get"),
+            "put": operation("put"),
+            "patch": operation("patch"),
+            "delete": operation("delete"),
+        }
+    return {
+        "openapi": "3.0.0",
+        "info": {"title": "volcano-elastic", "version": "v1"},
+        "paths": paths,
+        "components": {"schemas": schemas},
+    }
+
+
+def _schema(kind: Kind) -> Object:
+    if kind.schema is None:
+        return dict(_ANYTHING)
+    schema = copy.deepcopy(kind.schema)
+    properties = schema.setdefault("properties", {})
+    for name in ("apiVersion", "kind"):
+        properties.setdefault(name, {"type": "string"})
+    properties.setdefault("metadata", {"type": "object"})
+    return schema

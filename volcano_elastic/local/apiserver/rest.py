@@ -1,0 +1,467 @@
+"""The verbs: what happens to the store when somebody creates, changes or deletes an object."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from volcano_elastic.api.moment import timestamp
+from volcano_elastic.kube.resource import Object
+from volcano_elastic.local.apiserver import applied, patch, pod, scale, strategy, version
+from volcano_elastic.local.apiserver.builtin import CRD, NAMESPACE, POD
+from volcano_elastic.local.apiserver.custom_resource import establish
+from volcano_elastic.local.apiserver.kind import Kind
+from volcano_elastic.local.apiserver.selector import Selector
+from volcano_elastic.local.apiserver.status import (
+    StatusError,
+    already_exists,
+    bad_request,
+    conflict,
+    invalid,
+    invalid_value,
+    modified,
+    not_found,
+    success,
+    unsupported_media_type,
+)
+from volcano_elastic.local.apiserver.store import Store, Stored
+
+FOREGROUND = "foregroundDeletion"
+ORPHAN = "orphan"
+# What a client may not set on an object that exists.
+_KEPT = (
+    "name",
+    "generateName",
+    "namespace",
+    "uid",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "generation",
+    "resourceVersion",
+    "managedFields",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a request is about."""
+
+    kind: Kind
+    namespace: str
+    name: str
+    subresource: str = ""
+
+
+@dataclass(slots=True)
+class WriteOptions:
+    """The query of a write; `warnings` collects what the answer should warn of."""
+
+    dry_run: bool = False
+    field_validation: str = "Ignore"
+    field_manager: str = "unknown"
+    force: bool = False
+    warnings: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOptions:
+    grace_seconds: int | None = None
+    uid: str | None = None
+    resource_version: str | None = None
+    propagation: str = "Background"
+    dry_run: bool = False
+
+
+class Rest:
+    """Every method runs to its end without waiting, so a read and its write are one step.
+
+    All of them raise StatusError for what they refuse.
+    """
+
+    def __init__(
+        self, store: Store, clock: Callable[[], datetime], randomness: random.Random
+    ) -> None:
+        self.store = store
+        self._clock = clock
+        self._random = randomness
+
+    def get(self, target: Target) -> Stored:
+        stored = self.store.get(target.kind.key, target.namespace, target.name)
+        if stored is None:
+            raise not_found(target.kind, target.name)
+        return stored
+
+    def create(self, kind: Kind, namespace: str, body: Any, options: WriteOptions) -> Stored:
+        strategy.check_types(kind, body)
+        obj = self._incoming(kind, namespace, body)
+        meta = obj["metadata"]
+        if meta.get("resourceVersion"):
+            raise bad_request("resourceVersion should not be set on objects to be created")
+        generated = not meta.get("name") and bool(meta.get("generateName"))
+        if generated:
+            meta["name"] = self._generated(kind, meta)
+        strategy.check_namespace(kind, obj, self.store)
+        now = timestamp(self._clock())
+        for name in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"):
+            meta.pop(name, None)
+        meta["uid"] = str(uuid.UUID(int=self._random.getrandbits(128), version=4))
+        meta["creationTimestamp"] = now
+        strategy.prepare_create(kind, obj, self.store, now)
+        self._shape(kind, obj, options)
+        strategy.check(kind, obj)
+        if self.store.get(kind.key, namespace, meta["name"]) is not None:
+            raise already_exists(kind, meta["name"])
+        if kind.key == CRD.key:
+            establish(obj, now)
+        return Stored.of(obj) if options.dry_run else self.store.put(kind.key, obj)
+
+    def update(self, target: Target, body: Any, options: WriteOptions) -> Stored:
+        """PUT of the object or of its status."""
+        old = self.get(target)
+        strategy.check_types(target.kind, body)
+        new = self._incoming(target.kind, target.namespace, body)
+        if new["metadata"].setdefault("name", target.name) != target.name:
+            raise bad_request(
+                f"the name of the object ({new['metadata']['name']}) does not match the name on "
+                f"the URL ({target.name})"
+            )
+        if target.kind.custom and not new["metadata"].get("resourceVersion"):
+            raise invalid(
+                target.kind,
+                target.name,
+                [invalid_value("metadata.resourceVersion", 0, "must be specified for an update")],
+            )
+        return self._change(target, old, new, options)
+
+    def patch(self, target: Target, content_type: str, body: Any, options: WriteOptions) -> Stored:
+        """PATCH by any of the four sorts; an apply patch creates what isn't there."""
+        kind = target.kind
+        if content_type == patch.APPLY:
+            return self._apply(target, body, options)
+        old = self.get(target)
+        shown = version.shown_as(kind, old).obj
+        match content_type:
+            case patch.JSON:
+                new = patch.json_patch(shown, body)
+            case patch.MERGE:
+                new = patch.merge(shown, _mapping(body))
+            case patch.STRATEGIC if not kind.custom:
+                new = patch.strategic(shown, _mapping(body))
+            case _:
+                raise unsupported_media_type(content_type, ", ".join(patch.accepted(kind.custom)))
+        strategy.check_types(kind, new)
+        return self._change(target, old, self._incoming(kind, target.namespace, new), options)
+
+    def scale(self, target: Target, body: Any, options: WriteOptions) -> Object:
+        """PUT of a Scale; returns the Scale as it is then."""
+        old = self.get(target)
+        new = scale.scaled(target.kind, old.copy(), body)
+        whole = Target(target.kind, target.namespace, target.name)
+        written = self._change(whole, old, new, options)
+        return scale.scale_of(target.kind, written.obj)
+
+    def bind(self, target: Target, body: Any, options: WriteOptions) -> Object:
+        old = self.get(target)
+        new = old.copy()
+        pod.bind(new, body, timestamp(self._clock()))
+        if not options.dry_run:
+            self.store.put(POD.key, new)
+        return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+
+    def delete(self, target: Target, options: DeleteOptions) -> Object:
+        """Delete now, or mark as deleted what still has finalizers or a kubelet to end it.
+
+        Returns the object, or a Status for a custom resource that is gone.
+        """
+        kind, stored = target.kind, self.get(target)
+        meta = stored.obj["metadata"]
+        if options.uid and options.uid != meta["uid"]:
+            raise conflict(
+                kind,
+                target.name,
+                f"Precondition failed: UID in precondition: {options.uid}, UID in object meta: "
+                f"{meta['uid']}",
+            )
+        if options.resource_version and options.resource_version != meta["resourceVersion"]:
+            raise conflict(
+                kind,
+                target.name,
+                f"Precondition failed: ResourceVersion in precondition: "
+                f"{options.resource_version}, ResourceVersion in object meta: "
+                f"{meta['resourceVersion']}",
+            )
+        new = stored.copy()
+        grace = pod.grace_seconds(new, options.grace_seconds) if kind.key == POD.key else 0
+        self._mark(kind, new, grace, options.propagation)
+        waits = bool(new["metadata"].get("finalizers")) or kind.key == NAMESPACE.key
+        if options.dry_run:
+            return new
+        if not waits and new["metadata"]["deletionGracePeriodSeconds"] == 0:
+            self._remove(kind, stored, new)
+            return success(kind, target.name, meta["uid"]) if kind.custom else new
+        return self._put_if_changed(kind, stored, new).obj
+
+    def delete_collection(
+        self, kind: Kind, namespace: str | None, selector: Selector | None, options: DeleteOptions
+    ) -> list[Stored]:
+        found = [
+            stored
+            for stored in self.store.list(kind.key, namespace)
+            if selector is None or selector(stored.obj)
+        ]
+        for stored in found:
+            meta = stored.obj["metadata"]
+            self.delete(Target(kind, meta.get("namespace", ""), meta["name"]), options)
+        return found
+
+    def drop_finalizer(self, kind: Kind, stored: Stored, finalizer: str) -> None:
+        """Take one finalizer off, and the object with it if that was the last."""
+        new = stored.copy()
+        meta = new["metadata"]
+        meta["finalizers"] = [one for one in meta.get("finalizers") or () if one != finalizer]
+        self._settle(kind, stored, new)
+
+    def drop_namespace(self, stored: Stored) -> None:
+        """Remove a namespace that is empty."""
+        self.store.remove(NAMESPACE.key, stored)
+
+    def disown(self, kind: Kind, stored: Stored, uids: set[str]) -> None:
+        """Take the owner references to `uids` off."""
+        new = stored.copy()
+        meta = new["metadata"]
+        meta["ownerReferences"] = [
+            one for one in meta.get("ownerReferences") or () if one["uid"] not in uids
+        ]
+        self._put_if_changed(kind, stored, new)
+
+    def _apply(self, target: Target, body: Any, options: WriteOptions) -> Stored:
+        kind = target.kind
+        strategy.check_types(kind, body)
+        configuration = version.stored_as(kind, body)
+        configuration.setdefault("metadata", {})["name"] = target.name
+        configuration["metadata"].pop("managedFields", None)
+        stored = self.store.get(kind.key, target.namespace, target.name)
+        now = timestamp(self._clock())
+        if stored is None:
+            if target.subresource:
+                raise not_found(kind, target.name)
+            fresh = applied.record({}, configuration, kind, options.field_manager, now)
+            fresh = {**configuration, "metadata": {**configuration["metadata"], **fresh}}
+            return self.create(kind, target.namespace, fresh, options)
+        old = stored.copy()
+        clashes = applied.clashes(old, configuration, kind, options.field_manager)
+        if clashes and not options.force:
+            raise applied.conflict(clashes)
+        new = applied.apply(old, configuration, kind, options.field_manager)
+        new["metadata"].update(
+            applied.record(
+                old["metadata"], configuration, kind, options.field_manager, now,
+                taken=clashes,
+            )
+        )
+        strategy.check_types(kind, new)
+        return self._change(target, stored, new, options, managed=new["metadata"]["managedFields"])
+
+    def _incoming(self, kind: Kind, namespace: str, body: Object) -> Object:
+        """A copy of the body in its stored form, its kind and namespace checked."""
+        api_version, name = body.get("apiVersion"), body.get("kind")
+        if (api_version or kind.api_version) != kind.api_version or (name or kind.kind) != kind.kind:
+            raise bad_request(
+                f"the object provided is unrecognized: expected {kind.api_version} {kind.kind}, "
+                f"found {api_version} {name}"
+            )
+        obj = version.stored_as(kind, body)
+        meta = obj["metadata"] = dict(obj.get("metadata") or {})
+        for field_name in [field_name for field_name, value in meta.items() if value is None]:
+            del meta[field_name]
+        if not kind.namespaced:
+            meta.pop("namespace", None)
+        elif meta.setdefault("namespace", namespace) != namespace:
+            raise bad_request(
+                f"the namespace of the provided object does not match the namespace sent on the "
+                f"request: {meta['namespace']!r} and {namespace!r}"
+            )
+        return obj
+
+    def _generated(self, kind: Kind, meta: Object) -> str:
+        alphabet = "bcdfghjklmnpqrstvwxz2456789"
+        prefix = str(meta["generateName"])[: (63 if kind.key == POD.key else 253) - 5]
+        while True:
+            name = prefix + "".join(self._random.choices(alphabet, k=5))
+            if self.store.get(kind.key, meta.get("namespace", ""), name) is None:
+                return name
+
+    def _shape(self, kind: Kind, obj: Object, options: WriteOptions) -> None:
+        if not kind.custom:
+            return
+        unknown = strategy.shape_custom(kind, obj)
+        if unknown and options.field_validation == "Strict":
+            raise bad_request(
+                "strict decoding error: "
+                + ", ".join(f'unknown field "{path}"' for path in unknown)
+            )
+        if options.field_validation == "Warn":
+            options.warnings += [f'unknown field "{path}"' for path in unknown]
+
+    def _change(
+        self,
+        target: Target,
+        old: Stored,
+        incoming: Object,
+        options: WriteOptions,
+        *,
+        managed: list[Object] | None = None,
+    ) -> Stored:
+        kind, name = target.kind, target.name
+        meta, before = incoming["metadata"], old.obj["metadata"]
+        if (wanted := meta.get("resourceVersion")) and wanted != before["resourceVersion"]:
+            raise modified(kind, name)
+        if meta.get("uid") and meta["uid"] != before["uid"]:
+            raise conflict(
+                kind,
+                name,
+                f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: "
+                f"{before['uid']}",
+            )
+        new = self._merged(target, old, incoming)
+        if managed is not None:
+            new["metadata"]["managedFields"] = managed
+        strategy.fill_defaults(kind, new, self.store)
+        self._shape(kind, new, options)
+        strategy.check(kind, new)
+        strategy.check_update(kind, new, old.obj)
+        if kind.generation and _counted(kind, new) != _counted(kind, old.obj):
+            new["metadata"]["generation"] = int(before.get("generation", 1)) + 1
+        if kind.key == CRD.key:
+            establish(new, timestamp(self._clock()))
+        if options.dry_run:
+            return Stored.of(new)
+        return self._settle(kind, old, new)
+
+    def _merged(self, target: Target, old: Stored, incoming: Object) -> Object:
+        """What a write to this subresource may change, from `incoming`; the rest from `old`."""
+        kind = target.kind
+        kept = old.copy()
+        if target.subresource == "status":
+            new: Object = {**kept}
+            new.pop("status", None)
+            if "status" in incoming:
+                new["status"] = incoming["status"]
+            if kind.custom:
+                return new
+            # Built-in kinds let their status writer set labels, annotations and finalizers too.
+            meta = {**incoming["metadata"]}
+            if kind.key == POD.key:
+                meta["ownerReferences"] = kept["metadata"].get("ownerReferences")
+                if meta["ownerReferences"] is None:
+                    del meta["ownerReferences"]
+            new["metadata"] = meta
+        else:
+            new = {**incoming}
+            if kind.status:
+                new.pop("status", None)
+                if "status" in kept:
+                    new["status"] = kept["status"]
+            if kind.key == NAMESPACE.key and target.subresource != "finalize":
+                new["spec"] = kept["spec"]
+            new["metadata"] = {**incoming["metadata"]}
+        for name in _KEPT:
+            new["metadata"].pop(name, None)
+            if name in kept["metadata"]:
+                new["metadata"][name] = kept["metadata"][name]
+        new["apiVersion"], new["kind"] = kept["apiVersion"], kept["kind"]
+        return new
+
+    def _settle(self, kind: Kind, old: Stored, new: Object) -> Stored:
+        """Write, unless nothing changed; remove what was only waiting for its last finalizer."""
+        meta = new["metadata"]
+        if (
+            meta.get("deletionTimestamp")
+            and not meta.get("finalizers")
+            and meta.get("deletionGracePeriodSeconds", 0) == 0
+            and kind.key != NAMESPACE.key
+        ):
+            return self._remove(kind, old, new)
+        return self._put_if_changed(kind, old, new)
+
+    def _put_if_changed(self, kind: Kind, old: Stored, new: Object) -> Stored:
+        return old if new == old.obj else self.store.put(kind.key, new)
+
+    def _remove(self, kind: Kind, old: Stored, new: Object) -> Stored:
+        return self.store.remove(kind.key, Stored(new, old.raw))
+
+    def _mark(self, kind: Kind, obj: Object, grace: int, propagation: str) -> None:
+        """Enter, in place, when the object is to be gone; a second deletion can only hurry."""
+        meta = obj["metadata"]
+        finalizers = list(meta.get("finalizers") or ())
+        for finalizer in {"Foreground": [FOREGROUND], "Orphan": [ORPHAN]}.get(propagation, []):
+            if finalizer not in finalizers and not meta.get("deletionTimestamp"):
+                finalizers.append(finalizer)
+        if finalizers:
+            meta["finalizers"] = finalizers
+        if meta.get("deletionTimestamp") and grace >= meta.get("deletionGracePeriodSeconds", 0):
+            return
+        if not meta.get("deletionTimestamp") and kind.generation:
+            meta["generation"] = int(meta.get("generation", 1)) + 1
+        meta["deletionTimestamp"] = timestamp(self._clock() + timedelta(seconds=grace))
+        meta["deletionGracePeriodSeconds"] = grace
+        if kind.key == NAMESPACE.key:
+            obj["status"] = {**(obj.get("status") or {}), "phase": "Terminating"}
+
+
+def delete_options(body: Any, query: Any) -> DeleteOptions:
+    """From the body of a DELETE, else from its query.
+
+    Raises:
+        StatusError: 400 or 422, with what was expected.
+    """
+    options = body if body is not None else {}
+    if not isinstance(options, dict):
+        raise bad_request("DeleteOptions: expected an object")
+    preconditions = options.get("preconditions") or {}
+    grace = options.get("gracePeriodSeconds", query.get("gracePeriodSeconds"))
+    if isinstance(grace, str) and grace.lstrip("-").isdecimal():
+        grace = int(grace)
+    if not isinstance(preconditions, dict) or isinstance(grace, bool | str | float | list | dict):
+        raise bad_request(
+            "DeleteOptions: expected preconditions to be an object and gracePeriodSeconds an "
+            f"integer, found {preconditions!r} and {grace!r}"
+        )
+    propagation = options.get("propagationPolicy") or query.get("propagationPolicy")
+    if propagation is None:
+        orphan = options.get("orphanDependents", query.get("orphanDependents"))
+        propagation = "Orphan" if orphan in (True, "true") else "Background"
+    if propagation not in ("Background", "Foreground", "Orphan"):
+        raise StatusError(
+            422,
+            "Invalid",
+            f'DeleteOptions.meta.k8s.io "" is invalid: propagationPolicy: Unsupported value: '
+            f'{propagation!r}: supported values: "Background", "Foreground", "Orphan"',
+        )
+    return DeleteOptions(
+        grace,
+        preconditions.get("uid"),
+        preconditions.get("resourceVersion"),
+        propagation,
+        bool(options.get("dryRun") or query.get("dryRun")),
+    )
+
+
+def _mapping(body: Any) -> Object:
+    if not isinstance(body, dict):
+        raise bad_request(f"a patch of this type is an object, found {type(body).__name__}")
+    return body
+
+
+def _counted(kind: Kind, obj: Object) -> Object:
+    """What the generation counts changes of."""
+    return {
+        name: value
+        for name, value in obj.items()
+        if name != "metadata" and not (kind.status and name == "status")
+    }

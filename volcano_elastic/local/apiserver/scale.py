@@ -1,0 +1,65 @@
+"""The scale subresource of custom resources: autoscaling/v1 Scale."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from volcano_elastic.kube.resource import Object
+from volcano_elastic.local.apiserver.kind import Kind, Scale
+from volcano_elastic.local.apiserver.status import StatusError, bad_request, modified
+
+
+def scale_of(kind: Kind, obj: Object) -> Object:
+    paths = _paths(kind)
+    meta = obj["metadata"]
+    status: Object = {"replicas": _find(obj, paths.status_path) or 0}
+    if paths.selector_path and (selector := _find(obj, paths.selector_path)):
+        status["selector"] = selector
+    return {
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": {
+            name: meta[name]
+            for name in ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+            if name in meta
+        },
+        "spec": {"replicas": _find(obj, paths.spec_path) or 0},
+        "status": status,
+    }
+
+
+def scaled(kind: Kind, obj: Object, body: Any) -> Object:
+    """`obj`, changed in place, with the replicas that the Scale `body` asks for.
+
+    Raises:
+        StatusError: 400 for a bad Scale, 409 for one of an older object.
+    """
+    spec = body.get("spec") if isinstance(body, dict) else None
+    replicas = spec.get("replicas", 0) if isinstance(spec, dict) else None
+    if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
+        raise bad_request(f"Scale: expected spec.replicas to be a number ≥ 0, found {replicas!r}")
+    meta = body.get("metadata")
+    expected = meta.get("resourceVersion") if isinstance(meta, dict) else None
+    if expected and expected != obj["metadata"]["resourceVersion"]:
+        raise modified(kind, obj["metadata"]["name"])
+    *parents, last = _paths(kind).spec_path.strip(".").split(".")
+    place: Any = obj
+    for part in parents:
+        place = place.setdefault(part, {})
+        if not isinstance(place, dict):
+            raise bad_request(f"Scale: {_paths(kind).spec_path} leads through no object")
+    place[last] = replicas
+    return obj
+
+
+def _paths(kind: Kind) -> Scale:
+    if kind.scale is None:
+        raise StatusError(404, "NotFound", f"{kind.qualified} has no scale subresource")
+    return kind.scale
+
+
+def _find(obj: Object, path: str) -> Any:
+    found: Any = obj
+    for part in path.strip(".").split("."):
+        found = found.get(part) if isinstance(found, dict) else None
+    return found

@@ -1,0 +1,70 @@
+"""A program of the embedded cluster as a child process that can't outlive us."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Component:
+    """`python -m MODULE ARGUMENTS`, its output appended to a log file.
+
+    Linux ties the child's life to the thread that starts it, so start it on the main thread.
+    """
+
+    def __init__(self, name: str, module: str, arguments: list[str], log: Path) -> None:
+        self.name = name
+        self.log = log
+        self._command = [sys.executable, "-m", module, *arguments]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Of the latest start."""
+        return self._process.pid if self._process else 0
+
+    def start(self) -> None:
+        parent = os.getpid()
+
+        def die_with_parent() -> None:
+            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent:
+                os._exit(1)
+
+        with self.log.open("ab") as output:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                # A terminal's Ctrl-C is for us alone: we stop the others in order.
+                start_new_session=True,
+                preexec_fn=die_with_parent,
+                env=os.environ | {"PYTHONUNBUFFERED": "1"},
+            )
+
+    def exit_code(self) -> int | None:
+        """None while it runs (or has never been started); negative for a signal."""
+        return self._process.poll() if self._process else None
+
+    def send(self, number: signal.Signals) -> None:
+        if self._process and self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def tail(self, lines: int = 15) -> str:
+        try:
+            return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        except OSError:
+            return ""

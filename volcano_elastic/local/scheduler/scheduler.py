@@ -1,0 +1,103 @@
+"""The scheduler's loop: informers, one session at a time, effects."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from volcano_elastic.kube.client import Client
+from volcano_elastic.kube.informer import Informer
+from volcano_elastic.kube.resource import NODES, PODGROUPS, PODS, PRIORITYCLASSES, QUEUES, Object
+from volcano_elastic.local.scheduler.configuration import Configuration
+from volcano_elastic.local.scheduler.cycle import cycle
+from volcano_elastic.local.scheduler.executor import Executor
+from volcano_elastic.local.scheduler.observe import Observed, snapshot_of
+from volcano_elastic.local.scheduler.snapshot import Snapshot, TaskStatus
+
+_log = logging.getLogger(__name__)
+# A gang's pods are created one request after another; waiting a moment sees them together.
+_DEBOUNCE = timedelta(milliseconds=30)
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Scheduler:
+    """Holds no state that matters: killed at any moment, it starts again from the API server."""
+
+    def __init__(
+        self,
+        client: Client,
+        configuration: Configuration,
+        *,
+        scheduler_names: frozenset[str],
+        schedule_period: timedelta,
+        clock: Callable[[], datetime] = _utc_now,
+    ) -> None:
+        self._configuration = configuration
+        self._scheduler_names = scheduler_names
+        self._period = schedule_period
+        self._clock = clock
+        self._changed = asyncio.Event()
+        self._nodes, self._pods, self._podgroups, self._queues, self._classes = (
+            Informer(client, resource)
+            for resource in (NODES, PODS, PODGROUPS, QUEUES, PRIORITYCLASSES)
+        )
+        self._informers = (self._nodes, self._pods, self._podgroups, self._queues, self._classes)
+        for informer in self._informers:
+            informer.on_change(self._on_change)
+        self._executor = Executor(
+            client, pods=self._pods, podgroups=self._podgroups, queues=self._queues, clock=clock
+        )
+
+    def _on_change(self, old: Object | None, new: Object | None) -> None:
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for informer in self._informers:
+                tasks.create_task(informer.run())
+            for informer in self._informers:
+                await informer.synced.wait()
+            _log.info("scheduling; actions: %s", ", ".join(self._configuration.actions))
+            while True:
+                self._changed.clear()
+                waiting = await self._session()
+                await self._next(again=waiting)
+                await asyncio.sleep(_DEBOUNCE.total_seconds())
+
+    async def _next(self, *, again: bool) -> None:
+        """Something changed; or, with `again`, a period has passed."""
+        try:
+            await asyncio.wait_for(
+                self._changed.wait(), self._period.total_seconds() if again else None
+            )
+        except TimeoutError:
+            return
+
+    async def _session(self) -> bool:
+        """Whether to look again though nothing changes: a pod waits, or a write failed."""
+        snapshot = snapshot_of(
+            Observed(
+                self._nodes,
+                self._pods,
+                self._podgroups,
+                self._queues,
+                self._classes,
+                dict(self._executor.bound),
+                frozenset(self._executor.evicted),
+            ),
+            scheduler_names=self._scheduler_names,
+        )
+        effects = cycle(snapshot, self._configuration, self._clock())
+        for effect in effects:
+            _log.debug("%s", effect)
+        return not await self._executor.perform(effects) or _waiting(snapshot)
+
+
+def _waiting(snapshot: Snapshot) -> bool:
+    return any(t.status is TaskStatus.PENDING for job in snapshot.jobs for t in job.tasks)

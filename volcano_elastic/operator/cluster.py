@@ -1,0 +1,92 @@
+"""The informers of one operator, and which pods and services belong to which job."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+from volcano_elastic.kube import resource
+from volcano_elastic.kube.client import Client
+from volcano_elastic.kube.informer import Informer
+from volcano_elastic.kube.resource import Object, Resource, key_of
+from volcano_elastic.pytorchjob.label import JOB_NAME
+
+
+class Cluster:
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.jobs = Informer(client, resource.PYTORCHJOBS)
+        self.pods = Informer(client, resource.PODS)
+        self.services = Informer(client, resource.SERVICES)
+        self.podgroups = Informer(client, resource.PODGROUPS)
+        self.nodes = Informer(client, resource.NODES)
+        self.queues = Informer(client, resource.QUEUES)
+        self._owned: dict[Resource, dict[str, dict[str, Object]]] = {
+            resource.PODS: {},
+            resource.SERVICES: {},
+        }
+        self.pods.on_change(self._keep(resource.PODS))
+        self.services.on_change(self._keep(resource.SERVICES))
+
+    def __iter__(self) -> Iterator[Informer]:
+        yield from (
+            self.jobs,
+            self.pods,
+            self.services,
+            self.podgroups,
+            self.nodes,
+            self.queues,
+        )
+
+    async def synced(self) -> None:
+        for informer in self:
+            await informer.synced.wait()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for informer in self:
+                group.create_task(informer.run())
+
+    def pods_of(self, job: Object) -> tuple[Object, ...]:
+        return self._of(resource.PODS, job)
+
+    def services_of(self, job: Object) -> tuple[Object, ...]:
+        return self._of(resource.SERVICES, job)
+
+    def podgroup_of(self, job: Object) -> Object | None:
+        found = self.podgroups.get(key_of(job))
+        return found if found is not None and controlled_by(found, job) else None
+
+    def _of(self, kind: Resource, job: Object) -> tuple[Object, ...]:
+        named = self._owned[kind].get(key_of(job), {}).values()
+        # An earlier job of the same name may have left some that are not gone yet.
+        return tuple(obj for obj in named if controlled_by(obj, job))
+
+    def _keep(self, kind: Resource) -> Callable[[Object | None, Object | None], None]:
+        owned = self._owned[kind]
+
+        def changed(old: Object | None, new: Object | None) -> None:
+            if old is not None and (job := job_key(old)) in owned:
+                owned[job].pop(key_of(old), None)
+                if not owned[job]:
+                    del owned[job]
+            if new is not None and (job := job_key(new)):
+                owned.setdefault(job, {})[key_of(new)] = new
+
+        return changed
+
+
+def job_key(obj: Object) -> str:
+    """Key of the job that a pod or service is labelled with; empty if it is nobody's."""
+    meta = obj["metadata"]
+    name = (meta.get("labels") or {}).get(JOB_NAME)
+    return f"{meta.get('namespace', 'default')}/{name}" if name else ""
+
+
+def controlled_by(obj: Object, job: Object) -> bool:
+    """By this very job, not one that had its name before."""
+    return any(
+        reference.get("controller") and reference.get("uid") == job["metadata"].get("uid")
+        for reference in obj["metadata"].get("ownerReferences") or ()
+    )

@@ -1,0 +1,83 @@
+"""The environment that tells torchrun and the trainer who they are; frozen at a pod's creation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from volcano_elastic.api.pytorchjob import MASTER, WORKER, PyTorchJob
+from volcano_elastic.pytorchjob.label import replica_name
+
+# The backend whose rounds go on through any number of membership changes.
+_OUR_BACKEND = "volcano-elastic"
+_OUR_MAX_RESTARTS = 100
+
+Variable = dict[str, Any]
+
+
+def environment(job: PyTorchJob, kind: str, index: int) -> list[Variable]:
+    values = {"PYTHONUNBUFFERED": "1", "PET_NPROC_PER_NODE": job.nproc_per_node}
+    if job.master is not None:
+        values |= _master(job, kind, index)
+    if job.elastic is None:
+        values["PET_NNODES"] = str(job.min_members)
+        return _variables(values)
+    values |= _elastic(job)
+    values["VOLCANO_ELASTIC_JOB"] = job.key
+    values["VOLCANO_ELASTIC_POD_INDEX"] = str(index)
+    return [
+        *_variables(values),
+        _downward("VOLCANO_ELASTIC_POD_UID", "metadata.uid"),
+        _downward("VOLCANO_ELASTIC_POD_IP", "status.podIP"),
+    ]
+
+
+def _master(job: PyTorchJob, kind: str, index: int) -> dict[str, str]:
+    address = replica_name(job.name, MASTER, 0)
+    port = str(job.replicas[MASTER].port)
+    nodes = sum(spec.replicas for spec in job.replicas.values())
+    processes = int(job.nproc_per_node) if job.nproc_per_node.isdigit() else 1
+    rank = str(0 if kind == MASTER else index + 1)
+    return {
+        "MASTER_ADDR": address,
+        "MASTER_PORT": port,
+        "PET_MASTER_ADDR": address,
+        "PET_MASTER_PORT": port,
+        "WORLD_SIZE": str(nodes * processes),
+        "RANK": rank,
+        "PET_NODE_RANK": rank,
+    }
+
+
+def _elastic(job: PyTorchJob) -> dict[str, str]:
+    policy = job.elastic
+    assert policy is not None
+    host = policy.rdzv_host or replica_name(job.name, WORKER, 0)
+    port = policy.rdzv_port or job.replicas[WORKER].port
+    extra = 1 if job.master is not None else 0
+    values = {
+        "PET_NNODES": f"{policy.min + extra}:{policy.max + extra}",
+        "PET_RDZV_BACKEND": policy.rdzv_backend,
+        "PET_RDZV_ENDPOINT": f"{host}:{port}",
+    }
+    rdzv_id, max_restarts = policy.rdzv_id, policy.max_restarts
+    if policy.rdzv_backend == _OUR_BACKEND:
+        rdzv_id = rdzv_id or job.uid
+        max_restarts = _OUR_MAX_RESTARTS if max_restarts is None else max_restarts
+    if rdzv_id:
+        values["PET_RDZV_ID"] = rdzv_id
+    if policy.rdzv_conf:
+        values["PET_RDZV_CONF"] = ",".join(f"{key}={value}" for key, value in policy.rdzv_conf)
+    if max_restarts is not None:
+        values["PET_MAX_RESTARTS"] = str(max_restarts)
+    if policy.standalone:
+        # Not "", as Kubeflow has it: torchrun reads it with int().
+        values["PET_STANDALONE"] = "1"
+    return values
+
+
+def _variables(values: dict[str, str]) -> list[Variable]:
+    return [{"name": name, "value": value} for name, value in values.items()]
+
+
+def _downward(name: str, path: str) -> Variable:
+    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}

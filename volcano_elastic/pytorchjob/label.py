@@ -1,0 +1,45 @@
+"""Labels and names that Kubeflow's clients know a job's pods and services by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from volcano_elastic.api.pytorchjob import MASTER, WORKER, PyTorchJob
+
+_PREFIX = "training.kubeflow.org/"
+OPERATOR_NAME = _PREFIX + "operator-name"
+JOB_NAME = _PREFIX + "job-name"
+REPLICA_TYPE = _PREFIX + "replica-type"
+REPLICA_INDEX = _PREFIX + "replica-index"
+JOB_ROLE = _PREFIX + "job-role"
+CONTROLLER_NAME = "pytorchjob-controller"
+
+
+def replica_name(job: str, kind: str, index: int) -> str:
+    return f"{job}-{kind.lower()}-{index}"
+
+
+def selector(job: PyTorchJob, kind: str, index: int) -> dict[str, str]:
+    """The four labels that name one replica."""
+    return {
+        OPERATOR_NAME: CONTROLLER_NAME,
+        JOB_NAME: job.name,
+        REPLICA_TYPE: kind.lower(),
+        REPLICA_INDEX: str(index),
+    }
+
+
+def labels(job: PyTorchJob, kind: str, index: int) -> dict[str, str]:
+    first = kind == MASTER or (kind == WORKER and job.master is None and index == 0)
+    return selector(job, kind, index) | ({JOB_ROLE: "master"} if first else {})
+
+
+def owner_reference(job: PyTorchJob) -> dict[str, Any]:
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "name": job.name,
+        "uid": job.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }

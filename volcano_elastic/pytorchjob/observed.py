@@ -1,0 +1,154 @@
+"""What a reconcile sees of a job, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from volcano_elastic.api import moment
+from volcano_elastic.api import pod as api_pod
+from volcano_elastic.api.pytorchjob import CONTAINER, MASTER, WORKER, PyTorchJob
+from volcano_elastic.podgroup.pod_annotation import is_protected
+from volcano_elastic.pytorchjob.label import REPLICA_INDEX, REPLICA_TYPE
+from volcano_elastic.pytorchjob.pod import RESTARTS
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """A planner's decision: the new size in Workers, and which pods leave for it."""
+
+    old: int
+    new: int
+    reason: str
+    message: str
+    remove: frozenset[str] = frozenset()
+    """Names of pods."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    pods: tuple[Mapping[str, Any], ...] = ()
+    services: tuple[Mapping[str, Any], ...] = ()
+    """Both owned by this very job, in any state."""
+    podgroup: Mapping[str, Any] | None = None
+    resize: Resize | None = None
+    admitted: bool = False
+    """A plan that saw the job has been carried out, so its first pods may be created."""
+
+
+class State(StrEnum):
+    LIVE = "live"
+    """Pending or running, and there to stay."""
+    LEAVING = "leaving"
+    """Has a deletion time: counts neither as success nor as failure."""
+    SUCCEEDED = "succeeded"
+    RETRY = "retry"
+    """Failed, and is made again at the same index."""
+    EVICTED = "evicted"
+    """Failed because something took its place; elastic jobs only."""
+    LOST = "lost"
+    """Failed for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One pod."""
+
+    kind: str
+    index: int
+    name: str
+    uid: str
+    state: State
+    bound: bool
+    running: bool
+    ready: bool
+    protected: bool
+    restarts: int
+    """Of its containers, and of the pod by the operator."""
+    remade: int
+    """Of the pod by the operator only."""
+    created: datetime
+    evicted: datetime | None
+    """When a scheduler, the kubelet or a drain told it to go, even if it has not gone yet."""
+    ended: datetime | None
+    """When its last container ended."""
+    exit_code: int | None
+
+    @property
+    def live(self) -> bool:
+        return self.state is State.LIVE
+
+    @property
+    def first(self) -> bool:
+        return self.kind == WORKER and self.index == 0
+
+
+def replicas(job: PyTorchJob, pods: tuple[Mapping[str, Any], ...]) -> list[Replica]:
+    """The job's pods by kind and index."""
+    found = [replica for pod in pods if (replica := _replica(job, pod)) is not None]
+    return sorted(found, key=lambda r: (r.kind != MASTER, r.index))
+
+
+def _replica(job: PyTorchJob, pod: Mapping[str, Any]) -> Replica | None:
+    meta, status = pod["metadata"], pod.get("status") or {}
+    labels = meta.get("labels") or {}
+    kind = {MASTER.lower(): MASTER, WORKER.lower(): WORKER}.get(labels.get(REPLICA_TYPE, ""))
+    index = labels.get(REPLICA_INDEX, "")
+    if kind is None or not index.isdigit():
+        return None
+    phase = status.get("phase", "Pending")
+    code = api_pod.exit_code(pod, CONTAINER)
+    evicted = api_pod.evicted_at(pod)
+    ready = api_pod.condition(pod, "Ready")
+    annotations = meta.get("annotations") or {}
+    remade = annotations.get(RESTARTS, "0")
+    remade_count = int(remade) if remade.isdigit() else 0
+    spec = job.replicas.get(kind)
+    policy = spec.restart_policy if spec else "Never"
+    running = phase == "Running"
+    return Replica(
+        kind=kind,
+        index=int(index),
+        name=meta["name"],
+        uid=meta.get("uid", ""),
+        state=_state(
+            phase,
+            leaving=bool(meta.get("deletionTimestamp")),
+            evicted=evicted is not None,
+            elastic=job.elastic is not None,
+            policy=policy,
+            code=code,
+        ),
+        bound=bool((pod.get("spec") or {}).get("nodeName")),
+        running=running,
+        ready=running and (ready is None or ready.get("status") == "True"),
+        protected=is_protected(pod),
+        restarts=api_pod.restarts(pod) + remade_count,
+        remade=remade_count,
+        created=moment.parse(meta["creationTimestamp"]),
+        evicted=evicted,
+        ended=api_pod.finished_at(pod),
+        exit_code=code,
+    )
+
+
+def _state(
+    phase: str, *, leaving: bool, evicted: bool, elastic: bool, policy: str, code: int | None
+) -> State:
+    if leaving:
+        return State.LEAVING
+    if phase == "Succeeded":
+        return State.SUCCEEDED
+    if phase != "Failed":
+        return State.LIVE
+    if evicted and elastic:
+        return State.EVICTED
+    # Without an exit code the node failed, not the program.
+    if policy in ("Always", "OnFailure") or (
+        policy == "ExitCode" and (code is None or code >= 128)
+    ):
+        return State.RETRY
+    return State.LOST

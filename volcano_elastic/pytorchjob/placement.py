@@ -1,0 +1,134 @@
+"""Which of a job's pods stay, which go, and at which indexes new ones come.
+
+Elastic Workers: worker 0 first and last, the others keep their indexes, new ones take the lowest
+free. Masters and fixed Workers: indexes 0 to replicas-1. A pod on its way out holds its index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from volcano_elastic.api.pytorchjob import WORKER, PyTorchJob
+from volcano_elastic.pytorchjob.observed import Replica, State
+from volcano_elastic.pytorchjob.size import Size
+
+# A pod that ran this long before it failed starts its back-off afresh.
+_STEADY = timedelta(minutes=10)
+_LONGEST_BACKOFF = timedelta(minutes=5)
+_PRESENT = (State.LIVE, State.SUCCEEDED)
+
+
+@dataclass(frozen=True, slots=True)
+class New:
+    kind: str
+    index: int
+    restarts: int = 0
+
+
+@dataclass(slots=True)
+class Placement:
+    keep: list[Replica] = field(default_factory=list)
+    """Live and staying."""
+    leave: list[Replica] = field(default_factory=list)
+    """Told to leave, with their own grace."""
+    clear: list[Replica] = field(default_factory=list)
+    """Ended already; only the object goes."""
+    create: list[New] = field(default_factory=list)
+    retry_at: datetime | None = None
+    """When the next failed pod may be made again."""
+
+    @property
+    def calm(self) -> bool:
+        """Nothing comes, nothing goes."""
+        return not (self.leave or self.clear or self.create or self.retry_at)
+
+
+def place(job: PyTorchJob, view: Sequence[Replica], size: Size | None, now: datetime) -> Placement:
+    out = Placement()
+    for kind, spec in job.replicas.items():
+        mine = [r for r in view if r.kind == kind]
+        if kind == WORKER and size is not None:
+            _elastic(out, mine, size, now)
+        else:
+            _fixed(out, kind, mine, spec.replicas, now)
+    return out
+
+
+def _fixed(out: Placement, kind: str, mine: list[Replica], count: int, now: datetime) -> None:
+    by_index = {r.index: r for r in mine}
+    for index in range(count):
+        replica = by_index.get(index)
+        if replica is None:
+            out.create.append(New(kind, index))
+        elif replica.live:
+            out.keep.append(replica)
+        elif replica.state is State.RETRY:
+            _again(out, replica, now)
+    for replica in mine:
+        if replica.index >= count:
+            _dismiss(out, replica)
+
+
+def _elastic(out: Placement, mine: list[Replica], size: Size, now: datetime) -> None:
+    first = next((r for r in mine if r.index == 0), None)
+    others = [r for r in mine if r.index != 0]
+    for replica in mine:
+        if replica.state is State.EVICTED:
+            out.clear.append(replica)
+    # Worker 0 always has a place, even while it is away.
+    staying = [
+        r for r in others if r.state in (State.LIVE, State.RETRY) and r.name not in size.remove
+    ]
+    for replica in others:
+        if replica.state in (State.LIVE, State.RETRY) and replica.name in size.remove:
+            _dismiss(out, replica)
+    done = sum(r.state is State.SUCCEEDED for r in others)
+    surplus = len(staying) + done - (size.desired - 1)
+    if surplus > 0:
+        # What holds least goes first; of equals, the highest index.
+        staying.sort(key=lambda r: (r.live, r.bound, r.running, -r.index))
+        for replica in staying[:surplus]:
+            _dismiss(out, replica)
+        staying = staying[surplus:]
+    for replica in sorted(staying, key=lambda r: r.index):
+        if replica.live:
+            out.keep.append(replica)
+        else:
+            _again(out, replica, now)
+    if first is not None and first.state in _PRESENT:
+        if first.live:
+            out.keep.insert(0, first)
+    else:
+        # Nobody new before worker 0's pod exists.
+        out.create = [new for new in out.create if new.kind != WORKER]
+        if first is None or first.state is State.EVICTED:
+            out.create.append(New(WORKER, 0))
+        elif first.state is State.RETRY:
+            _again(out, first, now)
+        return
+    taken = {r.index for r in mine if r not in out.clear} | {0}
+    taken |= {new.index for new in out.create if new.kind == WORKER}
+    free = (index for index in range(1, len(taken) + size.desired + 1) if index not in taken)
+    for _ in range(-surplus):
+        out.create.append(New(WORKER, next(free)))
+
+
+def _dismiss(out: Placement, replica: Replica) -> None:
+    if replica.live:
+        out.leave.append(replica)
+    elif replica.state in (State.RETRY, State.EVICTED):
+        out.clear.append(replica)
+
+
+def _again(out: Placement, replica: Replica, now: datetime) -> None:
+    """Made again at once the first time, then after 1, 2, 4… seconds from its end."""
+    ended = replica.ended or replica.created
+    remade = 0 if ended - replica.created >= _STEADY else replica.remade
+    wait = min(timedelta(seconds=2 ** min(remade - 1, 10)), _LONGEST_BACKOFF) if remade else None
+    if wait is not None and now < ended + wait:
+        out.retry_at = min(out.retry_at or ended + wait, ended + wait)
+        return
+    out.clear.append(replica)
+    out.create.append(New(replica.kind, replica.index, remade + 1))

@@ -1,0 +1,92 @@
+"""How many Workers an elastic job should have now, and why that changed.
+
+not written yet          ─► max(min, live Workers)
+a planner's decision     ─► its new size
+outside [min, max]       ─► the nearest end
+evicted, or lost for good─► fewer by those, not below min: their place is somebody else's now
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from volcano_elastic.api.pytorchjob import WORKER, ElasticPolicy, PyTorchJob
+from volcano_elastic.pytorchjob.observed import Replica, Resize, State
+
+EVICTED = "Evicted"
+REPLICAS_FAILED = "ReplicasFailed"
+LIMITS_CHANGED = "LimitsChanged"
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    desired: int
+    changed: bool = False
+    """Against the durable size, or the one assumed for want of it."""
+    reason: str = ""
+    message: str = ""
+    remove: frozenset[str] = frozenset()
+    """Names of the pods that leave, whatever else is removed."""
+    enough: bool = True
+    """False if, after losses for good, fewer than min can go on."""
+
+
+def size(
+    job: PyTorchJob, view: Sequence[Replica], resize: Resize | None, now: datetime
+) -> Size | None:
+    """None for a job of fixed size."""
+    policy = job.elastic
+    if policy is None:
+        return None
+    workers = [r for r in view if r.kind == WORKER]
+    live = sum(r.live for r in workers)
+    current = max(policy.min, live) if job.desired is None else job.desired
+    if resize is not None and current in (resize.old, resize.new):
+        desired = _clamp(resize.new, policy)
+        remove = resize.remove if resize.new <= resize.old else frozenset()
+        return Size(desired, desired != current, resize.reason, resize.message, remove)
+    within = _clamp(current, policy)
+    if within != current:
+        message = f"{current} is outside of {policy.min} to {policy.max} replicas"
+        return Size(within, job.desired is not None, LIMITS_CHANGED, message)
+    return _after_losses(job, policy, workers, within)
+
+
+def _after_losses(
+    job: PyTorchJob, policy: ElasticPolicy, workers: Sequence[Replica], current: int
+) -> Size:
+    there = sum(r.state in (State.LIVE, State.RETRY, State.SUCCEEDED) for r in workers)
+    missing = max(0, current - there)
+    evicted = sum(_newly(r.evicted, job.last_scale) for r in workers if _evicted(r))
+    lost = sum(_newly(r.ended, job.last_scale) for r in workers if r.state is State.LOST)
+    lost = min(missing, lost)
+    enough = current - lost >= policy.min
+    fewer = min(missing, evicted + lost)
+    desired = max(policy.min, current - fewer)
+    if desired == current:
+        return Size(current, enough=enough)
+    if lost:
+        return Size(desired, True, REPLICAS_FAILED, f"{lost} replicas failed", enough=enough)
+    message = f"{fewer} replicas were evicted: {', '.join(_names(workers))}"
+    return Size(desired, True, EVICTED, message)
+
+
+def _evicted(replica: Replica) -> bool:
+    return replica.evicted is not None and replica.state in (State.LEAVING, State.EVICTED)
+
+
+def _names(workers: Sequence[Replica]) -> list[str]:
+    return [r.name for r in workers if _evicted(r)]
+
+
+def _newly(moment: datetime | None, last_scale: datetime | None) -> bool:
+    """Not yet reckoned with in the last change of size. Pods tell whole seconds."""
+    if moment is None or last_scale is None:
+        return True
+    return moment >= last_scale.replace(microsecond=0)
+
+
+def _clamp(desired: int, policy: ElasticPolicy) -> int:
+    return min(max(desired, policy.min), policy.max)
