@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
@@ -31,6 +33,8 @@ from volcano_elastic.local.kubelet.pod_status import (
     pod_status,
     restart_delay,
 )
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -300,13 +304,23 @@ class World:
         )
 
 
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    cluster = LocalCluster(
+@pytest.fixture(scope="module", loop_scope="module")
+async def cluster() -> AsyncIterator[LocalCluster]:
+    async with LocalCluster(
         nodes=2, gpus_per_node=3, kubelet="process", operator=False, scheduler=False
-    )
-    async with asyncio.timeout(90), cluster, cluster.client() as client:
+    ) as cluster:
+        yield cluster
+
+
+@pytest.fixture(loop_scope="module")
+async def world(cluster: LocalCluster) -> AsyncIterator[World]:
+    async with asyncio.timeout(60), cluster.client() as client:
         yield World(cluster, client)
+        for resource in (PODS, SERVICES, CONFIGMAPS, SECRETS):
+            for item in (await client.list(resource, "default"))["items"]:
+                with contextlib.suppress(NotFound):
+                    name = item["metadata"]["name"]
+                    await client.delete(resource, name, "default", grace_period_seconds=0)
 
 
 def _state(pod: dict[str, Any], kind: str = "terminated") -> dict[str, Any]:
@@ -355,8 +369,6 @@ async def test_a_pod_runs_logs_and_succeeds(world: World) -> None:
     code = "import sys, os; print('out', sys.executable); print('err', file=sys.stderr)"
     await world.create("p", "python", "-c", code)
     pod = await world.phase("p", "Succeeded")
-    import sys
-
     assert f"out {sys.executable}\n" in world.log(pod) and "err\n" in world.log(pod)
     assert _state(pod)["exitCode"] == 0 and _state(pod)["reason"] == "Completed"
     assert _state(pod)["startedAt"] <= _state(pod)["finishedAt"]

@@ -84,6 +84,7 @@ class Agent:
         self._joining: tuple[Join, Future[Round]] | None = None
         self._leaving = False
         self._connected = False
+        self._closing = False
         self._done = asyncio.Event()
         self._writing: asyncio.Future[None] | None = None
 
@@ -154,7 +155,7 @@ class Agent:
         while True:
             await asyncio.sleep(BEAT_SECONDS)
             self._tell(self._workers.progress() or Heartbeat())
-            if self.identity.pod_index == 0:
+            if self.identity.pod_index == 0 and not self._closing:
                 self._coordinator.ensure()
 
     def _tell(self, message: AgentMessage) -> None:
@@ -163,14 +164,14 @@ class Agent:
             self._outbox.put_nowait(message)
 
     async def _attend_for_ever(self) -> None:
-        while True:
+        while not self._closing:
             try:
                 await self._attend()
             except (TimeoutError, grpc.RpcError, OSError) as error:
                 log.debug("no coordinator at %s: %r", self.identity.host, error)
             self._outbox = None
             self._connected = False
-            if self.identity.may_host:
+            if self.identity.may_host and not self._closing:
                 self._coordinator.ensure()
             await asyncio.sleep(RETRY_SECONDS)
 
@@ -311,6 +312,7 @@ class Agent:
         os.kill(os.getpid(), signal.SIGTERM)
 
     async def _close(self, complete: bool) -> None:
+        self._closing = True
         local = self._workers.local
         local.over = True
         if complete and self._current is not None and not self._leaving:

@@ -141,4 +141,6 @@ class CoordinatorServer(CoordinatorServicer):
         finally:
             ticking.cancel()
             http.close()
+            for session in self._sessions.values():
+                session.outbox.put_nowait(_CLOSE)
             await server.stop(0.2)

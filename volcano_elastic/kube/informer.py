@@ -107,6 +107,7 @@ class Informer:
         answer = await self.client.list(self.resource, **self._selectors)
         seen = {key_of(item) for item in answer["items"]}
         for item in answer["items"]:
+            self._gone.pop(str(item["metadata"].get("uid")), None)
             self.put(item)
         listed = int(answer["metadata"]["resourceVersion"])
         for key in set(self._store) - seen:
@@ -126,6 +127,9 @@ class Informer:
             if kind == "DELETED":
                 self.drop(obj)
             elif kind != "BOOKMARK":
+                if kind == "ADDED":
+                    # With a selector, DELETED may only mean that it did not match for a while.
+                    self._gone.pop(str(obj["metadata"].get("uid")), None)
                 self.put(obj)
         return version
 

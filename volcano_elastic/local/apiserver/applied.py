@@ -65,9 +65,7 @@ def record(
     return {"managedFields": entries}
 
 
-def clashes(
-    old: Object, configuration: Object, kind: Kind, manager: str
-) -> dict[str, set[Path]]:
+def clashes(old: Object, configuration: Object, kind: Kind, manager: str) -> dict[str, set[Path]]:
     """By other manager: the fields it applied to which this configuration gives other values."""
     wanted = _leaves(configuration, kind)
     found: dict[str, set[Path]] = {}
@@ -95,9 +93,7 @@ def conflict(found: dict[str, set[Path]]) -> StatusError:
     ]
     words = ", ".join(f"{cause['message']}: {cause['field']}" for cause in causes)
     count = f"{len(causes)} conflict{'s' if len(causes) > 1 else ''}"
-    return StatusError(
-        409, "Conflict", f"Apply failed with {count}: {words}", {"causes": causes}
-    )
+    return StatusError(409, "Conflict", f"Apply failed with {count}: {words}", {"causes": causes})
 
 
 def _owners(obj: Object) -> dict[str, set[Path]]:

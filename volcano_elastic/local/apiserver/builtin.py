@@ -50,9 +50,7 @@ CRD = Kind(
     generation=True,
 )
 EVENT = Kind("", "v1", "events", "Event", short_names=("ev",))
-EVENT_V1 = Kind(
-    "events.k8s.io", "v1", "events", "Event", short_names=("ev",), storage_version="v1"
-)
+EVENT_V1 = Kind("events.k8s.io", "v1", "events", "Event", short_names=("ev",), storage_version="v1")
 
 BUILTIN = (
     NAMESPACE,

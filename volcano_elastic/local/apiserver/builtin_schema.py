@@ -38,9 +38,7 @@ _CONTAINER = _object(
     command=_list(_STRING),
     args=_list(_STRING),
     resources=_object(limits=_QUANTITIES, requests=_QUANTITIES),
-    env=_list(
-        _object(name=_STRING, value=_STRING, valueFrom=_object(fieldRef=_object())), "name"
-    ),
+    env=_list(_object(name=_STRING, value=_STRING, valueFrom=_object(fieldRef=_object())), "name"),
     ports=_list(_object(containerPort=_INT, protocol=_STRING), "containerPort"),
     volumeMounts=_list(_object(name=_STRING, mountPath=_STRING), "name", "mountPath"),
 )

@@ -151,9 +151,14 @@ def _causes(crd: Object) -> Iterator[Cause]:
     if not isinstance(versions, list) or not versions:
         yield required("spec.versions")
         return
-    if sum(isinstance(version, dict) and version.get("storage") is True for version in versions) != 1:
+    if (
+        sum(isinstance(version, dict) and version.get("storage") is True for version in versions)
+        != 1
+    ):
         yield invalid_value(
-            "spec.versions", len(versions), "must have exactly one version marked as storage version"
+            "spec.versions",
+            len(versions),
+            "must have exactly one version marked as storage version",
         )
     for number, version in enumerate(versions):
         yield from _version_causes(version, f"spec.versions[{number}]")

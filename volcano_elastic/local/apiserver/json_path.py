@@ -49,7 +49,9 @@ def _step(match: re.Match[str]) -> _Step:
         return _children
     if match["name"] or match["quoted"] is not None:
         name = (match["name"] or match["quoted"]).replace("\\.", ".")
-        return lambda value: iter([value[name]] if isinstance(value, dict) and name in value else [])
+        return lambda value: iter(
+            [value[name]] if isinstance(value, dict) and name in value else []
+        )
     if match["index"]:
         index = int(match["index"])
         return lambda value: iter(value[index:][:1] if isinstance(value, list) else [])

@@ -39,7 +39,9 @@ def json_patch(target: Any, operations: Any) -> Any:
         StatusError: 400 for something that is no JSON patch, 422 where it does not apply.
     """
     if not isinstance(operations, list):
-        raise bad_request(f"a JSON patch is a list of operations, found {type(operations).__name__}")
+        raise bad_request(
+            f"a JSON patch is a list of operations, found {type(operations).__name__}"
+        )
     document = copy.deepcopy(target)
     for number, operation in enumerate(operations):
         if not isinstance(operation, dict) or not isinstance(operation.get("path"), str):
@@ -213,7 +215,11 @@ def _strategic_list(field: str, old: Any, new: list[Any]) -> list[Any]:
         if not isinstance(item, dict) or key not in item:
             raise bad_request(f"strategic merge patch: an element of {field} has no {key}")
         at = next(
-            (i for i, one in enumerate(result) if isinstance(one, dict) and one.get(key) == item[key]),
+            (
+                i
+                for i, one in enumerate(result)
+                if isinstance(one, dict) and one.get(key) == item[key]
+            ),
             None,
         )
         if item.get("$patch") == "delete":

@@ -136,13 +136,15 @@ def _resource_causes(resources: Object, path: str) -> Iterator[Cause]:
         limit, request = _amount(limits.get(name)), _amount(amount)
         if limit is not None and request is not None and request > limit:
             yield invalid_value(
-                f"{path}.requests", amount, f"must be less than or equal to {name} limit of "
-                f"{limits[name]}"
+                f"{path}.requests",
+                amount,
+                f"must be less than or equal to {name} limit of {limits[name]}",
             )
         elif "/" in name and limit != request:
             yield invalid_value(
-                f"{path}.requests", amount, f"must be equal to {name} limit, as it is no resource "
-                "that can be overcommitted"
+                f"{path}.requests",
+                amount,
+                f"must be equal to {name} limit, as it is no resource that can be overcommitted",
             )
 
 
@@ -158,8 +160,10 @@ def update_causes(new: Object, old: Object) -> Iterator[Cause]:
         )
     kept = new["spec"].get("tolerations") or []
     if any(toleration not in kept for toleration in old["spec"].get("tolerations") or ()):
-        yield forbidden_field("spec.tolerations", "existing toleration can not be modified except "
-                              "its tolerationSeconds")
+        yield forbidden_field(
+            "spec.tolerations",
+            "existing toleration can not be modified except its tolerationSeconds",
+        )
     gates = old["spec"].get("schedulingGates") or []
     if any(gate not in gates for gate in new["spec"].get("schedulingGates") or ()):
         yield forbidden_field("spec.schedulingGates", "only deletion is allowed")

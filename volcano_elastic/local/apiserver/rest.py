@@ -260,7 +260,11 @@ class Rest:
         new = applied.apply(old, configuration, kind, options.field_manager)
         new["metadata"].update(
             applied.record(
-                old["metadata"], configuration, kind, options.field_manager, now,
+                old["metadata"],
+                configuration,
+                kind,
+                options.field_manager,
+                now,
                 taken=clashes,
             )
         )
@@ -270,7 +274,9 @@ class Rest:
     def _incoming(self, kind: Kind, namespace: str, body: Object) -> Object:
         """A copy of the body in its stored form, its kind and namespace checked."""
         api_version, name = body.get("apiVersion"), body.get("kind")
-        if (api_version or kind.api_version) != kind.api_version or (name or kind.kind) != kind.kind:
+        if (api_version or kind.api_version) != kind.api_version or (
+            name or kind.kind
+        ) != kind.kind:
             raise bad_request(
                 f"the object provided is unrecognized: expected {kind.api_version} {kind.kind}, "
                 f"found {api_version} {name}"
@@ -302,8 +308,7 @@ class Rest:
         unknown = strategy.shape_custom(kind, obj)
         if unknown and options.field_validation == "Strict":
             raise bad_request(
-                "strict decoding error: "
-                + ", ".join(f'unknown field "{path}"' for path in unknown)
+                "strict decoding error: " + ", ".join(f'unknown field "{path}"' for path in unknown)
             )
         if options.field_validation == "Warn":
             options.warnings += [f'unknown field "{path}"' for path in unknown]

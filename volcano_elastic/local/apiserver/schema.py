@@ -165,9 +165,7 @@ def _validate_string(value: str, schema: Object, path: str) -> Iterator[Cause]:
     if "pattern" in schema and not _compiled(schema["pattern"]).search(value):
         yield invalid_value(path, value, f"{path} in body should match '{schema['pattern']}'")
     if schema.get("format") == "date-time" and not _is_time(value):
-        yield invalid_value(
-            path, value, f'{path} in body must be of type date-time: "{value}"'
-        )
+        yield invalid_value(path, value, f'{path} in body must be of type date-time: "{value}"')
 
 
 def _validate_list(value: list[Any], schema: Object, path: str) -> Iterator[Cause]:
@@ -217,7 +215,9 @@ def _validate_logic(value: Any, schema: Object, path: str) -> Iterator[Cause]:
         yield from _validate(value, part, path)
     options = schema.get("anyOf")
     if options and not any(not list(_validate(value, part, path)) for part in options):
-        yield invalid_value(path, value, f"{path} in body must validate at least one schema (anyOf)")
+        yield invalid_value(
+            path, value, f"{path} in body must validate at least one schema (anyOf)"
+        )
     options = schema.get("oneOf")
     if options and sum(not list(_validate(value, part, path)) for part in options) != 1:
         yield invalid_value(
@@ -267,8 +267,17 @@ def check(schema: Any, path: str) -> Iterator[Cause]:
             yield from check(sub, f"{path}.{name}[{number}]")
     if "enum" in schema and not isinstance(schema["enum"], list):
         yield invalid_value(f"{path}.enum", schema["enum"], "must be a list")
-    for name in ("minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems",
-                 "minProperties", "maxProperties", "multipleOf"):
+    for name in (
+        "minimum",
+        "maximum",
+        "minLength",
+        "maxLength",
+        "minItems",
+        "maxItems",
+        "minProperties",
+        "maxProperties",
+        "multipleOf",
+    ):
         if name in schema and not isinstance(schema[name], int | float):
             yield invalid_value(f"{path}.{name}", schema[name], "must be a number")
     wanted = schema.get("required")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from volcano_elastic.kube.resource import Object
+from volcano_elastic.local.apiserver.kind import Kind
 from volcano_elastic.local.apiserver.status import bad_request
 
 Selector = Callable[[Object], bool]
@@ -63,7 +64,7 @@ def labels(text: str) -> Callable[[Mapping[str, str]], bool]:
     return lambda found: all(test(found) for test in tests)
 
 
-def parse(label_selector: str, field_selector: str, plural: str) -> Selector | None:
+def parse(label_selector: str, field_selector: str, kind: Kind) -> Selector | None:
     """One test of an object, or None where everything matches.
 
     Raises:
@@ -75,7 +76,7 @@ def parse(label_selector: str, field_selector: str, plural: str) -> Selector | N
         tests.append(lambda obj: by_label(obj["metadata"].get("labels") or {}))
     for part in field_selector.split(","):
         if part.strip():
-            tests.append(_field_test(part, plural))
+            tests.append(_field_test(part, kind))
     if not tests:
         return None
     return lambda obj: all(test(obj) for test in tests)
@@ -107,15 +108,15 @@ def _requirement(part: str) -> Callable[[Mapping[str, str]], bool]:
     )
 
 
-def _field_test(part: str, plural: str) -> Selector:
+def _field_test(part: str, kind: Kind) -> Selector:
     match = _EQUAL.match(part.replace("\\", ""))
     if not match:
         raise bad_request(f"invalid selector: {part!r}; expected field=value or field!=value")
     field, value, negated = match["key"], match["value"], match["op"] == "!="
-    if field not in ("metadata.name", "metadata.namespace") and field not in _FIELDS.get(
-        plural, ()
+    if field not in ("metadata.name", "metadata.namespace") and field not in (
+        () if kind.custom else _FIELDS.get(kind.plural, ())
     ):
-        raise bad_request(f'field label not supported: "{field}" (of {plural})')
+        raise bad_request(f'field label not supported: "{field}" (of {kind.plural})')
     path = field.split(".")
     if path[0] == "regarding":
         path[0] = "involvedObject"

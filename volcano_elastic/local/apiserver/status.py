@@ -62,9 +62,7 @@ def shown(value: Any) -> str:
 class StatusError(Exception):
     """A request that is answered with a Status of failure."""
 
-    def __init__(
-        self, code: int, reason: str, message: str, details: Object | None = None
-    ) -> None:
+    def __init__(self, code: int, reason: str, message: str, details: Object | None = None) -> None:
         super().__init__(message)
         self.code = code
         self.reason = reason

@@ -30,7 +30,9 @@ CRD_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
-_LABEL_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_LABEL_KEY = re.compile(
+    r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
+)
 _ANNOTATIONS_LIMIT = 256 * 1024
 _SYSTEM_PRIORITIES = {"system-cluster-critical": 2000000000, "system-node-critical": 2000001000}
 
@@ -289,9 +291,7 @@ def _service_defaults(obj: Object, store: Store) -> None:
 def _free_address(store: Store) -> str:
     taken = {(one.obj.get("spec") or {}).get("clusterIP") for one in store.list(SERVICE.key)}
     base = int(IPv4Address("10.96.0.10"))
-    return next(
-        text for n in range(2**20) if (text := str(IPv4Address(base + n))) not in taken
-    )
+    return next(text for n in range(2**20) if (text := str(IPv4Address(base + n))) not in taken)
 
 
 def _service_causes(spec: Any) -> Iterator[Cause]:

@@ -251,10 +251,18 @@ def _node(obj: Object, now: datetime) -> list[Any]:
     prefix = "node-role.kubernetes.io/"
     roles = [label[len(prefix) :] for label in meta.get("labels") or () if label.startswith(prefix)]
     info = status.get("nodeInfo") or {}
-    address = next(
-        (one.get("address") for one in status.get("addresses") or () if one["type"] == "InternalIP"),
-        "<none>",
-    ) if all("type" in one for one in status.get("addresses") or ()) else "<none>"
+    address = (
+        next(
+            (
+                one.get("address")
+                for one in status.get("addresses") or ()
+                if one["type"] == "InternalIP"
+            ),
+            "<none>",
+        )
+        if all("type" in one for one in status.get("addresses") or ())
+        else "<none>"
+    )
     return [
         meta["name"],
         words,

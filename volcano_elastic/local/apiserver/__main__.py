@@ -1,0 +1,122 @@
+"""`python -m volcano_elastic.local.apiserver`: the API server as a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import logging
+import random
+import signal
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import uvloop
+from aiohttp import web
+
+from volcano_elastic.local.apiserver.builtin import CRD, NAMESPACE
+from volcano_elastic.local.apiserver.collector import Collector
+from volcano_elastic.local.apiserver.journal import JournalError, SqliteJournal
+from volcano_elastic.local.apiserver.registry import Registry
+from volcano_elastic.local.apiserver.rest import Rest, WriteOptions
+from volcano_elastic.local.apiserver.server import BODY_LIMIT, Server
+from volcano_elastic.local.apiserver.store import Store
+
+_HOST = "127.0.0.1"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="volcano_elastic.local.apiserver", description=__doc__)
+    parser.add_argument("--port", type=int, required=True, help="on 127.0.0.1; 0 picks a free one")
+    parser.add_argument("--token-file", type=Path, required=True, help="holds the bearer token")
+    parser.add_argument("--data-dir", type=Path, help="keeps objects here; else in memory only")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    try:
+        token = arguments.token_file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        return _refuse(f"--token-file {arguments.token_file}: {error}")
+    if not token:
+        return _refuse(f"--token-file {arguments.token_file} is empty; expected a bearer token")
+    try:
+        return uvloop.run(serve(arguments.port, token, arguments.data_dir))
+    except JournalError as error:
+        return _refuse(str(error))
+
+
+async def serve(port: int, token: str, data_dir: Path | None) -> int:
+    """Serve until SIGTERM or SIGINT; the exit code.
+
+    Raises:
+        JournalError: the data directory cannot be used.
+    """
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    journal = SqliteJournal(data_dir) if data_dir else None
+    now = _now()
+    # In memory, revisions start at the time: one of an earlier life is then too old, not mistaken.
+    revision = journal.revision if journal else int(now.timestamp() * 1000)
+    store = Store(revision=revision, journal=journal)
+    registry = Registry()
+    if journal:
+        for resource, obj in journal.objects():
+            store.load(resource, obj)
+    for crd in store.list(CRD.key):
+        registry.put(crd.obj)
+    rest = Rest(store, _now, random.SystemRandom())
+    Collector(store, registry, rest, loop.call_soon)
+    server = Server(store, registry, rest, token=token, clock=_now)
+    for name in ("default", "kube-system"):
+        if store.get(NAMESPACE.key, "", name) is None:
+            rest.create(NAMESPACE, "", {"metadata": {"name": name}}, WriteOptions())
+    # Requests make no cycles, so what is alive now need not be looked through again and again.
+    gc.freeze()
+    runner = web.ServerRunner(
+        web.Server(server.handle, request_factory=_request, access_log=None), shutdown_timeout=1
+    )
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, _HOST, port, backlog=1024)
+        try:
+            await site.start()
+        except OSError as error:
+            return _refuse(
+                f"cannot listen on {_HOST}:{port}: {error.strerror or error}; give another --port, "
+                "or 0 to have one picked"
+            )
+        print(f"listening on http://{_HOST}:{runner.addresses[0][1]}", flush=True)
+        await stopped.wait()
+        await server.stop()
+    finally:
+        await runner.cleanup()
+        if journal:
+            journal.close()
+    return 0
+
+
+def _request(
+    message: web.RawRequestMessage,
+    payload: asyncio.StreamReader,
+    protocol: web.RequestHandler,
+    writer: object,
+    task: asyncio.Task[None],
+) -> web.BaseRequest:
+    return web.BaseRequest(
+        message, payload, protocol, writer, task, task.get_loop(), client_max_size=BODY_LIMIT
+    )
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _refuse(why: str) -> int:
+    print(f"volcano-elastic API server: {why}", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

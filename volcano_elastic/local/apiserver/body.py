@@ -1,0 +1,38 @@
+"""From a request's bytes to a value: JSON or YAML, never anything else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import yaml
+
+from volcano_elastic.local.apiserver.status import bad_request, unsupported_media_type
+
+_YAML = ("application/yaml", "application/x-yaml", "text/yaml", "application/apply-patch+yaml")
+_ACCEPTED = "application/json, application/yaml"
+
+
+def decode(raw: bytes, content_type: str) -> Any:
+    """None for an empty body.
+
+    Raises:
+        StatusError: 415 for protobuf and the like, 400 for what cannot be read.
+    """
+    if not raw:
+        return None
+    if content_type not in ("", "application/json", *_YAML) and not content_type.endswith("+json"):
+        # curl -d and the like send JSON under this name.
+        if content_type not in ("application/x-www-form-urlencoded", "text/plain"):
+            raise unsupported_media_type(content_type, _ACCEPTED)
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        if content_type not in _YAML:
+            raise bad_request(f"the body is not JSON: {error}") from error
+    try:
+        value = yaml.safe_load(raw)
+        # What JSON cannot say (dates, sets, numbers as keys) must not reach the store.
+        return orjson.loads(orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS))
+    except (yaml.YAMLError, orjson.JSONEncodeError, RecursionError, ValueError) as error:
+        raise bad_request(f"the body is not YAML: {error}") from error

@@ -1,0 +1,449 @@
+"""HTTP: from a request to a verb, and back."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from volcano_elastic.kube.resource import Object
+from volcano_elastic.local.apiserver import (
+    address,
+    discovery,
+    log,
+    openapi,
+    page,
+    patch,
+    rendering,
+    scale,
+    selector,
+)
+from volcano_elastic.local.apiserver.body import decode
+from volcano_elastic.local.apiserver.builtin import CRD, POD
+from volcano_elastic.local.apiserver.kind import Kind
+from volcano_elastic.local.apiserver.registry import Registry
+from volcano_elastic.local.apiserver.rest import (
+    DeleteOptions,
+    Rest,
+    Target,
+    WriteOptions,
+    delete_options,
+)
+from volcano_elastic.local.apiserver.status import (
+    StatusError,
+    bad_request,
+    expired,
+    unsupported_media_type,
+)
+from volcano_elastic.local.apiserver.store import Change, Store, Stored
+from volcano_elastic.local.apiserver.version import shown_as
+from volcano_elastic.local.apiserver.watch import BOOKMARK_SECONDS, Watch
+
+_log = logging.getLogger(__name__)
+_OPEN = frozenset({"/readyz", "/healthz", "/livez", "/version"})
+_JSON = "application/json"
+_AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+# Kubernetes' own limit.
+BODY_LIMIT = 3 * 1024 * 1024
+_WATCH_SECONDS = 3600
+
+
+class Server:
+    """Answers requests; `handle` is an aiohttp web.Server's handler."""
+
+    def __init__(
+        self,
+        store: Store,
+        registry: Registry,
+        rest: Rest,
+        *,
+        token: str,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._rest = rest
+        self._authorization = f"Bearer {token}".encode()
+        self._clock = clock
+        self._streams: set[asyncio.Task[Any]] = set()
+        store.on_change(self._on_change)
+
+    async def stop(self) -> None:
+        """End the watches and logs that are open, which would otherwise outlive the server."""
+        streams = list(self._streams)
+        for stream in streams:
+            stream.cancel()
+        await asyncio.gather(*streams, return_exceptions=True)
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            return await self._answer(request)
+        except StatusError as error:
+            return _json(error.body(), error.code)
+        except web.HTTPRequestEntityTooLarge:
+            return _failure(
+                413, "RequestEntityTooLarge", f"the body is larger than {BODY_LIMIT} bytes"
+            )
+        except (ConnectionError, asyncio.CancelledError):
+            raise
+        except RecursionError:
+            return _failure(400, "BadRequest", "the body is nested too deeply")
+        except Exception as error:
+            _log.exception("%s %s", request.method, request.path)
+            return _failure(500, "InternalError", f"{type(error).__name__}: {error}")
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        path = request.path
+        if path in _OPEN or path.rpartition("/")[0] in _OPEN:
+            return _json(discovery.VERSION) if path == "/version" else web.Response(text="ok")
+        found = request.headers.get("Authorization", "").encode()
+        if not hmac.compare_digest(found, self._authorization):
+            return _failure(401, "Unauthorized", "Unauthorized")
+        at = address.parse(path)
+        if at is None:
+            return self._document(request)
+        kind = self._registry.get(at.group, at.version, at.plural)
+        if kind is None or (at.namespace is not None and not kind.namespaced):
+            raise StatusError(404, "NotFound", "the server could not find the requested resource")
+        if at.name:
+            return await self._one(request, kind, at)
+        return await self._collection(request, kind, at.namespace)
+
+    def _document(self, request: web.BaseRequest) -> web.Response:
+        """Discovery and OpenAPI."""
+        if request.method != "GET":
+            raise StatusError(405, "MethodNotAllowed", f"{request.path} is only to be read")
+        path = request.path.rstrip("/")
+        document: Object | None = None
+        parts = path.strip("/").split("/")
+        if path in ("/api", "/apis"):
+            if rendering.wants_aggregated_discovery(request.headers.get("Accept", "")):
+                found = discovery.aggregated(self._registry, core=path == "/api")
+                return _json(found, content_type=_AGGREGATED)
+            document = discovery.group_list(self._registry)
+            if path == "/api":
+                document = {"kind": "APIVersions", "versions": ["v1"]}
+        elif path == "/openapi/v3":
+            document = openapi.index(self._registry, self._registry.version)
+        elif path.startswith("/openapi/v3/"):
+            document = openapi.document(self._registry, path.removeprefix("/openapi/v3/"))
+        elif parts[0] == "api" and len(parts) == 2:
+            document = discovery.resource_list(self._registry, "", parts[1])
+        elif parts[0] == "apis" and len(parts) == 2:
+            document = discovery.group(self._registry, parts[1])
+        elif parts[0] == "apis" and len(parts) == 3:
+            document = discovery.resource_list(self._registry, parts[1], parts[2])
+        if document is None:
+            raise StatusError(404, "NotFound", "the server could not find the requested resource")
+        return _json(document)
+
+    async def _collection(
+        self, request: web.BaseRequest, kind: Kind, namespace: str | None
+    ) -> web.StreamResponse:
+        match request.method:
+            case "GET":
+                if request.query.get("watch", "").lower() in ("true", "1"):
+                    return await self._watch(request, kind, namespace, "")
+                return self._list(request, kind, namespace)
+            case "POST":
+                body = await _body(request)
+                options = _write_options(request)
+                if kind.namespaced and namespace is None:
+                    raise StatusError(
+                        405, "MethodNotAllowed", f"create {kind.plural} under /namespaces/NAME/"
+                    )
+                stored = self._rest.create(kind, namespace or "", body, options)
+                return self._shown(request, kind, stored, 201, options)
+            case "DELETE":
+                options_ = await self._delete_options(request)
+                found = self._rest.delete_collection(
+                    kind, namespace, _selector(request, kind), options_
+                )
+                return _raw(self._many(request, kind, found, {}))
+        raise _not_allowed(request)
+
+    async def _one(
+        self, request: web.BaseRequest, kind: Kind, at: address.Address
+    ) -> web.StreamResponse:
+        target = Target(kind, at.namespace or "", at.name, at.subresource)
+        if kind.namespaced and at.namespace is None:
+            raise StatusError(404, "NotFound", "the server could not find the requested resource")
+        if at.subresource and not kind.has(at.subresource):
+            raise StatusError(404, "NotFound", "the server could not find the requested resource")
+        if at.subresource in ("scale", "log", "binding", "eviction"):
+            return await self._subresource(request, target)
+        match request.method:
+            case "GET":
+                if request.query.get("watch", "").lower() in ("true", "1"):
+                    return await self._watch(request, kind, at.namespace, at.name)
+                return self._shown(request, kind, self._rest.get(target), 200)
+            case "PUT":
+                body, options = await _body(request), _write_options(request)
+                stored = self._rest.update(target, body, options)
+                return self._shown(request, kind, stored, 200, options)
+            case "PATCH":
+                return await self._patch(request, target)
+            case "DELETE" if not at.subresource:
+                deleted = self._rest.delete(target, await self._delete_options(request))
+                return _json(deleted)
+        raise _not_allowed(request)
+
+    async def _patch(self, request: web.BaseRequest, target: Target) -> web.Response:
+        kind = target.kind
+        body, options = await _body(request), _write_options(request)
+        if request.content_type not in patch.accepted(kind.custom):
+            raise unsupported_media_type(
+                request.content_type, ", ".join(patch.accepted(kind.custom))
+            )
+        exists = self._store.get(kind.key, target.namespace, target.name) is not None
+        stored = self._rest.patch(target, request.content_type, body, options)
+        return self._shown(request, kind, stored, 200 if exists else 201, options)
+
+    async def _subresource(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
+        match target.subresource, request.method:
+            case "log", "GET":
+                return await self._logs(request, target)
+            case "scale", "GET":
+                return _json(scale.scale_of(target.kind, self._rest.get(target).obj))
+            case "scale", "PUT":
+                body, options = await _body(request), _write_options(request)
+                return _json(self._rest.scale(target, body, options))
+            case "scale", "PATCH":
+                body, options = await _body(request), _write_options(request)
+                old = scale.scale_of(target.kind, self._rest.get(target).obj)
+                new = (
+                    patch.json_patch(old, body)
+                    if request.content_type == patch.JSON
+                    else patch.merge(old, body)
+                )
+                return _json(self._rest.scale(target, new, options))
+            case "binding", "POST":
+                body, options = await _body(request), _write_options(request)
+                return _json(self._rest.bind(target, body, options), 201)
+            case "eviction", "POST":
+                eviction = await _body(request)
+                if not isinstance(eviction, dict):
+                    raise bad_request("expected an Eviction")
+                how = delete_options(eviction.get("deleteOptions"), request.query)
+                self._rest.delete(target, how)
+                return _json(
+                    {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"},
+                    201,
+                )
+        raise _not_allowed(request)
+
+    def _list(
+        self, request: web.BaseRequest, kind: Kind, namespace: str | None
+    ) -> web.StreamResponse:
+        query = request.query
+        wanted = _selector(request, kind)
+        found = self._store.list(kind.key, namespace)
+        if wanted is not None:
+            found = [stored for stored in found if wanted(stored.obj)]
+        limit = _number(query.get("limit"), "limit") or 0
+        part = page.cut(found, limit, query.get("continue", ""), self._store.revision)
+        if query.get("continue") and self._store.since(kind.key, part.revision) is None:
+            raise expired("the provided continue parameter is too old; list from the beginning")
+        meta: Object = {"resourceVersion": str(part.revision)}
+        if part.token:
+            meta["continue"] = part.token
+            if wanted is None:
+                meta["remainingItemCount"] = part.remaining
+        return _raw(self._many(request, kind, part.items, meta))
+
+    def _many(
+        self, request: web.BaseRequest, kind: Kind, found: list[Stored], meta: Object
+    ) -> bytes:
+        return rendering.many(
+            kind,
+            [shown_as(kind, stored) for stored in found],
+            rendering.form_of(request.headers.get("Accept", "")),
+            request.query,
+            self._clock(),
+            meta,
+        )
+
+    def _shown(
+        self,
+        request: web.BaseRequest,
+        kind: Kind,
+        stored: Stored,
+        code: int,
+        options: WriteOptions | None = None,
+    ) -> web.Response:
+        form = rendering.form_of(request.headers.get("Accept", ""))
+        shown = shown_as(kind, stored)
+        answer = _raw(rendering.one(kind, shown, form, request.query, self._clock()), code)
+        for warning in options.warnings if options else ():
+            text = warning.replace("\\", "\\\\").replace('"', '\\"')
+            answer.headers.add("Warning", f'299 - "{text}"')
+        return answer
+
+    async def _watch(
+        self, request: web.BaseRequest, kind: Kind, namespace: str | None, name: str
+    ) -> web.StreamResponse:
+        query = request.query
+        resource_version = query.get("resourceVersion", "")
+        if resource_version and not resource_version.isdecimal():
+            raise bad_request(f"resourceVersion: Invalid value: {resource_version!r}")
+        seconds = _number(query.get("timeoutSeconds"), "timeoutSeconds") or _WATCH_SECONDS
+        form = rendering.form_of(request.headers.get("Accept", ""))
+        first = True
+
+        def render(stored: Stored) -> bytes:
+            nonlocal first
+            shown = rendering.watched(kind, stored, form, query, self._clock(), first=first)
+            first = False
+            return shown
+
+        watch = Watch(
+            self._store,
+            kind,
+            namespace,
+            _selector(request, kind, name),
+            render,
+            resource_version=resource_version,
+            initial_events=query.get("sendInitialEvents") == "true",
+        )
+        with_bookmarks = query.get("allowWatchBookmarks", "").lower() in ("true", "1")
+        response = web.StreamResponse(headers={"Content-Type": _JSON})
+        with self._stream(), suppress(ConnectionError):
+            try:
+                await response.prepare(request)
+                await _pump(response, watch, seconds, with_bookmarks)
+                await response.write_eof()
+            finally:
+                watch.close()
+        return response
+
+    async def _logs(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
+        pod = self._rest.get(target).obj
+        wanted = log.options(request.query)
+        file = log.file_of(pod, request.query.get("container"))
+        uid = pod["metadata"]["uid"]
+
+        def current() -> Object | None:
+            stored = self._store.get(POD.key, target.namespace, target.name)
+            same = stored is not None and stored.obj["metadata"]["uid"] == uid
+            return stored.obj if stored is not None and same else None
+
+        response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+        with self._stream(), suppress(ConnectionError):
+            await response.prepare(request)
+            async for chunk in log.read(file, wanted, current):
+                await response.write(chunk)
+            await response.write_eof()
+        return response
+
+    async def _delete_options(self, request: web.BaseRequest) -> DeleteOptions:
+        return delete_options(await _body(request), request.query)
+
+    def _stream(self) -> _Stream:
+        return _Stream(self._streams)
+
+    def _on_change(self, change: Change) -> None:
+        if change.resource != CRD.key:
+            return
+        if change.type == "DELETED":
+            self._registry.remove(change.stored.obj)
+        else:
+            self._registry.put(change.stored.obj)
+
+
+class _Stream:
+    """Marks the current task as one that `stop` has to end."""
+
+    def __init__(self, streams: set[asyncio.Task[Any]]) -> None:
+        self._streams = streams
+        self._task = asyncio.current_task()
+
+    def __enter__(self) -> None:
+        if self._task:
+            self._streams.add(self._task)
+
+    def __exit__(self, *_: object) -> None:
+        if self._task:
+            self._streams.discard(self._task)
+
+
+async def _pump(
+    response: web.StreamResponse, watch: Watch, seconds: float, with_bookmarks: bool
+) -> None:
+    """Send what the watch collects, until its time is over or the client is hopelessly behind."""
+    end = time.monotonic() + seconds
+    while not watch.overrun:
+        left = end - time.monotonic()
+        if left <= 0:
+            break
+        if not watch.lines:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(watch.wake.wait(), min(left, BOOKMARK_SECONDS))
+            if not watch.lines:
+                if with_bookmarks:
+                    await response.write(watch.bookmark())
+                continue
+        await response.write(watch.take())
+
+
+async def _body(request: web.BaseRequest) -> Any:
+    raw = await request.read()
+    kind = request.content_type if "Content-Type" in request.headers else ""
+    return decode(raw, kind)
+
+
+def _selector(request: web.BaseRequest, kind: Kind, name: str = "") -> selector.Selector | None:
+    query = request.query
+    fields = query.get("fieldSelector", "")
+    if name:
+        fields = f"{fields},metadata.name={name}"
+    return selector.parse(query.get("labelSelector", ""), fields, kind)
+
+
+def _write_options(request: web.BaseRequest) -> WriteOptions:
+    query = request.query
+    dry_run = query.get("dryRun", "")
+    if dry_run not in ("", "All"):
+        raise bad_request(f'dryRun: Unsupported value: "{dry_run}": supported values: "All"')
+    agent = request.headers.get("User-Agent", "unknown").partition("/")[0]
+    return WriteOptions(
+        dry_run == "All",
+        query.get("fieldValidation") or "Warn",
+        query.get("fieldManager") or agent,
+        query.get("force") in ("true", "1"),
+    )
+
+
+def _number(text: str | None, name: str) -> int | None:
+    if not text:
+        return None
+    if not text.isdecimal():
+        raise bad_request(f"{name}: expected a number ≥ 0, found {text!r}")
+    return int(text)
+
+
+def _not_allowed(request: web.BaseRequest) -> StatusError:
+    return StatusError(
+        405,
+        "MethodNotAllowed",
+        f"the server does not allow {request.method} on {request.path}",
+    )
+
+
+def _json(document: Object, code: int = 200, *, content_type: str = _JSON) -> web.Response:
+    return _raw(orjson.dumps(document), code, content_type=content_type)
+
+
+def _raw(body: bytes, code: int = 200, *, content_type: str = _JSON) -> web.Response:
+    return web.Response(body=body, status=code, headers={"Content-Type": content_type})
+
+
+def _failure(code: int, reason: str, message: str) -> web.Response:
+    return _json(StatusError(code, reason, message).body(), code)
