@@ -51,7 +51,7 @@ async def test_a_killed_worker_comes_back(stage: Stage) -> None:
     await stage.submit(job)
     await stage.until(lambda: stage.world(job) == 2, "job trains")
     await stage.steps_on(job)
-    os.kill(stage.training(job)["workers"]["1"], signal.SIGKILL)
+    os.kill(stage.training(job)["pids"]["1"][0], signal.SIGKILL)
     await stage.steps_on(job)
     await _every_sample_once(stage, job)
 
@@ -61,7 +61,7 @@ async def test_killed_worker_zero_comes_back(stage: Stage) -> None:
     await stage.submit(job)
     await stage.until(lambda: stage.world(job) == 2, "job trains")
     await stage.steps_on(job)
-    os.kill(stage.training(job)["workers"]["0"], signal.SIGKILL)
+    os.kill(stage.training(job)["pids"]["0"][0], signal.SIGKILL)
     await stage.steps_on(job)
     await _every_sample_once(stage, job)
 

@@ -79,7 +79,7 @@ class Program:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Any]:
-    programs = []
+    programs: list[Program] = []
 
     def start(*arguments: str) -> Program:
         programs.append(Program(tmp_path / f"tmp-{len(programs)}", *arguments))

@@ -180,6 +180,7 @@ def test_no_minimum_that_could_start_waits_for_surplus(snapshot: Snapshot) -> No
     made = plan(snapshot, NOW)
     free = sum(free_once_left(snapshot, made).values())
     ready = {n.name for n in snapshot.nodes if n.ready}
+    removed = {key for d in made.decisions for key in d.remove}
     owed = takeable = 0
     short: dict[str, int] = {}
     for owner in snapshot.jobs:
@@ -190,8 +191,9 @@ def test_no_minimum_that_could_start_waits_for_surplus(snapshot: Snapshot) -> No
         short[owner.key] = max(owner.min - len(bound), int(headless))
         if owner.key in made.admitted:
             owed += short[owner.key]
-        on_ready = sum(p.node in ready and p.index != 0 for p in bound)
-        spare = min(len(bound), size_after(made, owner)) - owner.min
+        stays = [p for p in bound if p.key not in removed]
+        on_ready = sum(p.node in ready and p.index != 0 for p in stays)
+        spare = min(len(stays), size_after(made, owner)) - owner.min
         takeable += max(0, min(on_ready, spare))
     assert owed <= free
     for key in made.blocked:
@@ -258,7 +260,9 @@ def test_no_gpu_idles_that_an_unsated_job_could_use(snapshot: Snapshot) -> None:
     for owner in snapshot.jobs:
         if owner.key in made.admitted:
             alive = [p for p in snapshot.pods if p.job == owner.key and not p.terminating]
-            promised += max(0, size_after(made, owner) - sum(p.node is not None for p in alive))
+            bound = [p for p in alive if p.node is not None]
+            headless = bool(bound) and all(p.index != 0 for p in bound)
+            promised += max(int(headless), size_after(made, owner) - len(bound))
     for key, stay in made.stays.items():
         if stay.why_not_more in (Reason.NO_ROOM, Reason.ROOM_OWED_TO_MINIMUM):
             owner = next(j for j in snapshot.jobs if j.key == key)

@@ -26,7 +26,8 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 PRELOAD_VARIABLE = "VOLCANO_ELASTIC_PRELOAD"
-"""Modules (comma-separated) that a pod's workers will import, beside the ones below."""
+"""Modules (comma-separated) that a pod's workers will import, beside the ones below; a name with a
+minus before it is left out."""
 
 PRELOADED = (
     "numpy",
@@ -157,8 +158,11 @@ class Zygote:
 
 
 def preload_names(environment: dict[str, str]) -> list[str]:
-    wished = environment.get(PRELOAD_VARIABLE, "").split(",")
-    return [*PRELOADED, *(name.strip() for name in wished if name.strip())]
+    """The modules to import before the first fork, in order."""
+    wished = [name.strip() for name in environment.get(PRELOAD_VARIABLE, "").split(",")]
+    unwanted = {name[1:] for name in wished if name.startswith("-")}
+    added = [name for name in wished if name and not name.startswith("-")]
+    return [name for name in (*PRELOADED, *added) if name not in unwanted]
 
 
 # ---- in the zygote

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -100,20 +101,24 @@ async def _course(recorder: Recorder, out: Path) -> Recovery:
 async def _kill_worker(recorder: Recorder, job: DemoJob) -> Recovery:
     """SIGKILLs the training process of the job's last worker and times the way back."""
     before = recorder.training[job.name]
-    index, pid = max((int(index), pid) for index, pid in before["workers"].items())
+    index, pid = max((int(index), pids[0]) for index, pids in before["pids"].items())
     os.kill(pid, signal.SIGKILL)
-    killed = recorder.now()
+    killed = time.time()
     recorder.mark(f"SIGKILL of {job.name}'s worker {index}")
 
-    def at(whole: bool) -> bool:
-        now = recorder.training[job.name]
-        again = now["round"] > before["round"] and now["step"] > now["rounds"][-1]["start_step"]
-        return bool(again and (now["world"] >= before["world"] or not whole))
+    def again(whole: bool) -> float | None:
+        """When the first step was made in a round after the kill, by the coordinator's clock."""
+        for record in recorder.training[job.name]["rounds"]:
+            stepped = record["round"] > before["round"] and record["first_step_time"] is not None
+            if stepped and (record["world"] >= before["world"] or not whole):
+                return float(record["first_step_time"])
+        return None
 
-    what = f"{job.name} trains on after the SIGKILL of a worker"
-    survivors = await _until(recorder, lambda: at(whole=False), 30, what, every=0.02)
-    whole = await _until(recorder, lambda: at(whole=True), 30, what + ", whole again", every=0.02)
-    return Recovery(survivors - killed, whole - killed)
+    what = f"{job.name} trains on with all its workers after the SIGKILL of one"
+    await _until(recorder, lambda: again(whole=True) is not None, 30, what)
+    first, all_of_them = again(whole=False), again(whole=True)
+    assert first is not None and all_of_them is not None
+    return Recovery(first - killed, all_of_them - killed)
 
 
 async def _until(
@@ -121,10 +126,8 @@ async def _until(
     holds: Callable[[], bool],
     limit: float,
     promise: str,
-    *,
-    every: float = 0.05,
-) -> float:
-    """When `holds` first did. Raises BrokenPromise after `limit` seconds, or if a job failed."""
+) -> None:
+    """Returns once `holds`. Raises BrokenPromise after `limit` seconds, or if a job failed."""
     deadline = recorder.now() + limit
     while not holds():
         for job, (_, how) in recorder.timeline.finished.items():
@@ -132,8 +135,7 @@ async def _until(
                 raise BrokenPromise(f"both jobs succeed: job {job} failed (see its pods' logs)")
         if recorder.now() > deadline:
             raise BrokenPromise(f"{promise}: not within {limit:.0f} s")
-        await asyncio.sleep(every)
-    return recorder.now()
+        await asyncio.sleep(0.05)
 
 
 def _span(recorder: Recorder) -> tuple[float, float]:

@@ -1,1 +1,1 @@
-"""The embedded cluster: an API server, a scheduler and a kubelet on loopback, each its own process."""
+"""The embedded cluster: API server, scheduler and kubelet on loopback, each its own process."""

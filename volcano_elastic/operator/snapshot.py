@@ -9,7 +9,13 @@ from typing import Any, TypeVar
 
 from volcano_elastic.api import moment, quantity
 from volcano_elastic.api import pod as api_pod
-from volcano_elastic.api.pytorchjob import WORKER, InvalidJob, PyTorchJob, parse
+from volcano_elastic.api.pytorchjob import (
+    DEFAULT_COOLDOWN,
+    WORKER,
+    InvalidJob,
+    PyTorchJob,
+    parse,
+)
 from volcano_elastic.kube.resource import Object, key_of
 from volcano_elastic.podgroup.pod_annotation import GROUP_NAME, is_protected
 from volcano_elastic.pytorchjob.label import REPLICA_INDEX, REPLICA_TYPE
@@ -99,7 +105,8 @@ def _job(job: PyTorchJob, succeeded: int) -> Job:
         node_selector=dict(spec.get("nodeSelector") or {}),
         tolerations=tuple(spec.get("tolerations") or ()),
         node_unit=policy.node_unit if policy else 1,
-        **({"cooldown": policy.cooldown, "scaler": policy.scaler} if policy else {}),
+        cooldown=policy.cooldown if policy else DEFAULT_COOLDOWN,
+        scaler=policy.scaler if policy else "none",
         last_scale=job.last_scale,
         last_reason=status.get("lastScaleReason"),
         succeeded=min(succeeded, count if policy is None else policy.max),

@@ -1,1 +1,1 @@
-"""Kubernetes' REST interface over loopback, as much of it as this project's clients and kubectl use."""
+"""Kubernetes' REST interface over loopback, as far as this project and kubectl need it."""

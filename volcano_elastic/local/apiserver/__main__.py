@@ -14,6 +14,9 @@ from pathlib import Path
 
 import uvloop
 from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http_parser import RawRequestMessage
+from aiohttp.streams import StreamReader
 
 from volcano_elastic.local.apiserver.builtin import CRD, NAMESPACE
 from volcano_elastic.local.apiserver.collector import Collector
@@ -64,7 +67,7 @@ async def serve(port: int, token: str, data_dir: Path | None) -> int:
     if journal:
         for resource, obj in journal.objects():
             store.load(resource, obj)
-    for crd in store.list(CRD.key):
+    for crd in store.all_of(CRD.key):
         registry.put(crd.obj)
     rest = Rest(store, _now, random.SystemRandom())
     Collector(store, registry, rest, loop.call_soon)
@@ -98,10 +101,10 @@ async def serve(port: int, token: str, data_dir: Path | None) -> int:
 
 
 def _request(
-    message: web.RawRequestMessage,
-    payload: asyncio.StreamReader,
+    message: RawRequestMessage,
+    payload: StreamReader,
     protocol: web.RequestHandler,
-    writer: object,
+    writer: AbstractStreamWriter,
     task: asyncio.Task[None],
 ) -> web.BaseRequest:
     return web.BaseRequest(

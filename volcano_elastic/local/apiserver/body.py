@@ -10,6 +10,8 @@ import yaml
 from volcano_elastic.local.apiserver.status import bad_request, unsupported_media_type
 
 _YAML = ("application/yaml", "application/x-yaml", "text/yaml", "application/apply-patch+yaml")
+# The last two are what curl -d and plain HTTP libraries call JSON.
+_JSON = ("", "application/json", "application/x-www-form-urlencoded", "text/plain")
 _ACCEPTED = "application/json, application/yaml"
 
 
@@ -21,10 +23,8 @@ def decode(raw: bytes, content_type: str) -> Any:
     """
     if not raw:
         return None
-    if content_type not in ("", "application/json", *_YAML) and not content_type.endswith("+json"):
-        # curl -d and the like send JSON under this name.
-        if content_type not in ("application/x-www-form-urlencoded", "text/plain"):
-            raise unsupported_media_type(content_type, _ACCEPTED)
+    if content_type not in (*_JSON, *_YAML) and not content_type.endswith("+json"):
+        raise unsupported_media_type(content_type, _ACCEPTED)
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError as error:

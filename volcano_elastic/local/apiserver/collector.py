@@ -165,10 +165,10 @@ class Collector:
     def _delete_custom_resources(self, stored: Stored) -> None:
         spec = stored.obj["spec"]
         resource = (spec["group"], spec["names"]["plural"])
-        for instance in self._store.list(resource):
+        for instance in self._store.all_of(resource):
             self._delete(resource, instance)
         current = self._store.get(*_place(CRD.key, stored.obj))
-        if current is not None and not self._store.list(resource):
+        if current is not None and not self._store.all_of(resource):
             self._rest.drop_finalizer(CRD, current, CRD_FINALIZER)
 
     def _delete(self, resource: ResourceKey, stored: Stored) -> None:

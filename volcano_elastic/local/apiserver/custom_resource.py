@@ -77,7 +77,7 @@ def fill_defaults(crd: Object) -> None:
     """singular, listKind and conversion, as the real server fills them in."""
     spec = crd.get("spec")
     names = spec.get("names") if isinstance(spec, dict) else None
-    if isinstance(names, dict) and isinstance(names.get("kind"), str):
+    if spec and isinstance(names, dict) and isinstance(names.get("kind"), str):
         names.setdefault("singular", names["kind"].lower())
         names.setdefault("listKind", names["kind"] + "List")
         spec.setdefault("conversion", {"strategy": "None"})

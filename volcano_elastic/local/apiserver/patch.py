@@ -202,15 +202,15 @@ def strategic(target: Any, patch: Any) -> Any:
 
 
 def _strategic_list(field: str, old: Any, new: list[Any]) -> list[Any]:
-    old = old if isinstance(old, list) else []
+    before: list[Any] = old if isinstance(old, list) else []
     if field in _SETS:
-        return old + [item for item in new if item not in old]
-    key = merge_key(field, [*old, *new])
+        return before + [item for item in new if item not in before]
+    key = merge_key(field, [*before, *new])
     if key is None:
         return [_plain(item) for item in new]
     if any(isinstance(item, dict) and item.get("$patch") == "replace" for item in new):
         return [_plain(item) for item in new if item.get("$patch") != "replace"]
-    result = list(old)
+    result = list(before)
     for item in new:
         if not isinstance(item, dict) or key not in item:
             raise bad_request(f"strategic merge patch: an element of {field} has no {key}")

@@ -202,9 +202,11 @@ def bind(pod: Object, binding: Any, now: str) -> None:
         StatusError: 400 for a bad Binding, 409 for a pod that is bound, leaving or gated.
     """
     target = binding.get("target") if isinstance(binding, dict) else None
-    node = target.get("name") if isinstance(target, dict) else None
-    if not isinstance(node, str) or not node or target.get("kind", "Node") != "Node":
-        raise bad_request(f"Binding: expected target.kind Node and target.name, found {target!r}")
+    if not isinstance(target, dict) or target.get("kind", "Node") != "Node":
+        raise bad_request(f"Binding: expected a target of kind Node, found {target!r}")
+    node = target.get("name")
+    if not isinstance(node, str) or not node:
+        raise bad_request(f"Binding: expected target.name to be a node, found {node!r}")
     meta, name = pod["metadata"], pod["metadata"]["name"]
     wanted = binding.get("metadata") or {}
     if not isinstance(wanted, dict):

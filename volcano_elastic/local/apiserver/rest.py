@@ -211,7 +211,7 @@ class Rest:
     ) -> list[Stored]:
         found = [
             stored
-            for stored in self.store.list(kind.key, namespace)
+            for stored in self.store.all_of(kind.key, namespace)
             if selector is None or selector(stored.obj)
         ]
         for stored in found:

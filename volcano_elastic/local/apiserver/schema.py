@@ -27,9 +27,9 @@ def apply_defaults(value: Any, schema: Object) -> None:
     """Fill in, in place, what `default` says; a null that may not be one counts as absent."""
     if isinstance(value, dict):
         for name, sub in (schema.get("properties") or {}).items():
-            if value.get(name) is None and "default" in sub:
-                if name not in value or not sub.get("nullable"):
-                    value[name] = copy.deepcopy(sub["default"])
+            absent = name not in value or (value[name] is None and not sub.get("nullable"))
+            if absent and "default" in sub:
+                value[name] = copy.deepcopy(sub["default"])
             if name in value:
                 apply_defaults(value[name], sub)
         extra = schema.get("additionalProperties")

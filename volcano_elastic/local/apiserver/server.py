@@ -49,6 +49,7 @@ from volcano_elastic.local.apiserver.watch import BOOKMARK_SECONDS, Watch
 
 _log = logging.getLogger(__name__)
 _OPEN = frozenset({"/readyz", "/healthz", "/livez", "/version"})
+_TOKEN_PREFIX = "/token/"
 _JSON = "application/json"
 _AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 # Kubernetes' own limit.
@@ -71,7 +72,7 @@ class Server:
         self._store = store
         self._registry = registry
         self._rest = rest
-        self._authorization = f"Bearer {token}".encode()
+        self._token = token.encode()
         self._clock = clock
         self._streams: set[asyncio.Task[Any]] = set()
         store.on_change(self._on_change)
@@ -97,19 +98,18 @@ class Server:
         except RecursionError:
             return _failure(400, "BadRequest", "the body is nested too deeply")
         except Exception as error:
-            _log.exception("%s %s", request.method, request.path)
+            _log.exception("%s %s", request.method, _token(request)[0])
             return _failure(500, "InternalError", f"{type(error).__name__}: {error}")
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        path = request.path
+        path, token = _token(request)
         if path in _OPEN or path.rpartition("/")[0] in _OPEN:
             return _json(discovery.VERSION) if path == "/version" else web.Response(text="ok")
-        found = request.headers.get("Authorization", "").encode()
-        if not hmac.compare_digest(found, self._authorization):
+        if not hmac.compare_digest(token.encode(), self._token):
             return _failure(401, "Unauthorized", "Unauthorized")
         at = address.parse(path)
         if at is None:
-            return self._document(request)
+            return self._document(request, path.rstrip("/"))
         kind = self._registry.get(at.group, at.version, at.plural)
         if kind is None or (at.namespace is not None and not kind.namespaced):
             raise StatusError(404, "NotFound", "the server could not find the requested resource")
@@ -117,11 +117,10 @@ class Server:
             return await self._one(request, kind, at)
         return await self._collection(request, kind, at.namespace)
 
-    def _document(self, request: web.BaseRequest) -> web.Response:
+    def _document(self, request: web.BaseRequest, path: str) -> web.Response:
         """Discovery and OpenAPI."""
         if request.method != "GET":
-            raise StatusError(405, "MethodNotAllowed", f"{request.path} is only to be read")
-        path = request.path.rstrip("/")
+            raise _not_allowed(request)
         document: Object | None = None
         parts = path.strip("/").split("/")
         if path in ("/api", "/apis"):
@@ -245,7 +244,7 @@ class Server:
     ) -> web.StreamResponse:
         query = request.query
         wanted = _selector(request, kind)
-        found = self._store.list(kind.key, namespace)
+        found = self._store.all_of(kind.key, namespace)
         if wanted is not None:
             found = [stored for stored in found if wanted(stored.obj)]
         limit = _number(query.get("limit"), "limit") or 0
@@ -393,6 +392,20 @@ async def _pump(
         await response.write(watch.take())
 
 
+def _token(request: web.BaseRequest) -> tuple[str, str]:
+    """The path without a token in it, and the token: from `/token/TOKEN/...` or the header.
+
+    client-go keeps a kubeconfig's token to itself unless the server speaks TLS, so kubectl's
+    kubeconfig has to have it in the server's URL.
+    """
+    path = request.path
+    if path.startswith(_TOKEN_PREFIX):
+        token, _, rest = path.removeprefix(_TOKEN_PREFIX).partition("/")
+        return "/" + rest, token
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    return path, token.strip() if scheme.lower() == "bearer" else ""
+
+
 async def _body(request: web.BaseRequest) -> Any:
     raw = await request.read()
     kind = request.content_type if "Content-Type" in request.headers else ""
@@ -433,7 +446,7 @@ def _not_allowed(request: web.BaseRequest) -> StatusError:
     return StatusError(
         405,
         "MethodNotAllowed",
-        f"the server does not allow {request.method} on {request.path}",
+        f"the server does not allow {request.method} on {_token(request)[0]}",
     )
 
 

@@ -92,7 +92,7 @@ class Store:
             return None
         return collection.by_namespace.get(namespace, {}).get(name)
 
-    def list(self, resource: ResourceKey, namespace: str | None = None) -> list[Stored]:
+    def all_of(self, resource: ResourceKey, namespace: str | None = None) -> list[Stored]:
         """Ordered by namespace and name; None means every namespace."""
         collection = self._collections.get(resource)
         if collection is None:

@@ -225,7 +225,7 @@ def _metadata_causes(kind: Kind, meta: Object) -> Iterator[Cause]:
                 "metadata.labels",
                 value,
                 "a valid label must be an empty string or consist of at most 63 alphanumeric "
-                "characters, '-', '_' or '.', and must start and end with an alphanumeric character",
+                "characters, '-', '_' or '.', and start and end with an alphanumeric character",
             )
     annotations = meta.get("annotations") or {}
     size = sum(len(key) + len(value) for key, value in annotations.items())
@@ -239,9 +239,9 @@ def _metadata_causes(kind: Kind, meta: Object) -> Iterator[Cause]:
 
 def _admit_priority(obj: Object, store: Store) -> None:
     spec = obj["spec"]
-    name = spec.get("priorityClassName")
+    name, policy = spec.get("priorityClassName"), None
     if name in _SYSTEM_PRIORITIES:
-        value, policy = _SYSTEM_PRIORITIES[name], "PreemptLowerPriority"
+        value = _SYSTEM_PRIORITIES[name]
     elif name:
         found = store.get(PRIORITY_CLASS.key, "", name)
         if found is None:
@@ -253,7 +253,8 @@ def _admit_priority(obj: Object, store: Store) -> None:
         value, policy = found.obj.get("value", 0), found.obj.get("preemptionPolicy")
     else:
         default = next(
-            (one.obj for one in store.list(PRIORITY_CLASS.key) if one.obj.get("globalDefault")), {}
+            (one.obj for one in store.all_of(PRIORITY_CLASS.key) if one.obj.get("globalDefault")),
+            {},
         )
         value, policy = default.get("value", 0), default.get("preemptionPolicy")
         if default:
@@ -289,7 +290,7 @@ def _service_defaults(obj: Object, store: Store) -> None:
 
 
 def _free_address(store: Store) -> str:
-    taken = {(one.obj.get("spec") or {}).get("clusterIP") for one in store.list(SERVICE.key)}
+    taken = {(one.obj.get("spec") or {}).get("clusterIP") for one in store.all_of(SERVICE.key)}
     base = int(IPv4Address("10.96.0.10"))
     return next(text for n in range(2**20) if (text := str(IPv4Address(base + n))) not in taken)
 

@@ -251,25 +251,14 @@ def _node(obj: Object, now: datetime) -> list[Any]:
     prefix = "node-role.kubernetes.io/"
     roles = [label[len(prefix) :] for label in meta.get("labels") or () if label.startswith(prefix)]
     info = status.get("nodeInfo") or {}
-    address = (
-        next(
-            (
-                one.get("address")
-                for one in status.get("addresses") or ()
-                if one["type"] == "InternalIP"
-            ),
-            "<none>",
-        )
-        if all("type" in one for one in status.get("addresses") or ())
-        else "<none>"
-    )
+    addresses = {one.get("type"): one.get("address") for one in status.get("addresses") or ()}
     return [
         meta["name"],
         words,
         ",".join(sorted(roles)) or "<none>",
         _age(meta.get("creationTimestamp"), now),
         info.get("kubeletVersion") or "",
-        address,
+        addresses.get("InternalIP") or "<none>",
         info.get("osImage") or "<unknown>",
     ]
 

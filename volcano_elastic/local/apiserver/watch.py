@@ -54,7 +54,7 @@ class Watch:
         self._selector = selector
         self._render = render
         if initial_events or resource_version in ("", "0"):
-            for stored in store.list(kind.key, namespace):
+            for stored in store.all_of(kind.key, namespace):
                 if selector is None or selector(stored.obj):
                     self._send("ADDED", stored)
             if initial_events:

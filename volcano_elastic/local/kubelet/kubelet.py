@@ -107,7 +107,9 @@ class ProcessPods:
     def _service_address(self, namespace: str, name: str) -> str | None:
         service = self._services.get(f"{namespace}/{name}")
         if service is None:
-            return None
+            # Its service may still be on its way.
+            known = self._pods.get(f"{namespace}/{name}") is not None
+            return self._addresses.of(namespace, name) if known else None
         selector = service["spec"].get("selector") or {}
         chosen = sorted(
             pod["metadata"]["name"]

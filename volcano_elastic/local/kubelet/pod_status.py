@@ -49,9 +49,7 @@ class ContainerRecord:
     container_id: str = ""
 
 
-def terminated_reason(exit_code: int, *, out_of_memory: bool = False) -> str:
-    if out_of_memory:
-        return "OOMKilled"
+def terminated_reason(exit_code: int) -> str:
     return "Completed" if exit_code == 0 else "Error"
 
 

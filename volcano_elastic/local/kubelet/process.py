@@ -87,7 +87,8 @@ class ProcessRuntime:
         Raises:
             StartError: no such command or directory, or not executable.
         """
-        mark = f"{self._id}/{owner}"
+        # Marks are found by their beginning, so one must not be the beginning of another.
+        mark = f"{self._id}/{owner}/"
         full = {name: os.environ[name] for name in _KEPT if name in os.environ} | variables
         # The interpreter's own folder first, so that `torchrun` and a shell's `python` are ours.
         own = str(Path(sys.executable).parent)

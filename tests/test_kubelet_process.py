@@ -1,0 +1,360 @@
+"""What a pod on a virtual node may rely on, with real processes over a real API server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from volcano_elastic.kube.client import Client, NotFound
+from volcano_elastic.kube.resource import CONFIGMAPS, EVENTS, NODES, PODS, SECRETS, SERVICES
+from volcano_elastic.local.cluster import LocalCluster
+
+# One cluster for all of them; each removes what it made.
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+class World:
+    """A cluster of an API server and a kubelet, whose pods are bound as they are created."""
+
+    def __init__(self, cluster: LocalCluster, client: Client) -> None:
+        self.cluster, self.client = cluster, client
+
+    async def create(self, name: str, *command: str, **spec: Any) -> dict[str, Any]:
+        container = {"name": "main", "image": "any", "command": list(command)}
+        for key in ("env", "envFrom", "args", "volumeMounts", "workingDir"):
+            if key in spec:
+                container[key] = spec.pop(key)
+        metadata = {"name": name, "namespace": "default", "labels": {"app": name}}
+        metadata |= spec.pop("metadata", {})
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": metadata,
+            "spec": {
+                "nodeName": "node-1",
+                "restartPolicy": "Never",
+                "containers": [container],
+                **spec,
+            },
+        }
+        created: dict[str, Any] = await self.client.create(PODS, pod)
+        return created
+
+    async def until(
+        self, name: str, holds: Callable[[dict[str, Any]], object], seconds: float = 15
+    ) -> dict[str, Any]:
+        deadline = time.monotonic() + seconds
+        while True:
+            pod = await self.client.get(PODS, name, "default")
+            if holds(pod):
+                return pod
+            if time.monotonic() > deadline:
+                log = (self.cluster.logs / "kubelet.log").read_text()
+                pytest.fail(f"not within {seconds} s: {pod.get('status')}\n{log[-3000:]}")
+            await asyncio.sleep(0.02)
+
+    async def phase(self, name: str, phase: str) -> dict[str, Any]:
+        return await self.until(name, lambda pod: pod.get("status", {}).get("phase") == phase)
+
+    async def gone(self, name: str, seconds: float = 15) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            try:
+                await self.client.get(PODS, name, "default")
+            except NotFound:
+                return
+            await asyncio.sleep(0.02)
+        pytest.fail(f"{name} is still there after {seconds} s")
+
+    def log(self, pod: dict[str, Any], container: str = "main") -> str:
+        folder = pod["metadata"]["annotations"]["local.volcano-elastic.io/log-dir"]
+        return (Path(folder) / f"{container}.log").read_text()
+
+    async def logged(self, name: str, text: str) -> dict[str, Any]:
+        return await self.until(
+            name,
+            lambda pod: (
+                pod.get("status", {}).get("containerStatuses", [{}])[0].get("containerID")
+                and text in self.log(pod)
+            ),
+        )
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def cluster() -> AsyncIterator[LocalCluster]:
+    async with LocalCluster(
+        nodes=2, gpus_per_node=3, kubelet="process", operator=False, scheduler=False
+    ) as cluster:
+        yield cluster
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def world(cluster: LocalCluster) -> AsyncIterator[World]:
+    async with asyncio.timeout(60), cluster.client() as client:
+        yield World(cluster, client)
+        for resource in (PODS, SERVICES, CONFIGMAPS, SECRETS):
+            for item in (await client.list(resource, "default"))["items"]:
+                with contextlib.suppress(NotFound):
+                    name = item["metadata"]["name"]
+                    await client.delete(resource, name, "default", grace_period_seconds=0)
+
+
+def _state(pod: dict[str, Any], kind: str = "terminated") -> dict[str, Any]:
+    state: dict[str, Any] = pod["status"]["containerStatuses"][0]["state"]
+    return state.get(kind, {})
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+async def _dead(pids: list[int], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while any(map(_alive, pids)):
+        assert time.monotonic() < deadline, f"{[p for p in pids if _alive(p)]} still run"
+        await asyncio.sleep(0.02)
+
+
+# Both a child in the same group and one in a session of its own, as torchrun makes its workers.
+_FAMILY = """
+import subprocess, sys, time
+ours = subprocess.Popen(["sleep", "60"])
+own = subprocess.Popen(["sleep", "60"], start_new_session=True)
+print("pids", ours.pid, own.pid, flush=True)
+time.sleep(float(sys.argv[1]))
+"""
+
+
+def _family_of(log: str) -> list[int]:
+    line = next(line for line in log.splitlines() if line.startswith("pids"))
+    return [int(word) for word in line.split()[1:]]
+
+
+async def test_nodes_are_registered_with_their_gpus(world: World) -> None:
+    nodes = (await world.client.list(NODES))["items"]
+    assert [node["metadata"]["name"] for node in nodes] == ["node-1", "node-2"]
+    for node in nodes:
+        assert node["status"]["allocatable"]["nvidia.com/gpu"] == "3"
+        assert node["metadata"]["labels"]["kubernetes.io/hostname"] == node["metadata"]["name"]
+
+
+async def test_a_pod_runs_logs_and_succeeds(world: World) -> None:
+    code = "import sys, os; print('out', sys.executable); print('err', file=sys.stderr)"
+    await world.create("p", "python", "-c", code)
+    pod = await world.phase("p", "Succeeded")
+    assert f"out {sys.executable}\n" in world.log(pod) and "err\n" in world.log(pod)
+    assert _state(pod)["exitCode"] == 0 and _state(pod)["reason"] == "Completed"
+    assert _state(pod)["startedAt"] <= _state(pod)["finishedAt"]
+    assert pod["status"]["podIP"].startswith("127.") and pod["status"]["hostIP"] == "127.0.0.1"
+    served = b"".join([chunk async for chunk in world.client.logs("p", "default")])
+    assert served.decode() == world.log(pod)
+
+
+async def test_exit_codes_signals_and_missing_commands_are_told(world: World) -> None:
+    await world.create("code", "sh", "-c", "exit 3")
+    await world.create("signal", "sh", "-c", "kill -9 $$$$")
+    await world.create("missing", "no-such-program", "--flag")
+    await world.create("no-command")
+    await world.create("no-directory", "true", workingDir="/no/such/folder")
+    assert _state(await world.phase("code", "Failed"))["exitCode"] == 3
+    assert _state(await world.phase("signal", "Failed"))["exitCode"] == 137
+    for name, what in (
+        ("missing", "'no-such-program'"),
+        ("no-command", "expected a command"),
+        ("no-directory", "'/no/such/folder'"),
+    ):
+        pod = await world.phase(name, "Failed")
+        assert _state(pod)["exitCode"] == 127 and _state(pod)["reason"] == "StartError"
+        assert what in _state(pod)["message"]
+        assert what in world.log(pod)
+
+
+async def test_environment_arguments_and_service_names(world: World) -> None:
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "job-worker-0", "namespace": "default"},
+        "spec": {"clusterIP": "None", "selector": {"app": "job-worker-0"}, "ports": [{"port": 1}]},
+    }
+    await world.client.create(SERVICES, service)
+    config = {"apiVersion": "v1", "metadata": {"name": "conf", "namespace": "default"}}
+    await world.client.create(CONFIGMAPS, config | {"kind": "ConfigMap", "data": {"A": "a"}})
+    await world.client.create(SECRETS, config | {"kind": "Secret", "data": {"B": "Yg=="}})
+    script = 'echo "$PEER|$OWN_NAME|$OWN_IP|$A|$B|$HOSTNAME"; echo "$0 $1"'
+    env = [
+        {"name": "PEER", "value": "job-worker-0:23456"},
+        {"name": "OWN_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        {"name": "OWN_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+    ]
+    sources = [{"configMapRef": {"name": "conf"}}, {"secretRef": {"name": "conf"}}]
+    # The peer's address is known before the peer is.
+    await world.create("p", "sh", "-c", script, args=["zero", "$(PEER)"], env=env, envFrom=sources)
+    pod = await world.phase("p", "Succeeded")
+    await world.create("job-worker-0", "sleep", "60")
+    peer = (await world.phase("job-worker-0", "Running"))["status"]["podIP"]
+    own = pod["status"]["podIP"]
+    assert peer != own
+    assert world.log(pod) == f"{peer}:23456|p|{own}|a|b|p\nzero {peer}:23456\n"
+
+
+async def test_init_containers_run_in_order_before_the_others(world: World) -> None:
+    def init(name: str, script: str) -> dict[str, Any]:
+        return {"name": name, "image": "any", "command": ["sh", "-c", script]}
+
+    await world.create(
+        "p",
+        "sh",
+        "-c",
+        "date +%s%N",
+        initContainers=[init("one", "sleep 0.3; date +%s%N"), init("two", "date +%s%N")],
+    )
+    pod = await world.phase("p", "Succeeded")
+    moments = [int(world.log(pod, name)) for name in ("one", "two", "main")]
+    assert moments == sorted(moments)
+    await world.create("q", "true", initContainers=[init("bad", "exit 4")])
+    pod = await world.phase("q", "Failed")
+    assert pod["status"]["initContainerStatuses"][0]["state"]["terminated"]["exitCode"] == 4
+    assert "waiting" in pod["status"]["containerStatuses"][0]["state"]
+
+
+async def test_restart_policy_on_failure_tries_until_success(world: World, tmp_path: Path) -> None:
+    script = f"echo again; test -e {tmp_path}/seen && exit 0; touch {tmp_path}/seen; exit 5"
+    await world.create("p", "sh", "-c", script, restartPolicy="OnFailure")
+    pod = await world.until("p", lambda pod: "CrashLoopBackOff" in str(pod.get("status")))
+    assert pod["status"]["phase"] == "Running"
+    pod = await world.phase("p", "Succeeded")
+    status = pod["status"]["containerStatuses"][0]
+    assert status["restartCount"] == 1
+    assert status["lastState"]["terminated"]["exitCode"] == 5
+    assert world.log(pod) == "again\nagain\n"
+
+
+async def test_a_volume_that_cant_be_honoured_is_refused_in_words(world: World) -> None:
+    await world.create(
+        "p",
+        "true",
+        volumes=[{"name": "v", "emptyDir": {}}],
+        volumeMounts=[{"name": "v", "mountPath": "/data"}],
+    )
+    pod = await world.until("p", lambda pod: "CreateContainerConfigError" in str(pod))
+    assert "plain processes" in _state(pod, "waiting")["message"]
+    await asyncio.sleep(0.2)
+    events = (await world.client.list(EVENTS, "default"))["items"]
+    assert any(e["type"] == "Warning" and "plain processes" in e["message"] for e in events)
+
+
+async def test_deletion_is_sigterm_to_the_main_process_only(world: World) -> None:
+    script = (
+        "import signal, subprocess, sys, time\n"
+        "def leave(*_):\n"
+        "    print('child', child.poll(), flush=True); sys.exit(7)\n"
+        "child = subprocess.Popen(['sleep', '60'])\n"
+        "signal.signal(signal.SIGTERM, leave)\n"
+        "print('up', child.pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    await world.create("p", "python", "-c", script)
+    pod = await world.logged("p", "up")
+    child = int(world.log(pod).split()[1])
+    await world.client.delete(PODS, "p", "default", grace_period_seconds=20)
+    await world.gone("p")
+    assert "child None" in world.log(pod), "the child was alive when the main process was told"
+    await _dead([child])
+
+
+async def test_deletion_kills_after_the_grace_period(world: World) -> None:
+    await world.create("p", "sh", "-c", "trap '' TERM; echo up; while true; do sleep 0.1; done")
+    await world.logged("p", "up")
+    begin = time.monotonic()
+    await world.client.delete(PODS, "p", "default", grace_period_seconds=1)
+    await world.gone("p")
+    assert 0.9 < time.monotonic() - begin < 8
+
+
+async def test_a_pod_removed_by_force_leaves_no_process(world: World) -> None:
+    await world.create("p", "python", "-c", _FAMILY, args=["60"])
+    pod = await world.logged("p", "pids")
+    await world.client.delete(PODS, "p", "default", grace_period_seconds=0)
+    await _dead(_family_of(world.log(pod)))
+
+
+async def test_what_a_main_process_leaves_behind_is_killed(world: World) -> None:
+    await world.create("p", "python", "-c", _FAMILY, args=["0"])
+    pod = await world.phase("p", "Succeeded")
+    await _dead(_family_of(world.log(pod)))
+
+
+async def test_a_container_that_ends_leaves_its_neighbours_alone(world: World) -> None:
+    # The one's name begins with the other's.
+    neighbour = {"name": "main-2", "image": "any", "command": ["sh", "-c", "sleep 1; exit 6"]}
+    quick = {"name": "main", "image": "any", "command": ["true"]}
+    await world.create("p", containers=[quick, neighbour])
+    pod = await world.phase("p", "Failed")
+    codes = [s["state"]["terminated"]["exitCode"] for s in pod["status"]["containerStatuses"]]
+    assert codes == [0, 6]
+
+
+async def test_a_recreated_pod_has_its_address_again(world: World) -> None:
+    await world.create("p", "sleep", "60")
+    first = await world.phase("p", "Running")
+    await world.client.delete(PODS, "p", "default", grace_period_seconds=5)
+    await world.gone("p")
+    await world.create("p", "sleep", "60")
+    second = await world.phase("p", "Running")
+    assert first["status"]["podIP"] == second["status"]["podIP"]
+    assert first["metadata"]["uid"] != second["metadata"]["uid"]
+
+
+async def test_a_killed_kubelet_takes_its_processes_along_and_its_successor_goes_on(
+    world: World,
+) -> None:
+    await world.create("always", "python", "-c", _FAMILY, args=["60"], restartPolicy="Always")
+    await world.create("never", "python", "-c", _FAMILY, args=["60"])
+    before = await world.logged("always", "pids")
+    never = await world.logged("never", "pids")
+    pids = _family_of(world.log(before)) + _family_of(world.log(never))
+    os.kill(world.cluster.processes["kubelet"], signal.SIGKILL)
+    await _dead(pids)
+    pod = await world.until(
+        "always",
+        lambda pod: pod["status"]["containerStatuses"][0]["restartCount"] == 1,
+    )
+    assert pod["status"]["podIP"] == before["status"]["podIP"]
+    assert _state(await world.phase("never", "Failed"))["exitCode"] == 137
+
+
+async def test_fake_pods_run_end_and_go_without_a_process() -> None:
+    cluster = LocalCluster(
+        nodes=3, gpus_per_node=8, kubelet="fake", operator=False, scheduler=False
+    )
+    async with asyncio.timeout(60), cluster, cluster.client() as client:
+        world = World(cluster, client)
+        local = "local.volcano-elastic.io"
+        notes = {f"{local}/exit-code": "3", f"{local}/run-seconds": "0.5"}
+        await world.create("ends", "any", metadata={"annotations": notes})
+        await world.create("stays", "any")
+        assert (await world.phase("stays", "Running"))["status"]["podIP"]
+        assert _state(await world.phase("ends", "Failed"))["exitCode"] == 3
+        await client.delete(PODS, "stays", "default")
+        await world.gone("stays")
+        begin = time.monotonic()
+        await asyncio.gather(*(world.create(f"p-{index}", "any") for index in range(200)))
+        while True:
+            pods = (await client.list(PODS, "default"))["items"]
+            if sum(pod.get("status", {}).get("phase") == "Running" for pod in pods) == 200:
+                break
+            await asyncio.sleep(0.05)
+        assert time.monotonic() - begin < 10
