@@ -14,8 +14,8 @@ from volcano_elastic.kube.resource import EVENTS, PODS, PYTORCHJOBS
 pytestmark = pytest.mark.e2e
 
 
-def _job(name: str, minimum: int, maximum: int, epochs: int = 6) -> DemoJob:
-    return DemoJob(name, min=minimum, max=maximum, epochs=epochs, step_seconds=0.05)
+def _job(name: str, minimum: int, maximum: int, epochs: int = 4) -> DemoJob:
+    return DemoJob(name, min=minimum, max=maximum, epochs=epochs, step_seconds=0.04)
 
 
 async def _every_sample_once(stage: Stage, job: DemoJob) -> None:
@@ -28,7 +28,7 @@ async def _every_sample_once(stage: Stage, job: DemoJob) -> None:
 
 
 async def test_a_job_grows_into_idle_gpus_and_shrinks_for_a_newcomer(stage: Stage) -> None:
-    old, new = _job("old", 1, 4, epochs=14), _job("new", 2, 2, epochs=4)
+    old, new = _job("old", 1, 4, epochs=12), _job("new", 2, 2, epochs=3)
     await stage.submit(old)
     await stage.until(lambda: stage.world(old) == 4, "old grows to 4")
     await stage.submit(new)

@@ -110,8 +110,8 @@ async def world(cluster: LocalCluster) -> AsyncIterator[World]:
 
 
 def _state(pod: dict[str, Any], kind: str = "terminated") -> dict[str, Any]:
-    state: dict[str, Any] = pod["status"]["containerStatuses"][0]["state"]
-    return state.get(kind, {})
+    state: dict[str, Any] = pod["status"]["containerStatuses"][0]["state"].get(kind, {})
+    return state
 
 
 def _alive(pid: int) -> bool:

@@ -99,6 +99,12 @@ def snapshots(draw: Callable[..., object], mixed: bool = True) -> Snapshot:
     return world(nodes, jobs, found, queues=tuple(queues))
 
 
+def beyond_desired(alive: list[Pod], owner: Job) -> list[Pod]:
+    """Pods of a shrink under way; worker 0 counts even while it is missing."""
+    missing = bool(alive) and all(p.index != 0 for p in alive)
+    return leave_order(alive)[: max(0, len(alive) + missing - owner.desired)]
+
+
 def size_after(made: Plan, owner: Job) -> int:
     return next((d.new for d in made.decisions if d.job == owner.key), owner.desired)
 
@@ -165,7 +171,7 @@ def free_once_left(snapshot: Snapshot, made: Plan) -> dict[str, int]:
     extra: set[str] = set()
     for owner in snapshot.jobs:
         alive = [p for p in snapshot.pods if p.job == owner.key and not p.terminating]
-        extra |= {p.key for p in leave_order(alive)[: max(0, len(alive) - owner.desired)]}
+        extra |= {p.key for p in beyond_desired(alive, owner)}
     free = {n.name: n.allocatable[GPU] // 1000 for n in snapshot.nodes if n.ready}
     for p in snapshot.pods:
         if p.node in free and not p.terminating and p.key not in removed | extra:
@@ -185,7 +191,7 @@ def test_no_minimum_that_could_start_waits_for_surplus(snapshot: Snapshot) -> No
     short: dict[str, int] = {}
     for owner in snapshot.jobs:
         alive = [p for p in snapshot.pods if p.job == owner.key and not p.terminating]
-        leaving = leave_order(alive)[: max(0, len(alive) - owner.desired)]
+        leaving = beyond_desired(alive, owner)
         bound = [p for p in alive if p.node is not None and p not in leaving]
         headless = bool(bound) and all(p.index != 0 for p in bound)
         short[owner.key] = max(owner.min - len(bound), int(headless))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import io
 import logging
 import time
@@ -13,6 +14,7 @@ from types import TracebackType
 from typing import Any, Protocol, cast
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from trainer.agent.link import Order, WorkerLink
@@ -79,7 +81,8 @@ class Checkpointer:
         link: WorkerLink | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if every is not None and every <= (0 if isinstance(every, int) else timedelta(0)):
+        least = every if every is None or isinstance(every, int) else every.total_seconds()
+        if least is not None and least <= 0:
             raise ValueError(f"every is {every}: expected a positive number of steps, or a time")
         self.storage = Storage(folder, keep=keep)
         self.model = model
@@ -137,6 +140,9 @@ class Checkpointer:
         self._commit_on_all_ranks()
         self.data.close()
         self.link.finished()
+        # torch's threads sometimes abort a process that exits with its group alive; a worker that
+        # has finished would then count as failed. Not before exit: the script may go on using it.
+        atexit.register(_destroy_process_group)
 
     def __enter__(self) -> Checkpointer:
         return self
@@ -215,3 +221,12 @@ def _unwrapped(model: torch.nn.Module) -> torch.nn.Module:
     while isinstance(model, DistributedDataParallel | DataParallel):
         model = model.module
     return model
+
+
+def _destroy_process_group() -> None:
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _positive(every: int | timedelta) -> bool:
+    return every > 0 if isinstance(every, int) else every > timedelta(0)

@@ -155,7 +155,9 @@ class Storage:
             _sync_directory(temporary)
             if target.exists():
                 # Torn or damaged, or made by a run that was rolled back: this one replaces it.
-                target.rename(self.folder / f"{_TEMPORARY}replaced-{step}-{os.getpid()}")
+                aside = self.folder / f"{_TEMPORARY}replaced-{step}-{os.getpid()}"
+                shutil.rmtree(aside, ignore_errors=True)
+                target.rename(aside)
             temporary.rename(target)
             _sync_directory(self.folder)
             commit = Commit(step, run, dict(cursor), records)

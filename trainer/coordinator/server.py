@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -69,7 +70,8 @@ class CoordinatorServer(CoordinatorServicer):
             )
 
     def status(self) -> dict[str, Any]:
-        return status(self.state, self.job, time.monotonic(), time.time())
+        answer = status(self.state, self.job, time.monotonic(), time.time())
+        return {**answer, "pid": os.getpid()}
 
     async def Attend(  # noqa: N802  # the service's name
         self, requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]

@@ -146,10 +146,13 @@ class Draft:
             if state.enough_since is not None:
                 self.state = replace(state, enough_since=None)
             return
-        elif size < state.settings.size(state.settings.max_nodes):
+        else:
             since = now if state.enough_since is None else state.enough_since
             self.state = state = replace(state, enough_since=since)
-            if now < max(since, state.started) + state.settings.grace:
+            everybody = size == state.settings.size(state.settings.max_nodes)
+            # Just restarted, we may not have heard of the running round yet.
+            wait = state.started if everybody else max(since, state.started)
+            if now < wait + state.settings.grace:
                 return
         self._form(waiting[:size])
 

@@ -130,8 +130,7 @@ class _Planning:
         for (queue, vector), times in in_queue.items():
             self.queues.use(queue, vector, times)
         for standing in self.standings.values():
-            alive = len(standing.bound) + len(standing.unbound)
-            extra = alive + standing.job.succeeded - standing.job.desired
+            extra = standing.existing - standing.job.desired
             if extra > 0:
                 standing.excess = standing.drop(extra)
                 standing.removed.clear()
@@ -169,7 +168,7 @@ class _Planning:
         if late:
             # Those that don't exist would fare no better.
             size = standing.floor(standing.size - len(late) - standing.absent)
-            self._lower(standing, size, Reason.SURPLUS_UNPLACED)
+            self._leave(standing, standing.lower(size, Reason.SURPLUS_UNPLACED, first=late))
 
     # Claim
 
@@ -214,7 +213,7 @@ class _Planning:
         for shape, _ in sorted(loose, key=lambda found: (found[0].vector, found[1]), reverse=True):
             self.nodes.place(shape, 1, Room.COMING)
         ordered = sorted(
-            (s for s in self.standings.values() if not s.blocked and s.waiting > s.promised),
+            (s for s in self.standings.values() if s.waiting > s.promised),
             key=lambda s: (
                 [-amount for amount in s.shape.vector],
                 s.job.created.timestamp(),
@@ -226,6 +225,12 @@ class _Planning:
 
     def _reserve_surplus(self, standing: Standing) -> None:
         job = standing.job
+        if standing.blocked:
+            # Surplus of a job that cannot start: what exists goes when its 30 s are over.
+            size = max(job.min, standing.floor(standing.size - standing.absent))
+            if size < standing.size:
+                self._lower(standing, size, Reason.SURPLUS_UNPLACED)
+            return
         count = standing.waiting - standing.promised
         absent = min(standing.absent, count)
         room = self.queues.fits_often(job.queue, standing.shape.vector)
@@ -310,8 +315,11 @@ class _Planning:
                 return f"{name} has {plural(old, 'worker')} and needs {job.min} at least"
             case _:
                 gpus = amount([(job.pod_requests, new - old)])
+                idle = "is idle and nobody waits for it"
+                if not gpus.startswith("1 "):
+                    idle = "are idle and nobody waits for them"
                 return (
-                    f"{gpus} idle and nobody waits for them; "
+                    f"{gpus} {idle}; "
                     f"{name} grows from {old} to {new} of at most {plural(job.max, 'worker')}"
                 )
 

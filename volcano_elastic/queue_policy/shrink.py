@@ -367,8 +367,7 @@ class Surplus:
         """Pods chosen so far may be part of a unit; the rest of it leaves too."""
         credit, standing.credit = standing.credit, 0
         # Workers that don't exist complete a unit for nothing.
-        existing = len(standing.bound) + len(standing.unbound) + standing.job.succeeded
-        extra = min(credit, existing - standing.size)
+        extra = min(credit, standing.existing - standing.size)
         for pod in standing.drop(extra) if extra > 0 else []:
             n = self.nodes.index(pod.node)
             if pod.node is not None:

@@ -47,6 +47,15 @@ class Standing:
         return max(0, self.size - self.job.succeeded - len(self.bound) - len(self.unbound))
 
     @property
+    def existing(self) -> int:
+        """Workers that count in the size: those alive or finished, and worker 0 even while it is
+        missing, since it comes back."""
+        alive = len(self.bound) + len(self.unbound)
+        heads = (pod.index == 0 for pods in (self.bound, self.unbound) for pod in pods.values())
+        missing = alive > 0 and not self.job.succeeded and not any(heads)
+        return alive + self.job.succeeded + missing
+
+    @property
     def waiting(self) -> int:
         """Workers of the present size that have no node: unbound or absent."""
         return max(0, self.size - self.job.succeeded - len(self.bound))
@@ -90,24 +99,26 @@ class Standing:
     def _alive(self, pod: Pod) -> dict[str, Pod]:
         return self.unbound if pod.node is None else self.bound
 
-    def drop(self, count: int) -> list[Pod]:
-        """Choose `count` pods to leave, those that cost least first; fewer if fewer exist.
+    def drop(self, count: int, first: Iterable[Pod] = ()) -> list[Pod]:
+        """Choose `count` pods to leave, `first` and then who costs least; fewer if fewer exist.
 
         Absent pods have been counted already: `size` is what it will be. The caller moves the
         room of those that have a node.
         """
-        chosen = leave_order([*self.bound.values(), *self.unbound.values()])[:count]
+        keys = {pod.key for pod in first}
+        chosen = leave_order([*self.bound.values(), *self.unbound.values()])
+        chosen = sorted(chosen, key=lambda pod: pod.key not in keys)[:count]
         for pod in chosen:
             self._alive(pod).pop(pod.key)
             self.removed.append(pod)
         return chosen
 
-    def lower(self, size: int, reason: Reason) -> list[Pod]:
+    def lower(self, size: int, reason: Reason, first: Iterable[Pod] = ()) -> list[Pod]:
         """Set a smaller size; the pods beyond it, already moved to `removed`."""
         self.size = size
         self.reason = self.reason or reason
-        extra = len(self.bound) + len(self.unbound) + self.job.succeeded - size
-        return self.drop(extra) if extra > 0 else []
+        extra = self.existing - size
+        return self.drop(extra, first) if extra > 0 else []
 
     def floor(self, size: int) -> int:
         """The largest size allowed that is at most `size`: whole units, never below min."""

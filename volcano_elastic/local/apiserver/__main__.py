@@ -22,7 +22,7 @@ from volcano_elastic.local.apiserver.builtin import CRD, NAMESPACE
 from volcano_elastic.local.apiserver.collector import Collector
 from volcano_elastic.local.apiserver.journal import JournalError, SqliteJournal
 from volcano_elastic.local.apiserver.registry import Registry
-from volcano_elastic.local.apiserver.rest import Rest, WriteOptions
+from volcano_elastic.local.apiserver.rest import KEPT_NAMESPACES, Rest, WriteOptions
 from volcano_elastic.local.apiserver.server import BODY_LIMIT, Server
 from volcano_elastic.local.apiserver.store import Store
 
@@ -72,7 +72,7 @@ async def serve(port: int, token: str, data_dir: Path | None) -> int:
     rest = Rest(store, _now, random.SystemRandom())
     Collector(store, registry, rest, loop.call_soon)
     server = Server(store, registry, rest, token=token, clock=_now)
-    for name in ("default", "kube-system"):
+    for name in KEPT_NAMESPACES:
         if store.get(NAMESPACE.key, "", name) is None:
             rest.create(NAMESPACE, "", {"metadata": {"name": name}}, WriteOptions())
     # Requests make no cycles, so what is alive now need not be looked through again and again.

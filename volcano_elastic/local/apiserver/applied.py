@@ -6,6 +6,7 @@ updates own is not, so an apply conflicts with other appliers alone.
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any
 
@@ -24,11 +25,22 @@ def apply(old: Object, configuration: Object, kind: Kind, manager: str) -> Objec
     before, now = _owned(old["metadata"], manager), _fields(configuration, kind)
     shared = set[Path]().union(*(paths for name, paths in _owners(old).items() if name != manager))
     result = _merge(old, configuration, kind.schema, "", kind)
-    for path in sorted(before - now - shared, key=len, reverse=True):
+    result = copy.deepcopy(result)
+    dropped = {_whole_element(path, now | shared) for path in before - now - shared}
+    for path in sorted(dropped, key=len, reverse=True):
         if not any(other[: len(path)] == path for other in now | shared):
             _remove(result, path)
     merged: Object = result
     return merged
+
+
+def _whole_element(path: Path, kept: set[Path]) -> Path:
+    """The outermost list element on the way to `path` of which nobody keeps any field."""
+    for end, part in enumerate(path, start=1):
+        element = path[:end]
+        if part.startswith("k:") and not any(other[:end] == element for other in kept):
+            return element
+    return path
 
 
 def record(

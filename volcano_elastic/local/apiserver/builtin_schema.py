@@ -16,7 +16,8 @@ def _object(**properties: Object) -> Object:
 
 
 def _list(items: Object, *required: str) -> Object:
-    return {"type": "array", "items": {**items, "required": list(required)}, "nullable": True}
+    element = {**items, "nullable": False, "required": list(required)}
+    return {"type": "array", "items": element, "nullable": True}
 
 
 def _map(values: Object) -> Object:

@@ -49,6 +49,12 @@ def _container_defaults(container: Object) -> None:
     resources = container.get("resources")
     if resources is None:
         resources = container["resources"] = {}
+    for field in ("limits", "requests"):
+        if resources.get(field):
+            resources[field] = {
+                name: amount if isinstance(amount, str) else str(amount)
+                for name, amount in resources[field].items()
+            }
     if limits := resources.get("limits"):
         resources["requests"] = {**limits, **(resources.get("requests") or {})}
     for port in container.get("ports") or ():

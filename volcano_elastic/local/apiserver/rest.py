@@ -21,6 +21,7 @@ from volcano_elastic.local.apiserver.status import (
     already_exists,
     bad_request,
     conflict,
+    forbidden,
     invalid,
     invalid_value,
     modified,
@@ -32,6 +33,8 @@ from volcano_elastic.local.apiserver.store import Store, Stored
 
 FOREGROUND = "foregroundDeletion"
 ORPHAN = "orphan"
+# There from the start, and for good.
+KEPT_NAMESPACES = ("default", "kube-system")
 # What a client may not set on an object that exists.
 _KEPT = (
     "name",
@@ -195,6 +198,8 @@ class Rest:
                 f"{options.resource_version}, ResourceVersion in object meta: "
                 f"{meta['resourceVersion']}",
             )
+        if kind.key == NAMESPACE.key and target.name in KEPT_NAMESPACES:
+            raise forbidden(kind, target.name, "this namespace may not be deleted")
         new = stored.copy()
         grace = pod.grace_seconds(new, options.grace_seconds) if kind.key == POD.key else 0
         self._mark(kind, new, grace, options.propagation)
@@ -224,6 +229,8 @@ class Rest:
         new = stored.copy()
         meta = new["metadata"]
         meta["finalizers"] = [one for one in meta.get("finalizers") or () if one != finalizer]
+        if not meta["finalizers"]:
+            del meta["finalizers"]
         self._settle(kind, stored, new)
 
     def drop_namespace(self, stored: Stored) -> None:
@@ -237,6 +244,8 @@ class Rest:
         meta["ownerReferences"] = [
             one for one in meta.get("ownerReferences") or () if one["uid"] not in uids
         ]
+        if not meta["ownerReferences"]:
+            del meta["ownerReferences"]
         self._put_if_changed(kind, stored, new)
 
     def _apply(self, target: Target, body: Any, options: WriteOptions) -> Stored:
@@ -283,7 +292,8 @@ class Rest:
             )
         obj = version.stored_as(kind, body)
         meta = obj["metadata"] = dict(obj.get("metadata") or {})
-        for field_name in [field_name for field_name, value in meta.items() if value is None]:
+        # Kubernetes leaves empty fields of the metadata out.
+        for field_name in [one for one, value in meta.items() if value in (None, "", {}, [])]:
             del meta[field_name]
         if not kind.namespaced:
             meta.pop("namespace", None)
@@ -336,6 +346,7 @@ class Rest:
         new = self._merged(target, old, incoming)
         if managed is not None:
             new["metadata"]["managedFields"] = managed
+        strategy.carry_over(kind, new, old.obj)
         strategy.fill_defaults(kind, new, self.store)
         self._shape(kind, new, options)
         strategy.check(kind, new)

@@ -109,6 +109,19 @@ def fill_defaults(kind: Kind, obj: Object, store: Store) -> None:
                 obj["spec"].setdefault("minReplicas", 1)
 
 
+def carry_over(kind: Kind, new: Object, old: Object) -> None:
+    """What the server once chose and an update may leave out, from the old object, in place."""
+    chosen = {
+        POD.key: ("priority", "preemptionPolicy", "priorityClassName"),
+        SERVICE.key: ("clusterIP",),
+    }.get(kind.key, ())
+    spec = new.get("spec")
+    if isinstance(spec, dict):
+        for name in chosen:
+            if spec.get(name) is None and name in old["spec"]:
+                spec[name] = old["spec"][name]
+
+
 def shape_custom(kind: Kind, obj: Object) -> list[str]:
     """Defaults and pruning by the CRD's schema, in place; returns the paths that were unknown."""
     if kind.schema is None:

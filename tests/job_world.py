@@ -1,0 +1,265 @@
+"""A tiny pure world for one job: applies a reconcile's actions, plays scheduler and kubelet."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from volcano_elastic.api import moment
+from volcano_elastic.api.pytorchjob import parse
+from volcano_elastic.podgroup.pod_annotation import is_protected
+from volcano_elastic.pytorchjob import action as a
+from volcano_elastic.pytorchjob import pod as pod_builder
+from volcano_elastic.pytorchjob.observed import Observed, Resize
+from volcano_elastic.pytorchjob.reconcile import reconcile
+
+Object = dict[str, Any]
+
+
+def job_object(
+    *,
+    elastic: Object | None = None,
+    master: bool = False,
+    replicas: int = 2,
+    restartPolicy: str = "OnFailure",  # noqa: N803
+    **spec: Any,
+) -> Object:
+    replica = {
+        "restartPolicy": restartPolicy,
+        "template": {
+            "metadata": {"labels": {"team": "vision"}},
+            "spec": {
+                "futureField": {"kept": True},
+                "containers": [
+                    {
+                        "name": "pytorch",
+                        "image": "train:1",
+                        "env": [{"name": "USER_SET", "value": "1"}],
+                        "resources": {"limits": {"nvidia.com/gpu": 1}},
+                    }
+                ],
+            },
+        },
+    }
+    kinds = {"Worker": replica | {"replicas": replicas}}
+    if master:
+        kinds["Master"] = replica | {"replicas": 1}
+    obj: Object = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {
+            "name": "a",
+            "namespace": "team",
+            "uid": "u1",
+            "resourceVersion": "1",
+            "creationTimestamp": "2026-01-01T12:00:00Z",
+        },
+        "spec": {"pytorchReplicaSpecs": kinds, **spec},
+    }
+    if elastic is not None:
+        obj["spec"]["elasticPolicy"] = elastic
+    return copy.deepcopy(obj)
+
+
+def merged(target: Any, patch: Any) -> Any:
+    """RFC 7386."""
+    if not isinstance(patch, dict):
+        return patch
+    out = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            out.pop(key, None)
+        else:
+            out[key] = merged(out.get(key), value)
+    return out
+
+
+class World:
+    def __init__(self, job: Object, now: datetime) -> None:
+        self.job, self.now = job, now
+        self.pods: dict[str, Object] = {}
+        self.services: dict[str, Object] = {}
+        self.podgroup: Object | None = None
+        self.resize: Resize | None = None
+        self.admitted = True
+        self._uids = 0
+
+    # The operator
+
+    def reconcile(self) -> list[a.Action]:
+        observed = Observed(
+            pods=tuple(copy.deepcopy(list(self.pods.values()))),
+            services=tuple(self.services.values()),
+            podgroup=self.podgroup,
+            resize=self.resize,
+            admitted=self.admitted,
+        )
+        return reconcile(parse(copy.deepcopy(self.job)), observed, self.now)
+
+    def step(self) -> list[a.Action]:
+        actions = self.reconcile()
+        self.apply(actions)
+        return actions
+
+    def settle(self) -> list[a.Action]:
+        """Until there is nothing more to do but wait; all that was done."""
+        done: list[a.Action] = []
+        for _ in range(20):
+            actions = [x for x in self.step() if not isinstance(x, a.Requeue)]
+            if not actions:
+                return done
+            done += actions
+        raise AssertionError(f"it does not come to rest: {self.reconcile()}")
+
+    def apply(self, actions: Sequence[a.Action], until: a.Stage = a.Stage.TELL) -> None:
+        """As the executor does, killed after the stage `until`."""
+        for action in sorted(actions, key=lambda x: x.stage):
+            if action.stage <= until:
+                self._apply(action)
+        if until is a.Stage.TELL:
+            self.resize = None
+
+    def _apply(self, action: a.Action) -> None:
+        match action:
+            case a.PatchStatus(status):
+                self.job["status"] = merged(self.status, status)
+            case a.CreatePodGroup(body):
+                assert self.podgroup is None
+                self.podgroup = self._made(body)
+            case a.PatchPodGroup(_, body):
+                self.podgroup = merged(self.podgroup, body)
+            case a.DeletePodGroup():
+                self.podgroup = None
+            case a.CreatePod(body):
+                name = body["metadata"]["name"]
+                assert name not in self.pods, f"{name} exists"
+                self.pods[name] = self._made(body) | {"status": {"phase": "Pending"}}
+            case a.PatchPod(name, body):
+                self.pods[name] = merged(self.pods[name], body)
+            case a.DeletePod(name, uid, grace):
+                assert self.pods[name]["metadata"]["uid"] == uid
+                bound = self.pods[name]["spec"].get("nodeName")
+                if not bound or (grace is not None and not grace):
+                    del self.pods[name]
+                else:
+                    self.leaving(name)
+            case a.CreateService(body):
+                name = body["metadata"]["name"]
+                assert name not in self.services
+                self.services[name] = self._made(body)
+            case a.DeleteService(name):
+                del self.services[name]
+
+    def _made(self, body: Object) -> Object:
+        made = copy.deepcopy(body)
+        self._uids += 1
+        made["metadata"]["uid"] = f"uid-{self._uids}"
+        made["metadata"]["creationTimestamp"] = moment.timestamp(self.now)
+        return made
+
+    # Scheduler, kubelet and users
+
+    def seed(self, index: int, state: str, *, protected: bool = False) -> None:
+        """A pod in any state, as an earlier life may have left it."""
+        body = pod_builder.build(
+            parse(copy.deepcopy(self.job)), "Worker", index, protected=protected
+        )
+        name = body["metadata"]["name"]
+        self.pods[name] = self._made(body) | {"status": {"phase": "Pending"}}
+        if state != "pending":
+            self.run(name)
+        if state in ("leaving", "evicting"):
+            self.leaving(name, evicted=state == "evicting")
+        if state in ("failed", "evicted"):
+            self.fail(name, evicted=state == "evicted")
+
+    def grow(self, size: int) -> None:
+        old = self.status["elastic"]["desired"]
+        self.resize = Resize(old, size, "GrewIntoIdle", "room")
+        self.settle()
+
+    def run(self, name: str) -> None:
+        pod = self.pods[name]
+        pod["spec"]["nodeName"] = "node-0"
+        pod["status"] = {
+            "phase": "Running",
+            "containerStatuses": [{"name": "pytorch", "restartCount": 0, "state": {"running": {}}}],
+        }
+
+    def run_all(self) -> None:
+        for name in self.pods:
+            self.run(name)
+        self.settle()
+
+    def finish(self, name: str) -> None:
+        self._end(name, "Succeeded", 0)
+
+    def fail(self, name: str, code: int = 1, *, evicted: bool = False) -> None:
+        self._end(name, "Failed", code)
+        if evicted:
+            self._disrupt(name)
+
+    def _end(self, name: str, phase: str, code: int) -> None:
+        ended = {"exitCode": code, "finishedAt": moment.timestamp(self.now)}
+        self.pods[name]["status"] |= {
+            "phase": phase,
+            "containerStatuses": [
+                {"name": "pytorch", "restartCount": 0, "state": {"terminated": ended}}
+            ],
+        }
+
+    def leaving(self, name: str, *, evicted: bool = False) -> None:
+        self.pods[name]["metadata"]["deletionTimestamp"] = moment.timestamp(self.now)
+        if evicted:
+            self._disrupt(name)
+
+    def _disrupt(self, name: str) -> None:
+        self.pods[name]["status"]["conditions"] = [
+            {
+                "type": "DisruptionTarget",
+                "status": "True",
+                "lastTransitionTime": moment.timestamp(self.now),
+            }
+        ]
+
+    def remove(self, name: str) -> None:
+        del self.pods[name]
+
+    def collect(self) -> bool:
+        """Pods on their way out are gone; whether there were any."""
+        gone = [n for n, pod in self.pods.items() if pod["metadata"].get("deletionTimestamp")]
+        for name in gone:
+            del self.pods[name]
+        return bool(gone)
+
+    # What can be seen
+
+    @property
+    def status(self) -> Object:
+        found: Object = self.job.get("status") or {}
+        return found
+
+    @property
+    def state(self) -> str:
+        return str(self.status["conditions"][-1]["type"])
+
+    def live(self) -> list[str]:
+        return [
+            name
+            for name, pod in self.pods.items()
+            if not pod["metadata"].get("deletionTimestamp")
+            and pod["status"]["phase"] in ("Pending", "Running")
+        ]
+
+    def protected(self, name: str) -> bool:
+        return is_protected(self.pods[name])
+
+    def env(self, name: str) -> list[Object]:
+        env: list[Object] = self.pods[name]["spec"]["containers"][0]["env"]
+        return env
+
+    @staticmethod
+    def created(actions: Sequence[a.Action]) -> list[str]:
+        return [x.body["metadata"]["name"] for x in actions if isinstance(x, a.CreatePod)]

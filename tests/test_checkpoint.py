@@ -1,0 +1,443 @@
+"""A commit is whole or not there, and a restart from one is the same training."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from trainer.agent.link import Order, WorkerLink
+from trainer.checkpoint.checkpointer import Checkpointer
+from trainer.checkpoint.storage import MARKER, HashedFile, Storage, StorageError
+from trainer.data.audit import verify
+from trainer.data.dataset import ElasticDataset
+from trainer.data.process_group import ProcessGroup
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "digits.py"
+SAMPLES, EPOCHS = 50, 3
+
+
+def commit(storage: Storage, step: int, content: bytes = b"state" * 9, run: int = 1) -> None:
+    def write(file: HashedFile) -> None:
+        file.write(content[:7])
+        file.write(content[7:])
+
+    cursor = {"epoch": 0, "position": step, "step": step}
+    storage.write(step=step, run=run, cursor=cursor, files={"state.pt": write})
+
+
+def newest(folder: Path) -> int | None:
+    found = Storage(folder).newest()
+    return found.step if found else None
+
+
+class TestStorage:
+    def test_what_is_written_is_read(self, tmp_path: Path) -> None:
+        storage = Storage(tmp_path / "a" / "b")
+        storage.prepare()
+        assert storage.newest() is None
+        commit(storage, 5, b"hello world")
+        found = storage.newest()
+        assert found is not None
+        assert (found.step, found.run, found.cursor["position"]) == (5, 1, 5)
+        assert storage.read(found, "state.pt") == b"hello world"
+        assert sorted(path.name for path in storage.folder.iterdir()) == ["step-5"]
+
+    def test_a_commit_torn_at_any_byte_is_passed_over(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        storage = Storage(tmp_path)
+        storage.prepare()
+        commit(storage, 1)
+        commit(storage, 2)
+        for name in ("state.pt", MARKER):
+            path = tmp_path / "step-2" / name
+            whole = path.read_bytes()
+            for size in range(len(whole)):
+                path.write_bytes(whole[:size])
+                assert newest(tmp_path) == 1, f"{name} cut to {size} bytes was believed"
+            for at in range(len(whole)):
+                path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+                assert newest(tmp_path) == 1, f"{name} with bit 0 of byte {at} flipped was believed"
+            path.unlink()
+            assert newest(tmp_path) == 1, f"a commit without {name} was believed"
+            path.write_bytes(whole)
+            assert newest(tmp_path) == 2
+        assert "passing over" in caplog.text
+
+    @pytest.mark.parametrize("stage", ["mkdir", "write", "fsync", "rename", "marker"])
+    def test_a_write_that_fails_at_any_stage_leaves_the_last_commit(
+        self, tmp_path: Path, stage: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        storage = Storage(tmp_path)
+        storage.prepare()
+        commit(storage, 1)
+
+        def full(*_: object, **__: object) -> NoReturn:
+            raise OSError(28, "No space left on device", str(tmp_path))
+
+        with monkeypatch.context() as patch:
+            match stage:
+                case "mkdir":
+                    patch.setattr(Path, "mkdir", full)
+                case "write":
+                    patch.setattr(HashedFile, "write", full)
+                case "fsync":
+                    patch.setattr(os, "fsync", full)
+                case "rename":
+                    patch.setattr(Path, "rename", full)
+                case _:
+                    patch.setattr("trainer.checkpoint.storage._write_durably", full)
+            with pytest.raises(StorageError, match="step 2 can't be committed.*No space left"):
+                commit(storage, 2)
+        assert newest(tmp_path) == 1
+        commit(storage, 2)
+        assert newest(tmp_path) == 2
+
+    def test_sigkill_at_any_time_loses_no_acknowledged_commit(self, tmp_path: Path) -> None:
+        code = (
+            "import sys; from trainer.checkpoint.storage import Storage\n"
+            "storage = Storage(sys.argv[1]); storage.prepare(); first = int(sys.argv[2])\n"
+            "for step in range(first, first + 10**6):\n"
+            "    content = step.to_bytes(8, 'big') * 50_000\n"
+            "    files = {'state.pt': lambda file: file.write(content)}\n"
+            "    storage.write(step=step, run=first, cursor={}, files=files)\n"
+            "    print(step, flush=True)\n"
+        )
+        acknowledged = 0
+        for kill in range(6):
+            command = [sys.executable, "-c", code, str(tmp_path), str(acknowledged + 1)]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+                assert process.stdout is not None
+                acknowledged = int(process.stdout.readline())
+                try:
+                    process.wait(0.003 * (kill + 1))
+                except subprocess.TimeoutExpired:
+                    os.kill(process.pid, signal.SIGKILL)
+                rest = process.stdout.read().split()
+                acknowledged = int(rest[-1]) if rest else acknowledged
+            found = Storage(tmp_path).newest()
+            assert found is not None
+            assert found.step in (acknowledged, acknowledged + 1)  # killed before it could say so
+            content = Storage(tmp_path).read(found, "state.pt")
+            assert content == found.step.to_bytes(8, "big") * 50_000
+
+    def test_a_later_run_wins_over_a_higher_step(self, tmp_path: Path) -> None:
+        storage = Storage(tmp_path)
+        storage.prepare()
+        commit(storage, 9, run=1)
+        commit(storage, 7, run=2)
+        assert newest(tmp_path) == 7
+
+    def test_a_step_made_again_replaces_what_was_there(self, tmp_path: Path) -> None:
+        storage = Storage(tmp_path)
+        storage.prepare()
+        commit(storage, 3, b"the run that was rolled back", run=1)
+        commit(storage, 3, b"the run that counts", run=2)
+        found = storage.newest()
+        assert found is not None
+        assert storage.read(found, "state.pt") == b"the run that counts"
+
+    def test_only_the_newest_are_kept(self, tmp_path: Path) -> None:
+        storage = Storage(tmp_path, keep=2)
+        storage.prepare()
+        for step in (1, 2, 10, 11):
+            commit(storage, step)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["step-10", "step-11"]
+
+    def test_one_commit_is_never_enough(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match="at least 2"):
+            Storage(tmp_path, keep=1)
+
+    def test_a_folder_that_can_not_be_written_is_said_at_the_start(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("in the way")
+        with pytest.raises(StorageError, match=r"file/commits can't be written: .*[Nn]ot a dir"):
+            Storage(tmp_path / "file" / "commits").prepare()
+
+
+class Script:
+    """A small training, as a script would have it."""
+
+    def __init__(self, folder: Path, **given: object) -> None:
+        torch.manual_seed(4)
+        self.model = torch.nn.Sequential(
+            torch.nn.Linear(3, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1)
+        )
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.9)
+        values = torch.linspace(-1, 1, SAMPLES * 3).reshape(SAMPLES, 3)
+        self.data = ElasticDataset(
+            TensorDataset(values, values.sum(1, keepdim=True)),
+            batch_size=4,
+            epochs=EPOCHS,
+            audit=folder / "audit",
+            group=ProcessGroup(),
+        )
+        self.checkpointer = Checkpointer(
+            folder,
+            model=self.model,
+            optimizer=self.optimizer,
+            data=self.data,
+            **given,  # type: ignore[arg-type]
+        )
+
+    def train(self, steps: int = 10**6) -> None:
+        """Stops after so many steps as if killed: no last commit."""
+        for inputs, wanted in self.data:
+            self.optimizer.zero_grad()
+            loss = torch.nn.functional.mse_loss(self.model(inputs), wanted)
+            (self.data.weight * loss).backward()
+            self.optimizer.step()
+            self.checkpointer.step()
+            steps -= 1
+            if not steps:
+                return
+        self.checkpointer.finish()
+
+    @property
+    def parameters(self) -> list[torch.Tensor]:
+        return [parameter.detach().clone() for parameter in self.model.parameters()]
+
+
+class Fenced(Exception):  # noqa: N818
+    pass
+
+
+class AgentLink(WorkerLink):
+    """An agent that gives one order, at one step, and notes what it is told."""
+
+    def __init__(self, order: Order, at: int) -> None:
+        super().__init__(None)
+        self.order, self.at = order, at
+        self.told: list[tuple[str, int]] = []
+
+    def boundary(self, step: int) -> Order:
+        return self.order if step == self.at else Order.GO
+
+    def committed(self, step: int) -> None:
+        self.told.append(("committed", step))
+
+    def fenced(self, step: int, order: Order) -> NoReturn:
+        self.told.append((f"fenced {order.value}", step))
+        raise Fenced
+
+    def finished(self) -> None:
+        self.told.append(("finished", -1))
+
+
+class TestCheckpointer:
+    def test_killed_and_restarted_training_is_bit_for_bit_the_undisturbed_one(
+        self, tmp_path: Path
+    ) -> None:
+        undisturbed = Script(tmp_path / "undisturbed")
+        undisturbed.train()
+        for steps in (1, 7, 5, 13, 2):
+            Script(tmp_path / "killed", every=3).train(steps)
+        killed = Script(tmp_path / "killed", every=3)
+        # Lives of 1, 7, 5, 13 and 2 steps, each going on from the last multiple of three.
+        assert killed.data.steps == 24
+        killed.train()
+        for one, other in zip(undisturbed.parameters, killed.parameters, strict=True):
+            assert torch.equal(one, other)
+        report = verify(tmp_path / "killed" / "audit", SAMPLES, EPOCHS)
+        assert (report.ok, report.runs) == (True, 6)
+        assert report.undone > 0
+
+    def test_a_damaged_commit_costs_steps_but_no_sample(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        Script(tmp_path, every=4).train(9)
+        state = tmp_path / "step-8" / "state.pt"
+        content = bytearray(state.read_bytes())
+        content[len(content) // 2] ^= 4
+        state.write_bytes(content)
+        script = Script(tmp_path)
+        assert script.data.steps == 4
+        assert "step-8" in caplog.text
+        script.train()
+        assert verify(tmp_path / "audit", SAMPLES, EPOCHS).ok
+
+    @pytest.mark.parametrize("order", [Order.FENCE, Order.LEAVE])
+    def test_a_fence_commits_before_it_is_reached(self, tmp_path: Path, order: Order) -> None:
+        link = AgentLink(order, at=5)
+        with pytest.raises(Fenced):
+            Script(tmp_path, link=link).train()
+        assert link.told == [("committed", 5), (f"fenced {order.value}", 5)]
+        assert Script(tmp_path).data.steps == 5
+
+    def test_the_end_is_committed_then_told(self, tmp_path: Path) -> None:
+        link = AgentLink(Order.GO, at=0)
+        Script(tmp_path, link=link, every=1000).train()
+        steps = EPOCHS * -(-SAMPLES // 4)
+        assert link.told == [("committed", steps), ("finished", -1)]
+        # Restarted after its end: nothing left to do, nothing written twice.
+        again = AgentLink(Order.GO, at=0)
+        Script(tmp_path, link=again).train()
+        assert again.told == [("committed", steps), ("finished", -1)]
+        assert verify(tmp_path / "audit", SAMPLES, EPOCHS).ok
+
+    def test_an_error_in_the_loop_is_no_end(self, tmp_path: Path) -> None:
+        link = AgentLink(Order.GO, at=0)
+        script = Script(tmp_path, link=link, every=1000)
+        with pytest.raises(ZeroDivisionError), script.checkpointer:
+            raise ZeroDivisionError
+        assert link.told == []
+
+    def test_commits_follow_the_clock(self, tmp_path: Path) -> None:
+        now = [100.0]
+        link = AgentLink(Order.GO, at=0)
+        script = Script(tmp_path, link=link, every=timedelta(seconds=10), clock=lambda: now[0])
+        for batches in script.data:
+            assert batches is not None
+            script.checkpointer.step()
+            now[0] += 4
+            if script.data.steps == 8:
+                break
+        assert link.told == [("committed", 4), ("committed", 7)]
+
+    def test_without_an_interval_commits_take_under_one_percent(self, tmp_path: Path) -> None:
+        class SlowStorageClock:
+            """Each look costs 0.05 s, so a commit takes 0.05 s and waits for 5 s."""
+
+            now = 0.0
+
+            def __call__(self) -> float:
+                self.now += 0.05
+                return self.now
+
+        clock = SlowStorageClock()
+        link = AgentLink(Order.GO, at=0)
+        script = Script(tmp_path, link=link, clock=clock)
+        script.train(30)
+        assert script.checkpointer.commit_time == timedelta(0)  # 1 s at least
+        clock.now += 1
+        iterator = iter(script.data)
+        next(iterator)
+        script.checkpointer.step()
+        assert script.checkpointer.commit_time == pytest.approx(timedelta(seconds=0.05))
+        clock.now += 4.5
+        next(iterator)
+        script.checkpointer.step()
+        clock.now += 1
+        next(iterator)
+        script.checkpointer.step()
+        assert link.told == [("committed", 31), ("committed", 33)]
+
+    def test_a_periodic_commit_that_fails_is_no_reason_to_stop(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        script = Script(tmp_path, every=2)
+        script.train(3)
+
+        def full(*_: object, **__: object) -> NoReturn:
+            raise StorageError("no space")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Storage, "write", full)
+            script.train(3)
+            with pytest.raises(StorageError, match="no space"):
+                script.checkpointer.finish()
+        assert "going on without this commit: no space" in caplog.text
+        assert Script(tmp_path).data.steps == 2
+
+    def test_a_commit_of_a_wrapped_model_loads_into_a_bare_one(self, tmp_path: Path) -> None:
+        script = Script(tmp_path / "bare")
+        wrapped = torch.nn.DataParallel(script.model)
+        checkpointer = Checkpointer(
+            tmp_path / "wrapped", model=wrapped, optimizer=script.optimizer, data=script.data
+        )
+        checkpointer.finish()
+        loaded = Script(tmp_path / "wrapped")
+        for one, other in zip(script.parameters, loaded.parameters, strict=True):
+            assert torch.equal(one, other)
+
+    def test_more_state_travels_along(self, tmp_path: Path) -> None:
+        def scheduled(folder: Path) -> tuple[Script, torch.optim.lr_scheduler.StepLR]:
+            script = Script(folder / "unused")
+            scheduler = torch.optim.lr_scheduler.StepLR(script.optimizer, 1)
+            script.checkpointer = Checkpointer(
+                folder,
+                model=script.model,
+                optimizer=script.optimizer,
+                data=script.data,
+                extra={"scheduler": scheduler},
+            )
+            return script, scheduler
+
+        script, scheduler = scheduled(tmp_path)
+        script.optimizer.step()
+        scheduler.step()
+        script.checkpointer.finish()
+        shutil.rmtree(tmp_path / "unused")
+        assert scheduled(tmp_path)[1].last_epoch == 1
+
+    @pytest.mark.parametrize("every", [0, -1, timedelta(0)])
+    def test_an_impossible_interval_is_refused(
+        self, tmp_path: Path, every: int | timedelta
+    ) -> None:
+        with pytest.raises(ValueError, match="expected a positive number of steps"):
+            Script(tmp_path, every=every)
+
+
+def run_example(
+    folder: Path, *arguments: str, workers: int = 0
+) -> subprocess.CompletedProcess[str]:
+    """The example, alone or with torchrun and two workers."""
+    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
+    command = [sys.executable, *(torchrun if workers else []), str(EXAMPLE)]
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PET_", "TORCHELASTIC_", "VOLCANO_ELASTIC_"))
+    }
+    return subprocess.run(
+        [*command, "--folder", str(folder), *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+class TestExample:
+    def test_fits_on_a_page(self) -> None:
+        assert len(EXAMPLE.read_text().splitlines()) <= 40
+
+    def test_two_processes_then_one_share_one_training(self, tmp_path: Path) -> None:
+        ended = run_example(tmp_path, "--epochs", "2", workers=2)
+        assert ended.returncode == 0, ended.stderr
+        result = json.loads(ended.stdout.splitlines()[-1])
+        assert result == json.loads((tmp_path / "result.json").read_text())
+        assert (result["steps"], result["samples"]) == (2 * 45, 2 * 1437)
+        assert verify(tmp_path / "audit", 1437, 2).ok
+        # The same folder, another world, two more epochs.
+        ended = run_example(tmp_path, "--epochs", "4")
+        assert ended.returncode == 0, ended.stderr
+        result = json.loads(ended.stdout.splitlines()[-1])
+        assert (result["steps"], result["samples"]) == (2 * 45 + 2 * 90, 4 * 1437)
+        assert result["accuracy"] > 0.88
+        report = verify(tmp_path / "audit", 1437, 4)
+        assert (report.ok, report.runs, report.undone) == (True, 2, 0)
+
+    def test_a_folder_that_can_not_be_written_stops_all_ranks_at_the_start(
+        self, tmp_path: Path
+    ) -> None:
+        (tmp_path / "file").write_text("in the way")
+        ended = run_example(tmp_path / "file" / "commits", "--epochs", "1", workers=2)
+        assert ended.returncode != 0
+        assert "file/commits can't be written" in ended.stderr
+
+
+def test_logging_is_left_to_the_script() -> None:
+    assert not logging.getLogger("trainer").handlers

@@ -1,0 +1,161 @@
+"""The PodGroup, and what Volcano reads from its pods."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from volcano_elastic.api.pytorchjob import PyTorchJob, parse
+from volcano_elastic.podgroup import podgroup
+from volcano_elastic.podgroup.pod_annotation import pod_annotations
+from volcano_elastic.podgroup.protection import Change, Member, rebalance
+
+OWNER = {"kind": "PyTorchJob", "name": "a", "uid": "u1", "controller": True}
+
+
+def _replica(replicas: int, gpus: int, **spec: Any) -> dict[str, Any]:
+    container = {
+        "name": "pytorch",
+        "image": "train:1",
+        "resources": {"limits": {"nvidia.com/gpu": gpus}, "requests": {"cpu": "500m"}},
+    }
+    return {"replicas": replicas, "template": {"spec": {"containers": [container], **spec}}}
+
+
+def _job(
+    low: int | None = 2,
+    high: int = 4,
+    *,
+    master: bool = False,
+    scheduling: dict[str, Any] | None = None,
+    annotations: dict[str, str] | None = None,
+) -> PyTorchJob:
+    replicas = {"Worker": _replica(3, 1)} | ({"Master": _replica(1, 2)} if master else {})
+    spec: dict[str, Any] = {"pytorchReplicaSpecs": replicas}
+    if low is not None:
+        spec["elasticPolicy"] = {"min": low, "max": high}
+    if scheduling:
+        spec["runPolicy"] = {"schedulingPolicy": scheduling}
+    meta = {
+        "name": "a",
+        "namespace": "team",
+        "uid": "u1",
+        "creationTimestamp": "2026-01-01T12:00:00Z",
+        "annotations": annotations or {},
+    }
+    return parse({"metadata": meta, "spec": spec})
+
+
+@pytest.mark.parametrize(
+    ("job", "members", "resources"),
+    [
+        (_job(), 2, {"nvidia.com/gpu": "2", "cpu": "1"}),
+        (_job(master=True), 3, {"nvidia.com/gpu": "4", "cpu": "1500m"}),
+        (_job(None), 3, {"nvidia.com/gpu": "3", "cpu": "1500m"}),
+        (_job(None, master=True), 4, {"nvidia.com/gpu": "5", "cpu": "2"}),
+        (_job(scheduling={"minAvailable": 3}), 3, {"nvidia.com/gpu": "3", "cpu": "1500m"}),
+        (_job(scheduling={"minResources": {"cpu": "1500m"}}), 2, {"cpu": "1500m"}),
+    ],
+    ids=["elastic", "with Master", "fixed", "fixed with Master", "minAvailable", "minResources"],
+)
+def test_the_gang_is_the_minimum_and_its_requests(
+    job: PyTorchJob, members: int, resources: dict[str, str]
+) -> None:
+    spec = podgroup.build(job, OWNER)["spec"]
+    assert spec["minMember"] == members
+    assert spec["minResources"] == resources
+
+
+def test_queue_and_priority_come_from_the_scheduling_policy() -> None:
+    body = podgroup.build(_job(scheduling={"queue": "research", "priorityClass": "high"}), OWNER)
+    assert (body["spec"]["queue"], body["spec"]["priorityClassName"]) == ("research", "high")
+    assert body["metadata"]["ownerReferences"] == [OWNER]
+
+
+def test_a_podgroup_that_is_right_is_left_alone() -> None:
+    job = _job()
+    found = podgroup.build(job, OWNER) | {"status": {"phase": "Running"}}
+    found["spec"]["networkTopology"] = {"mode": "soft"}
+    found["spec"]["minResources"] = {"nvidia.com/gpu": "2000m", "cpu": 1}  # the same, spelt apart
+    assert podgroup.patch(job, found, live=2) is None
+
+
+def test_a_patch_holds_only_what_differs_and_never_moves_the_queue() -> None:
+    found = podgroup.build(_job(3), OWNER)
+    found["spec"]["queue"] = "elsewhere"
+    assert podgroup.patch(_job(2), found, live=3) == {
+        "spec": {"minMember": 2, "minResources": {"nvidia.com/gpu": "2", "cpu": "1"}}
+    }
+
+
+def test_min_member_rises_only_as_far_as_pods_exist() -> None:
+    found = podgroup.build(_job(1), OWNER)
+    assert podgroup.patch(_job(4), found, live=1) is None
+    raised = podgroup.patch(_job(4), found, live=3)
+    assert raised is not None and raised["spec"]["minMember"] == 3
+
+
+def test_priority_falls_with_the_index_and_the_master_is_highest() -> None:
+    job = _job(master=True)
+    order = [("Master", 0), ("Worker", 0), ("Worker", 1), ("Worker", 7)]
+    found = [
+        int(pod_annotations(job, kind, i, protected=True)["volcano.sh/task-priority"])
+        for kind, i in order
+    ]
+    assert found == sorted(found, reverse=True) and len(set(found)) == 4
+
+
+def test_only_surplus_pods_cool_down_and_only_where_asked_for() -> None:
+    asked = _job(annotations={"volcano-elastic.io/protect-seconds": "90"})
+    surplus = pod_annotations(asked, "Worker", 3, protected=False)
+    assert surplus["volcano.sh/cooldown-time"] == "90s"
+    assert surplus["volcano.sh/preemptable"] == "true"
+    assert "volcano.sh/cooldown-time" not in pod_annotations(asked, "Worker", 0, protected=True)
+    assert "volcano.sh/cooldown-time" not in pod_annotations(_job(), "Worker", 3, protected=False)
+
+
+def test_a_fixed_jobs_pods_only_join_their_gang() -> None:
+    assert pod_annotations(_job(None), "Worker", 1, protected=False) == {
+        "scheduling.k8s.io/group-name": "a",
+        "volcano.sh/task-spec": "worker",
+    }
+
+
+def _members(text: str) -> list[Member]:
+    """`0P 1p 2 3r`: rank, P or p protected, capital or r running."""
+    out = []
+    for word in text.split():
+        flags = word.lstrip("0123456789")
+        rank = int(word[: len(word) - len(flags)])
+        out.append(Member(f"w{rank}", rank, flags.lower() == "p", flags in ("P", "r")))
+    return out
+
+
+@pytest.mark.parametrize(
+    ("members", "count", "demote", "change"),
+    [
+        ("0P 1P 2r 3r", 2, True, Change()),
+        ("0P 2r 3r", 2, False, Change(promote=("w2",))),
+        ("0P 2 3r", 2, False, Change(promote=("w3",))),
+        ("1P 2r 3r", 2, False, Change(promote=("w2",))),
+        ("0p 1P 2P", 2, False, Change()),
+        ("0p 1P 2P", 2, True, Change(demote=("w2",))),
+        ("0r 1P 2P", 2, True, Change(promote=("w0",))),
+        ("0P", 2, True, Change()),
+        ("0P 1p 2P", 2, True, Change(demote=("w1",))),
+    ],
+    ids=[
+        "as it should be",
+        "a protected one was lost",
+        "a running pod is promoted before a pending one",
+        "worker 0 is away: another stands in",
+        "nothing is demoted while things change",
+        "demoted once all is calm",
+        "worker 0 is always protected",
+        "nobody to promote",
+        "a pending pod gives up its protection first",
+    ],
+)
+def test_protection(members: str, count: int, demote: bool, change: Change) -> None:
+    assert rebalance(_members(members), count, demote=demote) == change

@@ -1,0 +1,329 @@
+"""Real torchrun agents on loopback: what happens to a running job's workers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer.agent.identity import Identity, parse_endpoint
+from trainer.agent.link import Order, WorkerLink
+
+PATIENCE = 120.0
+"""Seconds: importing torch takes long when the machine is busy."""
+
+SCRIPT = """
+import os, sys, time
+from pathlib import Path
+import torch
+import torch.distributed as dist
+from trainer.agent.link import Order, WorkerLink
+
+folder = Path(sys.argv[1])
+link = WorkerLink.from_environment()
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+commit = folder / "commit"
+step = int(commit.read_text()) if commit.exists() else 0
+dist.barrier()
+log = open(folder / f"round-{link.round}-rank-{rank}-of-{world}", "a", buffering=1)
+
+def save():
+    if rank == 0:
+        commit.with_suffix(".tmp").write_text(str(step))
+        commit.with_suffix(".tmp").rename(commit)
+        link.committed(step)
+
+while not (folder / "enough").exists() or step % 50:
+    one = torch.ones(1)
+    dist.all_reduce(one)
+    assert one.item() == world
+    time.sleep(0.01)
+    step += 1
+    log.write(f"{step}\\n")
+    order = link.boundary(step)
+    if order is not Order.GO:
+        save()
+        link.fenced(step, order)
+    if step % 50 == 0:
+        save()
+        dist.barrier()  # all ranks see the same file, or not, at the loop's condition
+link.finished()
+dist.destroy_process_group()
+"""
+
+
+def free_endpoint() -> int:
+    """A port that is free, and whose next one is."""
+    for _ in range(100):
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port = first.getsockname()[1]
+            with contextlib.suppress(OSError):
+                second.bind(("127.0.0.1", port + 1))
+                return int(port)
+    raise AssertionError("no two neighbouring ports are free")
+
+
+class Job:
+    """torchrun agents, each with its own 127.0.0.x address, as pods have."""
+
+    def __init__(self, folder: Path, script: str = SCRIPT, nodes: str = "1:4") -> None:
+        self.folder = folder
+        self.port = free_endpoint()
+        self.nodes = nodes
+        self.script = folder / "train.py"
+        self.script.write_text(script)
+        self.agents: dict[int, subprocess.Popen[bytes]] = {}
+
+    def start(self, *indexes: int) -> None:
+        for index in indexes:
+            environment = {
+                **os.environ,
+                "VOLCANO_ELASTIC_POD_INDEX": str(index),
+                "VOLCANO_ELASTIC_POD_IP": f"127.0.0.{index + 1}",
+                "VOLCANO_ELASTIC_JOB": "test/job",
+                "VOLCANO_ELASTIC_HEARTBEAT_TIMEOUT": "5",
+                "VOLCANO_ELASTIC_PRELOAD": "-torch._dynamo",
+                "OMP_NUM_THREADS": "1",
+            }
+            arguments = [
+                *(sys.executable, "-m", "torch.distributed.run"),
+                *("--nnodes", self.nodes, "--nproc-per-node", "1", "--max-restarts", "3"),
+                *("--rdzv-backend", "volcano-elastic", "--rdzv-id", "test"),
+                *("--rdzv-endpoint", f"127.0.0.1:{self.port}"),
+                *(str(self.script), str(self.folder)),
+            ]
+            with open(self.folder / f"agent-{index}.log", "ab") as log:
+                self.agents[index] = subprocess.Popen(
+                    arguments, env=environment, stdout=log, stderr=log, start_new_session=True
+                )
+
+    def status(self) -> dict[str, Any]:
+        with contextlib.suppress(OSError, urllib.error.URLError, ValueError):
+            url = f"http://127.0.0.1:{self.port + 1}/status"
+            with urllib.request.urlopen(url, timeout=2) as answer:
+                return dict(json.load(answer))
+        return {"phase": "unreachable", "world": 0, "round": 0, "step": -1, "ranks": {}, "pids": {}}
+
+    def until(self, what: str, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            told = self.status()
+            if condition(told):
+                return told
+            time.sleep(0.05)
+        raise AssertionError(f"not within {PATIENCE} s: {what}; {self.status()}\n{self.logs()}")
+
+    def stepping(self, world: int, after_round: int = 0) -> dict[str, Any]:
+        """Waits until a later round of `world` nodes makes steps and its workers are linked."""
+
+        def condition(told: dict[str, Any]) -> bool:
+            rounds = told.get("rounds", [])
+            return (
+                told["phase"] == "running"
+                and told["world"] == world
+                and told["round"] > after_round
+                and bool(rounds)
+                and (rounds[-1]["last_step"] or 0) > (rounds[-1]["first_step"] or 0) + 2
+                and all(told["pids"].values())
+            )
+
+        return self.until(f"a round of {world} makes steps", condition)
+
+    def wait(self, index: int) -> int:
+        try:
+            return self.agents[index].wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"agent {index} did not end\n{self.logs()}") from None
+
+    def logs(self) -> str:
+        return "\n".join(
+            f"--- {path.name}\n{path.read_text()[-4000:]}" for path in self.folder.glob("*.log")
+        )
+
+    def steps(self) -> dict[int, dict[int, list[int]]]:
+        """By round and rank, the steps made."""
+        found: dict[int, dict[int, list[int]]] = {}
+        for path in self.folder.glob("round-*"):
+            _, number, _, rank, _, _ = path.name.split("-")
+            lines = [int(line) for line in path.read_text().split()]
+            found.setdefault(int(number), {})[int(rank)] = lines
+        return dict(sorted(found.items()))
+
+    def close(self) -> None:
+        for agent in self.agents.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(agent.pid, signal.SIGKILL)
+            agent.wait(10)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    job = Job(tmp_path)
+    yield job
+    job.close()
+
+
+def children(pid: int) -> dict[str, int]:
+    """The process's children by name, and theirs."""
+    found: dict[str, int] = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            with contextlib.suppress(OSError):
+                name = Path(f"/proc/{child}/comm").read_text().strip()
+                arguments = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+                found["coordinator" if b"trainer.coordinator" in arguments else name] = int(child)
+                found |= children(int(child))
+    return found
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def test_a_job_survives_what_can_happen_to_it(job: Job) -> None:
+    """One job lives through it all, since starting torch takes longer than every change."""
+    job.start(0, 1)
+    told = job.stepping(world=2)
+    assert told["ranks"] == {"0": 0, "1": 1}
+
+    # A third agent joins: one fence, no step lost or made twice.
+    job.start(2)
+    joined = job.stepping(world=3, after_round=told["round"])
+    assert joined["round"] == told["round"] + 1
+    assert joined["rounds"][-1]["reason"] == "worker 2 joined"
+    assert joined["rounds"][-1]["first_step"] == joined["rounds"][-2]["last_step"] + 1
+    warm = children(job.agents[1].pid)
+    assert "ve-zygote" in warm and warm["ve-worker-1"] == joined["pids"]["1"][0]
+
+    # A worker is killed: everybody restarts, uncharged but for the one, and the world is whole.
+    os.kill(joined["pids"]["1"][0], signal.SIGKILL)
+    whole = job.stepping(world=3, after_round=joined["round"])
+    assert whole["round"] == joined["round"] + 1
+    assert whole["rounds"][-1]["reason"] == "workers of worker 1 failed"
+    assert whole["rounds"][-1]["pause_seconds"] < 20
+
+    # The coordinator is killed: workers don't notice, and it finds them again.
+    coordinator = children(job.agents[0].pid)["coordinator"]
+    os.kill(coordinator, signal.SIGKILL)
+    job.until("the coordinator is gone", lambda told: told["phase"] == "unreachable")
+    adopted = job.stepping(world=3)
+    assert adopted["round"] == whole["round"] and adopted["pids"] == whole["pids"]
+    assert adopted["step"] > whole["step"]
+
+    # An agent is told to leave: at a fence, with exit code 0.
+    job.agents[2].send_signal(signal.SIGTERM)
+    assert job.wait(2) == 0, job.logs()
+    left = job.stepping(world=2, after_round=adopted["round"])
+    assert left["rounds"][-1]["reason"] == "worker 2 left"
+    assert left["rounds"][-1]["first_step"] == left["rounds"][-2]["last_step"] + 1
+
+    # An agent is killed: its worker goes with it, the rest go on.
+    family = children(job.agents[1].pid)
+    job.agents[1].kill()
+    alone = job.stepping(world=1, after_round=left["round"])
+    assert alone["ranks"] == {"0": 0}
+    assert all(gone(pid) for pid in family.values())
+
+    everyone = children(job.agents[0].pid)
+    (job.folder / "enough").touch()
+    assert job.wait(0) == 0, job.logs()
+    deadline = time.monotonic() + 5
+    while not all(gone(pid) for pid in everyone.values()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert all(gone(pid) for pid in everyone.values()), "something outlived its agent"
+    assert "Traceback" not in (job.folder / "agent-0.log").read_text().split("Connection")[0]
+
+    rounds = job.steps()
+    for number, ranks in rounds.items():
+        longest = max(ranks.values(), key=len)
+        assert longest == list(range(longest[0], longest[0] + len(longest)))
+        for rank, steps in ranks.items():
+            assert steps == longest[: len(steps)], f"round {number}, rank {rank}"
+            assert len(longest) - len(steps) <= 1, "ranks of a round are never far apart"
+    made = {step for ranks in rounds.values() for steps in ranks.values() for step in steps}
+    assert made == set(range(1, max(made) + 1))
+
+
+PLAIN = """
+import os, sys, time
+from pathlib import Path
+import torch.distributed as dist
+dist.init_process_group("gloo")
+Path(sys.argv[1], f"ran-{dist.get_rank()}-of-{dist.get_world_size()}").touch()
+print("argv", sys.argv[1:], __name__, os.path.basename(__file__))
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def test_a_plain_script_runs_as_under_any_backend(tmp_path: Path) -> None:
+    job = Job(tmp_path, PLAIN, nodes="2")
+    try:
+        job.start(1, 0)
+        assert job.wait(0) == 0, job.logs()
+        assert job.wait(1) == 0, job.logs()
+        assert {path.name for path in tmp_path.glob("ran-*")} == {"ran-0-of-2", "ran-1-of-2"}
+        assert "__main__ train.py" in (tmp_path / "agent-0.log").read_text()
+    finally:
+        job.close()
+
+
+def test_a_script_that_fails_ends_the_job_with_its_error(tmp_path: Path) -> None:
+    job = Job(tmp_path, "raise ValueError('no such luck')\n", nodes="1")
+    try:
+        job.start(0)
+        assert job.wait(0) == 1
+        log = (tmp_path / "agent-0.log").read_text()
+        assert log.count("ValueError: no such luck") == 4, "once, and once a restart"
+        assert "zygote.py" not in log.split("ValueError")[0]
+    finally:
+        job.close()
+
+
+def test_without_an_agent_a_link_says_go_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VOLCANO_ELASTIC_AGENT_SOCKET", raising=False)
+    link = WorkerLink.from_environment()
+    assert link.round == 0
+    assert {link.boundary(step) for step in range(1, 100)} == {Order.GO}
+    link.committed(99)
+    link.finished()
+
+
+@pytest.mark.parametrize("endpoint", ["", ":1", "host:port", "host:70000", "host:0"])
+def test_endpoints_that_cannot_be_are_refused(endpoint: str) -> None:
+    with pytest.raises(ValueError, match="expected HOST:PORT"):
+        parse_endpoint(endpoint)
+
+
+def identity(environment: dict[str, str], arguments: list[str] | None = None) -> Identity:
+    return Identity.read("h:1", 1, 2, "run", None, None, environment, arguments or [])
+
+
+def test_the_wish_for_a_rank_comes_from_the_pod_or_from_torchruns_node_rank() -> None:
+    assert identity({"VOLCANO_ELASTIC_POD_INDEX": "3"}, ["--node-rank", "1"]).pod_index == 3
+    assert identity({}, ["--node-rank", "1"]).pod_index == 1
+    assert identity({}, ["--node_rank=2"]).pod_index == 2
+    assert identity({"PET_NODE_RANK": "4"}).pod_index == 4
+    assert identity({}).pod_index == -1
+
+
+def test_an_unreadable_pod_index_is_refused() -> None:
+    with pytest.raises(ValueError, match="POD_INDEX: expected a number, found 'x'"):
+        identity({"VOLCANO_ELASTIC_POD_INDEX": "x"})
