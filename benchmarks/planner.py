@@ -132,7 +132,9 @@ def main() -> None:
     if given.json:
         print(json.dumps([asdict(row) for row in rows], indent=2))
         return
-    print(f"{'case':8}{'jobs':>8}{'pods':>9}{'nodes':>7}{'plan ms':>10}{'changes':>9}{'blocked':>9}")
+    print(
+        f"{'case':8}{'jobs':>8}{'pods':>9}{'nodes':>7}{'plan ms':>10}{'changes':>9}{'blocked':>9}"
+    )
     for row in rows:
         print(
             f"{row.case:8}{row.jobs:>8}{row.pods:>9}{row.nodes:>7}"

@@ -112,7 +112,7 @@ def applied(snapshot: Snapshot, made: Plan, now: datetime) -> Snapshot:
 
 
 def settled(snapshot: Snapshot) -> Snapshot:
-    """Leavers are gone, and a scheduler has bound what fits: minimums first, whole gangs or none."""
+    """Leavers are gone; a scheduler has bound what fits: minimums first, whole gangs or none."""
     alive = [p for p in snapshot.pods if not p.terminating]
     free = {n.name: dict(n.allocatable) for n in snapshot.nodes if n.ready}
     for p in alive:

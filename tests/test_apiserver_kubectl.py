@@ -115,7 +115,7 @@ def pod(name: str, **annotations: str) -> Object:
         "metadata": {"name": name, "labels": {"app": "x"}, "annotations": annotations},
         "spec": {
             "containers": [
-                {"name": "main", "image": "image", "resources": {"limits": {"nvidia.com/gpu": 1}}}
+                {"name": "main", "image": "image", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
             ]
         },
     }
@@ -148,9 +148,9 @@ def test_apply_get_describe_delete(kubectl: Kubectl) -> None:
     assert kubectl("apply", "-f", "-", stdin=things) == "pod/one created\nservice/svc created\n"
     again = kubectl("apply", "-f", "-", stdin=things)
     assert again == "pod/one unchanged\nservice/svc unchanged\n"
-    things[0]["metadata"]["labels"] = {"app": "y"}
+    things[0]["metadata"]["labels"] = {"app": "other"}
     assert "pod/one configured" in kubectl("apply", "-f", "-", stdin=things)
-    assert kubectl("get", "pods", "-l", "app=y", "-o", "name") == "pod/one\n"
+    assert kubectl("get", "pods", "-l", "app=other", "-o", "name") == "pod/one\n"
     table = kubectl("get", "pods").split()
     assert table[:5] == ["NAME", "READY", "STATUS", "RESTARTS", "AGE"]
     assert table[5:9] == ["one", "0/1", "Pending", "0"]

@@ -99,7 +99,7 @@ class TestStorage:
                     patch.setattr(Path, "rename", full)
                 case _:
                     patch.setattr("trainer.checkpoint.storage._write_durably", full)
-            with pytest.raises(StorageError, match="step 2 can't be committed.*No space left"):
+            with pytest.raises(StorageError, match=r"step 2 can't be committed.*No space left"):
                 commit(storage, 2)
         assert newest(tmp_path) == 1
         commit(storage, 2)
@@ -209,7 +209,7 @@ class Script:
         return [parameter.detach().clone() for parameter in self.model.parameters()]
 
 
-class Fenced(Exception):  # noqa: N818
+class Fenced(Exception):
     pass
 
 
@@ -245,7 +245,7 @@ class TestCheckpointer:
             Script(tmp_path / "killed", every=3).train(steps)
         killed = Script(tmp_path / "killed", every=3)
         # Lives of 1, 7, 5, 13 and 2 steps, each going on from the last multiple of three.
-        assert killed.data.steps == 24
+        assert killed.data.steps == 21
         killed.train()
         for one, other in zip(undisturbed.parameters, killed.parameters, strict=True):
             assert torch.equal(one, other)
@@ -318,20 +318,22 @@ class TestCheckpointer:
         clock = SlowStorageClock()
         link = AgentLink(Order.GO, at=0)
         script = Script(tmp_path, link=link, clock=clock)
-        script.train(30)
+        script.train(5)
         assert script.checkpointer.commit_time == timedelta(0)  # 1 s at least
         clock.now += 1
         iterator = iter(script.data)
         next(iterator)
         script.checkpointer.step()
-        assert script.checkpointer.commit_time == pytest.approx(timedelta(seconds=0.05))
+        assert script.checkpointer.commit_time == pytest.approx(
+            timedelta(seconds=0.05), abs=timedelta(milliseconds=1)
+        )
         clock.now += 4.5
         next(iterator)
         script.checkpointer.step()
         clock.now += 1
         next(iterator)
         script.checkpointer.step()
-        assert link.told == [("committed", 31), ("committed", 33)]
+        assert link.told == [("committed", 6), ("committed", 8)]
 
     def test_a_periodic_commit_that_fails_is_no_reason_to_stop(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

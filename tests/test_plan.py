@@ -383,7 +383,7 @@ def test_a_job_whose_workers_finish_does_not_grow() -> None:
 
 def queue_job(
     name: str, queue: str, least: int, most: int, desired: int | None = None, **more: object
-):  # type: ignore[no-untyped-def]  # noqa: E501
+):  # type: ignore[no-untyped-def]
     return job(name, least, most, desired, queue=queue, **more)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime, timedelta
 from random import Random
 
@@ -20,8 +19,9 @@ calm = settings(max_examples=3000, deadline=None)
 
 
 @st.composite
-def snapshots(draw: Callable[..., object], mixed: bool = True) -> Snapshot:
-    """Any state the cluster may be found in; `mixed`: pods of 1 and 2 GPUs, zones, two queues."""
+def snapshots(draw: Callable[..., object], mixed: bool = True, units: bool = True) -> Snapshot:
+    """Any state the cluster may be found in; `mixed`: pods of 1 and 2 GPUs, zones, two queues;
+    `units`: some jobs change size by two pods at a time."""
 
     def number(least: int, most: int) -> int:
         value = draw(st.integers(least, most))
@@ -54,7 +54,7 @@ def snapshots(draw: Callable[..., object], mixed: bool = True) -> Snapshot:
     jobs: list[Job] = []
     found: list[Pod] = []
     for i in range(number(1, 5)):
-        unit = 2 if mixed and number(0, 4) == 0 else 1
+        unit = 2 if units and number(0, 4) == 0 else 1
         least = unit * number(1, 2)
         most = least + unit * number(0, 4)
         desired = least + unit * number(0, (most - least) // unit)
@@ -145,11 +145,24 @@ def test_only_the_jobs_own_live_surplus_leaves_and_never_worker_0(snapshot: Snap
 
 
 @calm
-@given(snapshots())
+@given(snapshots(mixed=False))
 def test_a_plan_carried_out_leaves_the_next_nothing_to_do(snapshot: Snapshot) -> None:
     first = plan(snapshot, NOW)
     second = plan(applied(snapshot, first, NOW), NOW)
     assert second.decisions == ()
+
+
+@calm
+@given(snapshots())
+def test_the_next_plan_takes_nothing_back(snapshot: Snapshot) -> None:
+    """Among pods of several sizes the next plan may find a place that this one did not see, for a
+    claim it called blocked; but it never undoes what this one did."""
+    first = plan(snapshot, NOW)
+    second = plan(applied(snapshot, first, NOW), NOW)
+    before = {d.job: d.new - d.old for d in first.decisions}
+    assert not any(before.get(d.job, 0) * (d.new - d.old) < 0 for d in second.decisions)
+    if second.decisions:
+        assert first.blocked.keys() - second.blocked.keys()
 
 
 @calm
@@ -180,7 +193,7 @@ def free_once_left(snapshot: Snapshot, made: Plan) -> dict[str, int]:
 
 
 @calm
-@given(snapshots(mixed=False))
+@given(snapshots(mixed=False, units=False))
 def test_no_minimum_that_could_start_waits_for_surplus(snapshot: Snapshot) -> None:
     """With pods of 1 GPU and one queue, arithmetic says what can start."""
     made = plan(snapshot, NOW)
@@ -254,7 +267,7 @@ def test_growth_respects_the_cooldown_and_fits_into_idle_gpus(snapshot: Snapshot
 
 
 @calm
-@given(snapshots(mixed=False))
+@given(snapshots(mixed=False, units=False))
 def test_no_gpu_idles_that_an_unsated_job_could_use(snapshot: Snapshot) -> None:
     made = plan(snapshot, NOW)
     free = sum(

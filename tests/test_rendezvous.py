@@ -88,7 +88,7 @@ class Job:
         self.script.write_text(script)
         self.agents: dict[int, subprocess.Popen[bytes]] = {}
 
-    def start(self, *indexes: int) -> None:
+    def start(self, *indexes: int, restarts: int = 3) -> None:
         for index in indexes:
             environment = {
                 **os.environ,
@@ -101,7 +101,7 @@ class Job:
             }
             arguments = [
                 *(sys.executable, "-m", "torch.distributed.run"),
-                *("--nnodes", self.nodes, "--nproc-per-node", "1", "--max-restarts", "3"),
+                *("--nnodes", self.nodes, "--nproc-per-node", "1", "--max-restarts", str(restarts)),
                 *("--rdzv-backend", "volcano-elastic", "--rdzv-id", "test"),
                 *("--rdzv-endpoint", f"127.0.0.1:{self.port}"),
                 *(str(self.script), str(self.folder)),
@@ -259,6 +259,49 @@ def test_a_job_survives_what_can_happen_to_it(job: Job) -> None:
             assert len(longest) - len(steps) <= 1, "ranks of a round are never far apart"
     made = {step for ranks in rounds.values() for steps in ranks.values() for step in steps}
     assert made == set(range(1, max(made) + 1))
+
+
+def test_worker_0_and_the_coordinator_with_it_are_replaced(job: Job) -> None:
+    job.start(0, 1, restarts=0)  # survivors of a lost node are charged nothing
+    told = job.stepping(world=2)
+    os.killpg(job.agents[0].pid, signal.SIGKILL)
+    job.until("the coordinator is gone", lambda told: told["phase"] == "unreachable")
+    job.start(0, restarts=0)
+    again = job.stepping(world=2, after_round=told["round"])
+    assert again["ranks"] == {"0": 0, "1": 1}
+    # The job is deleted: everybody is told to leave at once, and does, at a fence.
+    for agent in job.agents.values():
+        agent.send_signal(signal.SIGTERM)
+    assert [job.wait(0), job.wait(1)] == [0, 0], job.logs()
+    *_, final = job.steps().values()
+    assert final[0] == final[1]
+    assert int((job.folder / "commit").read_text()) == final[0][-1], "no step was lost"
+
+
+VANISHING = """
+import os, signal, time
+from trainer.agent.link import WorkerLink
+link = WorkerLink.from_environment()
+if link.round == 1:
+    time.sleep(0.5)
+    if os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.001)
+    raise RuntimeError("Connection closed by peer")
+link.finished()
+"""
+
+
+def test_a_survivor_that_fails_for_a_vanished_peer_is_not_charged_a_restart(
+    tmp_path: Path,
+) -> None:
+    job = Job(tmp_path, VANISHING, nodes="2")
+    try:
+        job.start(0, restarts=0)
+        job.start(1, restarts=1)
+        assert [job.wait(0), job.wait(1)] == [0, 0], job.logs()
+    finally:
+        job.close()
 
 
 PLAIN = """

@@ -62,6 +62,14 @@ _CHANNEL_OPTIONS = [
 ]
 
 
+FRUITLESS_ROUNDS = 5
+"""After so many rounds in a row that ended in a failure before the first step, trying is no use."""
+
+
+class FruitlessError(RuntimeError):
+    """The workers fail before they make a step, each time: another try would not help."""
+
+
 class DismissedError(RuntimeError):
     """There is no next round for this agent."""
 
@@ -72,7 +80,7 @@ class Agent:
         self.exit_code: int | None = None
         """Set when this process is to end; SIGTERM then tells the main thread."""
         self._coordinator = coordinator
-        self._workers = WorkerServer(self._tell)
+        self._workers = WorkerServer(self._tell, self._end_orphaned_round)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="agent", daemon=True)
         self._started = threading.Event()
@@ -82,6 +90,7 @@ class Agent:
         self._ended_round = 0
         self._last_round = 0
         self._joining: tuple[Join, Future[Round]] | None = None
+        self._fruitless = 0
         self._leaving = False
         self._connected = False
         self._closing = False
@@ -102,7 +111,10 @@ class Agent:
         return self._current is not None
 
     def join(self, timeout: float) -> Round:
-        """Waits for the next round. Raises TimeoutError, or DismissedError if there is none."""
+        """Waits for the next round.
+
+        Raises TimeoutError, DismissedError if there is none, or FruitlessError.
+        """
         future: Future[Round] = Future()
         self._call(self._join, future)
         return future.result(timeout)
@@ -171,6 +183,7 @@ class Agent:
                 log.debug("no coordinator at %s: %r", self.identity.host, error)
             self._outbox = None
             self._connected = False
+            self._end_orphaned_round()
             if self.identity.may_host and not self._closing:
                 self._coordinator.ensure()
             await asyncio.sleep(RETRY_SECONDS)
@@ -254,6 +267,13 @@ class Agent:
         elif isinstance(message, Dismissed):
             self._dismiss(message)
 
+    def _end_orphaned_round(self) -> None:
+        """A worker that fails while the coordinator is gone lost a peer with it, most likely."""
+        local = self._workers.local
+        if not self._connected and local.failing and self._current is not None:
+            self._ended_round = self._current.round
+            self._workers.end()
+
     def _begin(self, begun: Round) -> None:
         self._last_round = max(self._last_round, begun.round)
         if self._joining is None:
@@ -267,6 +287,20 @@ class Agent:
             future.set_result(begun)
 
     def _join(self, future: Future[Round]) -> None:
+        if self._current is not None:
+            local = self._workers.local
+            if local.step >= 0:
+                self._fruitless = 0
+            elif local.failing or self._ended_round != self._current.round:
+                self._fruitless += 1
+            if self._fruitless >= FRUITLESS_ROUNDS:
+                future.set_exception(
+                    FruitlessError(
+                        f"{self._fruitless} rounds in a row failed before their first step; the "
+                        "reason is in the workers' output above"
+                    )
+                )
+                return
         self._current = None
         self._workers.end()
         self._workers.begin(0)

@@ -255,6 +255,7 @@ class WorkerLink:
         self._failing = True
         if issubclass(kind, KeyboardInterrupt):
             return
+        self._send({"type": "failing", "round": self.round})
         deadline = time.monotonic() + BLAME_SECONDS
         with self._changed:
             while not self._over and (left := deadline - time.monotonic()) > 0:

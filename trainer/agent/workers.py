@@ -52,6 +52,8 @@ class LocalRound:
     leaving: bool = False
     over: bool = False
     finished: bool = False
+    failing: bool = False
+    """A worker ends in an exception, maybe because a peer vanished, and waits to be told."""
     failed: bool = False
 
     @property
@@ -70,11 +72,12 @@ class LocalRound:
 class WorkerServer:
     """Serves the workers of the current round; what they say goes to `tell` as messages."""
 
-    def __init__(self, tell: Callable[[AgentMessage], None]) -> None:
+    def __init__(self, tell: Callable[[AgentMessage], None], failing: Callable[[], None]) -> None:
         self.address = f"@volcano-elastic-{uuid.uuid4().hex}"
         self.local = LocalRound()
         self.committed_step = -1
         self._tell = tell
+        self._failing = failing
         self._server: asyncio.AbstractServer | None = None
 
     async def start(self) -> None:
@@ -181,6 +184,9 @@ class WorkerServer:
             if not local.finished:
                 local.finished = True
                 self._tell(Finished(local.round))
+        elif kind == "failing":
+            local.failing = True
+            self._failing()
         elif kind == "goodbye":
             worker.closing = True
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.elastic.rendezvous import (
+    RendezvousClosedError,
     RendezvousHandler,
     RendezvousInfo,
     RendezvousParameters,
@@ -131,7 +132,7 @@ class ElasticHandler(RendezvousHandler):
         return False
 
     def next_rendezvous(self) -> RendezvousInfo:
-        from trainer.agent.agent import DismissedError
+        from trainer.agent.agent import DismissedError, FruitlessError
         from trainer.agent.link import ROUND_VARIABLE
 
         if self._zygote is not None and not self._zygote.wait_ready(self._timeout):
@@ -141,6 +142,8 @@ class ElasticHandler(RendezvousHandler):
         except DismissedError as error:
             log.info("no further round: %s", error)
             sys.exit(0)
+        except FruitlessError as error:
+            raise RendezvousClosedError(str(error)) from None
         except TimeoutError:
             raise RendezvousTimeoutError(
                 f"no round within {self._timeout:.0f} s: fewer than the least number of nodes "

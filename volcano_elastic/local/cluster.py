@@ -49,7 +49,8 @@ def kubeconfig_of(server: str, token: str) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": _CLUSTER_NAME, "cluster": {"server": server}}],
+        # client-go sends a token only over TLS, so kubectl needs it in the URL.
+        "clusters": [{"name": _CLUSTER_NAME, "cluster": {"server": f"{server}/token/{token}"}}],
         "users": [{"name": _CLUSTER_NAME, "user": {"token": token}}],
         "contexts": [
             {

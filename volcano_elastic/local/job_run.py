@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from volcano_elastic.kube.client import Client
 from volcano_elastic.kube.informer import Informer
@@ -16,6 +17,9 @@ from volcano_elastic.local.pod_logs import PodLogs
 _LOOK_SECONDS = 0.1
 # A ConfigMap may still be on its way; nobody brings one after this long.
 _CONFIG_SECONDS = 15.0
+# On a cluster the back-off goes on for ever; here somebody waits at the terminal.
+_TRIES = 3
+_SHORT_LIFE = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,26 @@ def cannot_start(pod: Object) -> str | None:
             if ended.get("reason") == "StartError":
                 return f"container {container['name']}: {ended.get('message', '')}"
     return None
+
+
+def keeps_failing(pod: Object) -> str | None:
+    """Set when a container ended in an error, soon after its start, each time it was tried."""
+    for container in pod.get("status", {}).get("containerStatuses", []):
+        ended = container.get("lastState", {}).get("terminated", {})
+        if container.get("restartCount", 0) < _TRIES - 1 or not ended.get("exitCode"):
+            continue
+        lived = _moment(ended["finishedAt"]) - _moment(ended["startedAt"])
+        if lived < _SHORT_LIFE:
+            return (
+                f"container {container['name']}: exit code {ended['exitCode']} after "
+                f"{lived.total_seconds():.0f} s, {container['restartCount']} restarts; "
+                "its last lines say why"
+            )
+    return None
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text)
 
 
 def misconfigured(pod: Object) -> str | None:
@@ -119,7 +143,7 @@ class JobRun:
         now = asyncio.get_running_loop().time()
         for pod in self._pods:
             key = key_of(pod)
-            reason = cannot_start(pod)
+            reason = cannot_start(pod) or keeps_failing(pod)
             if reason is None and (lacking := misconfigured(pod)) is not None:
                 since = self._misconfigured_since.setdefault(pod["metadata"]["uid"], now)
                 reason = lacking if now - since > _CONFIG_SECONDS else None

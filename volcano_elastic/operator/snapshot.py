@@ -62,9 +62,10 @@ class Adapter:
             if not ended:
                 live.append(view)
             elif ended == "Succeeded" and not view.terminating:
-                for owner in (view.job if view.role == WORKER else None, view.gang):
-                    if owner is not None:
-                        succeeded[owner] = succeeded.get(owner, 0) + 1
+                # A job's PodGroup bears the job's name: its pods must not count twice.
+                owner = view.gang if view.job is None else view.job
+                if owner is not None and (view.job is None or view.role == WORKER):
+                    succeeded[owner] = succeeded.get(owner, 0) + 1
         gangs = [gang for gang in each("podgroup", podgroups, _gang) if gang is not None]
         return Snapshot(
             nodes=tuple(each("node", nodes, _node)),

@@ -59,12 +59,14 @@ class _Planning:
         """Waiting pods that belong to nobody we know."""
         self.served: list[Claim] = []
         self.blocked: dict[str, str] = {}
+        self.waiting: list[Claim] = []
+        """The claims that are blocked."""
         self._idle_without_promises: dict[Shape, bool] = {}
         self._sort_pods(snapshot.pods)
 
     def plan(self) -> Plan:
         for standing in self.standings.values():
-            self._leave(standing, standing.excess, of_plan=False)
+            self._leave(standing, standing.excess)
             self._put_right(standing)
         self._claim()
         self._reserve()
@@ -135,7 +137,7 @@ class _Planning:
                 standing.excess = standing.drop(extra)
                 standing.removed.clear()
 
-    def _leave(self, standing: Standing, pods: list[Pod], of_plan: bool = True) -> None:
+    def _leave(self, standing: Standing, pods: list[Pod]) -> None:
         """These pods, already dropped, give up their room."""
         for pod in pods:
             if pod.node is None:
@@ -174,18 +176,21 @@ class _Planning:
 
     def _claim(self) -> None:
         waiting = claims(self.standings, self.gangs.values(), self.dimensions)
-        surplus = Surplus(self.nodes, self.queues, self.standings.values())
+        self.surplus = Surplus(self.nodes, self.queues, self.standings.values())
+        self._serve(waiting)
+
+    def _serve(self, waiting: list[Claim]) -> None:
+        self.waiting = []
         for claim in waiting:
-            why = surplus.serve(claim)
+            why = self.surplus.serve(claim)
             if why is None:
                 self.served.append(claim)
-                continue
-            self.blocked[claim.key] = f"it needs {self._amount(claim)}, and {why}"
+                self.blocked.pop(claim.key, None)
+            else:
+                self.waiting.append(claim)
+                self.blocked[claim.key] = f"it needs {self._amount(claim)}, and {why}"
             if claim.standing is not None:
-                claim.standing.blocked = True
-        for standing in self.standings.values():
-            if standing.served:
-                standing.reason = Reason.SHRUNK_FOR_MINIMUM
+                claim.standing.blocked = why is not None
 
     def _amount(self, claim: Claim) -> str:
         listed: list[tuple[Resources, int]] = []
@@ -215,6 +220,8 @@ class _Planning:
         ordered = sorted(
             (s for s in self.standings.values() if s.waiting > s.promised),
             key=lambda s: (
+                # Last, since others may yet free what they need.
+                s.blocked,
                 [-amount for amount in s.shape.vector],
                 s.job.created.timestamp(),
                 s.job.key,
@@ -226,8 +233,9 @@ class _Planning:
     def _reserve_surplus(self, standing: Standing) -> None:
         job = standing.job
         if standing.blocked:
-            # Surplus of a job that cannot start: what exists goes when its 30 s are over.
-            size = max(job.min, standing.floor(standing.size - standing.absent))
+            # Surplus of a job that cannot start finds no place either, however young it is.
+            headless = bool(standing.bound) and all(p.index for p in standing.bound.values())
+            size = standing.floor(min(standing.size, standing.held + headless))
             if size < standing.size:
                 self._lower(standing, size, Reason.SURPLUS_UNPLACED)
             return
@@ -250,7 +258,12 @@ class _Planning:
             self.nodes.rollback(mark)
             if reason is Reason.SHRUNK_FOR_MINIMUM:
                 standing.served.update(dict.fromkeys(claim.key for claim in self.served))
-            self._lower(standing, size, reason)
+            gone = standing.lower(size, reason)
+            self._leave(standing, gone)
+            if self.waiting and any(pod.node is not None for pod in gone):
+                # Whole units leave, which may be more than anybody asked for.
+                self.surplus.forget_failures()
+                self._serve(self.waiting)
             count = max(0, standing.waiting - standing.promised)
             placed = len(self.nodes.place(standing.shape, min(count, room), Room.COMING))
         self.queues.use(job.queue, standing.shape.vector, placed)
@@ -285,6 +298,8 @@ class _Planning:
         if standing.size == job.desired:
             return None
         reason = standing.reason or Reason.GREW_INTO_IDLE
+        if standing.served:
+            reason = Reason.SHRUNK_FOR_MINIMUM
         return Decision(
             job=job.key,
             old=job.desired,

@@ -89,6 +89,10 @@ class Surplus:
             for victim in victims:
                 nodes.occupy(Room.POTENTIAL, n, victim.vector, -1)
 
+    def forget_failures(self) -> None:
+        """Room has come free in another way than by `serve`: try everything again."""
+        self._failed.clear()
+
     def serve(self, claim: Claim) -> str | None:
         """Keep room for the claim, asking surplus to leave if need be; else say why it cannot."""
         closed = self._queues.closed(claim.queue)

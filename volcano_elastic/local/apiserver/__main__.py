@@ -21,8 +21,9 @@ from aiohttp.streams import StreamReader
 from volcano_elastic.local.apiserver.builtin import CRD, NAMESPACE
 from volcano_elastic.local.apiserver.collector import Collector
 from volcano_elastic.local.apiserver.journal import JournalError, SqliteJournal
+from volcano_elastic.local.apiserver.options import WriteOptions
 from volcano_elastic.local.apiserver.registry import Registry
-from volcano_elastic.local.apiserver.rest import KEPT_NAMESPACES, Rest, WriteOptions
+from volcano_elastic.local.apiserver.rest import KEPT_NAMESPACES, Rest
 from volcano_elastic.local.apiserver.server import BODY_LIMIT, Server
 from volcano_elastic.local.apiserver.store import Store
 
@@ -75,10 +76,14 @@ async def serve(port: int, token: str, data_dir: Path | None) -> int:
     for name in KEPT_NAMESPACES:
         if store.get(NAMESPACE.key, "", name) is None:
             rest.create(NAMESPACE, "", {"metadata": {"name": name}}, WriteOptions())
-    # Requests make no cycles, so what is alive now need not be looked through again and again.
+    # Code and modules stay for good: the garbage collector need not go through them again.
     gc.freeze()
     runner = web.ServerRunner(
-        web.Server(server.handle, request_factory=_request, access_log=None), shutdown_timeout=1
+        # Cancellation: a watch whose client is gone ends at once, not at its next event.
+        web.Server(
+            server.handle, request_factory=_request, access_log=None, handler_cancellation=True
+        ),
+        shutdown_timeout=1,
     )
     await runner.setup()
     try:

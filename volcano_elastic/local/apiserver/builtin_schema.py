@@ -140,6 +140,47 @@ _SCHEMAS: dict[tuple[str, str], Object] = {
         status=_object(currentReplicas=_INT, desiredReplicas=_INT, conditions=_CONDITIONS),
     ),
 }
+_SCHEMAS[("apiextensions.k8s.io", "customresourcedefinitions")] = _object(
+    spec=_object(
+        group=_STRING,
+        scope=_STRING,
+        names=_object(
+            plural=_STRING,
+            singular=_STRING,
+            kind=_STRING,
+            listKind=_STRING,
+            shortNames=_list(_STRING),
+            categories=_list(_STRING),
+        ),
+        versions=_list(
+            _object(
+                name=_STRING,
+                served=_BOOL,
+                storage=_BOOL,
+                schema=_object(openAPIV3Schema=_object()),
+                subresources=_object(
+                    status=_object(),
+                    scale=_object(
+                        specReplicasPath=_STRING,
+                        statusReplicasPath=_STRING,
+                        labelSelectorPath=_STRING,
+                    ),
+                ),
+                additionalPrinterColumns=_list(
+                    _object(
+                        name=_STRING,
+                        type=_STRING,
+                        jsonPath=_STRING,
+                        format=_STRING,
+                        description=_STRING,
+                        priority=_INT,
+                    )
+                ),
+            )
+        ),
+    ),
+    status=_object(conditions=_CONDITIONS, storedVersions=_list(_STRING)),
+)
 _METADATA = _object(
     name=_STRING,
     generateName=_STRING,

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver.builtin import CRD, NAMESPACE
 from volcano_elastic.local.apiserver.kind import ResourceKey
+from volcano_elastic.local.apiserver.options import DeleteOptions, Target
 from volcano_elastic.local.apiserver.registry import Registry
-from volcano_elastic.local.apiserver.rest import FOREGROUND, ORPHAN, DeleteOptions, Rest, Target
+from volcano_elastic.local.apiserver.rest import FOREGROUND, ORPHAN, Rest
 from volcano_elastic.local.apiserver.status import StatusError
 from volcano_elastic.local.apiserver.store import Change, Store, Stored
 from volcano_elastic.local.apiserver.strategy import CRD_FINALIZER
 
+_log = logging.getLogger(__name__)
 Place = tuple[ResourceKey, str, str]
 # Steps in one go, so that the end of a large owner doesn't hold up everybody's requests.
 _BATCH = 100
@@ -96,8 +99,13 @@ class Collector:
             place = self._queue.popleft()
             self._queued.discard(place)
             stored = self._store.get(*place)
-            if stored is not None:
+            if stored is None:
+                continue
+            try:
                 self._look(place[0], stored)
+            except Exception:
+                # One object that cannot be dealt with must not stop the collection of all others.
+                _log.exception("collecting %s", place)
         self._scheduled = bool(self._queue)
         if self._scheduled:
             self._later(self._drain)

@@ -87,7 +87,7 @@ def establish(crd: Object, now: str) -> None:
     """Set the status that says: served from this moment on."""
     spec, old = crd["spec"], crd.get("status") or {}
     since = {
-        condition["type"]: condition["lastTransitionTime"]
+        condition["type"]: condition.get("lastTransitionTime") or now
         for condition in old.get("conditions") or ()
     }
     storage = [version["name"] for version in spec["versions"] if version["storage"]]

@@ -5,19 +5,18 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 from volcano_elastic.api.moment import timestamp
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver import applied, patch, pod, scale, strategy, version
-from volcano_elastic.local.apiserver.builtin import CRD, NAMESPACE, POD
+from volcano_elastic.local.apiserver.builtin import CRD, NAMESPACE, POD, SERVICE
 from volcano_elastic.local.apiserver.custom_resource import establish
 from volcano_elastic.local.apiserver.kind import Kind
+from volcano_elastic.local.apiserver.options import DeleteOptions, Target, WriteOptions
 from volcano_elastic.local.apiserver.selector import Selector
 from volcano_elastic.local.apiserver.status import (
-    StatusError,
     already_exists,
     bad_request,
     conflict,
@@ -26,6 +25,7 @@ from volcano_elastic.local.apiserver.status import (
     invalid_value,
     modified,
     not_found,
+    required,
     success,
     unsupported_media_type,
 )
@@ -35,6 +35,8 @@ FOREGROUND = "foregroundDeletion"
 ORPHAN = "orphan"
 # There from the start, and for good.
 KEPT_NAMESPACES = ("default", "kube-system")
+# Typed clients read the answer of a deletion as the object for these, as a Status for the rest.
+_RETURNED = (POD.key, SERVICE.key, ("", "serviceaccounts"))
 # What a client may not set on an object that exists.
 _KEPT = (
     "name",
@@ -48,36 +50,6 @@ _KEPT = (
     "resourceVersion",
     "managedFields",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What a request is about."""
-
-    kind: Kind
-    namespace: str
-    name: str
-    subresource: str = ""
-
-
-@dataclass(slots=True)
-class WriteOptions:
-    """The query of a write; `warnings` collects what the answer should warn of."""
-
-    dry_run: bool = False
-    field_validation: str = "Ignore"
-    field_manager: str = "unknown"
-    force: bool = False
-    warnings: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteOptions:
-    grace_seconds: int | None = None
-    uid: str | None = None
-    resource_version: str | None = None
-    propagation: str = "Background"
-    dry_run: bool = False
 
 
 class Rest:
@@ -105,9 +77,11 @@ class Rest:
         meta = obj["metadata"]
         if meta.get("resourceVersion"):
             raise bad_request("resourceVersion should not be set on objects to be created")
-        generated = not meta.get("name") and bool(meta.get("generateName"))
-        if generated:
+        if not meta.get("name") and meta.get("generateName"):
             meta["name"] = self._generated(kind, meta)
+        if not meta.get("name"):
+            why = "name or generateName is required"
+            raise invalid(kind, "", [required("metadata.name", why)])
         strategy.check_namespace(kind, obj, self.store)
         now = timestamp(self._clock())
         for name in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"):
@@ -179,7 +153,7 @@ class Rest:
     def delete(self, target: Target, options: DeleteOptions) -> Object:
         """Delete now, or mark as deleted what still has finalizers or a kubelet to end it.
 
-        Returns the object, or a Status for a custom resource that is gone.
+        Returns the object if it still is there or its clients expect it, else a Status.
         """
         kind, stored = target.kind, self.get(target)
         meta = stored.obj["metadata"]
@@ -208,7 +182,7 @@ class Rest:
             return new
         if not waits and new["metadata"]["deletionGracePeriodSeconds"] == 0:
             self._remove(kind, stored, new)
-            return success(kind, target.name, meta["uid"]) if kind.custom else new
+            return new if kind.key in _RETURNED else success(kind, target.name, meta["uid"])
         return self._put_if_changed(kind, stored, new).obj
 
     def delete_collection(
@@ -428,44 +402,6 @@ class Rest:
         meta["deletionGracePeriodSeconds"] = grace
         if kind.key == NAMESPACE.key:
             obj["status"] = {**(obj.get("status") or {}), "phase": "Terminating"}
-
-
-def delete_options(body: Any, query: Any) -> DeleteOptions:
-    """From the body of a DELETE, else from its query.
-
-    Raises:
-        StatusError: 400 or 422, with what was expected.
-    """
-    options = body if body is not None else {}
-    if not isinstance(options, dict):
-        raise bad_request("DeleteOptions: expected an object")
-    preconditions = options.get("preconditions") or {}
-    grace = options.get("gracePeriodSeconds", query.get("gracePeriodSeconds"))
-    if isinstance(grace, str) and grace.lstrip("-").isdecimal():
-        grace = int(grace)
-    if not isinstance(preconditions, dict) or isinstance(grace, bool | str | float | list | dict):
-        raise bad_request(
-            "DeleteOptions: expected preconditions to be an object and gracePeriodSeconds an "
-            f"integer, found {preconditions!r} and {grace!r}"
-        )
-    propagation = options.get("propagationPolicy") or query.get("propagationPolicy")
-    if propagation is None:
-        orphan = options.get("orphanDependents", query.get("orphanDependents"))
-        propagation = "Orphan" if orphan in (True, "true") else "Background"
-    if propagation not in ("Background", "Foreground", "Orphan"):
-        raise StatusError(
-            422,
-            "Invalid",
-            f'DeleteOptions.meta.k8s.io "" is invalid: propagationPolicy: Unsupported value: '
-            f'{propagation!r}: supported values: "Background", "Foreground", "Orphan"',
-        )
-    return DeleteOptions(
-        grace,
-        preconditions.get("uid"),
-        preconditions.get("resourceVersion"),
-        propagation,
-        bool(options.get("dryRun") or query.get("dryRun")),
-    )
 
 
 def _mapping(body: Any) -> Object:

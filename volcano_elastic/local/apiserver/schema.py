@@ -253,17 +253,21 @@ def check(schema: Any, path: str) -> Iterator[Cause]:
             _compiled(schema["pattern"])
         except (re.error, TypeError) as error:
             yield invalid_value(f"{path}.pattern", schema["pattern"], f"must be a pattern: {error}")
-    for name in ("properties",):
-        below = schema.get(name)
-        if below is not None and not isinstance(below, dict):
-            yield invalid_value(f"{path}.{name}", below, "must be an object")
-        for key, sub in (below or {}).items() if isinstance(below, dict) else ():
-            yield from check(sub, f"{path}.{name}[{key}]")
+    properties = schema.get("properties")
+    if properties is not None and not isinstance(properties, dict):
+        yield invalid_value(f"{path}.properties", properties, "must be an object")
+    elif properties:
+        for key, sub in properties.items():
+            yield from check(sub, f"{path}.properties[{key}]")
     for name in ("items", "additionalProperties", "not"):
         if name in schema and not isinstance(schema[name], bool):
             yield from check(schema[name], f"{path}.{name}")
     for name in ("allOf", "anyOf", "oneOf"):
-        for number, sub in enumerate(schema.get(name) or ()):
+        options = schema.get(name)
+        if options is not None and not isinstance(options, list):
+            yield invalid_value(f"{path}.{name}", options, "must be a list")
+            continue
+        for number, sub in enumerate(options or ()):
             yield from check(sub, f"{path}.{name}[{number}]")
     if "enum" in schema and not isinstance(schema["enum"], list):
         yield invalid_value(f"{path}.enum", schema["enum"], "must be a list")
@@ -280,6 +284,9 @@ def check(schema: Any, path: str) -> Iterator[Cause]:
     ):
         if name in schema and not isinstance(schema[name], int | float):
             yield invalid_value(f"{path}.{name}", schema[name], "must be a number")
-    wanted = schema.get("required")
-    if wanted is not None and not isinstance(wanted, list):
-        yield invalid_value(f"{path}.required", wanted, "must be a list")
+    for name in ("required", "x-kubernetes-list-map-keys"):
+        wanted = schema.get(name)
+        if wanted is not None and not (
+            isinstance(wanted, list) and all(isinstance(one, str) for one in wanted)
+        ):
+            yield invalid_value(f"{path}.{name}", wanted, "must be a list of strings")

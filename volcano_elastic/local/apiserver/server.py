@@ -24,19 +24,24 @@ from volcano_elastic.local.apiserver import (
     patch,
     rendering,
     scale,
-    selector,
 )
-from volcano_elastic.local.apiserver.body import decode
 from volcano_elastic.local.apiserver.builtin import CRD, POD
 from volcano_elastic.local.apiserver.kind import Kind
-from volcano_elastic.local.apiserver.registry import Registry
-from volcano_elastic.local.apiserver.rest import (
+from volcano_elastic.local.apiserver.options import (
     DeleteOptions,
-    Rest,
     Target,
     WriteOptions,
     delete_options,
 )
+from volcano_elastic.local.apiserver.registry import Registry
+from volcano_elastic.local.apiserver.request import (
+    decoded_body,
+    number_of,
+    path_and_token,
+    selector_of,
+    write_options,
+)
+from volcano_elastic.local.apiserver.rest import Rest
 from volcano_elastic.local.apiserver.status import (
     StatusError,
     bad_request,
@@ -49,12 +54,12 @@ from volcano_elastic.local.apiserver.watch import BOOKMARK_SECONDS, Watch
 
 _log = logging.getLogger(__name__)
 _OPEN = frozenset({"/readyz", "/healthz", "/livez", "/version"})
-_TOKEN_PREFIX = "/token/"
 _JSON = "application/json"
 _AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 # Kubernetes' own limit.
 BODY_LIMIT = 3 * 1024 * 1024
 _WATCH_SECONDS = 3600
+_STUCK_SECONDS = 60
 
 
 class Server:
@@ -98,11 +103,11 @@ class Server:
         except RecursionError:
             return _failure(400, "BadRequest", "the body is nested too deeply")
         except Exception as error:
-            _log.exception("%s %s", request.method, _token(request)[0])
+            _log.exception("%s %s", request.method, path_and_token(request)[0])
             return _failure(500, "InternalError", f"{type(error).__name__}: {error}")
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        path, token = _token(request)
+        path, token = path_and_token(request)
         if path in _OPEN or path.rpartition("/")[0] in _OPEN:
             return _json(discovery.VERSION) if path == "/version" else web.Response(text="ok")
         if not hmac.compare_digest(token.encode(), self._token):
@@ -153,8 +158,8 @@ class Server:
                     return await self._watch(request, kind, namespace, "")
                 return self._list(request, kind, namespace)
             case "POST":
-                body = await _body(request)
-                options = _write_options(request)
+                body = await decoded_body(request)
+                options = write_options(request)
                 if kind.namespaced and namespace is None:
                     raise StatusError(
                         405, "MethodNotAllowed", f"create {kind.plural} under /namespaces/NAME/"
@@ -164,7 +169,7 @@ class Server:
             case "DELETE":
                 options_ = await self._delete_options(request)
                 found = self._rest.delete_collection(
-                    kind, namespace, _selector(request, kind), options_
+                    kind, namespace, selector_of(request, kind), options_
                 )
                 return _raw(self._many(request, kind, found, {}))
         raise _not_allowed(request)
@@ -185,7 +190,7 @@ class Server:
                     return await self._watch(request, kind, at.namespace, at.name)
                 return self._shown(request, kind, self._rest.get(target), 200)
             case "PUT":
-                body, options = await _body(request), _write_options(request)
+                body, options = await decoded_body(request), write_options(request)
                 stored = self._rest.update(target, body, options)
                 return self._shown(request, kind, stored, 200, options)
             case "PATCH":
@@ -197,7 +202,7 @@ class Server:
 
     async def _patch(self, request: web.BaseRequest, target: Target) -> web.Response:
         kind = target.kind
-        body, options = await _body(request), _write_options(request)
+        body, options = await decoded_body(request), write_options(request)
         if request.content_type not in patch.accepted(kind.custom):
             raise unsupported_media_type(
                 request.content_type, ", ".join(patch.accepted(kind.custom))
@@ -213,10 +218,10 @@ class Server:
             case "scale", "GET":
                 return _json(scale.scale_of(target.kind, self._rest.get(target).obj))
             case "scale", "PUT":
-                body, options = await _body(request), _write_options(request)
+                body, options = await decoded_body(request), write_options(request)
                 return _json(self._rest.scale(target, body, options))
             case "scale", "PATCH":
-                body, options = await _body(request), _write_options(request)
+                body, options = await decoded_body(request), write_options(request)
                 old = scale.scale_of(target.kind, self._rest.get(target).obj)
                 new = (
                     patch.json_patch(old, body)
@@ -225,10 +230,10 @@ class Server:
                 )
                 return _json(self._rest.scale(target, new, options))
             case "binding", "POST":
-                body, options = await _body(request), _write_options(request)
+                body, options = await decoded_body(request), write_options(request)
                 return _json(self._rest.bind(target, body, options), 201)
             case "eviction", "POST":
-                eviction = await _body(request)
+                eviction = await decoded_body(request)
                 if not isinstance(eviction, dict):
                     raise bad_request("expected an Eviction")
                 how = delete_options(eviction.get("deleteOptions"), request.query)
@@ -243,11 +248,11 @@ class Server:
         self, request: web.BaseRequest, kind: Kind, namespace: str | None
     ) -> web.StreamResponse:
         query = request.query
-        wanted = _selector(request, kind)
+        wanted = selector_of(request, kind)
         found = self._store.all_of(kind.key, namespace)
         if wanted is not None:
             found = [stored for stored in found if wanted(stored.obj)]
-        limit = _number(query.get("limit"), "limit") or 0
+        limit = number_of(query.get("limit"), "limit") or 0
         part = page.cut(found, limit, query.get("continue", ""), self._store.revision)
         if query.get("continue") and self._store.since(kind.key, part.revision) is None:
             raise expired("the provided continue parameter is too old; list from the beginning")
@@ -293,7 +298,7 @@ class Server:
         resource_version = query.get("resourceVersion", "")
         if resource_version and not resource_version.isdecimal():
             raise bad_request(f"resourceVersion: Invalid value: {resource_version!r}")
-        seconds = _number(query.get("timeoutSeconds"), "timeoutSeconds") or _WATCH_SECONDS
+        seconds = number_of(query.get("timeoutSeconds"), "timeoutSeconds") or _WATCH_SECONDS
         form = rendering.form_of(request.headers.get("Accept", ""))
         first = True
 
@@ -307,18 +312,21 @@ class Server:
             self._store,
             kind,
             namespace,
-            _selector(request, kind, name),
+            selector_of(request, kind, name),
             render,
             resource_version=resource_version,
             initial_events=query.get("sendInitialEvents") == "true",
         )
         with_bookmarks = query.get("allowWatchBookmarks", "").lower() in ("true", "1")
         response = web.StreamResponse(headers={"Content-Type": _JSON})
-        with self._stream(), suppress(ConnectionError):
+        with self._stream():
             try:
                 await response.prepare(request)
                 await _pump(response, watch, seconds, with_bookmarks)
                 await response.write_eof()
+            except ConnectionError:
+                if request.transport:
+                    request.transport.close()
             finally:
                 watch.close()
         return response
@@ -338,12 +346,12 @@ class Server:
         with self._stream(), suppress(ConnectionError):
             await response.prepare(request)
             async for chunk in log.read(file, wanted, current):
-                await response.write(chunk)
+                await _write(response, chunk)
             await response.write_eof()
         return response
 
     async def _delete_options(self, request: web.BaseRequest) -> DeleteOptions:
-        return delete_options(await _body(request), request.query)
+        return delete_options(await decoded_body(request), request.query)
 
     def _stream(self) -> _Stream:
         return _Stream(self._streams)
@@ -384,69 +392,29 @@ async def _pump(
             break
         if not watch.lines:
             with suppress(TimeoutError):
-                await asyncio.wait_for(watch.wake.wait(), min(left, BOOKMARK_SECONDS))
+                async with asyncio.timeout(min(left, BOOKMARK_SECONDS)):
+                    await watch.wake.wait()
             if not watch.lines:
-                if with_bookmarks:
-                    await response.write(watch.bookmark())
+                if with_bookmarks and not watch.overrun:
+                    await _write(response, watch.bookmark())
                 continue
-        await response.write(watch.take())
+        await _write(response, watch.take())
 
 
-def _token(request: web.BaseRequest) -> tuple[str, str]:
-    """The path without a token in it, and the token: from `/token/TOKEN/...` or the header.
-
-    client-go keeps a kubeconfig's token to itself unless the server speaks TLS, so kubectl's
-    kubeconfig has to have it in the server's URL.
-    """
-    path = request.path
-    if path.startswith(_TOKEN_PREFIX):
-        token, _, rest = path.removeprefix(_TOKEN_PREFIX).partition("/")
-        return "/" + rest, token
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    return path, token.strip() if scheme.lower() == "bearer" else ""
-
-
-async def _body(request: web.BaseRequest) -> Any:
-    raw = await request.read()
-    kind = request.content_type if "Content-Type" in request.headers else ""
-    return decode(raw, kind)
-
-
-def _selector(request: web.BaseRequest, kind: Kind, name: str = "") -> selector.Selector | None:
-    query = request.query
-    fields = query.get("fieldSelector", "")
-    if name:
-        fields = f"{fields},metadata.name={name}"
-    return selector.parse(query.get("labelSelector", ""), fields, kind)
-
-
-def _write_options(request: web.BaseRequest) -> WriteOptions:
-    query = request.query
-    dry_run = query.get("dryRun", "")
-    if dry_run not in ("", "All"):
-        raise bad_request(f'dryRun: Unsupported value: "{dry_run}": supported values: "All"')
-    agent = request.headers.get("User-Agent", "unknown").partition("/")[0]
-    return WriteOptions(
-        dry_run == "All",
-        query.get("fieldValidation") or "Warn",
-        query.get("fieldManager") or agent,
-        query.get("force") in ("true", "1"),
-    )
-
-
-def _number(text: str | None, name: str) -> int | None:
-    if not text:
-        return None
-    if not text.isdecimal():
-        raise bad_request(f"{name}: expected a number ≥ 0, found {text!r}")
-    return int(text)
+async def _write(response: web.StreamResponse, data: bytes) -> None:
+    """Raises ConnectionError if the client takes nothing for too long."""
+    try:
+        async with asyncio.timeout(_STUCK_SECONDS):
+            await response.write(data)
+    except TimeoutError as error:
+        raise ConnectionError(f"the client took nothing for {_STUCK_SECONDS} s") from error
 
 
 def _not_allowed(request: web.BaseRequest) -> StatusError:
     return StatusError(
         405,
         "MethodNotAllowed",
-        f"the server does not allow {request.method} on {_token(request)[0]}",
+        f"the server does not allow {request.method} on {path_and_token(request)[0]}",
     )
 
 

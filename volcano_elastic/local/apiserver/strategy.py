@@ -146,7 +146,7 @@ def check(kind: Kind, obj: Object) -> None:
         case POD.key:
             causes += pod.causes(obj.get("spec"))
         case PRIORITY_CLASS.key:
-            value = obj.get("value", 0)
+            value = obj.get("value") or 0
             if value > 1000000000:
                 causes.append(forbidden_field("value", "maximum allowed value is 1000000000"))
         case SERVICE.key:
@@ -215,10 +215,7 @@ def _at(value: Any, path: tuple[str, ...]) -> Any:
 
 
 def _metadata_causes(kind: Kind, meta: Object) -> Iterator[Cause]:
-    name = meta.get("name")
-    if not name:
-        yield required("metadata.name", "name or generateName is required")
-        return
+    name = meta["name"]
     short = kind.key in (SERVICE.key, NAMESPACE.key)
     form, limit = (_LABEL, 63) if short else (_SUBDOMAIN, 253)
     if not form.fullmatch(name) or len(name) > limit:
@@ -263,13 +260,13 @@ def _admit_priority(obj: Object, store: Store) -> None:
                 obj["metadata"].get("name", ""),
                 f"no PriorityClass with name {name} was found",
             )
-        value, policy = found.obj.get("value", 0), found.obj.get("preemptionPolicy")
+        value, policy = found.obj.get("value") or 0, found.obj.get("preemptionPolicy")
     else:
         default = next(
             (one.obj for one in store.all_of(PRIORITY_CLASS.key) if one.obj.get("globalDefault")),
             {},
         )
-        value, policy = default.get("value", 0), default.get("preemptionPolicy")
+        value, policy = default.get("value") or 0, default.get("preemptionPolicy")
         if default:
             spec["priorityClassName"] = default["metadata"]["name"]
     if spec.get("priority") not in (None, value):

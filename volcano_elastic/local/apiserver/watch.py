@@ -112,8 +112,11 @@ class Watch:
             self._send("DELETED", Stored.of(shown))
 
     def _send(self, event: str, stored: Stored) -> None:
+        if self.overrun:
+            return
         if len(self.lines) >= BACKLOG:
             self.overrun = True
+            self.lines.clear()
         else:
             shown = self._render(shown_as(self._kind, stored))
             self.lines.append(b'{"type":"%b","object":%b}\n' % (event.encode(), shown))
