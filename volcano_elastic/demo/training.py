@@ -46,7 +46,7 @@ class DemoJob:
                         "restartPolicy": "OnFailure",
                         "template": {
                             "spec": {
-                                "terminationGracePeriodSeconds": 15,
+                                "terminationGracePeriodSeconds": 30,
                                 "containers": [
                                     {
                                         "name": "pytorch",

@@ -217,6 +217,14 @@ class _Planning:
                 ]
         for shape, _ in sorted(loose, key=lambda found: (found[0].vector, found[1]), reverse=True):
             self.nodes.place(shape, 1, Room.COMING)
+        while not self._reserve_surplus():
+            # Whole units left, which was more than anybody had asked for.
+            self.surplus.forget_failures()
+            self._serve(self.waiting)
+
+    def _reserve_surplus(self) -> bool:
+        """False if pods with a node left, so that claims called blocked may start after all; then
+        nothing is reserved."""
         ordered = sorted(
             (s for s in self.standings.values() if s.waiting > s.promised),
             key=lambda s: (
@@ -227,46 +235,64 @@ class _Planning:
                 s.job.key,
             ),
         )
+        reserved: list[tuple[Standing, int]] = []
         for standing in ordered:
-            self._reserve_surplus(standing)
+            if standing.blocked:
+                self._give_up_blocked(standing)
+                continue
+            places = self._place_waiting(standing)
+            gone = self._give_up_unplaced(standing, len(places))
+            # With a unit go those of its workers that had a place.
+            keep = max(0, standing.waiting - standing.promised)
+            self._free(standing, places[keep:])
+            reserved += [(standing, n) for n in places[:keep]]
+            if self.waiting and any(pod.node is not None for pod in gone):
+                for other, n in reserved:
+                    self._free(other, [n])
+                return False
+        return True
 
-    def _reserve_surplus(self, standing: Standing) -> None:
-        job = standing.job
-        if standing.blocked:
-            # Surplus of a job that cannot start finds no place either, however young it is.
-            headless = bool(standing.bound) and all(p.index for p in standing.bound.values())
-            size = standing.floor(min(standing.size, standing.held + headless))
-            if size < standing.size:
-                self._lower(standing, size, Reason.SURPLUS_UNPLACED)
-            return
+    def _free(self, standing: Standing, places: list[int]) -> None:
+        for n in places:
+            self.nodes.give_back(n, standing.shape.vector)
+        self.queues.use(standing.job.queue, standing.shape.vector, -len(places))
+
+    def _give_up_blocked(self, standing: Standing) -> None:
+        """Surplus of a job that cannot start finds no place either, however young it is."""
+        headless = bool(standing.bound) and all(p.index for p in standing.bound.values())
+        size = standing.floor(min(standing.size, standing.held + headless))
+        if size < standing.size:
+            self._lower(standing, size, Reason.SURPLUS_UNPLACED)
+
+    def _place_waiting(self, standing: Standing) -> list[int]:
+        """Reserve room for the surplus that waits; the nodes, one for each that has a place."""
+        job, vector = standing.job, standing.shape.vector
         count = standing.waiting - standing.promised
-        absent = min(standing.absent, count)
-        room = self.queues.fits_often(job.queue, standing.shape.vector)
-        mark = self.nodes.mark()
-        placed = 0
-        if self.queues.closed(job.queue) is None:
-            placed = len(self.nodes.place(standing.shape, min(count, room), Room.COMING))
-        without = count - placed
-        if self.served:
+        count = min(count, self.queues.fits_often(job.queue, vector))
+        if self.queues.closed(job.queue) is not None:
+            count = 0
+        placed = self.nodes.place(standing.shape, count, Room.COMING)
+        self.queues.use(job.queue, vector, len(placed))
+        return placed
+
+    def _give_up_unplaced(self, standing: Standing, placed: int) -> list[Pod]:
+        """The pods that leave because some of the job's surplus has no place."""
+        without = standing.waiting - standing.promised - placed
+        others = [claim.key for claim in self.served if claim.key != standing.job.key]
+        if others:
             # Whatever is in the way is a minimum: nobody may compete with it for a place.
             hopeless, reason = without, Reason.SHRUNK_FOR_MINIMUM
         else:
             # Pods that exist get their 30 s; those that don't (evicted, say) are not made again.
-            hopeless, reason = min(without, absent), Reason.SURPLUS_UNPLACED
+            hopeless, reason = min(without, standing.absent), Reason.SURPLUS_UNPLACED
         size = standing.floor(standing.size - hopeless)
-        if size < standing.size:
-            self.nodes.rollback(mark)
-            if reason is Reason.SHRUNK_FOR_MINIMUM:
-                standing.served.update(dict.fromkeys(claim.key for claim in self.served))
-            gone = standing.lower(size, reason)
-            self._leave(standing, gone)
-            if self.waiting and any(pod.node is not None for pod in gone):
-                # Whole units leave, which may be more than anybody asked for.
-                self.surplus.forget_failures()
-                self._serve(self.waiting)
-            count = max(0, standing.waiting - standing.promised)
-            placed = len(self.nodes.place(standing.shape, min(count, room), Room.COMING))
-        self.queues.use(job.queue, standing.shape.vector, placed)
+        if size == standing.size:
+            return []
+        if reason is Reason.SHRUNK_FOR_MINIMUM:
+            standing.served.update(dict.fromkeys(others))
+        gone = standing.lower(size, reason)
+        self._leave(standing, gone)
+        return gone
 
     # Grow
 
