@@ -51,8 +51,10 @@ class ApiServerProcess:
             command += ["--data-dir", str(self._data_dir)]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
-        readable, _, _ = select.select([self._process.stdout], [], [], 30)
-        line = self._process.stdout.readline() if readable else ""
+        # Not select(): it refuses descriptors beyond 1023.
+        readable = select.poll()
+        readable.register(self._process.stdout, select.POLLIN)
+        line = self._process.stdout.readline() if readable.poll(30_000) else ""
         assert line.startswith("listening on http://127.0.0.1:"), f"said {line!r}"
         self.server = line.split()[-1]
 

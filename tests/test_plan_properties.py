@@ -15,7 +15,7 @@ from volcano_elastic.queue_policy.plan import plan
 from volcano_elastic.queue_policy.snapshot import ForOtherQueues, Job, Pod, Queue, Snapshot
 from volcano_elastic.queue_policy.standing import leave_order
 
-calm = settings(max_examples=3000, deadline=None)
+calm = settings(max_examples=150, deadline=None)
 
 
 @st.composite
@@ -288,7 +288,7 @@ def test_no_gpu_idles_that_an_unsated_job_could_use(snapshot: Snapshot) -> None:
             assert free - promised < owner.node_unit
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(snapshots())
 def test_plan_apply_and_settle_come_to_rest(snapshot: Snapshot) -> None:
     now: datetime = NOW

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -60,7 +59,7 @@ class AuditLog:
         path = folder / f"run-{start.run:06d}-rank-{start.rank:05d}.jsonl"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+            self._file = path.open("xb", buffering=0)
         except OSError as error:
             raise AuditError(
                 f"cannot start the audit record {path}: {error.strerror}; "
@@ -78,14 +77,12 @@ class AuditLog:
         self._append({"applied": step})
 
     def close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        self._file.close()
 
     def _append(self, line: dict[str, Any]) -> None:
         text = json.dumps(line, separators=(",", ":")).encode() + b"\n"
         while text:
-            text = text[os.write(self._file, text) :]
+            text = text[self._file.write(text) :]
 
 
 def last_run(folder: Path) -> int:

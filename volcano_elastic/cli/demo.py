@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import sys
 from pathlib import Path
 
 import click
 from rich.console import Console
+
+from volcano_elastic.cli.local import foreground
+
+_MARK = ".volcano-elastic-demo"
 
 
 @click.command()
@@ -36,22 +39,33 @@ def demo(out: Path) -> None:
     out = out.resolve()
     _empty(out)
     console = Console()
-    try:
-        asyncio.run(play(out, console))
-    except BrokenPromise as promise:
-        console.print(f"promise broken: {promise}", style="bold red", soft_wrap=True)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)
+
+    async def show() -> int:
+        try:
+            await play(out, console)
+        except BrokenPromise as promise:
+            console.print(f"promise broken: {promise}", style="bold red", soft_wrap=True)
+            return 1
+        return 0
+
+    sys.exit(foreground(show(), stopped=130))
 
 
 def _empty(out: Path) -> None:
     """Old checkpoints would be resumed; removes only what an earlier demo wrote."""
     try:
         out.mkdir(parents=True, exist_ok=True)
+        if any(out.iterdir()) and not (out / _MARK).exists():
+            raise click.ClickException(
+                f"--out {out}: expected an empty folder or an earlier demo's, found other files; "
+                "give another folder"
+            )
+        (out / _MARK).touch()
         for name in ("job-a", "job-b", "alone-a", "alone-b"):
-            shutil.rmtree(out / name, ignore_errors=True)
-        (out / "report.json").unlink(missing_ok=True)
+            if (out / name).exists():
+                shutil.rmtree(out / name)
+        for name in ("report.json", "gpus.png"):
+            (out / name).unlink(missing_ok=True)
     except OSError as error:
         raise click.ClickException(
             f"--out {out}: {error.strerror}; give a folder to write to"

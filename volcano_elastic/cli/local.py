@@ -24,7 +24,7 @@ def local() -> None:
     \b
     Examples:
       volcano-elastic local up --nodes 2 --gpus-per-node 2
-      volcano-elastic local run examples/job.yaml
+      volcano-elastic local run examples/digits.yaml
     """
 
 
@@ -102,7 +102,7 @@ def up(
             click.echo(await cluster.failed, err=True)
             return 1
 
-    sys.exit(_foreground(serve(), stopped=0))
+    sys.exit(foreground(serve(), stopped=0))
 
 
 @local.command()
@@ -159,10 +159,10 @@ def run(files: tuple[Path, ...], nodes: int, gpus_per_node: int, timeout: float 
             warn(f"{end.job}: {end.result}{': ' + end.message if end.message else ''}")
         return 0 if all(end.result == "Succeeded" for end in ends) else 1
 
-    sys.exit(_foreground(follow(), stopped=130))
+    sys.exit(foreground(follow(), stopped=130))
 
 
-def _foreground(work: Coroutine[Any, Any, int], *, stopped: int) -> int:
+def foreground(work: Coroutine[Any, Any, int], *, stopped: int) -> int:
     """Runs to its end, or to the end of its clean-up after a signal; the exit code.
 
     Args:

@@ -226,6 +226,8 @@ def _insist(recorder: Recorder, verdicts: dict[str, Verdict]) -> None:
         raise BrokenPromise(f"a newcomer starts at once: b's first pod ran after {wait} s")
     if not any(c.job == "a" and c.new < c.old for c in timeline.changes):
         raise BrokenPromise("surplus steps aside: a was never shrunk by the policy")
+    if max((c.new for c in timeline.changes if c.job == "b"), default=0) < B.max:
+        raise BrokenPromise("idle GPUs are used: b did not grow to 4 after a had finished")
     for name, (_, how) in timeline.finished.items():
         if how != "Succeeded":
             raise BrokenPromise(f"both jobs succeed: job {name} {how}")

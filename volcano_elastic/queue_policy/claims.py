@@ -35,11 +35,7 @@ class Claim:
 def job_claim(standing: Standing, dimensions: Dimensions) -> Claim | None:
     job = standing.job
     short = max(0, job.min - standing.held)
-    first_missing = job.succeeded == 0 and not any(
-        pod.index == 0 for pod in standing.bound.values()
-    )
-    runs = bool(standing.bound)
-    headless = runs and first_missing
+    runs, headless = bool(standing.bound), standing.headless
     workers = max(short, 1) if headless else short
     groups: list[tuple[Shape, int]] = []
     if workers:

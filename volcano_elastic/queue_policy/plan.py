@@ -226,7 +226,7 @@ class _Planning:
         """False if pods with a node left, so that claims called blocked may start after all; then
         nothing is reserved."""
         ordered = sorted(
-            (s for s in self.standings.values() if s.waiting > s.promised),
+            (s for s in self.standings.values() if s.waiting_surplus),
             key=lambda s: (
                 # Last, since others may yet free what they need.
                 s.blocked,
@@ -243,7 +243,7 @@ class _Planning:
             places = self._place_waiting(standing)
             gone = self._give_up_unplaced(standing, len(places))
             # With a unit go those of its workers that had a place.
-            keep = max(0, standing.waiting - standing.promised)
+            keep = standing.waiting_surplus
             self._free(standing, places[keep:])
             reserved += [(standing, n) for n in places[:keep]]
             if self.waiting and any(pod.node is not None for pod in gone):
@@ -259,15 +259,14 @@ class _Planning:
 
     def _give_up_blocked(self, standing: Standing) -> None:
         """Surplus of a job that cannot start finds no place either, however young it is."""
-        headless = bool(standing.bound) and all(p.index for p in standing.bound.values())
-        size = standing.floor(min(standing.size, standing.held + headless))
+        size = standing.floor(min(standing.size, standing.held + standing.headless))
         if size < standing.size:
             self._lower(standing, size, Reason.SURPLUS_UNPLACED)
 
     def _place_waiting(self, standing: Standing) -> list[int]:
         """Reserve room for the surplus that waits; the nodes, one for each that has a place."""
         job, vector = standing.job, standing.shape.vector
-        count = standing.waiting - standing.promised
+        count = standing.waiting_surplus
         count = min(count, self.queues.fits_often(job.queue, vector))
         if self.queues.closed(job.queue) is not None:
             count = 0
@@ -277,14 +276,14 @@ class _Planning:
 
     def _give_up_unplaced(self, standing: Standing, placed: int) -> list[Pod]:
         """The pods that leave because some of the job's surplus has no place."""
-        without = standing.waiting - standing.promised - placed
+        without = standing.waiting_surplus - placed
         others = [claim.key for claim in self.served if claim.key != standing.job.key]
         if others:
             # Whatever is in the way is a minimum: nobody may compete with it for a place.
             hopeless, reason = without, Reason.SHRUNK_FOR_MINIMUM
         else:
             # Pods that exist get their 30 s; those that don't (evicted, say) are not made again.
-            hopeless, reason = min(without, standing.absent), Reason.SURPLUS_UNPLACED
+            hopeless, reason = min(without, standing.absent_surplus), Reason.SURPLUS_UNPLACED
         size = standing.floor(standing.size - hopeless)
         if size == standing.size:
             return []

@@ -86,6 +86,16 @@ class Surplus:
                     self._by_queue.setdefault(standing.job.queue, []).append(victim)
                     self._nodes_of.setdefault(standing.job.key, []).append(n)
         for n, victims in self.on_node.items():
+            # Per job, who costs least first: of equal pods only that one need be looked at.
+            victims.sort(
+                key=lambda v: (
+                    v.standing.job.key,
+                    v.pod.protected,
+                    v.pod.running,
+                    -v.pod.index,
+                    v.pod.key,
+                )
+            )
             for victim in victims:
                 nodes.occupy(Room.POTENTIAL, n, victim.vector, -1)
 
@@ -241,15 +251,17 @@ class Surplus:
         return min(found, key=lambda option: option.key, default=None)
 
     def usable(self, victim: Victim, queue: str, protected: bool) -> bool:
-        standing = victim.standing
         return (
             (protected or not victim.pod.protected)
-            and standing.cost() is not None
-            and victim.pod.key in standing.bound
-            and (
-                standing.job.queue == queue
-                or self._queues.may_take(standing.job.queue, victim.vector)
-            )
+            and victim.pod.key in victim.standing.bound
+            and self._gives(victim.standing, queue)
+        )
+
+    def _gives(self, standing: Standing, queue: str) -> bool:
+        """Whether the job may lose one pod more for a claim of `queue`."""
+        owner = standing.job.queue
+        return standing.cost() is not None and (
+            owner == queue or self._queues.may_take(owner, standing.shape.vector)
         )
 
     def option(
@@ -269,13 +281,20 @@ class Surplus:
         target = max(slots, 0) + 1
         lack = {i: target * amount - coming[i] for i, amount in shape.needs}
         lack = {i: amount for i, amount in lack.items() if amount > 0}
-        candidates = [
-            victim
-            for victim in self.on_node.get(n, ())
-            if (own is None or victim.standing.job.key == own)
-            and (not own_queue or victim.standing.job.queue == queue)
-            and self.usable(victim, queue, protected)
-        ]
+        allowed_jobs: dict[str, bool] = {}
+        candidates: list[Victim] = []
+        for victim in self.on_node.get(n, ()):
+            standing = victim.standing
+            key = standing.job.key
+            allowed = allowed_jobs.get(key)
+            if allowed is None:
+                allowed = allowed_jobs[key] = (
+                    (own is None or key == own)
+                    and (not own_queue or standing.job.queue == queue)
+                    and self._gives(standing, queue)
+                )
+            if allowed and (protected or not victim.pod.protected):
+                candidates += [victim] if victim.pod.key in standing.bound else []
         if not candidates:
             return None
 
@@ -291,20 +310,21 @@ class Surplus:
             slots_won = gain(victims)
             return Option(self._key(victims, queue, slots_won), victims, slots_won)
 
+        firsts = {victim.standing.job.key: victim for victim in reversed(candidates)}
         single = [
             offer(victim)
-            for victim in candidates
+            for victim in firsts.values()
             if all(victim.vector[i] >= amount for i, amount in lack.items())
         ]
         if single:
             return min(single, key=lambda option: option.key)
         chosen: list[Victim] = []
         while any(amount > 0 for amount in lack.values()):
-            allowed = [v for v in candidates if v not in chosen and _affordable(v, chosen)]
-            if not allowed:
+            affordable = [v for v in candidates if v not in chosen and _affordable(v, chosen)]
+            if not affordable:
                 return None
             best = min(
-                allowed,
+                affordable,
                 key=lambda v: (
                     -sum(min(v.vector[i], a) / a for i, a in lack.items() if a > 0),
                     self._key((v,), queue, 1),

@@ -51,14 +51,37 @@ class Standing:
         """Workers that count in the size: those alive or finished, and worker 0 even while it is
         missing, since it comes back."""
         alive = len(self.bound) + len(self.unbound)
+        return alive + self.job.succeeded + (alive > 0 and self.first_missing)
+
+    @property
+    def first_missing(self) -> bool:
+        """Worker 0 does not exist."""
         heads = (pod.index == 0 for pods in (self.bound, self.unbound) for pod in pods.values())
-        missing = alive > 0 and not self.job.succeeded and not any(heads)
-        return alive + self.job.succeeded + missing
+        return not self.job.succeeded and not any(heads)
+
+    @property
+    def headless(self) -> bool:
+        """It runs, and its worker 0 has no node."""
+        heads = (pod.index == 0 for pod in self.bound.values())
+        return bool(self.bound) and not self.job.succeeded and not any(heads)
 
     @property
     def waiting(self) -> int:
         """Workers of the present size that have no node: unbound or absent."""
         return max(0, self.size - self.job.succeeded - len(self.bound))
+
+    @property
+    def waiting_surplus(self) -> int:
+        """Of the waiting workers, those that are nobody's claim."""
+        return max(0, self.waiting - self.promised)
+
+    @property
+    def absent_surplus(self) -> int:
+        """Of the waiting surplus, what does not exist; claims take worker 0 and pods that exist."""
+        of_claim = self.promised - (self.promised > 0 and self.first_missing)
+        return self.waiting_surplus - min(
+            self.waiting_surplus, max(0, len(self.unbound) - of_claim)
+        )
 
     @property
     def surplus(self) -> int:

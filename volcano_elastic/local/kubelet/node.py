@@ -62,7 +62,7 @@ def node_object(name: str, gpus: int, now: datetime) -> Object:
                 }
             ],
             "nodeInfo": {
-                "kubeletVersion": "v1.35.0-volcano-elastic",
+                "kubeletVersion": "v1.32.0-volcano-elastic",
                 "operatingSystem": "linux",
                 "architecture": "amd64",
                 "containerRuntimeVersion": "process://1",
