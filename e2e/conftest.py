@@ -40,14 +40,14 @@ class Stage:
     def finished(self, job: DemoJob) -> str | None:
         return self.recorder.timeline.finished.get(job.name, (0, None))[1]
 
-    async def until(self, holds: Callable[[], object], what: str, seconds: float = 40) -> None:
+    async def until(self, holds: Callable[[], object], what: str, seconds: float = 90) -> None:
         deadline = self.recorder.now() + seconds
         while not holds():
             if self.recorder.now() > deadline:
                 pytest.fail(f"{what}: not within {seconds} s\n{self.story()}")
             await asyncio.sleep(0.05)
 
-    async def steps_on(self, job: DemoJob, seconds: float = 40) -> None:
+    async def steps_on(self, job: DemoJob, seconds: float = 90) -> None:
         """Waits until the job has made ten more steps than now."""
         now = self.training(job).get("step") or 0
         await self.until(

@@ -223,6 +223,16 @@ def test_a_running_job_without_worker_0_takes_its_own_surplus_and_goes_first() -
     assert made.blocked == {}
 
 
+def test_worker_0_keeps_its_turn_while_the_pod_that_made_way_for_it_terminates() -> None:
+    older = job("older", 1, 1, created=NOW - timedelta(hours=1))
+    a = job("a", 1, 3, 2)
+    start = world([node("n1", 1)], [a, older], [pod(a, 1, "n1")])
+    made = plan(start, NOW)
+    assert (made.admitted, set(made.blocked)) == ({"ns/a"}, {"ns/older"})
+    next_made = plan(applied(start, made, NOW), NOW)
+    assert (next_made.admitted, set(next_made.blocked)) == ({"ns/a"}, {"ns/older"})
+
+
 def test_priority_then_creation_decide_who_gets_the_last_room() -> None:
     early = job("early", 2, 2, created=NOW - timedelta(hours=2))
     vip = job("vip", 2, 2, priority=10, created=NOW)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import io
 import logging
 import time
@@ -14,7 +13,6 @@ from types import TracebackType
 from typing import Any, Protocol, cast
 
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from trainer.agent.link import Order, WorkerLink
@@ -140,9 +138,6 @@ class Checkpointer:
         self._commit_on_all_ranks()
         self.data.close()
         self.link.finished()
-        # torch's threads sometimes abort a process that exits with its group alive; a worker that
-        # has finished would then count as failed. Not before exit: the script may go on using it.
-        atexit.register(_destroy_process_group)
 
     def __enter__(self) -> Checkpointer:
         return self
@@ -194,7 +189,7 @@ class Checkpointer:
         """Returns on every rank once rank 0's commit is durable, so nobody leaves before."""
         if self._group.rank == 0 and self.committed != self.data.steps:
             self._commit()
-        self._group.from_rank_zero(self.data.steps)
+        self._group.barrier()
 
     def _commit(self) -> None:
         began = self._clock()
@@ -221,11 +216,6 @@ def _unwrapped(model: torch.nn.Module) -> torch.nn.Module:
     while isinstance(model, DistributedDataParallel | DataParallel):
         model = model.module
     return model
-
-
-def _destroy_process_group() -> None:
-    if dist.is_available() and dist.is_initialized():
-        dist.destroy_process_group()
 
 
 def _positive(every: int | timedelta) -> bool:

@@ -42,3 +42,16 @@ class ProcessGroup:
         dist.broadcast_object_list(said, src=0)
         agreed: T = said[0]
         return agreed
+
+    def barrier(self) -> None:
+        """Returns once every rank is here.
+
+        Safe as a process's last collective, which a broadcast is not: gloo's thread lets go of a
+        broadcast's Python tensors some time after it is over; where that meets the interpreter's
+        end, the thread can't have the GIL any more, and the process aborts (SIGABRT, "terminate
+        called without an active exception"). A barrier has no tensors.
+        """
+        if self.world > 1:
+            import torch.distributed as dist
+
+            dist.barrier()

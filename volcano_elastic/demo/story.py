@@ -80,7 +80,7 @@ async def _course(recorder: Recorder, out: Path) -> Recovery:
         return int(status.get("world") or 0) if status.get("phase") == "running" else 0
 
     await submit(A)
-    await _until(recorder, lambda: world(A) == 4, 40, "a grows into the idle GPUs, to 4 workers")
+    await _until(recorder, lambda: world(A) == 4, 60, "a grows into the idle GPUs, to 4 workers")
     await asyncio.sleep(3)
     await submit(B)
     await _until(

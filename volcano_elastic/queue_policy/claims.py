@@ -35,7 +35,12 @@ class Claim:
 def job_claim(standing: Standing, dimensions: Dimensions) -> Claim | None:
     job = standing.job
     short = max(0, job.min - standing.held)
-    runs, headless = bool(standing.bound), standing.headless
+    headless = standing.headless
+    # A job must not lose its turn because the pod that made way for its worker 0 is on its way out.
+    runs = bool(standing.bound) or standing.departing or any(p.node for p in standing.excess)
+    first_waits = (
+        runs and job.succeeded == 0 and not any(pod.index == 0 for pod in standing.bound.values())
+    )
     workers = max(short, 1) if headless else short
     groups: list[tuple[Shape, int]] = []
     if workers:
@@ -50,7 +55,7 @@ def job_claim(standing: Standing, dimensions: Dimensions) -> Claim | None:
         key=job.key,
         queue=job.queue,
         groups=_largest_first(groups),
-        order=(not headless, -job.priority, job.created.timestamp(), job.key),
+        order=(not (headless or first_waits), -job.priority, job.created.timestamp(), job.key),
         standing=standing,
         workers=workers,
         runs=runs,

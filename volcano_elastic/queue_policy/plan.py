@@ -104,6 +104,8 @@ class _Planning:
                 place = (pod.node, vector)
                 on_node[place] = on_node.get(place, 0) + 1
                 if pod.terminating:
+                    if standing is not None:
+                        standing.departing = True
                     if leaving(pod, self.now):
                         coming[place] = coming.get(place, 0) + 1
                     continue

@@ -472,4 +472,7 @@ def _affordable(victim: Victim, chosen: list[Victim]) -> bool:
     same = sum(1 for other in chosen if other.standing is standing)
     unit = max(1, standing.job.node_unit)
     units = -(-max(0, same + 1 - standing.credit) // unit)
-    return min(standing.size, standing.held) - units * unit >= standing.job.min
+    return (
+        standing.size - units * unit >= standing.job.min
+        and standing.held - same - 1 >= standing.job.min
+    )

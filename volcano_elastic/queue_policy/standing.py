@@ -25,6 +25,8 @@ class Standing:
     """Pods without a node that this plan leaves alone."""
     excess: list[Pod] = field(default_factory=list)
     """Pods beyond `desired`: an earlier decision not carried out yet."""
+    departing: bool = False
+    """Some of its pods are terminating and still have a node: it has been running."""
     master_bound: bool = False
     promised: int = 0
     """Workers of the minimum that wait and have been given room by this plan."""
@@ -90,12 +92,13 @@ class Standing:
 
     def cost(self) -> int | None:
         """Pods that leave if one more is picked: 0 when its unit leaves anyway; None: may not."""
+        if self.held - 1 < self.job.min:
+            return None
         if self.credit > 0:
             return 0
+        # The rest of the unit may be pods that wait or don't exist: the minimum loses nothing.
         unit = max(1, self.job.node_unit)
-        if min(self.size, self.held) - unit < self.job.min:
-            return None
-        return unit
+        return unit if self.size - unit >= self.job.min else None
 
     def pick(self, pod: Pod) -> None:
         """`pod` leaves, and with it, in the end, its whole unit."""
