@@ -19,10 +19,11 @@ from planner_world import (
     world,
 )
 
+from volcano_elastic.api.queue_policy import ForOtherQueues, QueuePolicy, Shrink
 from volcano_elastic.queue_policy.decision import Reason, Stay
 from volcano_elastic.queue_policy.explain import WORDS, explain, lines
 from volcano_elastic.queue_policy.plan import plan
-from volcano_elastic.queue_policy.snapshot import ForOtherQueues, Gang, Queue
+from volcano_elastic.queue_policy.snapshot import Gang, Queue
 
 TWO_BY_TWO = (node("n1"), node("n2"))
 
@@ -450,9 +451,12 @@ def test_what_was_borrowed_goes_before_what_is_deserved() -> None:
 def test_borrowed_keeps_a_queues_deserved_from_other_queues(
     policy: ForOtherQueues, shrinks: bool
 ) -> None:
-    queues = (Queue("p"), Queue("q", deserved=gpus(4), for_other_queues=policy))
+    queues = (Queue("p"), Queue("q", deserved=gpus(4)))
     c, b = queue_job("c", "q", 1, 4, 4), queue_job("b", "p", 1, 1)
-    made = plan(world(TWO_BY_TWO, [b, c], pods(c, "n1", "n1", "n2", "n2"), queues=queues), NOW)
+    seen = world(TWO_BY_TWO, [b, c], pods(c, "n1", "n1", "n2", "n2"), queues=queues)
+    made = plan(
+        replace(seen, policies=(QueuePolicy("q", shrink=Shrink(for_other_queues=policy)),)), NOW
+    )
     assert ("c" in by_job(made)) is shrinks
     assert ("ns/b" in made.blocked) is not shrinks
 

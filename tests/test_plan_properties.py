@@ -12,7 +12,7 @@ from planner_world import GPU, NOW, applied, gpus, job, node, pod, settled, worl
 
 from volcano_elastic.queue_policy.decision import Plan, Reason
 from volcano_elastic.queue_policy.plan import plan
-from volcano_elastic.queue_policy.snapshot import ForOtherQueues, Job, Pod, Queue, Snapshot
+from volcano_elastic.queue_policy.snapshot import Job, Pod, Queue, Snapshot
 from volcano_elastic.queue_policy.standing import leave_order
 
 calm = settings(max_examples=150, deadline=None)
@@ -48,7 +48,6 @@ def snapshots(draw: Callable[..., object], mixed: bool = True, units: bool = Tru
                 "other",
                 capability=limited,
                 guarantee=gpus(number(0, 2)),
-                for_other_queues=ForOtherQueues.BORROWED if number(0, 1) else ForOtherQueues.ANY,
             ),
         ]
     jobs: list[Job] = []

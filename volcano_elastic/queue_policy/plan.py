@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from volcano_elastic.api.queue_policy import effective
 from volcano_elastic.queue_policy.claims import Claim, claims
 from volcano_elastic.queue_policy.decision import Decision, Plan, Reason, Stay
 from volcano_elastic.queue_policy.explain import amount, names, plural, unit_amount
@@ -45,7 +46,7 @@ class _Planning:
         requests += [pod.requests for pod in snapshot.pods if pod.node is None]
         self.dimensions = Dimensions(snapshot.nodes, requests)
         self.nodes = NodeRoom(snapshot.nodes, self.dimensions)
-        self.queues = QueueRoom(snapshot.queues, self.nodes)
+        self.queues = QueueRoom(snapshot.queues, self.nodes, effective(snapshot.policies))
         self.standings: dict[str, Standing] = {}
         for job in sorted(snapshot.jobs, key=lambda job: job.key):
             shape = self.dimensions.shape(job.pod_requests, job.node_selector, job.tolerations)

@@ -14,12 +14,13 @@ idle room first, so growth (idle only) can never stand in a claim's way.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import IntEnum
 
+from volcano_elastic.api.queue_policy import ForOtherQueues, QueuePolicy
 from volcano_elastic.queue_policy.fit import UNLIMITED, Dimensions, Shape, Vector, admits
-from volcano_elastic.queue_policy.snapshot import ForOtherQueues, Node, Pod, Queue, Resources
+from volcano_elastic.queue_policy.snapshot import Node, Pod, Queue, Resources
 
 LOST_AFTER = timedelta(seconds=5)
 """A pod that is still there this long after its grace ended is not coming free soon."""
@@ -195,7 +196,13 @@ class QueueRoom:
     realCapability = min(capability, all nodes - everybody's guarantees + its own guarantee)
     """
 
-    def __init__(self, queues: Iterable[Queue], nodes: NodeRoom) -> None:
+    def __init__(
+        self,
+        queues: Iterable[Queue],
+        nodes: NodeRoom,
+        policies: Mapping[str, QueuePolicy],
+    ) -> None:
+        self._policies = policies
         self._queues = {queue.name: queue for queue in queues}
         self._lenient = not self._queues
         self._names = nodes.dimensions.names
@@ -288,8 +295,8 @@ class QueueRoom:
 
     def may_take(self, victim_queue: str, vector: Sequence[int]) -> bool:
         """Whether a claim of another queue may have a pod of `victim_queue` removed."""
-        queue = self._queues.get(victim_queue)
-        if queue is None or queue.for_other_queues is ForOtherQueues.ANY:
+        policy = self._policies.get(victim_queue)
+        if policy is None or policy.shrink.for_other_queues is ForOtherQueues.ANY:
             return True
         return self.borrows(victim_queue, vector)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from enum import StrEnum
+
+from volcano_elastic.api.queue_policy import QueuePolicy
 
 # Resource name to amount, in the resource's own base unit times 1000 (1 GPU = 1000, 1 CPU = 1000,
 # 1 byte = 1000), as `volcano_elastic.api.quantity.milli` parses them.
@@ -51,14 +52,6 @@ class Pod:
     tolerations: tuple[Mapping[str, str], ...] = ()
 
 
-class ForOtherQueues(StrEnum):
-    """How much of a queue's surplus the claims of other queues may take."""
-
-    ANY = "Any"
-    BORROWED = "Borrowed"
-    """Only what the queue holds beyond the larger of its deserved and its guarantee."""
-
-
 @dataclass(frozen=True, slots=True)
 class Job:
     """A PyTorchJob that is neither finished nor suspended nor being deleted."""
@@ -86,6 +79,15 @@ class Job:
     """Workers that have finished well: they hold nothing, but still count in the size."""
     master_requests: Resources | None = None
     """What the Master asks for; None without a Master."""
+    speeds: Mapping[int, float] = field(default_factory=dict)
+    """Measured samples a second by size in Workers; empty before anything was measured."""
+    gpu_hours: float = 0.0
+    """Units of the policy's resource times hours it has used so far."""
+    unmodelled: str = ""
+    """What of its pods the planner can't foresee (resourceClaims, networkTopology): such a job is
+    neither grown nor shrunk for."""
+    replicas: int | None = None
+    """`Worker.replicas`, the wish under the hpa scaler."""
 
     @property
     def elastic(self) -> bool:
@@ -114,7 +116,12 @@ class Queue:
     capability: Resources | None = None
     deserved: Resources | None = None
     guarantee: Resources | None = None
-    for_other_queues: ForOtherQueues = ForOtherQueues.ANY
+    parent: str | None = None
+    """The queue it is a child of; None for a child of the root."""
+    weight: int = 1
+    """Of its share under the proportion plugin."""
+    priority: int = 0
+    reclaimable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +130,10 @@ class Snapshot:
     pods: tuple[Pod, ...] = ()
     jobs: tuple[Job, ...] = ()
     gangs: tuple[Gang, ...] = ()
+    policies: tuple[QueuePolicy, ...] = ()
+    """Of several for one queue `api.queue_policy.effective` chooses."""
+    proportion: bool = False
+    """Whether Volcano divides by the proportion plugin's weights instead of capacity's deserved."""
     queues: tuple[Queue, ...] = ()
     """A job of a queue that is not here cannot start; with no queue at all (no Volcano), every
     queue is open and without limits."""

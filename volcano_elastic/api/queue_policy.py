@@ -1,0 +1,276 @@
+"""A typed view of the QueuePolicy custom resource, with its defaults.
+
+One policy governs one Volcano queue; every field is optional, and a queue without a policy gets
+`QueuePolicy(queue=...)`, all defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from volcano_elastic.api import moment, quantity
+from volcano_elastic.api.pytorchjob_validation import Problem
+
+GPU = "nvidia.com/gpu"
+_LONG_AGO = datetime.fromtimestamp(0, UTC)
+
+
+class Mode(StrEnum):
+    ACTIVE = "Active"
+    DRY_RUN = "DryRun"
+    """Decisions are made and shown, but not carried out."""
+    HOLD = "Hold"
+    """No change of size but for claims."""
+    HOLD_AND_DRAIN = "HoldAndDrain"
+    """Back to minimums, and no growth."""
+    OFF = "Off"
+    """Nothing at all; newcomers' pods don't wait for a plan."""
+
+
+class Order(StrEnum):
+    """Who gets the surplus first."""
+
+    EFFICIENCY = "Efficiency"
+    EQUAL = "Equal"
+    PRIORITY = "Priority"
+
+
+class Step(StrEnum):
+    NODE_ALIGNED = "NodeAligned"
+    ANY = "Any"
+
+
+class ForOtherQueues(StrEnum):
+    """How much of a queue's surplus the claims of other queues may take."""
+
+    ANY = "Any"
+    BORROWED = "Borrowed"
+    """Only what the queue holds beyond the larger of its deserved and its guarantee."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surplus:
+    order: Order = Order.EFFICIENCY
+    min_efficiency: float = 0.5
+    """Speed at a size over size times the speed at one GPU; below it no job grows."""
+    step: Step = Step.NODE_ALIGNED
+    max_per_job: int | None = None
+    """Units of `resource` that one job may hold beyond its minimum."""
+    young_gpu_hours: float = 16.0
+    """A job that has used less than this counts as young."""
+    young_weight: float = 5.0
+    """What a young job's gain is multiplied by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grow:
+    cooldown: timedelta = timedelta(seconds=60)
+    stabilization: timedelta = timedelta(seconds=1)
+    max_step: int | None = None
+    """Workers one decision may add."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shrink:
+    grace: timedelta = timedelta(seconds=30)
+    """What a leaving surplus pod gets to finish its step, unless its template asks for less."""
+    protect: timedelta = timedelta(0)
+    """Surplus younger than this isn't taken, by us or by Volcano's cdp plugin."""
+    for_other_queues: ForOtherQueues = ForOtherQueues.ANY
+
+
+@dataclass(frozen=True, slots=True)
+class Rebalance:
+    gap: float = 1.5
+    """Gain over loss from which GPUs move between jobs; 0 turns rebalancing off."""
+    cooldown: timedelta = timedelta(seconds=60)
+
+
+@dataclass(frozen=True, slots=True)
+class Headroom:
+    """What growth leaves idle; one of the two at most."""
+
+    amount: int | None = None
+    """Milli-units of `resource`."""
+    percent: float | None = None
+    """Of what the queue may hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePolicy:
+    queue: str
+    name: str = ""
+    """Empty for the defaults of a queue without a policy."""
+    created: datetime = _LONG_AGO
+    resource: str = GPU
+    """Unit of surplus, headroom and steps; cpu where a pod requests none of it."""
+    mode: Mode = Mode.ACTIVE
+    surplus: Surplus = field(default_factory=Surplus)
+    grow: Grow = field(default_factory=Grow)
+    shrink: Shrink = field(default_factory=Shrink)
+    rebalance: Rebalance = field(default_factory=Rebalance)
+    borrowing_limit: int | None = None
+    """Milli-units of `resource` beyond its deserved that the queue may hold, minimums included."""
+    headroom: Headroom = field(default_factory=Headroom)
+
+
+class InvalidPolicy(ValueError):
+    """A policy that cannot be applied; says which fields, and what would be right."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        super().__init__("; ".join(str(problem) for problem in problems))
+        self.problems = problems
+
+
+def effective(policies: Iterable[QueuePolicy]) -> dict[str, QueuePolicy]:
+    """The one policy of each queue: of several the oldest, then the first by name."""
+    found: dict[str, QueuePolicy] = {}
+    for policy in sorted(policies, key=lambda policy: (policy.created, policy.name)):
+        found.setdefault(policy.queue, policy)
+    return found
+
+
+def parse(obj: Mapping[str, Any]) -> QueuePolicy:
+    """The policy in `obj` with every default filled in.
+
+    Raises:
+        InvalidPolicy: some field makes no sense.
+    """
+    reader = _Reader(obj.get("spec"))
+    surplus, grow, shrink = reader.part("surplus"), reader.part("grow"), reader.part("shrink")
+    young, rebalance = surplus.part("young"), reader.part("rebalance")
+    borrowing, headroom = reader.part("borrowing"), reader.part("headroom")
+    meta = obj.get("metadata") or {}
+    base = QueuePolicy(queue="")
+    policy = QueuePolicy(
+        queue=reader.text("queue", ""),
+        name=meta.get("name", ""),
+        created=moment.parse_optional(meta.get("creationTimestamp")) or _LONG_AGO,
+        resource=reader.text("resource", base.resource),
+        mode=reader.word("mode", base.mode),
+        surplus=Surplus(
+            order=surplus.word("order", base.surplus.order),
+            min_efficiency=surplus.number("minEfficiency", base.surplus.min_efficiency, most=1),
+            step=surplus.word("step", base.surplus.step),
+            max_per_job=surplus.integer("maxPerJob", 0),
+            young_gpu_hours=young.number("gpuHours", base.surplus.young_gpu_hours),
+            young_weight=young.number("weight", base.surplus.young_weight, least=1),
+        ),
+        grow=Grow(
+            cooldown=grow.seconds("cooldownSeconds", base.grow.cooldown),
+            stabilization=grow.seconds("stabilizationSeconds", base.grow.stabilization),
+            max_step=grow.integer("maxStep", 1),
+        ),
+        shrink=Shrink(
+            grace=shrink.seconds("graceSeconds", base.shrink.grace),
+            protect=shrink.seconds("protectSeconds", base.shrink.protect),
+            for_other_queues=shrink.word("forOtherQueues", base.shrink.for_other_queues),
+        ),
+        rebalance=Rebalance(
+            gap=rebalance.number("gap", base.rebalance.gap),
+            cooldown=rebalance.seconds("cooldownSeconds", base.rebalance.cooldown),
+        ),
+        borrowing_limit=borrowing.amount("limit"),
+        headroom=Headroom(
+            amount=headroom.amount("amount"),
+            percent=headroom.raw.get("percent") and headroom.number("percent", 0, most=100),
+        ),
+    )
+    problems = reader.problems
+    if not policy.queue:
+        problems.append(Problem("spec.queue", "must name a Volcano queue, found none"))
+    if 0 < policy.rebalance.gap < 1:
+        found = f"must be 0 (off) or at least 1, found {policy.rebalance.gap:g}"
+        problems.append(Problem("spec.rebalance.gap", found))
+    if policy.headroom.amount is not None and policy.headroom.percent is not None:
+        problems.append(Problem("spec.headroom", "must have amount or percent, found both"))
+    if problems:
+        raise InvalidPolicy(problems)
+    return policy
+
+
+class _Reader:
+    """Reads fields of one object, and notes what is wrong with them instead of raising."""
+
+    def __init__(
+        self, raw: object, path: str = "spec", problems: list[Problem] | None = None
+    ) -> None:
+        self.path = path
+        self.problems: list[Problem] = [] if problems is None else problems
+        if raw is not None and not isinstance(raw, Mapping):
+            self.problems.append(Problem(path, f"must be an object, found {raw!r}"))
+        self.raw: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
+
+    def part(self, name: str) -> _Reader:
+        return _Reader(self.raw.get(name), f"{self.path}.{name}", self.problems)
+
+    def text(self, name: str, default: str) -> str:
+        value = self.raw.get(name)
+        if value is None:
+            return default
+        if isinstance(value, str):
+            return value
+        self._wrong(name, "a string", value)
+        return default
+
+    def word(self, name: str, default: Any) -> Any:
+        """A word of the default's enumeration."""
+        value, words = self.raw.get(name), type(default)
+        if value is None:
+            return default
+        try:
+            return words(value)
+        except ValueError:
+            self._wrong(name, "one of " + ", ".join(map(str, words)), value)
+            return default
+
+    def number(
+        self, name: str, default: float, *, least: float = 0, most: float = float("inf")
+    ) -> float:
+        value = self.raw.get(name)
+        if value is None:
+            return default
+        if (
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and least <= value <= most
+        ):
+            return float(value)
+        wanted = f"a number of at least {least:g}"
+        self._wrong(
+            name, wanted if most == float("inf") else f"{wanted} and at most {most:g}", value
+        )
+        return default
+
+    def integer(self, name: str, least: int) -> int | None:
+        value = self.raw.get(name)
+        if value is None:
+            return None
+        if isinstance(value, int) and not isinstance(value, bool) and value >= least:
+            return value
+        self._wrong(name, f"an integer of at least {least}", value)
+        return None
+
+    def seconds(self, name: str, default: timedelta) -> timedelta:
+        # timedelta can't hold more; nobody waits a century.
+        return timedelta(seconds=self.number(name, default.total_seconds(), most=3.2e9))
+
+    def amount(self, name: str) -> int | None:
+        value = self.raw.get(name)
+        if value is None:
+            return None
+        try:
+            found = quantity.milli(value)
+        except quantity.QuantityError:
+            found = -1
+        if found >= 0:
+            return found
+        self._wrong(name, "a quantity of at least 0", value)
+        return None
+
+    def _wrong(self, name: str, wanted: str, value: object) -> None:
+        self.problems.append(Problem(f"{self.path}.{name}", f"must be {wanted}, found {value!r}"))
