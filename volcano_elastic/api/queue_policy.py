@@ -225,7 +225,7 @@ class _Reader:
         try:
             return words(value)
         except ValueError:
-            self._wrong(name, "one of " + ", ".join(map(str, words)), value)
+            self._wrong(name, "one of " + ", ".join(str(word) for word in words), value)
             return default
 
     def number(
