@@ -221,7 +221,7 @@ class AgentLink(WorkerLink):
         self.order, self.at = order, at
         self.told: list[tuple[str, int]] = []
 
-    def boundary(self, step: int) -> Order:
+    def boundary(self, step: int, samples: int = 0) -> Order:
         return self.order if step == self.at else Order.GO
 
     def committed(self, step: int) -> None:
@@ -292,11 +292,11 @@ class TestCheckpointer:
         # A broadcast there aborted about one process in twenty at exit: see ProcessGroup.barrier.
         calls: list[str] = []
 
-        def say(_: ProcessGroup, value: object) -> object:
+        def say(_: ProcessGroup, source: int, value: object) -> object:
             calls.append("broadcast")
             return value
 
-        monkeypatch.setattr(ProcessGroup, "from_rank_zero", say)
+        monkeypatch.setattr(ProcessGroup, "from_rank", say)
         monkeypatch.setattr(ProcessGroup, "barrier", lambda _: calls.append("barrier"))
         Script(tmp_path).train()
         assert calls == ["broadcast", "barrier"]

@@ -335,13 +335,43 @@ def test_status_tells_speed_and_pauses() -> None:
     assert told["rounds"][1]["reason"] == "workers of worker 1 failed"
 
 
+def test_speeds_are_samples_a_second_at_each_size() -> None:
+    job = Job(min_nodes=1, max_nodes=2).running(0)
+    for number in range(1, 32):
+        job.pass_time(0.1)
+        job.say("a0", Progress(1, number, samples=number * 32))
+    assert status(job.state, "ns/job", job.now, 0.0)["speeds"] == {"1": pytest.approx(320)}
+    job.join(1)
+    job.pass_time(0.5)
+    job.say("a0", WorkersFailed(1))
+    job.join(0, 1)
+    for number in range(32, 36):
+        job.pass_time(0.1)
+        job.say("a0", Progress(2, number, samples=number * 64))
+    found = status(job.state, "ns/job", job.now, 0.0)["speeds"]
+    assert found.keys() == {"1"}, "a round that has just begun says nothing of its speed yet"
+    for number in range(36, 70):
+        job.pass_time(0.1)
+        job.say("a0", Progress(2, number, samples=number * 64))
+    found = status(job.state, "ns/job", job.now, 0.0)["speeds"]
+    assert found == {"1": pytest.approx(320), "2": pytest.approx(640)}
+
+
+def test_without_known_samples_speeds_are_steps_times_world() -> None:
+    job = Job(min_nodes=2, max_nodes=2).running(0, 1)
+    for number in range(1, 32):
+        job.pass_time(0.1)
+        job.say("a0", Progress(1, number))
+    assert status(job.state, "ns/job", job.now, 0.0)["speeds"] == {"2": pytest.approx(20)}
+
+
 @pytest.mark.parametrize(
     "message",
     [
         Hello("a", 1, "h", 2, Round(3, (Member("b", 1, "c"),), "d", 4, "e"), pids=(5, 6)),
         Hello("a"),
         Join(7),
-        Progress(1, 2, 0.5),
+        Progress(1, 2, 0.5, 640),
         Linked(3, (8,)),
         Goodbye(),
     ],

@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from concurrent.futures import Future
 from typing import Any
 
@@ -33,8 +34,10 @@ from trainer.coordinator.message import (
     Hello,
     Join,
     Leave,
+    Member,
     Round,
     RoundOver,
+    Standby,
     WorkersFailed,
     decode,
     encode_agent,
@@ -51,6 +54,9 @@ UNREACHABLE_LEAVE_SECONDS = 10.0
 """A leaver that can't reach the coordinator goes."""
 LEAVE_SECONDS = 28.0
 """A leaver goes, whatever happens: Kubernetes' SIGKILL comes after 30 s."""
+IDLE_SECONDS = 30.0
+"""For workers that recover in process to come out of a round that is over. Their collectives are
+broken at once; what they may still do is compute."""
 EXIT_SECONDS = 3.0
 """For workers told to leave to exit by themselves."""
 
@@ -80,7 +86,7 @@ class Agent:
         self.exit_code: int | None = None
         """Set when this process is to end; SIGTERM then tells the main thread."""
         self._coordinator = coordinator
-        self._workers = WorkerServer(self._tell, self._end_orphaned_round)
+        self._workers = WorkerServer(self._tell, self._end_orphaned_round, self._join_again)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="agent", daemon=True)
         self._started = threading.Event()
@@ -89,7 +95,8 @@ class Agent:
         self._current: Round | None = None
         self._ended_round = 0
         self._last_round = 0
-        self._joining: tuple[Join, Future[Round]] | None = None
+        self._joining: tuple[Join, Future[Round] | None] | None = None
+        """Without a future it is for workers that wait in process."""
         self._fruitless = 0
         self._leaving = False
         self._connected = False
@@ -167,6 +174,7 @@ class Agent:
         while True:
             await asyncio.sleep(BEAT_SECONDS)
             self._tell(self._workers.progress() or Heartbeat())
+            self._workers.kill_stopped(time.monotonic())
             if self.identity.pod_index == 0 and not self._closing:
                 self._coordinator.ensure()
 
@@ -244,6 +252,7 @@ class Agent:
             stop_step=local.stop if running else -1,
             fenced=running and local.fenced,
             pids=local.pids if running else (),
+            recovers=running and local.recovers,
         )
 
     # ---- what the coordinator says
@@ -254,25 +263,32 @@ class Agent:
             self._begin(message)
         elif isinstance(message, RoundOver):
             if self._current is not None and message.round == self._current.round:
-                self._ended_round = message.round
-                self._workers.end()
+                self._end_round(message.round)
         elif isinstance(message, FenceAsk):
             if message.round == local.round:
                 self._workers.ask(message.fence)
         elif isinstance(message, FenceStop):
             if message.round == local.round:
-                self._workers.stop(message.fence, message.step, message.leaving)
+                self._workers.stop(message)
         elif isinstance(message, FenceCancel):
             self._workers.cancel(message.fence)
+        elif isinstance(message, Standby):
+            self._stand_by()
         elif isinstance(message, Dismissed):
             self._dismiss(message)
+
+    def _end_round(self, number: int) -> None:
+        self._workers.end()
+        if self._workers.local.recovers:
+            self._loop.call_later(IDLE_SECONDS, self._workers.kill_unless_idle, number)
+        else:
+            self._ended_round = number
 
     def _end_orphaned_round(self) -> None:
         """A worker that fails while the coordinator is gone lost a peer with it, most likely."""
         local = self._workers.local
         if not self._connected and local.failing and self._current is not None:
-            self._ended_round = self._current.round
-            self._workers.end()
+            self._end_round(self._current.round)
 
     def _begin(self, begun: Round) -> None:
         self._last_round = max(self._last_round, begun.round)
@@ -281,10 +297,37 @@ class Agent:
             return
         future = self._joining[1]
         self._joining = None
-        self._workers.begin(begun.round)
         self._current = begun
+        if future is None:
+            if self._workers.local.failed:
+                self._tell(WorkersFailed(begun.round))
+                return
+            rank = begun.rank_of(self.identity.agent)
+            assert rank is not None, f"round {begun.round} was sent to an agent that isn't in it"
+            self._workers.carry(begun, rank)
+            return
+        self._workers.begin(begun.round)
         if not future.done():
             future.set_result(begun)
+
+    def _stand_by(self) -> None:
+        """The workers are started alone, and wait for their first round in process."""
+        if self._joining is None or self._joining[1] is None:
+            return
+        future = self._joining[1]
+        self._joining = None
+        me = Member(self.identity.agent, self.identity.pod_index, self._address)
+        if not future.done():
+            future.set_result(Round(0, (me,), self._address, free_port(self._address)))
+
+    def _join_again(self) -> None:
+        """All workers wait in process."""
+        local = self._workers.local
+        if self._current is not None and local.step >= 0:
+            self._fruitless = 0
+        self._current = None
+        self._joining = (Join(free_port(self._address) if self._address else 0, live=True), None)
+        self._tell(self._joining[0])
 
     def _join(self, future: Future[Round]) -> None:
         if self._current is not None:
@@ -312,7 +355,11 @@ class Agent:
         if self._joining is not None:
             future = self._joining[1]
             self._joining = None
-            if not future.done():
+            if future is None:
+                if self._leaving:
+                    self._exit(0)
+                self._workers.send_home()
+            elif not future.done():
                 future.set_exception(DismissedError(message.reason))
             return
         local = self._workers.local

@@ -1,7 +1,7 @@
 """The worker's end of the unix socket between a training process and its agent.
 
 Training processes hold no gRPC: one JSON line a message over an abstract unix socket, read by one
-daemon thread. Progress is not sent at all: a step's number and time are two stores into a mapped
+daemon thread. Progress is not sent at all: a step's number and time are stores into a mapped
 page that the agent reads when it wants to know.
 
 Why a rank never runs past a fence: asked for its step, a rank answers the one in progress and from
@@ -22,6 +22,8 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
 from typing import Any, NoReturn
@@ -36,8 +38,9 @@ CONNECT_TIMEOUT_SECONDS = 10.0
 BLAME_SECONDS = 1.0
 """How long a failing worker waits to hear that another one failed first."""
 
-PROGRESS_BYTES = 16
-"""Two signed 64-bit integers: the last applied step, and when (CLOCK_MONOTONIC, ns)."""
+PROGRESS_BYTES = 24
+"""Three signed 64-bit integers: the last applied step, when (CLOCK_MONOTONIC, ns), and the samples
+that all ranks had consumed by then, 0 where that is not known."""
 
 
 class Order(Enum):
@@ -46,6 +49,20 @@ class Order(Enum):
     GO = "go"
     FENCE = "fence"
     LEAVE = "leave"
+    OVER = "over"
+    """The round broke; only a worker that recovers in process hears it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A rank in a round's world."""
+
+    round: int
+    rank: int
+    world: int
+    address: str
+    port: int
+    """Where rank 0 serves the round's store."""
 
 
 class LinkError(RuntimeError):
@@ -53,11 +70,24 @@ class LinkError(RuntimeError):
 
 
 class WorkerLink:
-    """A worker's link to its agent. Methods are for the main thread."""
+    """A worker's link to its agent. Methods are for the main thread.
 
-    def __init__(self, connection: socket.socket | None, started_round: int = 0) -> None:
+    A worker that gives `broken` recovers in process: a round that is over doesn't end it. `broken`
+    is called in the reading thread, to free the main thread from the round's collectives; the main
+    thread then asks for its next place.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket | None,
+        started_round: int = 0,
+        broken: Callable[[], None] | None = None,
+    ) -> None:
         self.round = started_round
-        """0 without an agent."""
+        """0 without an agent, and before a newcomer's first round."""
+        self.commit_wanted = False
+        """At a fence: nobody stays who would hold the live state."""
+        self._broken = broken
         self._connection = connection
         self._pid = os.getpid()
         self._step = -1
@@ -67,15 +97,28 @@ class WorkerLink:
         self._stop: int | None = None
         self._fence = 0
         self._leaving = False
-        self._over = False
+        self._over_round = -1
+        self._waiting = False
+        """The main thread is out of any round, and asks for the next."""
+        self._place: Place | None = None
+        self._home = False
         self._closing = False
         self._failing = False
         self._changed = threading.Condition()
         self._sending = threading.Lock()
         self._progress: memoryview[int] | None = None
 
+    @property
+    def agent(self) -> bool:
+        """Whether there is an agent at all."""
+        return self._connection is not None
+
+    @property
+    def _over(self) -> bool:
+        return self._over_round >= self.round
+
     @classmethod
-    def from_environment(cls) -> WorkerLink:
+    def from_environment(cls, broken: Callable[[], None] | None = None) -> WorkerLink:
         """The link to the agent that started this process; says GO for ever if there is none.
 
         Raises LinkError if an agent is named and doesn't answer.
@@ -94,7 +137,7 @@ class WorkerLink:
                 f"({error}); unset it to run without an agent"
             ) from error
         connection.settimeout(None)
-        link = cls(connection, int(os.environ.get(ROUND_VARIABLE, "0")))
+        link = cls(connection, int(os.environ.get(ROUND_VARIABLE, "0")), broken)
         link._open()
         return link
 
@@ -112,6 +155,7 @@ class WorkerLink:
                 "local_rank": int(os.environ.get("LOCAL_RANK", "0")),
                 "local_world_size": int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
                 "pid": os.getpid(),
+                "recovers": self._broken is not None,
                 "progress": path,  # the agent maps it and removes the name
             }
         )
@@ -123,8 +167,9 @@ class WorkerLink:
 
     # ---- the loop's side
 
-    def boundary(self, step: int) -> Order:
-        """To be called by every rank after step `step` was applied.
+    def boundary(self, step: int, samples: int = 0) -> Order:
+        """To be called by every rank after step `step` was applied, which made it `samples` that
+        all ranks have consumed so far (0: not known).
 
         FENCE or LEAVE come on every rank of a round at the same step.
         """
@@ -132,6 +177,7 @@ class WorkerLink:
         progress = self._progress
         if progress is not None:
             progress[1] = time.monotonic_ns()
+            progress[2] = samples
             progress[0] = step
         if not self._pending:
             return Order.GO
@@ -159,6 +205,8 @@ class WorkerLink:
                 if self._stop is None or step < self._stop:
                     return Order.GO
         if over:
+            if self._broken is not None:
+                return Order.OVER
             self._park()
         self._send({"type": "stopped", "round": self.round, "fence": self._fence, "step": step})
         return Order.LEAVE if self._leaving else Order.FENCE
@@ -183,6 +231,57 @@ class WorkerLink:
         _flush()
         os._exit(0)
 
+    def stood(self, step: int) -> None:
+        """As `fenced` with FENCE, for a worker that recovers in process; returns when all stand."""
+        self._send({"type": "fenced", "round": self.round, "fence": self._fence, "step": step})
+        with self._changed:
+            while not self._over:
+                self._changed.wait()
+
+    def lost(self, patience: float = BLAME_SECONDS) -> bool:
+        """Asked after an error: whether the round is over, so that a vanished peer was its cause.
+
+        Waits up to `patience` seconds for the word of it.
+        """
+        if self._connection is None:
+            return False
+        self._send({"type": "failing", "round": self.round})
+        deadline = time.monotonic() + patience
+        with self._changed:
+            while not self._over and (left := deadline - time.monotonic()) > 0:
+                self._changed.wait(left)
+            return self._over
+
+    def next_place(self) -> Place:
+        """Out of any round, with no collective under way: waits for the next round.
+
+        Ends the process with 0 where training was completed meanwhile.
+        """
+        if self._progress is not None:
+            self._progress[0] = -1
+        with self._changed:
+            self._over_round = max(self._over_round, self.round)
+            self._step = -1
+            self._hold = self._stop = None
+            self._leaving = self._first_told = False
+            self._pending = self._waiting = True
+            self._place = None
+            self._send({"type": "idle", "round": self.round})
+            while self._place is None and not self._home:
+                self._changed.wait()
+            self._waiting = False
+            place = self._place
+            if place is not None:
+                self.round = place.round
+                return place
+            self._closing = True
+        self._send({"type": "goodbye"})
+        sys.exit(0)
+
+    def joined(self) -> None:
+        """The place that `next_place` told of is taken: connected, and with the common state."""
+        self._send({"type": "joined", "round": self.round})
+
     def finished(self) -> None:
         """Training is complete: no later round will be made for this job."""
         self._closing = True
@@ -202,6 +301,7 @@ class WorkerLink:
 
     def _hear(self, message: dict[str, Any]) -> None:
         kind = message["type"]
+        broke = False
         with self._changed:
             if kind == "ask":
                 self._pending = True  # before reading the step: a later boundary waits for the lock
@@ -214,20 +314,35 @@ class WorkerLink:
                 self._fence = int(message["fence"])
                 self._stop = int(message["step"])
                 self._leaving = bool(message["leaving"])
+                self.commit_wanted = bool(message["commit"])
                 self._pending = True
                 answer = None
             elif kind == "cancel":
                 self._hold = self._stop = None
                 answer = None
             elif kind == "over":
-                self._over = True
+                ended = int(message["round"])
+                broke = not self._waiting and not self._over
+                self._over_round = max(self._over_round, ended)
                 self._pending = True
+                answer = None
+                if self._waiting and ended > self.round:
+                    # It overtook the round that it ends.
+                    self._place = None
+                    answer = {"type": "idle", "round": ended}
+            elif kind == "round":
+                self._place = Place(**{name: message[name] for name in Place.__slots__})
+                answer = None
+            elif kind == "bye":
+                self._home = True
                 answer = None
             else:
                 answer = None
             self._changed.notify_all()
         if answer is not None:
             self._send(answer)
+        if broke and self._over and self._broken is not None:
+            self._broken()
 
     # ---- ends
 
@@ -255,13 +370,8 @@ class WorkerLink:
         self._failing = True
         if issubclass(kind, KeyboardInterrupt):
             return
-        self._send({"type": "failing", "round": self.round})
-        deadline = time.monotonic() + BLAME_SECONDS
-        with self._changed:
-            while not self._over and (left := deadline - time.monotonic()) > 0:
-                self._changed.wait(left)
-            over = self._over
-        if over:
+        # One that recovers in process has asked before, and was told that this error is its own.
+        if self._broken is None and self.lost():
             self._park()
 
     def _goodbye(self) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import mmap
 import os
+import signal
 import time
 import uuid
 from collections.abc import Callable
@@ -19,11 +20,16 @@ from trainer.coordinator.message import (
     Committed,
     Fenced,
     FenceReply,
+    FenceStop,
     Finished,
     Linked,
     Progress,
+    Round,
     WorkersFailed,
 )
+
+STOPPED_SECONDS = 0.6
+"""How long a worker may seem stopped."""
 
 
 @dataclass
@@ -32,9 +38,15 @@ class Worker:
     rank: int
     pid: int
     progress: memoryview[int]
+    recovers: bool
+    local: LocalRound
     reply: int | None = None
     fenced: bool = False
+    idle: bool = False
+    """Out of any round, waiting for the next."""
     closing: bool = False
+    stopped_since: float | None = None
+    """Seeming stopped (SIGSTOP), on the monotonic clock."""
 
 
 @dataclass
@@ -56,9 +68,29 @@ class LocalRound:
     """A worker ends in an exception, maybe because a peer vanished, and waits to be told."""
     failed: bool = False
 
+    joined: set[int] = field(default_factory=set)
+    """Local ranks that took their place in a round they did not start with."""
+    carried: bool = False
+    """Its workers were in another round before."""
+
+    @property
+    def complete(self) -> bool:
+        """All its workers are connected."""
+        return 0 < self.local_world_size == len(self.workers)
+
     @property
     def linked(self) -> bool:
-        return 0 < self.local_world_size == len(self.workers)
+        return self.complete and (not self.carried or len(self.joined) == len(self.workers))
+
+    @property
+    def recovers(self) -> bool:
+        """Its workers wait for the next round in process."""
+        workers = self.workers.values()
+        return self.complete and not self.failed and all(worker.recovers for worker in workers)
+
+    @property
+    def idle(self) -> bool:
+        return self.recovers and all(worker.idle for worker in self.workers.values())
 
     @property
     def fenced(self) -> bool:
@@ -72,12 +104,18 @@ class LocalRound:
 class WorkerServer:
     """Serves the workers of the current round; what they say goes to `tell` as messages."""
 
-    def __init__(self, tell: Callable[[AgentMessage], None], failing: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        tell: Callable[[AgentMessage], None],
+        failing: Callable[[], None],
+        idle: Callable[[], None],
+    ) -> None:
         self.address = f"@volcano-elastic-{uuid.uuid4().hex}"
         self.local = LocalRound()
         self.committed_step = -1
         self._tell = tell
         self._failing = failing
+        self._idle = idle
         self._server: asyncio.AbstractServer | None = None
 
     async def start(self) -> None:
@@ -89,15 +127,68 @@ class WorkerServer:
         """Before the workers of a round are started."""
         self.local = LocalRound(number)
 
+    def carry(self, begun: Round, node_rank: int) -> None:
+        """Hands the idle workers their places in the next round."""
+        before = self.local
+        local = self.local = LocalRound(
+            begun.round,
+            before.workers,
+            before.local_world_size,
+            failed=before.failed,
+            carried=True,
+        )
+        for local_rank, worker in local.workers.items():
+            worker.local = local
+            worker.reply, worker.fenced, worker.idle = None, False, False
+            worker.rank = node_rank * local.local_world_size + local_rank
+            place = {
+                "type": "round",
+                "round": begun.round,
+                "rank": worker.rank,
+                "world": len(begun.members) * local.local_world_size,
+                "address": begun.master_address,
+                "port": begun.master_port,
+            }
+            _write(worker.writer, place)
+
+    def send_home(self) -> None:
+        """Training is complete; idle workers have nothing to wait for."""
+        self._broadcast({"type": "bye"})
+
+    def kill_stopped(self, now: float) -> None:
+        """A worker stopped by a signal holds all others up: end it, so that it is replaced."""
+        for worker in self.local.workers.values():
+            if _state(worker.pid) != "T":
+                worker.stopped_since = None
+            elif worker.stopped_since is None:
+                worker.stopped_since = now
+            elif now - worker.stopped_since >= STOPPED_SECONDS:
+                _kill(worker.pid)
+
+    def kill_unless_idle(self, number: int) -> None:
+        """Of round `number`: those that did not come out of it."""
+        if self.local.round == number:
+            for worker in self.local.workers.values():
+                if worker.recovers and not worker.idle:
+                    _kill(worker.pid)
+
     def ask(self, fence: int) -> None:
         self.local.fence, self.local.stop = fence, -1
         for worker in self.local.workers.values():
             worker.reply, worker.fenced = None, False
         self._broadcast({"type": "ask", "fence": fence})
 
-    def stop(self, fence: int, step: int, leaving: bool) -> None:
-        self.local.fence, self.local.stop, self.local.leaving = fence, step, leaving
-        self._broadcast({"type": "stop", "fence": fence, "step": step, "leaving": leaving})
+    def stop(self, stop: FenceStop) -> None:
+        self.local.fence, self.local.stop, self.local.leaving = stop.fence, stop.step, stop.leaving
+        self._broadcast(
+            {
+                "type": "stop",
+                "fence": stop.fence,
+                "step": stop.step,
+                "leaving": stop.leaving,
+                "commit": stop.commit,
+            }
+        )
 
     def cancel(self, fence: int) -> None:
         if fence == self.local.fence:
@@ -107,43 +198,51 @@ class WorkerServer:
     def end(self) -> None:
         """The round is over, or its leavers may go."""
         self.local.over = True
-        self._broadcast({"type": "over"})
+        self._broadcast({"type": "over", "round": self.local.round})
 
     def progress(self) -> Progress | None:
         """The newest step, unless told before."""
         local = self.local
         newest = max(
-            ((w.progress[0], w.progress[1]) for w in local.workers.values()), default=(-1, 0)
+            ((w.progress[0], w.progress[1], w.progress[2]) for w in local.workers.values()),
+            default=(-1, 0, 0),
         )
         if newest[0] <= local.told_step:
             return None
         local.step = local.told_step = newest[0]
         age = (time.monotonic_ns() - newest[1]) / 1e9
-        return Progress(local.round, newest[0], max(0.0, age))
+        return Progress(local.round, newest[0], max(0.0, age), newest[2])
 
     # ---- from the workers
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         worker: Worker | None = None
-        local = self.local
         try:
             with contextlib.suppress(OSError, ValueError):
                 while line := await reader.readline():
                     message = json.loads(line)
-                    if worker is None:
-                        local = self.local
-                        if message["type"] != "hello" or message["round"] != local.round:
-                            _write(writer, {"type": "over"})  # of a round that has passed
-                            continue
-                        worker = self._accept(local, message, writer)
-                    else:
-                        self._hear(local, worker, message)
+                    if worker is not None:
+                        self._hear(worker.local, worker, message)
+                    elif message["type"] == "hello" and message["round"] == self.local.round:
+                        worker = self._accept(self.local, message, writer)
+                    else:  # of a round that has passed
+                        _write(writer, {"type": "over", "round": message["round"]})
         finally:
             writer.close()
-            if worker is not None and not (worker.closing or local.over or local.failed):
-                local.failed = True
-                self._tell_progress()
-                self._tell(WorkersFailed(local.round))
+            if worker is not None:
+                self._lost(worker.local, worker)
+
+    def _lost(self, local: LocalRound, worker: Worker) -> None:
+        if worker.closing or local.failed or (local.over and not worker.recovers):
+            return
+        local.failed = True
+        # torchrun restarts all workers of a node when one dies; waiting for that costs seconds.
+        for sibling in local.workers.values():
+            if sibling is not worker and sibling.recovers:
+                _kill(sibling.pid)
+        if not local.over:
+            self._tell_progress()
+            self._tell(WorkersFailed(local.round))
 
     def _accept(
         self, local: LocalRound, message: dict[str, Any], writer: asyncio.StreamWriter
@@ -152,13 +251,20 @@ class WorkerServer:
         with open(path, "r+b") as file:
             pages = mmap.mmap(file.fileno(), PROGRESS_BYTES)
         os.unlink(path)
-        worker = Worker(writer, message["rank"], message["pid"], memoryview(pages).cast("q"))
+        worker = Worker(
+            writer,
+            message["rank"],
+            message["pid"],
+            memoryview(pages).cast("q"),
+            message["recovers"],
+            local,
+        )
         local.workers[message["local_rank"]] = worker
         local.local_world_size = message["local_world_size"]
         if local.over:
-            _write(writer, {"type": "over"})
-        if local.linked:
-            self._tell(Linked(local.round, local.pids))
+            _write(writer, {"type": "over", "round": local.round})
+        if local.linked and local.round:
+            self._tell(Linked(local.round, local.pids, local.recovers))
         return worker
 
     def _hear(self, local: LocalRound, worker: Worker, message: dict[str, Any]) -> None:
@@ -187,6 +293,14 @@ class WorkerServer:
         elif kind == "failing":
             local.failing = True
             self._failing()
+        elif kind == "idle" and message["round"] == local.round:
+            worker.idle = True
+            if local.idle:
+                self._idle()
+        elif kind == "joined" and message["round"] == local.round:
+            local.joined |= {n for n, one in local.workers.items() if one is worker}
+            if local.linked:
+                self._tell(Linked(local.round, local.pids, local.recovers))
         elif kind == "goodbye":
             worker.closing = True
 
@@ -198,6 +312,20 @@ class WorkerServer:
     def _broadcast(self, message: dict[str, Any]) -> None:
         for worker in self.local.workers.values():
             _write(worker.writer, message)
+
+
+def _state(pid: int) -> str:
+    """The process's state as the kernel has it; empty if it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def _write(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:

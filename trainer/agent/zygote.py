@@ -36,10 +36,13 @@ PRELOADED = (
     "torch.nn.parallel",
     "torch.optim",
     "torch.utils.data",
+    "torch.distributed.optim",
+    "torch.distributed.tensor",
     "torch._dynamo",  # the first optimizer imports it, which takes as long as torch itself
     "trainer.agent.link",
     "trainer.checkpoint",
     "trainer.data",
+    "trainer.loop.loop",
 )
 
 _HEAD = struct.Struct("!I")

@@ -18,6 +18,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from trainer.agent.link import Order, WorkerLink
 from trainer.checkpoint.storage import Commit, Storage, StorageError
 from trainer.data.dataset import ElasticDataset
+from trainer.data.process_group import ProcessGroup
 
 STATE = "state.pt"
 SHORTEST = timedelta(seconds=1)
@@ -60,6 +61,7 @@ class Checkpointer:
         keep: commits to keep.
         link: to this pod's agent; found in the environment.
         clock: monotonic seconds.
+        restore: False leaves it to the caller, who does it before the first step.
 
     Raises:
         StorageError: the folder can't be written (by rank 0), or a rank can't read the commit.
@@ -78,6 +80,7 @@ class Checkpointer:
         keep: int = 3,
         link: WorkerLink | None = None,
         clock: Callable[[], float] = time.monotonic,
+        restore: bool = True,
     ) -> None:
         least = every if every is None or isinstance(every, int) else every.total_seconds()
         if least is not None and least <= 0:
@@ -90,27 +93,37 @@ class Checkpointer:
         self.extra = dict(extra or {})
         self.link = link or WorkerLink.from_environment()
         self.run = 0
-        """Number of this life of the worker processes; see trainer.data.audit."""
+        """Number of this life of the worker processes, or of this round of an ElasticLoop; see
+        trainer.data.audit."""
+        self.parent = 0
+        """The run whose state this one began with; 0 for none."""
         self.committed: int | None = None
         """Step of the newest commit, on rank 0."""
         self.commit_time = timedelta(0)
         """How long the last commit took, on rank 0, which trains on only afterwards."""
-        self._group = data.group
         self._clock = clock
         self._committed_at = clock()
-        self.restore()
+        if restore:
+            self.restore()
+
+    @property
+    def _group(self) -> ProcessGroup:
+        return self.data.group
 
     def restore(self) -> None:
         """Load the newest commit, if there is any, and begin a new run from it, on all ranks."""
-        start = self._group.from_rank_zero(self._decide() if self._group.rank == 0 else None)
+        start = self._group.from_rank(0, self._decide() if self._group.rank == 0 else None)
         assert start is not None  # rank 0 always says something
         if start.refusal is not None:
             raise StorageError(start.refusal)
         if start.commit is not None:
             self._load(start.commit)
-        self.run = start.run
-        parent = start.commit.run if start.commit else 0
-        self.data.begin(run=start.run, parent=parent, round_=self.link.round)
+        self.begin(run=start.run, parent=start.commit.run if start.commit else 0)
+
+    def begin(self, *, run: int, parent: int) -> None:
+        """A run begins on this rank, with the state that run `parent` left."""
+        self.run, self.parent = run, parent
+        self.data.begin(run=run, parent=parent, round_=self.link.round)
         self._committed_at = self._clock()
 
     def step(self) -> None:
@@ -120,12 +133,17 @@ class Checkpointer:
         ends; its successor goes on from there.
         """
         self.data.applied()
-        order = self.link.boundary(self.data.steps)
+        order = self.link.boundary(self.data.steps, self.data.consumed)
         if order is not Order.GO:
-            self._commit_on_all_ranks()
+            self.commit_on_all_ranks()
             self.data.close()
             self.link.fenced(self.data.steps, order)
-        elif self._group.rank == 0 and self._due():
+        else:
+            self.commit_if_due()
+
+    def commit_if_due(self) -> None:
+        """After a step was applied; only rank 0 does anything."""
+        if self._group.rank == 0 and self._due():
             try:
                 self._commit()
             except StorageError as error:
@@ -135,7 +153,7 @@ class Checkpointer:
 
     def finish(self) -> None:
         """Training is complete: the last commit, and the word to the agent."""
-        self._commit_on_all_ranks()
+        self.commit_on_all_ranks()
         self.data.close()
         self.link.finished()
 
@@ -168,16 +186,29 @@ class Checkpointer:
                 f"{self._group.rank} can't: {error}; the folder must be shared by all pods"
             ) from error
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-        _unwrapped(self.model).load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        for name, part in self.extra.items():
-            part.load_state_dict(state["extra"][name])
-        self.data.load_state_dict(commit.cursor)
+        self.load_state({**state, "cursor": commit.cursor})
         if self._group.rank == 0:
             # The others keep the generators their script seeded: alike ones would drop out alike.
             torch.set_rng_state(state["rng"])
             self.committed = commit.step
             self.link.committed(commit.step)
+
+    def state(self) -> dict[str, Any]:
+        """All that a rank needs to go on from here, of which a commit is made."""
+        return {
+            "model": _unwrapped(self.model).state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "extra": {name: part.state_dict() for name, part in self.extra.items()},
+            "cursor": self.data.state_dict(),
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Raises ValueError if the state was made with other data."""
+        _unwrapped(self.model).load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        for name, part in self.extra.items():
+            part.load_state_dict(state["extra"][name])
+        self.data.load_state_dict(state["cursor"])
 
     def _due(self) -> bool:
         if isinstance(self.every, int):
@@ -185,7 +216,7 @@ class Checkpointer:
         interval = self.every or max(SHORTEST, self.commit_time / SHARE)
         return self._clock() - self._committed_at >= interval.total_seconds()
 
-    def _commit_on_all_ranks(self) -> None:
+    def commit_on_all_ranks(self) -> None:
         """Returns on every rank once rank 0's commit is durable, so nobody leaves before."""
         if self._group.rank == 0 and self.committed != self.data.steps:
             self._commit()
@@ -193,16 +224,11 @@ class Checkpointer:
 
     def _commit(self) -> None:
         began = self._clock()
-        state = {
-            "model": _unwrapped(self.model).state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "extra": {name: part.state_dict() for name, part in self.extra.items()},
-            "rng": torch.get_rng_state(),
-        }
+        state = {**self.state(), "rng": torch.get_rng_state()}
         self.storage.write(
             step=self.data.steps,
             run=self.run,
-            cursor=self.data.state_dict(),
+            cursor=state.pop("cursor"),
             files={STATE: lambda file: torch.save(state, cast(Any, file))},
         )
         self.committed = self.data.steps
@@ -216,7 +242,3 @@ def _unwrapped(model: torch.nn.Module) -> torch.nn.Module:
     while isinstance(model, DistributedDataParallel | DataParallel):
         model = model.module
     return model
-
-
-def _positive(every: int | timedelta) -> bool:
-    return every > 0 if isinstance(every, int) else every > timedelta(0)

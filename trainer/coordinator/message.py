@@ -52,11 +52,13 @@ class Hello:
     stop_step: int = -1
     fenced: bool = False
     pids: tuple[int, ...] = ()
+    recovers: bool = False
 
 
 @dataclass(frozen=True)
 class Join:
     store_port: int = 0
+    live: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ class Heartbeat:
 class Linked:
     round: int = 0
     pids: tuple[int, ...] = ()
+    recovers: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,7 @@ class Progress:
     round: int = 0
     step: int = -1
     age_seconds: float = 0.0
+    samples: int = 0
 
 
 @dataclass(frozen=True)
@@ -127,6 +131,7 @@ class FenceStop:
     round: int = 0
     step: int = 0
     leaving: bool = False
+    commit: bool = False
 
 
 @dataclass(frozen=True)
@@ -145,6 +150,11 @@ class Dismissed:
     reason: str = ""
 
 
+@dataclass(frozen=True)
+class Standby:
+    pass
+
+
 AgentMessage = (
     Hello
     | Join
@@ -159,7 +169,9 @@ AgentMessage = (
     | Finished
     | Goodbye
 )
-CoordinatorMessage = Heartbeat | Round | FenceAsk | FenceStop | FenceCancel | RoundOver | Dismissed
+CoordinatorMessage = (
+    Heartbeat | Round | FenceAsk | FenceStop | FenceCancel | RoundOver | Dismissed | Standby
+)
 
 _VALUES = {
     kind.__name__: kind

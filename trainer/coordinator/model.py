@@ -31,6 +31,8 @@ class Settings:
     """Seconds without a further joiner before the running round is fenced for the ones there."""
     batching_limit: float = 1.0
     """The longest a joiner waits for others."""
+    live_batching: float = 0.02
+    """Instead of both, where nobody restarts: a change costs less than a joiner's patience."""
     lost_after: float = 1.0
     """Seconds of silence after which an agent is lost."""
     adopt_grace: float = 3.0
@@ -75,9 +77,15 @@ class Agent:
     joined_at: float | None = None
     """Since when it waits for a round; None: it doesn't."""
     store_port: int = 0
+    live: bool = False
+    """It waits with workers that run."""
+    standby: bool = False
+    """It was told to start its workers outside any round."""
     attached: bool = False
     """Its workers are in the current round."""
     linked: bool = False
+    recovers: bool = False
+    """Its workers go from round to round without a restart."""
     pids: tuple[int, ...] = ()
     leaving_since: float | None = None
     told_fence: int = 0
@@ -115,6 +123,9 @@ class RoundRecord:
     first_step_time: float | None = None
     last_step: int | None = None
     last_step_time: float | None = None
+    first_samples: int = 0
+    """Consumed by all ranks once `first_step` was applied; 0 where that isn't known."""
+    last_samples: int = 0
     end: str | None = None
     end_time: float | None = None
     pause_seconds: float | None = None
@@ -136,6 +147,9 @@ class State:
     expected: frozenset[str] = frozenset()
     """Members of the last round that the next one waits for."""
     restart_deadline: float = 0.0
+    recovering: bool = False
+    """The last round's workers go on in process, so the next one waits for nobody who failed, and
+    newcomers start their workers before they join."""
     enough_since: float | None = None
     reason: str = "start"
     """Why the next round will have been made."""

@@ -17,6 +17,7 @@ from trainer.coordinator.message import (
     Member,
     Round,
     RoundOver,
+    Standby,
 )
 from trainer.coordinator.model import Agent, Effect, Fence, Phase, RoundRecord, Send, State
 
@@ -65,8 +66,12 @@ class Draft:
                 self.send(agent.agent, FenceCancel(self.state.fence.fence))
         self.state = replace(self.state, phase=Phase.FINISHED, fence=None)
 
-    def end_round(self, reason: str) -> None:
-        """Members restart their workers; leavers are let go."""
+    def end_round(self, reason: str, failed: str | None = None) -> None:
+        """Members' workers restart or wait in process; leavers are let go.
+
+        Args:
+            failed: the agent whose workers are gone.
+        """
         state = self.state
         if state.round is None or state.phase in (
             Phase.FORMING,
@@ -74,8 +79,12 @@ class Draft:
             Phase.FINISHED,
         ):
             return
+        attached = self._attached()
+        # Those who linked know; a round that broke before anybody did goes by the one before.
+        linked = [agent.recovers for agent in attached if agent.linked]
+        recovering = all(linked) if linked else state.recovering
         stayers = set()
-        for agent in self._attached():
+        for agent in attached:
             if agent.leaving:
                 self.send(agent.agent, Dismissed(reason))
             else:
@@ -90,8 +99,12 @@ class Draft:
                     told_stop=-1,
                     fenced=False,
                     joined_at=None,
+                    live=False,
+                    standby=False,
                 )
             )
+        if recovering and state.settings.size(len(stayers - {failed})):
+            stayers.discard(failed or "")  # it comes back when its workers are ready
         rounds = state.rounds
         if rounds:
             ended = replace(rounds[-1], end=reason, end_time=self.now)
@@ -102,6 +115,7 @@ class Draft:
             round=None,
             fence=None,
             expected=frozenset(stayers),
+            recovering=recovering,
             restart_deadline=self.now + state.settings.restart_deadline,
             reason=reason,
             enough_since=None,
@@ -126,6 +140,7 @@ class Draft:
                 self.send(agent.agent, Dismissed("training is complete"))
 
     def _settle_forming(self) -> None:
+        self._stand_by()
         state, now = self.state, self.now
         waiting = self._waiting()
         size = state.settings.size(len(waiting))
@@ -156,13 +171,41 @@ class Draft:
                 return
         self._form(waiting[:size])
 
+    def _stand_by(self) -> None:
+        """Where workers recover in process, newcomers start theirs while the others train on."""
+        state = self.state
+        if not self._live():
+            return
+        for agent in state.agents.values():
+            if agent.joined_at is not None and not (agent.live or agent.standby or agent.leaving):
+                self.put(replace(agent, standby=True))
+                self.send(agent.agent, Standby())
+
+    def _live(self) -> bool:
+        """Whether some worker waits or trains that goes from round to round in process."""
+        agents = self.state.agents.values()
+        if self.state.round is not None:
+            attached = [agent for agent in agents if agent.attached]
+            return bool(attached) and all(agent.linked and agent.recovers for agent in attached)
+        return any(agent.live and agent.joined_at is not None for agent in agents)
+
     def _form(self, chosen: list[Agent]) -> None:
         state, now = self.state, self.now
         members = tuple(Member(a.agent, a.pod_index, a.address) for a in chosen)
         number = state.last_round + 1
         made = Round(number, members, chosen[0].address, chosen[0].store_port, state.reason)
         for agent in chosen:
-            self.put(replace(agent, joined_at=None, attached=True, linked=False, pids=()))
+            self.put(
+                replace(
+                    agent,
+                    joined_at=None,
+                    live=False,
+                    standby=False,
+                    attached=True,
+                    linked=False,
+                    pids=(),
+                )
+            )
             self.send(agent.agent, made)
         record = RoundRecord(number, len(members), now, state.reason)
         self.state = replace(
@@ -210,6 +253,7 @@ class Draft:
         self._tell_stop(fence)
 
     def _settle_running(self) -> None:
+        self._stand_by()
         state, now, settings = self.state, self.now, self.state.settings
         attached = self._attached()
         leavers = [agent for agent in attached if agent.leaving]
@@ -237,7 +281,10 @@ class Draft:
         if settings.size(staying + len(waiting)) <= staying:
             return []
         since = [agent.joined_at or 0.0 for agent in waiting]
-        due = min(max(since) + settings.batching, min(since) + settings.batching_limit)
+        if self._live():
+            due = min(since) + settings.live_batching
+        else:
+            due = min(max(since) + settings.batching, min(since) + settings.batching_limit)
         return waiting if now >= due else []
 
     def _settle_fencing(self) -> None:
@@ -270,8 +317,11 @@ class Draft:
 
     def _tell_stop(self, fence: Fence) -> None:
         assert fence.stop is not None and self.state.round is not None
-        for agent in self._attached():
-            stop = FenceStop(fence.fence, self.state.round.round, fence.stop, agent.leaving)
+        attached = self._attached()
+        alone = all(agent.leaving for agent in attached)
+        number = self.state.round.round
+        for agent in attached:
+            stop = FenceStop(fence.fence, number, fence.stop, agent.leaving, commit=alone)
             self.send(agent.agent, stop)
 
     # ---- views
@@ -284,7 +334,7 @@ class Draft:
         agents = [
             agent
             for agent in self.state.agents.values()
-            if agent.joined_at is not None and not agent.leaving
+            if agent.joined_at is not None and not (agent.leaving or agent.standby)
         ]
         return sorted(agents, key=lambda agent: agent.order)
 

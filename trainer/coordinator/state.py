@@ -82,7 +82,7 @@ def _lose(draft: Draft, name: str, why: str) -> None:
         return
     draft.remove(name)
     if agent.attached and draft.state.phase is not Phase.FINISHED:
-        draft.end_round(f"worker {agent.pod_index} lost ({why})")
+        draft.end_round(f"worker {agent.pod_index} lost ({why})", failed=name)
 
 
 def _receive(draft: Draft, event: Received) -> None:
@@ -117,6 +117,7 @@ def _hello(draft: Draft, hello: Hello) -> None:
         now,
         leaving_since=now if hello.leaving else None,
         linked=hello.linked,
+        recovers=hello.recovers,
         pids=hello.pids,
         told_fence=hello.fence,
         told_stop=hello.stop_step,
@@ -168,17 +169,25 @@ def _join(draft: Draft, agent: Agent, message: Join) -> None:
         return
     member = state.round is not None and state.round.rank_of(agent.agent) is not None
     if member and (agent.attached or state.phase is Phase.ADOPTING):
-        draft.end_round(f"workers of worker {agent.pod_index} failed")
+        draft.end_round(f"workers of worker {agent.pod_index} failed", failed=agent.agent)
     agent = draft.state.agents[agent.agent]
     if agent.leaving:
         draft.send(agent.agent, Dismissed("leaving"))
         return
-    draft.put(replace(agent, joined_at=draft.now, store_port=message.store_port))
+    draft.put(
+        replace(
+            agent,
+            joined_at=draft.now,
+            store_port=message.store_port,
+            live=message.live,
+            standby=False,
+        )
+    )
 
 
 def _linked(draft: Draft, agent: Agent, message: Linked) -> None:
     if agent.attached and _round_number(draft.state) == message.round:
-        draft.put(replace(agent, linked=True, pids=message.pids))
+        draft.put(replace(agent, linked=True, recovers=message.recovers, pids=message.pids))
 
 
 def _progress(draft: Draft, agent: Agent, message: Progress) -> None:
@@ -188,7 +197,7 @@ def _progress(draft: Draft, agent: Agent, message: Progress) -> None:
     for i in range(len(rounds) - 1, -1, -1):
         if rounds[i].round == message.round:
             previous = rounds[i - 1].last_step_time if i else None
-            rounds[i] = _advance(rounds[i], previous, message.step, time)
+            rounds[i] = _advance(rounds[i], previous, message, time)
             break
     draft.state = replace(state, rounds=tuple(rounds))
     if _round_number(state) != message.round:
@@ -199,12 +208,21 @@ def _progress(draft: Draft, agent: Agent, message: Progress) -> None:
     draft.state = replace(draft.state, step=max(state.step, message.step), samples=samples)
 
 
-def _advance(record: RoundRecord, previous: float | None, step: int, time: float) -> RoundRecord:
+def _advance(
+    record: RoundRecord, previous: float | None, told: Progress, time: float
+) -> RoundRecord:
     if record.first_step_time is None or time < record.first_step_time:
-        pause = None if previous is None else max(0.0, time - previous)
-        record = replace(record, first_step=step, first_step_time=time, pause_seconds=pause)
-    if record.last_step is None or step > record.last_step:
-        record = replace(record, last_step=step, last_step_time=time)
+        record = replace(
+            record,
+            first_step=told.step,
+            first_step_time=time,
+            first_samples=told.samples,
+            pause_seconds=None if previous is None else max(0.0, time - previous),
+        )
+    if record.last_step is None or told.step > record.last_step:
+        record = replace(
+            record, last_step=told.step, last_step_time=time, last_samples=told.samples
+        )
     return record
 
 
@@ -232,7 +250,7 @@ def _committed(draft: Draft, agent: Agent, message: Committed) -> None:
 
 def _workers_failed(draft: Draft, agent: Agent, message: WorkersFailed) -> None:
     if agent.attached and _round_number(draft.state) == message.round:
-        draft.end_round(f"workers of worker {agent.pod_index} failed")
+        draft.end_round(f"workers of worker {agent.pod_index} failed", failed=agent.agent)
 
 
 def _leave(draft: Draft, agent: Agent, message: Leave) -> None:

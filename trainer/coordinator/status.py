@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from trainer.coordinator.model import RoundRecord, State
 from trainer.coordinator.state import SPEED_WINDOW
+
+LEAST_STEPS = 10
+LEAST_SECONDS = 2.0
+"""Shorter rounds say too little of the speed at their size."""
 
 
 def status(state: State, job: str, now: float, wall: float) -> dict[str, Any]:
@@ -28,6 +33,7 @@ def status(state: State, job: str, now: float, wall: float) -> dict[str, Any]:
         "leaving": sorted(a.pod_index for a in state.agents.values() if a.leaving),
         "step": state.step,
         "steps_per_second": _speed(state, now),
+        "speeds": {str(size): speed for size, speed in sorted(speeds(state.rounds).items())},
         "committed_step": state.committed_step,
         "rounds": [_round(record, offset) for record in state.rounds],
     }
@@ -39,6 +45,26 @@ def _speed(state: State, now: float) -> float:
         return 0.0
     seconds = recent[-1][0] - recent[0][0]
     return round((recent[-1][1] - recent[0][1]) / seconds, 3) if seconds > 0 else 0.0
+
+
+def speeds(rounds: Iterable[RoundRecord]) -> dict[int, float]:
+    """Samples a second by world, each from the newest round of that world that ran for a while.
+
+    Where the samples of a step aren't known, each node is taken to consume one: then it is steps a
+    second times world, which is proportional to samples a second if the batch of a node is fixed.
+    """
+    found: dict[int, float] = {}
+    for record in rounds:
+        if record.first_step is None or record.last_step is None:
+            continue
+        assert record.first_step_time is not None and record.last_step_time is not None
+        seconds = record.last_step_time - record.first_step_time
+        steps = record.last_step - record.first_step
+        if steps < LEAST_STEPS or seconds < LEAST_SECONDS:
+            continue
+        samples = record.last_samples - record.first_samples if record.first_samples else 0
+        found[record.world] = round((samples or steps * record.world) / seconds, 3)
+    return found
 
 
 def _round(record: RoundRecord, offset: float) -> dict[str, Any]:

@@ -82,6 +82,10 @@ class ElasticDataset(IterableDataset[Any]):
             self._group = ProcessGroup.current()
         return self._group
 
+    def regroup(self, group: ProcessGroup) -> None:
+        """The world has changed; before the next iteration."""
+        self._group = group
+
     @property
     def steps(self) -> int:
         """Steps applied since the very beginning of training."""
@@ -95,7 +99,7 @@ class ElasticDataset(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         self._refuse_worker_processes()
         if self.audit is not None and self._log is None:
-            self.begin(run=self.group.from_rank_zero(self.last_run() + 1))
+            self.begin(run=self.group.from_rank(0, self.last_run() + 1))
         self._ahead = self.cursor
         order: tuple[int, Permutation] | None = None
         while self._ahead.epoch < self.epochs:

@@ -32,14 +32,14 @@ class ProcessGroup:
             )
         return cls()
 
-    def from_rank_zero(self, value: T) -> T:
-        """Rank 0's value, on every rank; returns once rank 0 has said it."""
+    def from_rank(self, source: int, value: T) -> T:
+        """Rank `source`'s value, on every rank; returns once it has said it."""
         if self.world == 1:
             return value
         import torch.distributed as dist
 
         said: list[Any] = [value]
-        dist.broadcast_object_list(said, src=0)
+        dist.broadcast_object_list(said, src=source)
         agreed: T = said[0]
         return agreed
 

@@ -1,0 +1,179 @@
+"""ElasticLoop under real torchrun agents: processes live on while their world changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torchrun_job import Job, children, gone
+
+from trainer.data.audit import verify
+from trainer.data.dataset import ElasticDataset
+from trainer.loop.loop import ElasticLoop
+
+SAMPLES, EPOCHS = 4096, 200
+
+SCRIPT = f"""
+import json, os, sys, time
+from pathlib import Path
+import torch
+from torch.utils.data import TensorDataset
+from trainer.data.dataset import ElasticDataset
+from trainer.loop.loop import ElasticLoop
+
+folder = Path(sys.argv[1])
+torch.set_num_threads(1)
+torch.manual_seed(0)
+inputs = torch.randn({SAMPLES}, 8)
+net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 1))
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+data = ElasticDataset(
+    TensorDataset(inputs, inputs.sum(1, keepdim=True)),
+    batch_size=8, epochs={EPOCHS}, audit=folder / "audit",
+)
+loop = ElasticLoop(folder / "commits", model=net, optimizer=optimizer, data=data, every=50)
+log = open(folder / f"steps-{{os.getpid()}}", "a", buffering=1)
+for x, y in loop:
+    with loop.step():
+        (loop.weight * torch.nn.functional.mse_loss(loop.model(x), y)).backward()
+        enough = torch.tensor(float((folder / "enough").exists()))
+        torch.distributed.all_reduce(enough)  # so that all ranks end alike
+    log.write(f"{{time.time()}} {{loop.steps}} {{loop.rank}} {{loop.world}} {{loop.link.round}}\\n")
+    time.sleep(0.01)
+    if enough:
+        data.epochs = data.cursor.epoch + (data.cursor.position > 0)
+if loop.rank == 0:
+    (folder / "result.json").write_text(json.dumps(
+        {{"steps": loop.steps, "sum": sum(p.double().sum().item() for p in net.parameters())}}
+    ))
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    job = Job(tmp_path, SCRIPT)
+    yield job
+    job.close()
+
+
+def pids(told: dict[str, Any]) -> dict[str, int]:
+    return {index: found[0] for index, found in told["pids"].items()}
+
+
+def test_processes_live_through_joins_losses_and_leaves(job: Job) -> None:
+    job.start(0, 1)
+    told = job.stepping(2)
+    first = pids(told)
+
+    job.start(2)  # a newcomer: the others go on in their processes
+    told = job.stepping(3, after_round=told["round"])
+    assert pids(told).items() >= first.items()
+
+    os.kill(pids(told)["1"], signal.SIGKILL)  # a worker: survivors go on, it comes back
+    told = job.stepping(3, after_round=told["round"])
+    assert pids(told)["0"] == first["0"]
+    assert pids(told)["1"] != first["1"]
+
+    before = told["round"]
+    os.kill(pids(told)["2"], signal.SIGSTOP)  # it hangs: noticed, killed and replaced
+    stopped = pids(told)["2"]
+    told = job.stepping(3, after_round=before)
+    assert gone(stopped)
+    assert pids(told)["0"] == first["0"]
+
+    job.agents[2].send_signal(signal.SIGTERM)  # it leaves at a step boundary
+    told = job.stepping(2, after_round=told["round"])
+    assert job.wait(2) in (0, 1)
+    assert pids(told)["0"] == first["0"]
+
+    (job.folder / "enough").touch()
+    assert [job.wait(index) for index in (0, 1)] == [0, 0], job.logs()
+    result = json.loads((job.folder / "result.json").read_text())
+    assert result["steps"] > 0
+    assert sound(job), job.logs()
+
+
+def test_the_coordinator_and_rank_0_may_go(job: Job) -> None:
+    job.start(0, 1, 2)
+    told = job.stepping(3)
+    first = pids(told)
+    os.kill(children(job.agents[0].pid)["coordinator"], signal.SIGKILL)
+    job.until("the coordinator is back", lambda told: told["world"] == 3)
+    told = job.stepping(3)
+    assert pids(told) == first
+    os.kill(first["0"], signal.SIGKILL)
+    told = job.stepping(3, after_round=told["round"])
+    assert {i: pid for i, pid in pids(told).items() if i != "0"} == {
+        i: pid for i, pid in first.items() if i != "0"
+    }
+    (job.folder / "enough").touch()
+    assert [job.wait(index) for index in (0, 1, 2)] == [0, 0, 0], job.logs()
+    assert sound(job), job.logs()
+
+
+def test_all_killed_at_once_go_on_from_the_commit(job: Job) -> None:
+    job.start(0, 1)
+    told = job.until("a commit", lambda told: told.get("committed_step", -1) >= 50)
+    for pid in pids(told).values():
+        os.kill(pid, signal.SIGKILL)
+    told = job.stepping(2, after_round=told["round"])
+    assert told["rounds"][-1]["first_step"] > 50
+    (job.folder / "enough").touch()
+    assert [job.wait(index) for index in (0, 1)] == [0, 0], job.logs()
+    assert sound(job), job.logs()
+
+
+def test_alone_it_is_a_plain_loop(tmp_path: Path) -> None:
+    def train(epochs: int) -> tuple[int, float]:
+        torch.manual_seed(0)
+        net = torch.nn.Linear(2, 1)
+        inputs = torch.arange(20.0).reshape(10, 2)
+        data = ElasticDataset(torch.utils.data.TensorDataset(inputs), batch_size=4, epochs=epochs)
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
+        loop = ElasticLoop(tmp_path, model=net, optimizer=optimizer, data=data)
+        for (x,) in loop:
+            with loop.step():
+                (loop.weight * loop.model(x).square().mean()).backward()
+        return loop.steps, net.weight.sum().item()
+
+    steps, weight = train(2)
+    assert steps == 6
+    assert train(2) == (6, weight)  # restored, nothing left to do
+    assert train(3)[0] == 9
+
+
+def test_an_error_of_the_body_is_the_users(tmp_path: Path) -> None:
+    net = torch.nn.Linear(2, 1)
+    data = ElasticDataset(torch.utils.data.TensorDataset(torch.ones(4, 2)), batch_size=2, epochs=1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    loop = ElasticLoop(tmp_path, model=net, optimizer=optimizer, data=data)
+    for _ in loop:
+        with pytest.raises(RuntimeError, match="mine"), loop.step():
+            raise RuntimeError("mine")
+        break
+    with pytest.raises(RuntimeError, match=r"put it in `with loop\.step"):
+        for _ in loop:
+            pass
+
+
+def sound(job: Job) -> bool:
+    """No sample lost or repeated relative to the final model, and no step's model unlike."""
+    epochs = max(json.loads(line)["epoch"] for line in _took(job)) + 1
+    report = verify(job.folder / "audit", SAMPLES, epochs)
+    print(report)
+    return report.ok
+
+
+def _took(job: Job) -> list[str]:
+    return [
+        line
+        for path in (job.folder / "audit").iterdir()
+        for line in path.read_text().splitlines()
+        if '"epoch"' in line
+    ]

@@ -1,0 +1,1 @@
+"""ElasticLoop: a training loop whose processes live on while their world changes."""
