@@ -3,13 +3,29 @@ PYTHON ?= python3
 BIN := .venv/bin
 OUT ?= demo-out
 
-.PHONY: demo test lint proto requirements clean
+CONTROLPLANE := build/controlplane
+SDK := build/sdk
+
+.PHONY: demo test e2e controlplane sdk lint proto requirements clean
 
 demo: .venv/ready
 	$(BIN)/volcano-elastic demo --out $(OUT)
 
-test: .venv/ready
+test: .venv/ready $(SDK)/ready
 	$(BIN)/python -m pytest
+
+# etcd, kube-apiserver and kube-controller-manager from their Go modules: minutes once, then nothing.
+controlplane: $(CONTROLPLANE)/ready
+
+$(CONTROLPLANE)/ready: $(wildcard e2e/controlplane/*/go.*) e2e/controlplane/build
+	e2e/controlplane/build $(CONTROLPLANE)
+	touch $@
+
+# The end-to-end suite; see e2e/README.md. The real Volcano needs a real API server.
+named_on_command_line = $(findstring command line,$(origin KUBECONFIG))
+PLANES ?= $(if $(named_on_command_line),kubeconfig,$(if $(VOLCANO_BIN),real,real embedded))
+e2e: .venv/ready sdk $(if $(filter real,$(PLANES)),controlplane)
+	set -e; for plane in $(PLANES); do $(BIN)/python -m pytest e2e --control-plane $$plane; done
 
 lint: .venv/ready
 	$(BIN)/ruff check .
@@ -24,6 +40,8 @@ proto: .venv/ready
 requirements:
 	$(BIN)/uv pip compile -q --extra dev --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --no-header --no-annotate --universal -p 3.11 pyproject.toml -o requirements.txt
+	$(BIN)/uv pip compile -q --generate-hashes --no-emit-index-url --no-emit-find-links \
+	  --no-header --no-annotate --universal -p 3.11 e2e/sdk/requirements.in -o e2e/sdk/requirements.txt
 
 .venv/ready: requirements.txt pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -32,5 +50,13 @@ requirements:
 	$(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
 	touch $@
 
+# The SDK that users have, apart from ours: it can't live with the newest kubernetes package.
+sdk: $(SDK)/ready
+
+$(SDK)/ready: .venv/ready e2e/sdk/requirements.txt
+	$(BIN)/uv venv -q --clear --python $(BIN)/python $(SDK)
+	$(BIN)/uv pip install -q --python $(SDK)/bin/python --require-hashes -r e2e/sdk/requirements.txt
+	touch $@
+
 clean:
-	rm -rf .venv demo-out
+	rm -rf .venv demo-out build

@@ -1,84 +1,63 @@
-"""One embedded cluster a test, with everything in it a real process."""
+"""What the suite runs on, as fixtures: see each one's docstring, and README.md beside this."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from volcano_elastic.demo.recorder import Recorder
-from volcano_elastic.demo.training import DemoJob
-from volcano_elastic.kube.resource import PYTORCHJOBS
-from volcano_elastic.local.cluster import LocalCluster
+from e2e.control_plane import ControlPlane, EmbeddedControlPlane, ForeignControlPlane
+from e2e.real_control_plane import RealControlPlane
+from e2e.stage import Stage, running
+
+_KINDS = {kind.name: kind for kind in (EmbeddedControlPlane, RealControlPlane, ForeignControlPlane)}
 
 
-@dataclass
-class Stage:
-    """A running cluster, what it is seen doing, and a folder for its jobs."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--control-plane",
+        choices=list(_KINDS),
+        default=EmbeddedControlPlane.name,
+        help="what e2e/ runs on: our own API server, the one that `make controlplane` built, or "
+        "the cluster of $KUBECONFIG, which the tests add nodes and CRDs to (default: %(default)s)",
+    )
+    parser.addoption("--long", action="store_true", help="minutes where CI has seconds")
 
-    cluster: LocalCluster
-    recorder: Recorder
-    out: Path
 
-    async def submit(self, job: DemoJob) -> None:
-        job.folder(self.out).mkdir(parents=True)
-        self.recorder.timeline.submitted[job.name] = self.recorder.now()
-        await self.recorder.jobs.client.create(PYTORCHJOBS, job.manifest(self.out))
+def _control_plane(config: pytest.Config) -> ControlPlane:
+    return _KINDS[config.getoption("--control-plane")]()
 
-    def training(self, job: DemoJob) -> dict[str, Any]:
-        return self.recorder.training.get(job.name, {})
 
-    def world(self, job: DemoJob) -> int:
-        """Workers of the running round; 0 while there is none."""
-        status = self.training(job)
-        return int(status.get("world") or 0) if status.get("phase") == "running" else 0
+@pytest.fixture(scope="session")
+def control_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
+    """An API server with all our CRDs, shared by the whole run: leave in it what disturbs nobody.
 
-    def finished(self, job: DemoJob) -> str | None:
-        return self.recorder.timeline.finished.get(job.name, (0, None))[1]
-
-    async def until(self, holds: Callable[[], object], what: str, seconds: float = 90) -> None:
-        deadline = self.recorder.now() + seconds
-        while not holds():
-            if self.recorder.now() > deadline:
-                pytest.fail(f"{what}: not within {seconds} s\n{self.story()}")
-            await asyncio.sleep(0.05)
-
-    async def steps_on(self, job: DemoJob, seconds: float = 90) -> None:
-        """Waits until the job has made ten more steps than now."""
-        now = self.training(job).get("step") or 0
-        await self.until(
-            lambda: self.finished(job) or (self.training(job).get("step") or 0) >= now + 10,
-            f"{job.name} trains on",
-            seconds,
-        )
-
-    def story(self) -> str:
-        tails = []
-        for log in sorted(self.cluster.logs.glob("*.log")):
-            tails.append(f"--- {log.name}\n" + "\n".join(log.read_text().splitlines()[-15:]))
-        sizes = [f"{c.at:.1f}: {c.job} {c.old}→{c.new} {c.reason}" for c in self.changes]
-        return "\n".join([*sizes, str(self.recorder.training), *tails])
-
-    @property
-    def changes(self) -> list[Any]:
-        return self.recorder.timeline.changes
+    No operator, scheduler or node is there. `control_plane.kubeconfig` is the administrator's,
+    `control_plane.client()` an `async with` Client; `kubeconfig_of(user)` and `requests(user)`
+    (audit log) need RBAC: ask for the fixture `rbac_control_plane` then.
+    """
+    with _control_plane(request.config) as plane:
+        yield plane
 
 
 @pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    async with (
-        LocalCluster(nodes=2, gpus_per_node=2, kubelet="process") as cluster,
-        cluster.client() as client,
-    ):
-        recorder = Recorder(client, lambda text: print(text))
-        watching = asyncio.create_task(recorder.run())
-        await asyncio.wait_for(recorder.nodes.synced.wait(), 10)
-        try:
-            yield Stage(cluster, recorder, tmp_path)
-        finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+def rbac_control_plane(control_plane: ControlPlane) -> ControlPlane:
+    """The same, and the test is skipped where there is only one user."""
+    if not control_plane.rbac:
+        pytest.skip(f"the {control_plane.name} control plane has one user only")
+    return control_plane
+
+
+@pytest.fixture
+def fresh_control_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
+    """One for this test alone: it may be filled, restarted and killed."""
+    with _control_plane(request.config) as plane:
+        yield plane
+
+
+@pytest.fixture
+async def stage(fresh_control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Stage]:
+    """A fresh control plane with two nodes of two GPUs, scheduler, kubelet and operator."""
+    async with running(fresh_control_plane, tmp_path) as stage:
+        yield stage

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import re
 import secrets
 import shutil
@@ -12,7 +10,7 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -22,14 +20,14 @@ import yaml
 import volcano_elastic
 from volcano_elastic.kube.client import AlreadyExists, ApiError, Client
 from volcano_elastic.kube.resource import CRDS, NODES, Object
-from volcano_elastic.local.component import Component
+from volcano_elastic.local import kubeconfig_file
+from volcano_elastic.local.component import ClusterError, Component
 
 _START_SECONDS = 40.0
 _POLL_SECONDS = 0.02
 _WATCH_SECONDS = 0.1
 _RESTART_SECONDS = 0.5
 _STOP_SECONDS = {"kubelet": 12.0}
-_CLUSTER_NAME = "volcano-elastic-local"
 _LISTENING = re.compile(r"listening on (http://\S+)")
 # A line with one of these in it: the program has read its configuration and sees the API server.
 _READY = re.compile(r"\bready\b|\bscheduling; actions\b")
@@ -37,33 +35,8 @@ _READY = re.compile(r"\bready\b|\bscheduling; actions\b")
 _SILENT_SECONDS = 4.0
 
 
-class ClusterError(Exception):
-    """The cluster can't start, or can't go on; the message says why and what to do."""
-
-
 def crds_folder() -> Path:
     return Path(volcano_elastic.__file__).resolve().parent.parent / "crds"
-
-
-def kubeconfig_of(server: str, token: str) -> Object:
-    return {
-        "apiVersion": "v1",
-        "kind": "Config",
-        # client-go sends a token only over TLS, so kubectl needs it in the URL.
-        "clusters": [{"name": _CLUSTER_NAME, "cluster": {"server": f"{server}/token/{token}"}}],
-        "users": [{"name": _CLUSTER_NAME, "user": {"token": token}}],
-        "contexts": [
-            {
-                "name": _CLUSTER_NAME,
-                "context": {
-                    "cluster": _CLUSTER_NAME,
-                    "user": _CLUSTER_NAME,
-                    "namespace": "default",
-                },
-            }
-        ],
-        "current-context": _CLUSTER_NAME,
-    }
 
 
 class LocalCluster:
@@ -77,6 +50,10 @@ class LocalCluster:
         port: of the API server; 0 takes any free one.
         kubeconfig: where to write it; default: in the cluster's own folder.
         data_dir: objects and logs are kept there; default: a temporary folder, removed at the end.
+        existing: kubeconfig of an API server that runs already and serves our CRDs: the other
+            programs use it, and no API server is started.
+        kubelet_arguments: for the kubelet, beside what the other arguments say.
+        commands: run beside, by name; one with the name of a program of ours takes its place.
         say: told what happens to the programs, a line at a time; default: standard error.
 
     Raises (on entering):
@@ -95,6 +72,9 @@ class LocalCluster:
         port: int = 0,
         kubeconfig: Path | None = None,
         data_dir: Path | None = None,
+        existing: Path | None = None,
+        kubelet_arguments: Sequence[str] = (),
+        commands: Mapping[str, Sequence[str]] | None = None,
         say: Callable[[str], None] | None = None,
     ) -> None:
         self._nodes = nodes
@@ -104,13 +84,15 @@ class LocalCluster:
         self._port = port
         self._wanted_kubeconfig = kubeconfig
         self._data_dir = data_dir
+        self._existing = existing
+        self._kubelet_arguments = kubelet_arguments
+        self._commands = commands or {}
         self._say = say or (lambda line: print(line, file=sys.stderr, flush=True))
         self._folder = Path()
         self._components: dict[str, Component] = {}
         self._watching: asyncio.Task[None] | None = None
         self._wrote_kubeconfig = False
         self.kubeconfig = Path()
-        self.server = ""
         self.failed: asyncio.Future[str]
 
     @property
@@ -148,22 +130,29 @@ class LocalCluster:
 
     async def _start(self) -> None:
         self._prepare()
-        token = secrets.token_urlsafe(32)
-        token_file = self._folder / "token"
-        _write_private(token_file, token)
-        arguments = ["--port", str(self._port), "--token-file", str(token_file)]
-        if self._data_dir:
-            arguments += ["--data-dir", str(self._data_dir / "objects")]
-        apiserver = self._component("apiserver", "volcano_elastic.local.apiserver", arguments)
-        apiserver.start()
-        self.server = await self._listening(apiserver)
-        # Started again, it has to be found where it was.
-        self._port = int(self.server.rsplit(":", 1)[1].rstrip("/"))
-        _write_private(self.kubeconfig, yaml.safe_dump(kubeconfig_of(self.server, token)))
-        self._wrote_kubeconfig = True
+        if self._existing:
+            self.kubeconfig = self._existing.absolute()
+        else:
+            await self._start_apiserver()
         started = asyncio.get_running_loop().time()
         self._start_programs()
-        await asyncio.gather(self._serve_crds(), self._nodes_ready(), self._programs_ready(started))
+        await asyncio.gather(self._nodes_ready(), self._programs_ready(started), self._serve_crds())
+
+    async def _start_apiserver(self) -> None:
+        token = secrets.token_urlsafe(32)
+        token_file = self._folder / "token"
+        kubeconfig_file.write_private(token_file, token)
+        command = [*_python("volcano_elastic.local.apiserver"), "--port", str(self._port)]
+        command += ["--token-file", str(token_file)]
+        if self._data_dir:
+            command += ["--data-dir", str(self._data_dir / "objects")]
+        apiserver = self._run("apiserver", command)
+        server = await self._listening(apiserver)
+        # Started again, it has to be found where it was.
+        self._port = int(server.rsplit(":", 1)[1].rstrip("/"))
+        apiserver.command += ["--port", str(self._port)]
+        kubeconfig_file.write(self.kubeconfig, server, token)
+        self._wrote_kubeconfig = True
 
     def _prepare(self) -> None:
         if self._port and not _is_free(self._port):
@@ -172,7 +161,7 @@ class LocalCluster:
                 "or leave it out for any free one"
             )
         if self._wanted_kubeconfig:
-            _refuse_foreign(self._wanted_kubeconfig)
+            kubeconfig_file.refuse_foreign(self._wanted_kubeconfig)
         try:
             if self._data_dir:
                 self._folder = self._data_dir.resolve()
@@ -186,25 +175,27 @@ class LocalCluster:
             raise ClusterError(f"--data-dir {self._data_dir}: {error.strerror}") from error
         self.kubeconfig = (self._wanted_kubeconfig or self._folder / "kubeconfig").absolute()
 
-    def _component(self, name: str, module: str, arguments: list[str]) -> Component:
-        component = Component(name, module, arguments, self.logs / f"{name}.log")
-        self._components[name] = component
-        return component
-
     def _start_programs(self) -> None:
         access = ["--kubeconfig", str(self.kubeconfig)]
+        commands: dict[str, Sequence[str]] = {}
         if self._kubelet != "none":
             size = ["--nodes", str(self._nodes), "--gpus-per-node", str(self._gpus_per_node)]
             state = ["--mode", self._kubelet, "--state-dir", str(self._folder / "kubelet")]
-            self._component("kubelet", "volcano_elastic.local.kubelet", access + size + state)
+            more = [*size, *state, *self._kubelet_arguments]
+            commands["kubelet"] = [*_python("volcano_elastic.local.kubelet"), *access, *more]
         if self._scheduler:
             conf = ["--scheduler-conf", str(self._scheduler_conf)] if self._scheduler_conf else []
-            self._component("scheduler", "volcano_elastic.local.scheduler", access + conf)
+            commands["scheduler"] = [*_python("volcano_elastic.local.scheduler"), *access, *conf]
         if self._operator:
-            self._component("operator", "volcano_elastic.operator", access)
-        for component in self._components.values():
-            if component.name != "apiserver":
-                component.start()
+            commands["operator"] = [*_python("volcano_elastic.operator"), *access]
+        for name, command in {**commands, **self._commands}.items():
+            self._run(name, command)
+
+    def _run(self, name: str, command: Sequence[str]) -> Component:
+        component = Component(name, command, self.logs / f"{name}.log")
+        self._components[name] = component
+        component.start()
+        return component
 
     async def _listening(self, apiserver: Component) -> str:
         async def found() -> str | None:
@@ -214,6 +205,8 @@ class LocalCluster:
         return await self._until(found, "the API server listens")
 
     async def _serve_crds(self) -> None:
+        if self._existing:
+            return
         files = sorted(crds_folder().glob("*.yaml"))
         if not files:
             raise ClusterError(f"no CRDs: expected YAML files in {crds_folder()}, found none")
@@ -343,6 +336,10 @@ class LocalCluster:
             await asyncio.gather(*(_ended(component) for component in components))
 
 
+def _python(module: str) -> list[str]:
+    return [sys.executable, "-m", module]
+
+
 async def _ended(component: Component) -> None:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _STOP_SECONDS.get(component.name, 4.0)
@@ -374,37 +371,3 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
     return True
-
-
-def _write_private(path: Path, text: str) -> None:
-    """For our eyes only from its first byte on.
-
-    Raises:
-        ClusterError: it can't be written.
-    """
-    try:
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
-    except OSError as error:
-        raise ClusterError(f"{path} can't be written: {error.strerror}") from error
-
-
-def _refuse_foreign(path: Path) -> None:
-    """Raises ClusterError if `path` is a kubeconfig that someone else may need."""
-    try:
-        existing = yaml.safe_load(path.read_text())
-    except FileNotFoundError:
-        return
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ClusterError(f"--kubeconfig {path}: it exists and can't be read: {error}") from error
-    if existing and (
-        not isinstance(existing, dict)
-        or existing.get("current-context") != _CLUSTER_NAME
-        or len(existing.get("clusters") or []) != 1
-    ):
-        raise ClusterError(
-            f"--kubeconfig {path}: it exists and is another cluster's; give a new file's name"
-        )

@@ -1,4 +1,4 @@
-"""A program of the embedded cluster as a child process that can't outlive us."""
+"""A program of a cluster on this machine: a child process that can't outlive us."""
 
 from __future__ import annotations
 
@@ -7,23 +7,28 @@ import ctypes
 import os
 import signal
 import subprocess
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+class ClusterError(Exception):
+    """The cluster can't start, or can't go on; the message says why and what to do."""
+
+
 class Component:
-    """`python -m MODULE ARGUMENTS`, its output appended to a log file.
+    """A command, its output appended to a log file.
 
     Linux ties the child's life to the thread that starts it, so start it on the main thread.
     """
 
-    def __init__(self, name: str, module: str, arguments: list[str], log: Path) -> None:
+    def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
         self.name = name
         self.log = log
-        self._command = [sys.executable, "-m", module, *arguments]
+        self.command = list(command)
+        """For the next start."""
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -41,7 +46,7 @@ class Component:
 
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(
-                self._command,
+                self.command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -10,7 +10,8 @@ from datetime import datetime, timedelta
 from volcano_elastic.kube.client import Client
 from volcano_elastic.kube.informer import Informer
 from volcano_elastic.kube.resource import EVENTS, PODS, PYTORCHJOBS, Object, key_of
-from volcano_elastic.local.cluster import ClusterError, LocalCluster
+from volcano_elastic.local.cluster import LocalCluster
+from volcano_elastic.local.component import ClusterError
 from volcano_elastic.local.manifest import Manifest, apply
 from volcano_elastic.local.pod_logs import PodLogs
 

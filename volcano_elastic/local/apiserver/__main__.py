@@ -35,6 +35,11 @@ def main() -> int:
     parser.add_argument("--port", type=int, required=True, help="on 127.0.0.1; 0 picks a free one")
     parser.add_argument("--token-file", type=Path, required=True, help="holds the bearer token")
     parser.add_argument("--data-dir", type=Path, help="keeps objects here; else in memory only")
+    parser.add_argument(
+        "--webhook-service-address",
+        metavar="HOST:PORT",
+        help="where admission webhooks are that their configuration names by Service",
+    )
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
@@ -44,12 +49,16 @@ def main() -> int:
     if not token:
         return _refuse(f"--token-file {arguments.token_file} is empty; expected a bearer token")
     try:
-        return uvloop.run(serve(arguments.port, token, arguments.data_dir))
+        return uvloop.run(
+            serve(arguments.port, token, arguments.data_dir, arguments.webhook_service_address)
+        )
     except JournalError as error:
         return _refuse(str(error))
 
 
-async def serve(port: int, token: str, data_dir: Path | None) -> int:
+async def serve(
+    port: int, token: str, data_dir: Path | None, webhook_service_address: str | None
+) -> int:
     """Serve until SIGTERM or SIGINT; the exit code.
 
     Raises:
@@ -72,7 +81,14 @@ async def serve(port: int, token: str, data_dir: Path | None) -> int:
         registry.put(crd.obj)
     rest = Rest(store, _now, random.SystemRandom())
     Collector(store, registry, rest, loop.call_soon)
-    server = Server(store, registry, rest, token=token, clock=_now)
+    server = Server(
+        store,
+        registry,
+        rest,
+        token=token,
+        clock=_now,
+        webhook_service_address=webhook_service_address,
+    )
     for name in KEPT_NAMESPACES:
         if store.get(NAMESPACE.key, "", name) is None:
             rest.create(NAMESPACE, "", {"metadata": {"name": name}}, WriteOptions())

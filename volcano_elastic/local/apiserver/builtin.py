@@ -49,6 +49,24 @@ CRD = Kind(
     status=True,
     generation=True,
 )
+MUTATING = Kind(
+    "admissionregistration.k8s.io",
+    "v1",
+    "mutatingwebhookconfigurations",
+    "MutatingWebhookConfiguration",
+    namespaced=False,
+    categories=("api-extensions",),
+    generation=True,
+)
+VALIDATING = Kind(
+    "admissionregistration.k8s.io",
+    "v1",
+    "validatingwebhookconfigurations",
+    "ValidatingWebhookConfiguration",
+    namespaced=False,
+    categories=("api-extensions",),
+    generation=True,
+)
 EVENT = Kind("", "v1", "events", "Event", short_names=("ev",))
 EVENT_V1 = Kind("events.k8s.io", "v1", "events", "Event", short_names=("ev",), storage_version="v1")
 
@@ -74,4 +92,6 @@ BUILTIN = (
         status=True,
     ),
     CRD,
+    MUTATING,
+    VALIDATING,
 )

@@ -97,8 +97,15 @@ class Rest:
             establish(obj, now)
         return Stored.of(obj) if options.dry_run else self.store.put(kind.key, obj)
 
-    def update(self, target: Target, body: Any, options: WriteOptions) -> Stored:
-        """PUT of the object or of its status."""
+    def update(
+        self,
+        target: Target,
+        body: Any,
+        options: WriteOptions,
+        *,
+        managed: list[Object] | None = None,
+    ) -> Stored:
+        """PUT of the object or of its status; `managed`: its managedFields from now on."""
         old = self.get(target)
         strategy.check_types(target.kind, body)
         new = self._incoming(target.kind, target.namespace, body)
@@ -113,7 +120,7 @@ class Rest:
                 target.name,
                 [invalid_value("metadata.resourceVersion", 0, "must be specified for an update")],
             )
-        return self._change(target, old, new, options)
+        return self._change(target, old, new, options, managed=managed)
 
     def patch(self, target: Target, content_type: str, body: Any, options: WriteOptions) -> Stored:
         """PATCH by any of the four sorts; an apply patch creates what isn't there."""

@@ -25,6 +25,7 @@ from volcano_elastic.local.apiserver import (
     rendering,
     scale,
 )
+from volcano_elastic.local.apiserver.admission import Admission
 from volcano_elastic.local.apiserver.builtin import CRD, POD
 from volcano_elastic.local.apiserver.kind import Kind
 from volcano_elastic.local.apiserver.options import (
@@ -73,12 +74,14 @@ class Server:
         *,
         token: str,
         clock: Callable[[], datetime],
+        webhook_service_address: str | None = None,
     ) -> None:
         self._store = store
         self._registry = registry
         self._rest = rest
         self._token = token.encode()
         self._clock = clock
+        self._admission = Admission(store, rest, webhook_service_address)
         self._streams: set[asyncio.Task[Any]] = set()
         store.on_change(self._on_change)
 
@@ -88,6 +91,7 @@ class Server:
         for stream in streams:
             stream.cancel()
         await asyncio.gather(*streams, return_exceptions=True)
+        await self._admission.close()
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
@@ -164,7 +168,11 @@ class Server:
                     raise StatusError(
                         405, "MethodNotAllowed", f"create {kind.plural} under /namespaces/NAME/"
                     )
-                stored = self._rest.create(kind, namespace or "", body, options)
+                stored = await self._admission.write(
+                    Target(kind, namespace or "", ""),
+                    options,
+                    lambda options: self._rest.create(kind, namespace or "", body, options),
+                )
                 return self._shown(request, kind, stored, 201, options)
             case "DELETE":
                 options_ = await self._delete_options(request)
@@ -191,7 +199,9 @@ class Server:
                 return self._shown(request, kind, self._rest.get(target), 200)
             case "PUT":
                 body, options = await decoded_body(request), write_options(request)
-                stored = self._rest.update(target, body, options)
+                stored = await self._admission.write(
+                    target, options, lambda options: self._rest.update(target, body, options)
+                )
                 return self._shown(request, kind, stored, 200, options)
             case "PATCH":
                 return await self._patch(request, target)
@@ -208,7 +218,11 @@ class Server:
                 request.content_type, ", ".join(patch.accepted(kind.custom))
             )
         exists = self._store.get(kind.key, target.namespace, target.name) is not None
-        stored = self._rest.patch(target, request.content_type, body, options)
+        stored = await self._admission.write(
+            target,
+            options,
+            lambda options: self._rest.patch(target, request.content_type, body, options),
+        )
         return self._shown(request, kind, stored, 200 if exists else 201, options)
 
     async def _subresource(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:

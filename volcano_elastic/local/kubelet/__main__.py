@@ -15,6 +15,7 @@ from pathlib import Path
 from volcano_elastic.kube.client import ApiError
 from volcano_elastic.kube.kubeconfig import KubeconfigError
 from volcano_elastic.local.kubelet.kubelet import serve
+from volcano_elastic.local.kubelet.log_server import Tls
 
 
 def parser() -> argparse.ArgumentParser:
@@ -31,6 +32,14 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--mode", choices=("process", "fake"), default="process")
     parser.add_argument(
         "--state-dir", type=Path, help="where pods' logs are kept; default: a temporary folder"
+    )
+    parser.add_argument(
+        "--serve-logs",
+        nargs=3,
+        type=Path,
+        metavar=("CERT", "KEY", "CLIENT_CA"),
+        help="PEM files: serve the containers' logs, by HTTPS on 127.0.0.1, to a kube-apiserver "
+        "whose certificate CLIENT_CA signed; default: don't",
     )
     return parser
 
@@ -62,6 +71,7 @@ async def _until_signal(kubeconfig: str | None, options: argparse.Namespace, sta
             gpus=options.gpus_per_node,
             mode=options.mode,
             state_dir=state,
+            tls=Tls(*options.serve_logs) if options.serve_logs else None,
         )
 
 

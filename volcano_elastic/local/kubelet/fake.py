@@ -25,16 +25,20 @@ _log = logging.getLogger(__name__)
 
 EXIT_CODE = "local.volcano-elastic.io/exit-code"
 RUN_SECONDS = "local.volcano-elastic.io/run-seconds"
+LEAVE_SECONDS = "local.volcano-elastic.io/leave-seconds"
 _WORKERS = 32
 
 
 class FakePods:
-    """Running at once; Succeeded or Failed if annotated so; gone as soon as deleted."""
+    """Running at once; Succeeded or Failed if annotated so; gone as soon as deleted, or as long
+    afterwards as annotated."""
 
     def __init__(self, client: Client, pods: Informer, nodes: frozenset[str]) -> None:
         self._client, self._pods, self._nodes = client, pods, nodes
         self._addresses = AddressBook()
         self._queue = WorkQueue()
+        self._told: dict[str, float] = {}
+        """When a pod that takes its time was told to leave, by uid."""
         pods.on_change(self._on_change)
 
     def _on_change(self, old: Object | None, new: Object | None) -> None:
@@ -72,6 +76,10 @@ class FakePods:
         meta = pod["metadata"]
         name, namespace = meta["name"], meta["namespace"]
         if meta.get("deletionTimestamp"):
+            if (stays := self._stays(meta)) > 0:
+                self._queue.add_after(key, stays)
+                return
+            self._told.pop(meta["uid"], None)
             await self._client.delete(
                 PODS, name, namespace, uid=meta["uid"], grace_period_seconds=0
             )
@@ -87,6 +95,14 @@ class FakePods:
         body = {"metadata": {"uid": meta["uid"]}, "status": status}
         answer = await self._client.patch(PODS, name, namespace, body, subresource="status")
         self._pods.put(answer)
+
+    def _stays(self, meta: Object) -> float:
+        """Seconds that a deleted pod is still to be there."""
+        seconds = float((meta.get("annotations") or {}).get(LEAVE_SECONDS, 0))
+        if not seconds:
+            return 0.0
+        now = asyncio.get_running_loop().time()
+        return self._told.setdefault(meta["uid"], now) + seconds - now
 
 
 def due_in(pod: Object, now: datetime) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import aiohttp
@@ -15,6 +16,7 @@ from volcano_elastic.kube.resource import PODS, SERVICES, Object, key_of
 from volcano_elastic.local.kubelet import node
 from volcano_elastic.local.kubelet.address import AddressBook, Resolve, split_service_name
 from volcano_elastic.local.kubelet.fake import FakePods
+from volcano_elastic.local.kubelet.log_server import Tls, serving
 from volcano_elastic.local.kubelet.pod_worker import Host, PodWorker
 from volcano_elastic.local.kubelet.process import ProcessRuntime
 
@@ -124,20 +126,34 @@ class ProcessPods:
 
 
 async def serve(
-    kubeconfig: str | None, *, nodes: int, gpus: int, mode: str, state_dir: Path
+    kubeconfig: str | None,
+    *,
+    nodes: int,
+    gpus: int,
+    mode: str,
+    state_dir: Path,
+    tls: Tls | None = None,
 ) -> None:
     """Until cancelled; then every container has ended.
 
+    Args:
+        tls: with it, an API server is served the containers' logs.
+
     Raises:
         KubeconfigError: no usable kubeconfig.
+        OSError: a file of `tls` can't be used.
         ApiError: a node was refused.
         ConnectionError: no API server answered for half a minute.
     """
     names = node.node_names(nodes)
     mine = frozenset(names)
-    async with Client.from_kubeconfig(kubeconfig, user_agent="volcano-elastic-kubelet") as client:
-        await _register(client, lambda: node.register(client, names, gpus))
+    async with (
+        Client.from_kubeconfig(kubeconfig, user_agent="volcano-elastic-kubelet") as client,
+        AsyncExitStack() as stack,
+    ):
         pods = Informer(client, PODS)
+        port = await stack.enter_async_context(serving(pods, tls)) if tls else None
+        await _register(client, lambda: node.register(client, names, gpus, port))
         if mode == "fake":
             fake = FakePods(client, pods, mine)
             async with asyncio.TaskGroup() as group:

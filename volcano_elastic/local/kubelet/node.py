@@ -26,12 +26,17 @@ def node_names(count: int) -> list[str]:
     return [f"node-{index}" for index in range(1, count + 1)]
 
 
-def node_object(name: str, gpus: int, now: datetime) -> Object:
-    """A node far larger in everything but GPUs than what is asked of it."""
+def node_object(name: str, gpus: int, now: datetime, log_port: int | None = None) -> Object:
+    """A node far larger in everything but GPUs than what is asked of it.
+
+    Args:
+        log_port: where its containers' logs are served, if they are.
+    """
     capacity = {"cpu": "64", "memory": "256Gi", "ephemeral-storage": "1Ti", "pods": "110"}
     if gpus:
         capacity["nvidia.com/gpu"] = str(gpus)
     stamp = timestamp(now)
+    endpoints = {"daemonEndpoints": {"kubeletEndpoint": {"Port": log_port}}} if log_port else {}
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -45,6 +50,7 @@ def node_object(name: str, gpus: int, now: datetime) -> Object:
         },
         "spec": {},
         "status": {
+            **endpoints,
             "capacity": capacity,
             "allocatable": dict(capacity),
             "addresses": [
@@ -90,7 +96,9 @@ def lease_object(name: str, now: datetime) -> Object:
     }
 
 
-async def register(client: Client, names: list[str], gpus: int) -> None:
+async def register(
+    client: Client, names: list[str], gpus: int, log_port: int | None = None
+) -> None:
     """Creates the nodes, or brings ones that exist to the given size.
 
     Raises:
@@ -100,7 +108,7 @@ async def register(client: Client, names: list[str], gpus: int) -> None:
 
     async def one(name: str) -> None:
         async with limit:
-            node = node_object(name, gpus, datetime.now(UTC))
+            node = node_object(name, gpus, datetime.now(UTC), log_port)
             try:
                 answer = await client.create(NODES, node)
             except AlreadyExists:

@@ -1,0 +1,123 @@
+"""A cluster with everything in it, as one test sees it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e import volcano
+from e2e.control_plane import ControlPlane
+from volcano_elastic.demo.recorder import Recorder
+from volcano_elastic.demo.training import DemoJob
+from volcano_elastic.kube.client import Client
+from volcano_elastic.kube.resource import PODS, PYTORCHJOBS
+from volcano_elastic.local.cluster import LocalCluster
+
+_JOB_LABEL = "training.kubeflow.org/job-name"
+
+
+@dataclass
+class Stage:
+    """A running cluster, what it is seen doing, and a folder for its jobs."""
+
+    plane: ControlPlane
+    cluster: LocalCluster
+    recorder: Recorder
+    out: Path
+
+    async def submit(self, job: DemoJob) -> None:
+        job.folder(self.out).mkdir(parents=True)
+        self.recorder.timeline.submitted[job.name] = self.recorder.now()
+        await self.recorder.jobs.client.create(PYTORCHJOBS, job.manifest(self.out))
+
+    def training(self, job: DemoJob) -> dict[str, Any]:
+        return self.recorder.training.get(job.name, {})
+
+    def world(self, job: DemoJob) -> int:
+        """Workers of the running round; 0 while there is none."""
+        status = self.training(job)
+        return int(status.get("world") or 0) if status.get("phase") == "running" else 0
+
+    def worlds(self, job: DemoJob) -> list[int]:
+        """Workers of every round so far."""
+        return [entry["world"] for entry in self.training(job).get("rounds", ())]
+
+    def finished(self, job: DemoJob) -> str | None:
+        return self.recorder.timeline.finished.get(job.name, (0, None))[1]
+
+    async def until(self, holds: Callable[[], object], what: str, seconds: float = 90) -> None:
+        deadline = self.recorder.now() + seconds
+        while not holds():
+            if self.recorder.now() > deadline:
+                pytest.fail(f"{what}: not within {seconds} s\n{self.story()}")
+            await asyncio.sleep(0.05)
+
+    async def steps_on(self, job: DemoJob, seconds: float = 90) -> None:
+        """Waits until the job has made ten more steps than now."""
+        now = self.training(job).get("step") or 0
+        await self.until(
+            lambda: self.finished(job) or (self.training(job).get("step") or 0) >= now + 10,
+            f"{job.name} trains on",
+            seconds,
+        )
+
+    def story(self) -> str:
+        tails = []
+        logs = [*self.cluster.logs.glob("*.log"), *self.plane.folder.glob("*.log")]
+        for log in sorted(logs):
+            tails.append(f"--- {log.name}\n" + "\n".join(log.read_text().splitlines()[-15:]))
+        sizes = [f"{c.at:.1f}: {c.job} {c.old}→{c.new} {c.reason}" for c in self.changes]
+        return "\n".join([*sizes, str(self.recorder.training), *tails])
+
+    @property
+    def changes(self) -> list[Any]:
+        return self.recorder.timeline.changes
+
+
+@asynccontextmanager
+async def running(
+    plane: ControlPlane,
+    out: Path,
+    *,
+    nodes: int = 2,
+    gpus_per_node: int = 2,
+    kubelet: str = "process",
+) -> AsyncIterator[Stage]:
+    """Virtual nodes, scheduler (Volcano's own with VOLCANO_BIN), kubelet and operator."""
+    async with (
+        LocalCluster(
+            nodes=nodes,
+            gpus_per_node=gpus_per_node,
+            kubelet=kubelet,
+            existing=plane.kubeconfig,
+            kubelet_arguments=plane.kubelet_arguments,
+            commands=volcano.commands(plane),
+        ) as cluster,
+        cluster.client() as client,
+    ):
+        recorder = Recorder(client, lambda text: print(text))
+        watching = asyncio.create_task(recorder.run())
+        await asyncio.wait_for(recorder.nodes.synced.wait(), 10)
+        try:
+            yield Stage(plane, cluster, recorder, out)
+        finally:
+            if plane.kept:
+                await _remove_jobs(client)
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+
+async def _remove_jobs(client: Client) -> None:
+    """All of the namespace `default`, and their pods while there is a kubelet to end them."""
+    await client.request("DELETE", PYTORCHJOBS.path("default"))
+    for _ in range(300):
+        if not (await client.list(PODS, "default", label_selector=_JOB_LABEL))["items"]:
+            return
+        await asyncio.sleep(0.2)
+    pytest.fail("pods of removed jobs are still there after a minute")

@@ -1,0 +1,104 @@
+"""A job's whole life by kubectl, as its user sees it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.kubectl import Kubectl
+from e2e.stage import Stage
+from volcano_elastic.kube.resource import PODGROUPS, PODS, SERVICES
+
+pytestmark = pytest.mark.e2e
+
+
+def _job(name: str, *, until: Path) -> dict[str, Any]:
+    """One to two workers that say who they are, and end well once the file `until` exists."""
+    script = f'echo "I am $VOLCANO_ELASTIC_POD_INDEX"; until [ -e {until} ]; do sleep 0.1; done'
+    container = {
+        "name": "pytorch",
+        "image": "any:1",
+        "command": ["sh", "-c", script],
+        "resources": {"limits": {"nvidia.com/gpu": 1}},
+    }
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": name},
+        "spec": {
+            "elasticPolicy": {"minReplicas": 1, "maxReplicas": 2},
+            "runPolicy": {"schedulingPolicy": {"queue": "default"}, "cleanPodPolicy": "None"},
+            "pytorchReplicaSpecs": {
+                "Worker": {
+                    "restartPolicy": "OnFailure",
+                    "template": {
+                        "spec": {"terminationGracePeriodSeconds": 2, "containers": [container]}
+                    },
+                }
+            },
+        },
+    }
+
+
+async def test_a_job_from_create_to_delete(stage: Stage, tmp_path: Path) -> None:
+    kubectl = Kubectl(stage.cluster.kubeconfig, tmp_path)
+    done = tmp_path / "done"
+    await kubectl("create", "-f", "-", stdin=_job("job", until=done))
+    await kubectl("wait", "pytorchjob/job", "--for=condition=Running", "--timeout=60s")
+    await kubectl(
+        "wait", "pytorchjob/job", "--for=jsonpath={.status.elastic.ready}=2", "--timeout=60s"
+    )
+
+    header, line = (await kubectl("get", "pytorchjobs")).splitlines()
+    assert header.split() == ["NAME", "STATE", "AGE", "MIN", "MAX", "READY", "QUEUE"]
+    name, state, _, *rest = line.split()
+    assert (name, state, rest) == ("job", "Running", ["1", "2", "2", "default"])
+    assert "Running" in await kubectl("get", "pods", "-l", "training.kubeflow.org/job-name=job")
+
+    described = await kubectl("describe", "pytorchjob", "job")
+    assert "Min Replicas:" in described
+    assert "GrewIntoIdle" in described, "events are listed below the job"
+    assert (await kubectl("logs", "job-worker-1")).strip() == "I am 1"
+    both = await kubectl("logs", "-l", "training.kubeflow.org/job-name=job", "-c", "pytorch")
+    assert sorted(both.split("\n")[:2]) == ["I am 0", "I am 1"]
+
+    await kubectl("scale", "pytorchjob/job", "--replicas=3")
+    path = "{.spec.pytorchReplicaSpecs.Worker.replicas}"
+    assert await kubectl("get", "pytorchjob", "job", "-o", f"jsonpath={path}") == "3"
+
+    following = asyncio.create_task(kubectl("logs", "--follow", "job-worker-0"))
+    done.touch()
+    await kubectl("wait", "pytorchjob/job", "--for=condition=Succeeded", "--timeout=60s")
+    assert (await following).strip() == "I am 0", "following a log ends with its pod"
+
+    await kubectl("delete", "pytorchjob", "job")
+    await _nothing_left(stage, kubectl)
+
+
+async def test_a_running_job_deleted_takes_everything_with_it(stage: Stage, tmp_path: Path) -> None:
+    kubectl = Kubectl(stage.cluster.kubeconfig, tmp_path)
+    await kubectl("apply", "-f", "-", stdin=_job("job", until=tmp_path / "never"))
+    await kubectl(
+        "wait", "pytorchjob/job", "--for=jsonpath={.status.elastic.ready}=2", "--timeout=60s"
+    )
+    await kubectl("delete", "pytorchjob", "job", "--timeout=60s")
+    await _nothing_left(stage, kubectl)
+
+
+async def _nothing_left(stage: Stage, kubectl: Kubectl) -> None:
+    async with stage.cluster.client() as client:
+        deadline = stage.recorder.now() + 60
+        while True:
+            left = [
+                item["metadata"]["name"]
+                for resource in (PODS, PODGROUPS, SERVICES)
+                for item in (await client.list(resource, kubectl.namespace))["items"]
+                if item["metadata"].get("ownerReferences")
+            ]
+            if not left:
+                return
+            assert stage.recorder.now() < deadline, f"left behind: {left}\n{stage.story()}"
+            await asyncio.sleep(0.2)

@@ -1,0 +1,54 @@
+"""The real Volcano in place of our scheduler, where VOLCANO_BIN names a folder that holds it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from e2e.control_plane import ROOT, ControlPlane, ControlPlaneError
+
+_CONFIGURATION = ROOT / "manifests" / "volcano-scheduler.conf"
+
+
+def folder() -> Path | None:
+    """$VOLCANO_BIN, if set.
+
+    Raises:
+        ControlPlaneError: it lacks one of Volcano's programs.
+    """
+    named = os.environ.get("VOLCANO_BIN")
+    if not named:
+        return None
+    for program in ("vc-scheduler", "vc-controller-manager"):
+        if not os.access(Path(named) / program, os.X_OK):
+            raise ControlPlaneError(
+                f"VOLCANO_BIN={named}: expected the program {program} in it, found none; "
+                "build Volcano, or unset VOLCANO_BIN to use our own scheduler"
+            )
+    return Path(named)
+
+
+def commands(plane: ControlPlane) -> Mapping[str, Sequence[str]]:
+    """What to run, by the name under which LocalCluster knows the scheduler."""
+    programs = folder()
+    if programs is None:
+        return {}
+    if plane.name == "embedded":
+        # It serves the kinds that this project needs; Volcano watches many more.
+        raise ControlPlaneError(
+            "VOLCANO_BIN: the real Volcano needs a real API server: "
+            "give --control-plane real, or unset VOLCANO_BIN"
+        )
+    access = ("--kubeconfig", str(plane.kubeconfig), "--leader-elect=false")
+    return {
+        "scheduler": [
+            *(str(programs / "vc-scheduler"), *access),
+            *("--scheduler-conf", str(_CONFIGURATION), "--disable-default-scheduler-config"),
+            "--cache-dumper=false",
+        ],
+        "vc-controller-manager": [
+            *(str(programs / "vc-controller-manager"), *access),
+            *("--controllers", "+queue-controller,+pg-controller"),
+        ],
+    }
