@@ -5,21 +5,32 @@ Pod templates stay plain dicts, so that fields newer than us survive.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from volcano_elastic.api import condition, moment
-from volcano_elastic.api.pytorchjob_validation import Problem, validate
+from volcano_elastic.api import condition, moment, pytorchjob_validation
+from volcano_elastic.api.problem import Problem
+from volcano_elastic.api.pytorchjob_defaults import bounds, defaulted, scaler
+from volcano_elastic.api.pytorchjob_shape import CLEAN_POD_POLICIES
+from volcano_elastic.api.pytorchjob_shape import CONTROLLER as CONTROLLER
+from volcano_elastic.api.pytorchjob_shape import MASTER as MASTER
+from volcano_elastic.api.pytorchjob_shape import (
+    SHARED_MEMORY_ANNOTATION as SHARED_MEMORY_ANNOTATION,
+)
+from volcano_elastic.api.pytorchjob_shape import WORKER as WORKER
+from volcano_elastic.api.pytorchjob_validation import CONTAINER as CONTAINER
+from volcano_elastic.api.pytorchjob_validation import QUEUE_ANNOTATION as QUEUE_ANNOTATION
+from volcano_elastic.api.pytorchjob_validation import validate
 
-MASTER, WORKER = "Master", "Worker"
-CONTAINER = "pytorch"
 PORT_NAME, PORT = "pytorchjob-port", 23456
-CONTROLLER = "kubeflow.org/training-operator"
 SCHEDULER = "volcano"
-QUEUE_ANNOTATION = "scheduling.volcano.sh/queue-name"
+KUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 DEFAULT_COOLDOWN = timedelta(seconds=60)
+_LONG_AGO = datetime.fromtimestamp(0, UTC)
+# Nobody waits longer, and datetime can't count much further.
+_CENTURY = timedelta(days=36525)
 
 
 class InvalidJob(ValueError):
@@ -38,6 +49,7 @@ class ElasticPolicy:
     node_unit: int = 1
     cooldown: timedelta = DEFAULT_COOLDOWN
     scaler: str = "volcano"
+    coordinator: str = "worker0"
     rdzv_backend: str = "c10d"
     rdzv_host: str | None = None
     rdzv_port: int | None = None
@@ -45,6 +57,8 @@ class ElasticPolicy:
     rdzv_conf: tuple[tuple[str, str], ...] = ()
     max_restarts: int | None = None
     standalone: bool = False
+    metrics: tuple[Mapping[str, Any], ...] = ()
+    """autoscaling/v2 MetricSpecs, as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +95,8 @@ class ReplicaSpec:
 @dataclass(frozen=True, slots=True)
 class SchedulingPolicy:
     min_available: int | None = None
-    queue: str | None = None
+    queue: str = "default"
+    """By the job's annotation where the policy names none."""
     min_resources: Mapping[str, Any] | None = None
     priority_class: str | None = None
 
@@ -104,7 +119,10 @@ class PyTorchJob:
     uid: str
     created: datetime
     deleting: bool
+    labels: Mapping[str, str]
     annotations: Mapping[str, str]
+    managed_fields: Sequence[Mapping[str, Any]]
+    """metadata.managedFields: who wrote what, when."""
     replicas: Mapping[str, ReplicaSpec]
     elastic: ElasticPolicy | None
     nproc_per_node: str
@@ -132,8 +150,7 @@ class PyTorchJob:
 
     @property
     def queue(self) -> str:
-        chosen = self.run_policy.scheduling.queue or self.annotations.get(QUEUE_ANNOTATION)
-        return chosen or "default"
+        return self.run_policy.scheduling.queue
 
     @property
     def uses_volcano(self) -> bool:
@@ -142,6 +159,11 @@ class PyTorchJob:
             spec.pod_spec.get("schedulerName", SCHEDULER) in ("", SCHEDULER)
             for spec in self.replicas.values()
         )
+
+    @property
+    def kueue(self) -> bool:
+        """Kueue admitted it at Worker.replicas, and suspends it if it ever has another size."""
+        return KUEUE_LABEL in self.labels
 
     @property
     def ours(self) -> bool:
@@ -176,6 +198,7 @@ def parse(obj: Mapping[str, Any]) -> PyTorchJob:
     Raises:
         InvalidJob: some field makes no sense.
     """
+    obj = defaulted(obj)
     problems = validate(obj)
     if problems:
         raise InvalidJob(problems)
@@ -183,8 +206,8 @@ def parse(obj: Mapping[str, Any]) -> PyTorchJob:
     elastic = spec.get("elasticPolicy")
     replicas = {
         kind: ReplicaSpec(
-            replicas=int(replica.get("replicas", 1)),
-            restart_policy=replica.get("restartPolicy") or "OnFailure",
+            replicas=replica["replicas"],
+            restart_policy=replica["restartPolicy"],
             template=replica["template"],
         )
         for kind, replica in spec["pytorchReplicaSpecs"].items()
@@ -192,52 +215,52 @@ def parse(obj: Mapping[str, Any]) -> PyTorchJob:
     policy = None
     if elastic is not None:
         policy = _elastic_policy(elastic, replicas[WORKER].replicas)
+    # "auto" is not stored: it would clash with an elasticPolicy.nProcPerNode that comes later.
     nproc = spec.get("nprocPerNode") or (elastic or {}).get("nProcPerNode") or "auto"
     return PyTorchJob(
         name=meta["name"],
         namespace=meta.get("namespace", "default"),
         uid=meta.get("uid", ""),
-        created=moment.parse(meta["creationTimestamp"]),
+        created=moment.parse_optional(meta.get("creationTimestamp")) or _LONG_AGO,
         deleting=bool(meta.get("deletionTimestamp")),
+        labels=meta.get("labels") or {},
         annotations=meta.get("annotations") or {},
+        managed_fields=meta.get("managedFields") or (),
         replicas=replicas,
         elastic=policy,
         nproc_per_node=str(nproc),
-        run_policy=_run_policy(spec.get("runPolicy") or {}),
+        run_policy=_run_policy(spec["runPolicy"], pytorchjob_validation.queue(obj)),
         status=obj.get("status") or {},
     )
 
 
 def _elastic_policy(raw: Mapping[str, Any], replicas: int) -> ElasticPolicy:
-    low = raw.get("min", raw.get("minReplicas"))
-    high = raw.get("max", raw.get("maxReplicas"))
-    # A missing end copies the other one, both missing copy Worker.replicas.
-    if low is None:
-        low = high if high is not None else replicas
-    if high is None:
-        high = low
+    low, high = bounds(raw, replicas)
     cooldown = raw.get("cooldownSeconds")
     conf = raw.get("rdzvConf") or ()
     return ElasticPolicy(
-        min=int(low),
-        max=int(high),
-        node_unit=int(raw.get("nodeUnit", 1)),
-        cooldown=DEFAULT_COOLDOWN if cooldown is None else timedelta(seconds=float(cooldown)),
-        scaler=raw.get("scaler") or ("hpa" if raw.get("metrics") else "volcano"),
+        min=low,
+        max=high,
+        node_unit=raw["nodeUnit"],
+        cooldown=DEFAULT_COOLDOWN if cooldown is None else timedelta(seconds=cooldown),
+        scaler=scaler(raw),
+        coordinator=raw["coordinator"],
         rdzv_backend=raw.get("rdzvBackend") or "c10d",
         rdzv_host=raw.get("rdzvHost") or None,
         rdzv_port=raw.get("rdzvPort"),
         rdzv_id=raw.get("rdzvId") or None,
-        rdzv_conf=tuple((str(pair["key"]), str(pair["value"])) for pair in conf),
+        rdzv_conf=tuple((pair["key"], pair["value"]) for pair in conf),
         max_restarts=raw.get("maxRestarts"),
         standalone=bool(raw.get("standalone")),
+        metrics=tuple(raw.get("metrics") or ()),
     )
 
 
-def _run_policy(raw: Mapping[str, Any]) -> RunPolicy:
-    scheduling = raw.get("schedulingPolicy") or {}
+def _run_policy(raw: Mapping[str, Any], queue: str) -> RunPolicy:
+    scheduling, clean = raw.get("schedulingPolicy") or {}, raw["cleanPodPolicy"]
     return RunPolicy(
-        clean_pod_policy=raw.get("cleanPodPolicy") or "None",
+        # Kubeflow deletes all where it doesn't know the word.
+        clean_pod_policy=clean if clean in CLEAN_POD_POLICIES else "All",
         ttl=_seconds(raw.get("ttlSecondsAfterFinished")),
         active_deadline=_seconds(raw.get("activeDeadlineSeconds")),
         backoff_limit=raw.get("backoffLimit"),
@@ -245,7 +268,7 @@ def _run_policy(raw: Mapping[str, Any]) -> RunPolicy:
         managed_by=raw.get("managedBy") or CONTROLLER,
         scheduling=SchedulingPolicy(
             min_available=scheduling.get("minAvailable"),
-            queue=scheduling.get("queue") or None,
+            queue=queue,
             min_resources=scheduling.get("minResources") or None,
             priority_class=scheduling.get("priorityClass") or None,
         ),
@@ -253,4 +276,4 @@ def _run_policy(raw: Mapping[str, Any]) -> RunPolicy:
 
 
 def _seconds(raw: Any) -> timedelta | None:
-    return None if raw is None else timedelta(seconds=float(raw))
+    return None if raw is None else min(_CENTURY, timedelta(seconds=min(raw, 10**10)))

@@ -1,186 +1,223 @@
-"""What is wrong with a PyTorchJob: each field's path, and what would be right.
+"""What is wrong with a PyTorchJob, in Kubeflow's words where Kubeflow refuses it too.
 
-What Kubeflow accepts is accepted, but for what cannot be carried out. The API server may know
-less than this (CEL rules are not everywhere), so the operator asks here again.
+What Kubeflow accepts is accepted, but for what could never run. The API server's own rules (the
+CRD's) are some of these; webhooks and the operator ask for all of them.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from volcano_elastic.api import pod, quantity
+from volcano_elastic.api import quantity, shape
+from volcano_elastic.api.problem import Problem, forbidden, invalid, required, unsupported
+from volcano_elastic.api.pytorchjob_defaults import bounds, end
+from volcano_elastic.api.pytorchjob_shape import (
+    ELASTIC_POLICY,
+    MANAGERS,
+    MASTER,
+    REPLICA,
+    RUN_POLICY,
+    SHARED_MEMORY_ANNOTATION,
+    WORKER,
+)
 
+CONTAINER = "pytorch"
+QUEUE_ANNOTATION = "scheduling.volcano.sh/queue-name"
+_KINDS = (MASTER, WORKER)
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-_KINDS = ("Master", "Worker")
-_WORDS = {
-    "restartPolicy": ("Always", "OnFailure", "Never", "ExitCode"),
-    "cleanPodPolicy": ("All", "Running", "None"),
-    "managedBy": ("kubeflow.org/training-operator", "kueue.x-k8s.io/multikueue"),
-    "scaler": ("volcano", "hpa", "none"),
-    "coordinator": ("worker0", "dedicated"),
-}
-# Field of elasticPolicy to the smallest number that makes sense.
-_NUMBERS = {
-    "minReplicas": 1,
-    "maxReplicas": 1,
-    "min": 1,
-    "max": 1,
-    "nodeUnit": 1,
-    "cooldownSeconds": 0,
-    "maxRestarts": 0,
-    "rdzvPort": 1,
-    "nProcPerNode": 1,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    path: str
-    message: str
-    """What would be right, and what was found."""
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.message}"
+_NAME_RULE = (
+    "should match: a DNS-1035 label must consist of lower case alphanumeric characters or '-', "
+    "start with an alphabetic character, and end with an alphanumeric character (e.g. 'my-name', "
+    " or 'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')"
+)
+_NAME_LIMIT = 63
 
 
 def validate(obj: Mapping[str, Any]) -> list[Problem]:
-    """Empty if the job can be carried out."""
+    """Empty if the job can be carried out. `obj` may be any JSON object."""
     return list(_validate(obj))
 
 
+def validate_update(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Problem]:
+    """What may not change. Both must be valid in themselves."""
+    path = "spec.runPolicy"
+    found = []
+    if manager(old) != manager(new):
+        found.append(invalid(f"{path}.managedBy", manager(new), "field is immutable"))
+    if queue(old) != queue(new):
+        # In Kubeflow's words. There it may be added later, without any effect.
+        path += ".schedulingPolicy.queue"
+        found.append(invalid(path, queue(new), f"{path} is immutable"))
+    return found
+
+
+def manager(obj: Mapping[str, Any]) -> str:
+    """Which controller carries the job out."""
+    return (obj["spec"].get("runPolicy") or {}).get("managedBy") or MANAGERS[0]
+
+
+def queue(obj: Mapping[str, Any]) -> str:
+    """The job's Volcano queue: the policy's, else the annotation's, else `default`."""
+    policy = (obj["spec"].get("runPolicy") or {}).get("schedulingPolicy") or {}
+    annotations = obj["metadata"].get("annotations") or {}
+    return policy.get("queue") or annotations.get(QUEUE_ANNOTATION) or "default"
+
+
 def _validate(obj: Mapping[str, Any]) -> Iterator[Problem]:
-    name = (obj.get("metadata") or {}).get("name", "")
-    # Its pods' and services' names begin with it, and services must be DNS-1035 labels.
-    if not _NAME.fullmatch(name) or len(name) > 50:
-        yield Problem(
-            "metadata.name",
-            "must be at most 50 of a-z, 0-9 and -, beginning with a letter and ending with a "
-            f"letter or digit, found {name!r}",
-        )
-    spec = obj.get("spec")
+    meta, spec = obj.get("metadata"), obj.get("spec")
+    yield from _metadata(meta if isinstance(meta, Mapping) else {})
     if not isinstance(spec, Mapping):
-        yield Problem("spec", "must be required")
+        yield required("spec", "must be required")
         return
+    run_policy = spec.get("runPolicy")
+    if run_policy is not None:
+        yield from shape.problems(RUN_POLICY, run_policy, "spec.runPolicy")
+    nproc = spec.get("nprocPerNode")
+    if nproc is not None and not isinstance(nproc, str):
+        yield invalid("spec.nprocPerNode", nproc, "must be a string: auto, cpu, gpu or a number")
     replicas = spec.get("pytorchReplicaSpecs")
     if not isinstance(replicas, Mapping) or not replicas:
-        yield Problem("spec.pytorchReplicaSpecs", "must be required: Worker, Master or both")
+        yield required("spec.pytorchReplicaSpecs", "must be required")
         return
-    for kind, replica in replicas.items():
-        path = f"spec.pytorchReplicaSpecs[{kind}]"
-        if kind not in _KINDS:
-            yield Problem(path, f"must be one of {_list(_KINDS)}, found {kind!r}")
-        elif not isinstance(replica, Mapping):
-            yield Problem(path, f"must be an object with a template, found {replica!r}")
-        else:
-            yield from _replica(path, kind, replica)
-    if spec.get("elasticPolicy") is not None:
-        yield from _elastic(spec, replicas)
-    yield from _run_policy(spec.get("runPolicy") or {})
-
-
-def _replica(path: str, kind: str, replica: Mapping[str, Any]) -> Iterator[Problem]:
-    count = replica.get("replicas", 1)
-    if kind == "Master" and count != 1:
-        yield Problem(f"{path}.replicas", f"must be 1, found {count!r}")
-    elif not _is_integer(count) or count < 1:
-        yield Problem(f"{path}.replicas", f"must be at least 1, found {count!r}")
-    yield from _word(path, replica, "restartPolicy")
-    template = replica.get("template")
-    pod_spec = template.get("spec") if isinstance(template, Mapping) else None
-    containers = pod_spec.get("containers") if isinstance(pod_spec, Mapping) else None
-    path += ".template.spec.containers"
-    if not isinstance(pod_spec, Mapping) or not isinstance(containers, list) or not containers:
-        yield Problem(path, "must be specified")
-        return
-    for i, container in enumerate(containers):
-        if not isinstance(container, Mapping) or not container.get("name"):
-            yield Problem(f"{path}[{i}].name", "must be required")
-        elif not container.get("image"):
-            yield Problem(f"{path}[{i}].image", "must be required")
-    if not any(isinstance(c, Mapping) and c.get("name") == "pytorch" for c in containers):
-        yield Problem(path, "must have at least one container with name pytorch")
-        return
-    try:
-        pod.requests(pod_spec)
-    except quantity.QuantityError as error:
-        yield Problem(f"{path}[*].resources", str(error))
-
-
-def _elastic(spec: Mapping[str, Any], replicas: Mapping[str, Any]) -> Iterator[Problem]:
-    elastic, path = spec["elasticPolicy"], "spec.elasticPolicy"
-    if not isinstance(elastic, Mapping):
-        yield Problem(path, f"must be an object, found {elastic!r}")
-        return
-    if "Worker" not in replicas:
-        yield Problem(
-            "spec.pytorchReplicaSpecs[Worker]", "must be configured if elastic policy is used"
-        )
     sound = True
-    for field, least in _NUMBERS.items():
-        value = elastic.get(field)
-        if value is not None and (not _is_integer(value) or value < least):
+    for kind, replica in replicas.items():
+        for problem in _replica(kind, replica):
             sound = False
-            yield Problem(
-                f"{path}.{field}", f"must be an integer of at least {least}, found {value!r}"
+            yield problem
+    if spec.get("elasticPolicy") is not None:
+        if WORKER not in replicas:
+            sound = False
+            yield required(
+                f"spec.pytorchReplicaSpecs[{WORKER}]",
+                "must be configured if elastic policy is used",
             )
-    yield from _word(path, elastic, "scaler")
-    yield from _word(path, elastic, "coordinator")
-    if elastic.get("nProcPerNode") is not None and spec.get("nprocPerNode") is not None:
-        yield Problem(f"{path}.nProcPerNode", "must not be used with spec.nprocPerNode")
-    for i, pair in enumerate(elastic.get("rdzvConf") or ()):
-        if not isinstance(pair, Mapping) or "key" not in pair or "value" not in pair:
-            yield Problem(f"{path}.rdzvConf[{i}]", f"must have key and value, found {pair!r}")
-    if not sound:
+        for problem in _elastic(spec):
+            sound = False
+            yield problem
+    if sound:
+        yield from _sizes(meta if isinstance(meta, Mapping) else {}, spec, replicas)
+
+
+def _metadata(meta: Mapping[str, Any]) -> Iterator[Problem]:
+    name = meta.get("name", "")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        yield invalid("metadata.name", name, _NAME_RULE)
+    elif len(name) > _NAME_LIMIT:
+        yield invalid("metadata.name", name, "should match: must be no more than 63 characters")
+    for field in ("labels", "annotations"):
+        given = meta.get(field)
+        if given is not None:
+            yield from shape.problems(shape.Named(shape.Text()), given, f"metadata.{field}")
+    yield from _shared_memory(meta, "metadata")
+
+
+def _shared_memory(meta: Mapping[str, Any], path: str) -> Iterator[Problem]:
+    annotations = meta.get("annotations")
+    found = annotations.get(SHARED_MEMORY_ANNOTATION) if isinstance(annotations, Mapping) else None
+    if found is None:
         return
-    for short, long in (("min", "minReplicas"), ("max", "maxReplicas")):
-        a, b = elastic.get(short), elastic.get(long)
-        if a is not None and b is not None and a != b:
-            yield Problem(f"{path}.{short}", f"must equal {long} ({b}) or be left out, found {a}")
-    low_name = "min" if elastic.get("min") is not None else "minReplicas"
-    high_name = "max" if elastic.get("max") is not None else "maxReplicas"
-    low, high = elastic.get(low_name), elastic.get(high_name)
-    if low is not None and high is not None and low > high:
-        yield Problem(f"{path}.{low_name}", f"must be at most {high_name} ({high}), found {low}")
-    unit = elastic.get("nodeUnit", 1)
-    for name, value in ((low_name, low), (high_name, high)):
-        if value is not None and value % unit:
-            wanted = f"must be a multiple of nodeUnit ({unit}), found {value}"
-            yield Problem(f"{path}.{name}", wanted)
-
-
-def _run_policy(policy: Mapping[str, Any]) -> Iterator[Problem]:
-    path = "spec.runPolicy"
-    yield from _word(path, policy, "cleanPodPolicy")
-    yield from _word(path, policy, "managedBy")
-    for field in ("ttlSecondsAfterFinished", "activeDeadlineSeconds", "backoffLimit"):
-        value = policy.get(field)
-        if value is not None and (not _is_integer(value) or value < 0):
-            yield Problem(f"{path}.{field}", f"must be an integer of at least 0, found {value!r}")
-    scheduling = policy.get("schedulingPolicy") or {}
-    least = scheduling.get("minAvailable")
-    if least is not None and (not _is_integer(least) or least < 1):
-        yield Problem(
-            f"{path}.schedulingPolicy.minAvailable",
-            f"must be an integer of at least 1, found {least!r}",
-        )
+    path += f".annotations[{SHARED_MEMORY_ANNOTATION}]"
     try:
-        quantity.parse(scheduling.get("minResources") or {})
+        if quantity.milli(found) <= 0:
+            yield invalid(path, found, "must be more than 0")
     except quantity.QuantityError as error:
-        yield Problem(f"{path}.schedulingPolicy.minResources", str(error))
+        yield invalid(path, found, str(error))
 
 
-def _word(path: str, raw: Mapping[str, Any], field: str) -> Iterator[Problem]:
-    value = raw.get(field)
-    if value and value not in _WORDS[field]:
-        yield Problem(f"{path}.{field}", f"must be one of {_list(_WORDS[field])}, found {value!r}")
+def _replica(kind: str, replica: Any) -> Iterator[Problem]:
+    path = f"spec.pytorchReplicaSpecs[{kind}]"
+    if kind not in _KINDS:
+        yield unsupported(path, kind, _KINDS)
+        return
+    found = list(shape.problems(REPLICA, replica, path))
+    if found:
+        yield from found
+        return
+    template = replica.get("template") or {}
+    yield from _containers(template, f"{path}.template.spec.containers")
+    yield from _shared_memory(template.get("metadata") or {}, f"{path}.template.metadata")
+    count = replica.get("replicas")
+    if kind == MASTER and count != 1:
+        yield forbidden(f"{path}.replicas", "must be 1")
+    elif kind == WORKER and count is not None and count < 1:
+        yield forbidden(f"{path}.replicas", "must be at least 1")
 
 
-def _list(words: tuple[str, ...]) -> str:
-    return ", ".join(words)
+def _containers(template: Mapping[str, Any], path: str) -> Iterator[Problem]:
+    containers = (template.get("spec") or {}).get("containers") or []
+    if not containers:
+        yield required(path, "must be specified")
+    for i, container in enumerate(containers):
+        if not container.get("name"):
+            yield required(f"{path}[{i}].name", "must be required")
+        if not container.get("image"):
+            yield required(f"{path}[{i}].image", "must be required")
+    training = [c for c in containers if c.get("name") == CONTAINER]
+    if not training:
+        yield required(path, f"must have at least one container with name {CONTAINER}")
+    for i, port in enumerate(training[0].get("ports") or () if training else ()):
+        if port.get("containerPort") is None:
+            yield required(f"{path}[{containers.index(training[0])}].ports[{i}].containerPort", "")
 
 
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _elastic(spec: Mapping[str, Any]) -> Iterator[Problem]:
+    elastic, path = spec["elasticPolicy"], "spec.elasticPolicy"
+    found = list(shape.problems(ELASTIC_POLICY, elastic, path))
+    if found:
+        yield from found
+        return
+    if elastic.get("nProcPerNode") is not None and spec.get("nprocPerNode") is not None:
+        yield forbidden(f"{path}.nProcPerNode", "must not be used with spec.nprocPerNode")
+    if elastic.get("coordinator") == "dedicated":
+        # Not carried out yet; a job that asks for it must not run otherwise unawares.
+        yield forbidden(f"{path}.coordinator", "dedicated is not supported yet: use worker0")
+    for i, pair in enumerate(elastic.get("rdzvConf") or ()):
+        for field in ("key", "value"):
+            if not pair.get(field):
+                # torchrun takes no option without a value.
+                yield required(f"{path}.rdzvConf[{i}].{field}", "must be required")
+    for short in ("min", "max"):
+        a, b = elastic.get(short), elastic.get(f"{short}Replicas")
+        if a is not None and b is not None and a != b:
+            yield invalid(f"{path}.{short}", a, f"must equal {short}Replicas ({b}) or be left out")
+
+
+def _sizes(
+    meta: Mapping[str, Any], spec: Mapping[str, Any], replicas: Mapping[str, Any]
+) -> Iterator[Problem]:
+    """What needs all the rest to be right."""
+    workers = replicas[WORKER].get("replicas") if WORKER in replicas else 0
+    workers = 1 if workers is None else workers
+    elastic, path = spec.get("elasticPolicy"), "spec.elasticPolicy"
+    if elastic is not None:
+        low, high = bounds(elastic, workers)
+        low_name, high_name = (_name_of(elastic, short) for short in ("min", "max"))
+        if low > high:
+            yield invalid(f"{path}.{low_name}", low, f"must be at most {high_name} ({high})")
+        unit = elastic.get("nodeUnit") or 1
+        given = [(name, value) for name, value in ((low_name, low), (high_name, high)) if name]
+        for name, value in given:
+            if value % unit:
+                yield invalid(f"{path}.{name}", value, f"must be a multiple of nodeUnit ({unit})")
+        if not given and workers % unit:
+            why = f"must divide Worker.replicas ({workers}), which here is both min and max"
+            yield invalid(f"{path}.nodeUnit", unit, why)
+        workers = high
+    name = str(meta.get("name"))
+    longest = f"-worker-{workers - 1}" if workers else "-master-0"
+    if len(name) <= _NAME_LIMIT < len(name + longest):
+        yield invalid(
+            "metadata.name",
+            name,
+            f"must be no more than {_NAME_LIMIT - len(longest)} characters: pods and services are "
+            f"named {name}{longest}, and {_NAME_LIMIT} are allowed",
+        )
+
+
+def _name_of(elastic: Mapping[str, Any], short: str) -> str:
+    """The field that gives this end; empty where neither does."""
+    if end(elastic, short) is None:
+        return ""
+    return short if elastic.get(short) is not None else f"{short}Replicas"

@@ -11,6 +11,8 @@ _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "
 _SHAPE = re.compile(
     r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE]))?"
 )
+# Far beyond what any cluster has; exponents of millions would keep us computing for hours.
+_MOST_DIGITS = 30
 
 
 class QuantityError(ValueError):
@@ -32,6 +34,8 @@ def milli(quantity: str | int | float) -> int:
         raise QuantityError(_complaint(quantity))
     number, exponent, suffix = match.groups()
     value = Decimal(number + (exponent or ""))
+    if abs(value.adjusted()) > _MOST_DIGITS:
+        raise QuantityError(_complaint(quantity))
     if suffix in _BINARY:
         value *= 1024 ** _BINARY[suffix]
     else:
@@ -71,4 +75,4 @@ def total(lists: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def _complaint(found: object) -> str:
-    return f"expected a quantity such as 2, 500m, 1.5 or 8Gi, found {found!r}"
+    return f"expected a quantity such as 2, 500m, 1.5 or 8Gi, found {str(found)[:100]!r}"

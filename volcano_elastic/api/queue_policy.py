@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from volcano_elastic.api import moment, quantity
-from volcano_elastic.api.pytorchjob_validation import Problem
+from volcano_elastic.api.problem import Problem
 
 GPU = "nvidia.com/gpu"
 _LONG_AGO = datetime.fromtimestamp(0, UTC)

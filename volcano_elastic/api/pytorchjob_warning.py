@@ -1,0 +1,90 @@
+"""What is accepted in a PyTorchJob, and probably not meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from volcano_elastic.api import shape
+from volcano_elastic.api.pytorchjob_defaults import bounds, scaler
+from volcano_elastic.api.pytorchjob_shape import (
+    ANNOTATION_PREFIX,
+    CLEAN_POD_POLICIES,
+    RDZV_BACKENDS,
+    SHARED_MEMORY_ANNOTATION,
+    SPEC,
+    WORKER,
+)
+
+_NPROC_WORDS = ("auto", "cpu", "gpu")
+
+
+def warn(obj: Mapping[str, Any]) -> list[str]:
+    """One sentence each. `obj` must be valid."""
+    return list(_warn(obj))
+
+
+def _warn(obj: Mapping[str, Any]) -> Iterator[str]:
+    spec = obj["spec"]
+    yield from _annotations(obj["metadata"].get("annotations") or {})
+    # The API server drops these before anybody else sees them, and says so itself where it is
+    # asked to; a job that comes from a file has them still.
+    yield from shape.unknown(SPEC, spec, "spec")
+    nproc = spec.get("nprocPerNode")
+    if nproc and nproc not in _NPROC_WORDS and not nproc.isdecimal():
+        yield f"spec.nprocPerNode: expected auto, cpu, gpu or a number, found {nproc!r}"
+    policy = spec.get("runPolicy") or {}
+    clean = policy.get("cleanPodPolicy")
+    if clean and clean not in CLEAN_POD_POLICIES:
+        words = ", ".join(CLEAN_POD_POLICIES)
+        yield f"spec.runPolicy.cleanPodPolicy: expected {words}; {clean!r} is taken for All"
+    scheduling, path = policy.get("schedulingPolicy") or {}, "spec.runPolicy.schedulingPolicy"
+    if scheduling.get("scheduleTimeoutSeconds") is not None:
+        yield f"{path}.scheduleTimeoutSeconds is ignored: Volcano has no such limit"
+    replicas, elastic = spec["pytorchReplicaSpecs"], spec.get("elasticPolicy")
+    workers = replicas[WORKER].get("replicas") if WORKER in replicas else 0
+    workers = 1 if workers is None else workers
+    low, high = (workers, workers) if elastic is None else bounds(elastic, workers)
+    pods, least = high + (len(replicas) - (WORKER in replicas)), scheduling.get("minAvailable")
+    if least is not None and least > pods:
+        yield f"{path}.minAvailable: {least} is more than the job's {pods} pods: it can never start"
+    if elastic is not None:
+        yield from _elastic(elastic, workers, low, high)
+        if any(_scheduler(replica) not in ("", "volcano") for replica in replicas.values()):
+            yield (
+                "spec.elasticPolicy: a pod template names another scheduler than volcano: the job "
+                "gets no PodGroup and keeps its size"
+            )
+
+
+def _elastic(elastic: Mapping[str, Any], workers: int, low: int, high: int) -> Iterator[str]:
+    path = "spec.elasticPolicy"
+    if elastic.get("nProcPerNode") is not None:
+        yield f"{path}.nProcPerNode is deprecated, use spec.nprocPerNode instead"
+    # 1 is what an unset field becomes: nobody's statement.
+    if workers != 1 and not low <= workers <= high:
+        yield (
+            f"spec.pytorchReplicaSpecs[Worker].replicas: {workers} is outside {low}..{high}, the "
+            "range of elasticPolicy, which wins"
+        )
+    backend = elastic.get("rdzvBackend")
+    if backend and backend not in RDZV_BACKENDS:
+        yield (
+            f"{path}.rdzvBackend: {backend!r} is none of {', '.join(RDZV_BACKENDS)}; torchrun must "
+            "find it among the plug-ins of the image"
+        )
+    if elastic.get("metrics") and (who := scaler(elastic)) != "hpa":
+        yield f"{path}.metrics are ignored under scaler {who}"
+    if elastic.get("standalone") and high > 1:
+        yield f"{path}.standalone: each of up to {high} pods trains by itself"
+
+
+def _scheduler(replica: Mapping[str, Any]) -> str:
+    return ((replica.get("template") or {}).get("spec") or {}).get("schedulerName") or ""
+
+
+def _annotations(annotations: Mapping[str, Any]) -> Iterator[str]:
+    known = {SHARED_MEMORY_ANNOTATION: None}
+    for name in annotations:
+        if name.startswith(ANNOTATION_PREFIX) and name not in known:
+            yield f"unknown annotation {name}" + shape.likely(name, known)

@@ -1,0 +1,133 @@
+"""What a custom resource's fields must look like, as data: their types, ranges and words.
+
+A field that is null counts as absent. Rules between fields are not shapes' business.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from volcano_elastic.api import quantity
+from volcano_elastic.api.problem import Problem, invalid, unsupported
+
+
+@dataclass(frozen=True, slots=True)
+class Integer:
+    least: int = -(2**31)
+    most: int = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    words: tuple[str, ...] = ()
+    """The only ones allowed, beside the empty text, which counts as absent; none: any text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """A Kubernetes quantity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    item: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """An object whose keys are names that the user chose."""
+
+    value: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    fields: Mapping[str, Shape]
+    open: bool = False
+    """It has more fields, which are others' to check."""
+
+
+Shape = Integer | Text | Flag | Amount | Items | Named | Fields
+
+
+def problems(shape: Shape, value: object, path: str) -> Iterator[Problem]:
+    """Every place within `value` that is not as `shape` says."""
+    match shape:
+        case Integer(least, most):
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if not whole or not least <= value <= most:  # type: ignore[operator]
+                yield invalid(path, value, f"must be an integer {_range(least, most)}")
+        case Text(words):
+            if not isinstance(value, str):
+                yield invalid(path, value, "must be a string")
+            elif value and words and value not in words:
+                yield unsupported(path, value, words)
+        case Flag():
+            if not isinstance(value, bool):
+                yield invalid(path, value, "must be true or false")
+        case Amount():
+            yield from _amount(value, path)
+        case Items(item):
+            if not isinstance(value, list):
+                yield invalid(path, value, "must be a list")
+                return
+            for i, one in enumerate(value):
+                yield from problems(item, one, f"{path}[{i}]")
+        case Named(inner):
+            if not isinstance(value, Mapping):
+                yield invalid(path, value, "must be an object")
+                return
+            for name, one in value.items():
+                yield from problems(inner, one, f"{path}[{name}]")
+        case Fields(fields):
+            if not isinstance(value, Mapping):
+                yield invalid(path, value, "must be an object")
+                return
+            for name, inner in fields.items():
+                if value.get(name) is not None:
+                    yield from problems(inner, value[name], f"{path}.{name}")
+
+
+def unknown(shape: Shape, value: object, path: str) -> Iterator[str]:
+    """A warning for each field that the shape lacks, with the likeliest correction."""
+    match shape:
+        case Fields(fields, is_open) if isinstance(value, Mapping):
+            for name, one in value.items():
+                if name in fields:
+                    yield from unknown(fields[name], one, f"{path}.{name}")
+                elif not is_open:
+                    yield f"unknown field {path}.{name}" + likely(name, fields)
+        case Named(inner) if isinstance(value, Mapping):
+            for name, one in value.items():
+                yield from unknown(inner, one, f"{path}[{name}]")
+        case Items(item) if isinstance(value, list):
+            for i, one in enumerate(value):
+                yield from unknown(item, one, f"{path}[{i}]")
+
+
+def likely(name: str, names: Mapping[str, object]) -> str:
+    """`; did you mean ...?`, or nothing where no name is close."""
+    close = difflib.get_close_matches(str(name)[:100], names, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _amount(value: object, path: str) -> Iterator[Problem]:
+    try:
+        if not isinstance(value, str | int | float):
+            raise quantity.QuantityError("expected a quantity such as 2, 500m, 1.5 or 8Gi")
+        quantity.milli(value)
+    except quantity.QuantityError as error:
+        yield invalid(path, value, str(error))
+
+
+def _range(least: int, most: int) -> str:
+    if most >= 2**31 - 1 and least > -(2**31):
+        return f"of at least {least}"
+    return f"from {least} to {most}"
