@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from volcano_elastic.api import moment
 from volcano_elastic.api.pytorchjob import parse
 from volcano_elastic.podgroup.pod_annotation import is_protected
 from volcano_elastic.pytorchjob import action as a
-from volcano_elastic.pytorchjob import pod as pod_builder
 from volcano_elastic.pytorchjob.observed import Observed, Resize
+from volcano_elastic.pytorchjob.pod import PodTemplate
 from volcano_elastic.pytorchjob.reconcile import reconcile
+from volcano_elastic.pytorchjob.service import ServiceTemplate
+from volcano_elastic.pytorchjob.settings import DEFAULTS
 
 Object = dict[str, Any]
 
@@ -76,12 +78,27 @@ def merged(target: Any, patch: Any) -> Any:
     return out
 
 
+def active(actions: Sequence[a.Action]) -> list[a.Action]:
+    """Those that do something: the others are there again in each reconcile."""
+
+    def stands(action: a.Action) -> bool:
+        return isinstance(action, a.Requeue) or (
+            isinstance(action, a.EmitEvent) and action.standing
+        )
+
+    return [action for action in actions if not stands(action)]
+
+
 class World:
     def __init__(self, job: Object, now: datetime) -> None:
         self.job, self.now = job, now
         self.pods: dict[str, Object] = {}
         self.services: dict[str, Object] = {}
         self.podgroup: Object | None = None
+        self.autoscaler: Object | None = None
+        self.protect: timedelta | None = None
+        self.grace: timedelta | None = None
+        self.settings = DEFAULTS
         self.resize: Resize | None = None
         self.admitted = True
         self._uids = 0
@@ -93,10 +110,13 @@ class World:
             pods=tuple(copy.deepcopy(list(self.pods.values()))),
             services=tuple(self.services.values()),
             podgroup=self.podgroup,
+            autoscaler=self.autoscaler,
             resize=self.resize,
             admitted=self.admitted,
+            protect=self.protect,
+            grace=self.grace,
         )
-        return reconcile(parse(copy.deepcopy(self.job)), observed, self.now)
+        return reconcile(parse(copy.deepcopy(self.job)), observed, self.now, self.settings)
 
     def step(self) -> list[a.Action]:
         actions = self.reconcile()
@@ -107,7 +127,7 @@ class World:
         """Until there is nothing more to do but wait; all that was done."""
         done: list[a.Action] = []
         for _ in range(20):
-            actions = [x for x in self.step() if not isinstance(x, a.Requeue)]
+            actions = active(self.step())
             if not actions:
                 return done
             done += actions
@@ -132,6 +152,13 @@ class World:
                 self.podgroup = merged(self.podgroup, body)
             case a.DeletePodGroup():
                 self.podgroup = None
+            case a.CreateAutoscaler(body):
+                assert self.autoscaler is None
+                self.autoscaler = self._made(body)
+            case a.PatchAutoscaler(_, body):
+                self.autoscaler = merged(self.autoscaler, body)
+            case a.DeleteAutoscaler():
+                self.autoscaler = None
             case a.CreatePod(body):
                 name = body["metadata"]["name"]
                 assert name not in self.pods, f"{name} exists"
@@ -163,9 +190,8 @@ class World:
 
     def seed(self, index: int, state: str, *, protected: bool = False) -> None:
         """A pod in any state, as an earlier life may have left it."""
-        body = pod_builder.build(
-            parse(copy.deepcopy(self.job)), "Worker", index, protected=protected
-        )
+        template = PodTemplate(parse(copy.deepcopy(self.job)), "Worker", self.settings)
+        body = template.pod(index, protected=protected)
         name = body["metadata"]["name"]
         self.pods[name] = self._made(body) | {"status": {"phase": "Pending"}}
         if state != "pending":
@@ -174,10 +200,26 @@ class World:
             self.leaving(name, evicted=state == "evicting")
         if state in ("failed", "evicted"):
             self.fail(name, evicted=state == "evicted")
+        if state == "succeeded":
+            self.finish(name)
+
+    def seed_service(self, index: int) -> None:
+        template = ServiceTemplate(parse(copy.deepcopy(self.job)), "Worker")
+        body = self._made(template.service(index))
+        self.services[body["metadata"]["name"]] = body
+
+    def seed_podgroup(self, spec: Object) -> None:
+        self.podgroup = self._made({"metadata": {"name": "a"}, "spec": spec})
+
+    def seed_autoscaler(self) -> None:
+        self.autoscaler = self._made({"metadata": {"name": "a"}, "spec": {"maxReplicas": 1}})
+
+    @staticmethod
+    def resize_to(old: int, new: int) -> Resize:
+        return Resize(old, new, "GrewIntoIdle", "room")
 
     def grow(self, size: int) -> None:
-        old = self.status["elastic"]["desired"]
-        self.resize = Resize(old, size, "GrewIntoIdle", "room")
+        self.resize = self.resize_to(self.status["elastic"]["desired"], size)
         self.settle()
 
     def run(self, name: str) -> None:
@@ -242,8 +284,17 @@ class World:
         return found
 
     @property
+    def ended(self) -> bool:
+        conditions = self.status.get("conditions") or ()
+        return any(c["type"] in ("Succeeded", "Failed") for c in conditions)
+
+    @property
     def state(self) -> str:
         return str(self.status["conditions"][-1]["type"])
+
+    def events(self, actions: Sequence[a.Action]) -> dict[str, str]:
+        """Messages by reason."""
+        return {x.reason: x.message for x in actions if isinstance(x, a.EmitEvent)}
 
     def live(self) -> list[str]:
         return [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -73,6 +74,62 @@ def test_queue_and_priority_come_from_the_scheduling_policy() -> None:
     assert body["metadata"]["ownerReferences"] == [OWNER]
 
 
+def test_annotations_of_the_job_reach_the_podgroup_but_for_tools_own() -> None:
+    given = {
+        "volcano.sh/sla-waiting-time": "1h",
+        "kubectl.kubernetes.io/last-applied-configuration": "{}",
+        "kopf.zalando.org/last-handled-configuration": "{}",
+        "volcano-elastic.io/shared-memory": "1Gi",
+    }
+    body = podgroup.build(_job(annotations=given), OWNER)
+    assert body["metadata"]["annotations"] == {"volcano.sh/sla-waiting-time": "1h"}
+
+
+def test_the_queue_may_come_from_volcanos_annotation() -> None:
+    asked = {"scheduling.volcano.sh/queue-name": "research"}
+    assert podgroup.build(_job(annotations=asked), OWNER)["spec"]["queue"] == "research"
+    both = _job(annotations=asked, scheduling={"queue": "vision"})
+    assert podgroup.build(both, OWNER)["spec"]["queue"] == "vision"
+    found = podgroup.build(both, OWNER)
+    assert podgroup.queue_kept(both, found) is None
+    assert podgroup.queue_kept(_job(annotations=asked), found) == "vision"
+
+
+def test_min_resources_count_what_the_scheduler_counts() -> None:
+    job = _job(1)
+    template: Any = job.replicas["Worker"].template
+    template["spec"] |= {
+        "overhead": {"memory": "10Mi"},
+        "initContainers": [
+            {"restartPolicy": "Always", "resources": {"requests": {"cpu": "100m"}}},
+            {"resources": {"requests": {"cpu": "2", "memory": "1Gi"}}},
+        ],
+        "containers": [
+            {"name": "pytorch", "image": "x", "resources": {"limits": {"nvidia.com/gpu": 1}}},
+            {"name": "b", "image": "x", "resources": {"requests": {"cpu": "500m"}}},
+        ],
+    }
+    # The largest init step beside the sidecar; a limit counts as a request; overhead on top.
+    assert podgroup.min_resources(job, 1) == {
+        "cpu": "2100m",
+        "memory": "1034Mi",
+        "nvidia.com/gpu": "1",
+    }
+
+
+def test_pods_that_exist_tell_better_than_the_template() -> None:
+    measured = {"Worker": {"cpu": 700}}
+    assert podgroup.min_resources(_job(2), 2, measured) == {"cpu": "1400m"}
+    with_master = podgroup.min_resources(_job(1, master=True), 2, measured)
+    assert with_master == {"nvidia.com/gpu": "2", "cpu": "1200m"}
+
+
+def test_somebody_elses_nonsense_in_min_resources_is_replaced() -> None:
+    found = podgroup.build(_job(), OWNER)
+    found["spec"]["minResources"]["cpu"] = "plenty"
+    assert podgroup.patch(_job(), found, live=2) == {"spec": {"minResources": {"cpu": "1"}}}
+
+
 def test_a_podgroup_that_is_right_is_left_alone() -> None:
     job = _job()
     found = podgroup.build(job, OWNER) | {"status": {"phase": "Running"}}
@@ -107,12 +164,20 @@ def test_priority_falls_with_the_index_and_the_master_is_highest() -> None:
 
 
 def test_only_surplus_pods_cool_down_and_only_where_asked_for() -> None:
-    asked = _job(annotations={"volcano-elastic.io/protect-seconds": "90"})
-    surplus = pod_annotations(asked, "Worker", 3, protected=False)
+    def given(protect: float | None, *, protected: bool) -> dict[str, str]:
+        asked = None if protect is None else timedelta(seconds=protect)
+        return pod_annotations(_job(), "Worker", 3, protected=protected, protect=asked)
+
+    surplus = given(90, protected=False)
     assert surplus["volcano.sh/cooldown-time"] == "90s"
     assert surplus["volcano.sh/preemptable"] == "true"
-    assert "volcano.sh/cooldown-time" not in pod_annotations(asked, "Worker", 0, protected=True)
-    assert "volcano.sh/cooldown-time" not in pod_annotations(_job(), "Worker", 3, protected=False)
+    assert given(1.5, protected=False)["volcano.sh/cooldown-time"] == "1.5s"
+    for found in (
+        given(90, protected=True),
+        given(None, protected=False),
+        given(0, protected=False),
+    ):
+        assert "volcano.sh/cooldown-time" not in found
 
 
 def test_a_fixed_jobs_pods_only_join_their_gang() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from volcano_elastic.api.pytorchjob import MASTER, PyTorchJob
@@ -12,7 +13,6 @@ TASK_SPEC = "volcano.sh/task-spec"
 TASK_PRIORITY = "volcano.sh/task-priority"
 PREEMPTABLE = "volcano.sh/preemptable"
 COOLDOWN_TIME = "volcano.sh/cooldown-time"
-PROTECT_SECONDS = "volcano-elastic.io/protect-seconds"
 
 # Above any index, so that priorities stay positive as they fall.
 _HIGHEST = 1_000_000
@@ -23,16 +23,20 @@ def task_priority(kind: str, index: int) -> int:
     return _HIGHEST if kind == MASTER else max(0, _HIGHEST - 1 - index)
 
 
-def pod_annotations(job: PyTorchJob, kind: str, index: int, *, protected: bool) -> dict[str, str]:
-    """Given at creation, since Volcano joins pods to PodGroups then."""
+def pod_annotations(
+    job: PyTorchJob, kind: str, index: int, *, protected: bool, protect: timedelta | None = None
+) -> dict[str, str]:
+    """Given at creation, since Volcano joins pods to PodGroups then.
+
+    `protect` is how long after it was bound Volcano's cdp plugin spares a surplus pod.
+    """
     given = {GROUP_NAME: job.name, TASK_SPEC: kind.lower()}
     if job.elastic is None:
         return given
     given[TASK_PRIORITY] = str(task_priority(kind, index))
     given[PREEMPTABLE] = preemptable(protected=protected)
-    protect = job.annotations.get(PROTECT_SECONDS, "")
-    if not protected and protect.isdigit() and int(protect) > 0:
-        given[COOLDOWN_TIME] = f"{protect}s"
+    if not protected and protect:
+        given[COOLDOWN_TIME] = f"{protect.total_seconds():g}s"
     return given
 
 

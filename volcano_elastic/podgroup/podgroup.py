@@ -6,10 +6,17 @@ minResources covers exactly the minimum's pods: what is allocated beyond it coun
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from volcano_elastic.api import merge_patch, pod, quantity
 from volcano_elastic.api.pytorchjob import MASTER, WORKER, PyTorchJob
+
+# Annotations of the job that mean something only there.
+_NOT_COPIED = ("kubectl.kubernetes.io/", "kopf.", "volcano-elastic.io/")
+
+Requests = Mapping[str, Mapping[str, int]]
+"""What a pod of each replica type asks for, in thousandths, where pods tell it already."""
 
 
 def min_member(job: PyTorchJob) -> int:
@@ -18,8 +25,14 @@ def min_member(job: PyTorchJob) -> int:
     return job.min_members if explicit is None else explicit
 
 
-def min_resources(job: PyTorchJob, members: int) -> dict[str, str]:
-    """Of the first `members` pods in order of task priority: the Master, then Workers."""
+def min_resources(
+    job: PyTorchJob, members: int, requests: Requests = MappingProxyType({})
+) -> dict[str, str]:
+    """Of the first `members` pods in order of task priority: the Master, then Workers.
+
+    `requests` of pods that exist are what the API server made of the template (LimitRange,
+    overhead, injected sidecars); the template counts for the others.
+    """
     explicit = job.run_policy.scheduling.min_resources
     if explicit is not None:
         return {name: quantity.text(quantity.milli(v)) for name, v in explicit.items()}
@@ -30,7 +43,8 @@ def min_resources(job: PyTorchJob, members: int) -> dict[str, str]:
         if spec is None:
             continue
         count = spec.replicas if kind == MASTER or most is None else most
-        lists += [pod.requests(spec.pod_spec)] * min(count, members - len(lists))
+        each = requests[kind] if kind in requests else pod.requests(spec.pod_spec)
+        lists += [each] * min(count, members - len(lists))
     return {name: quantity.text(amount) for name, amount in quantity.total(lists).items() if amount}
 
 
@@ -42,13 +56,23 @@ def build(job: PyTorchJob, owner: Mapping[str, Any]) -> dict[str, Any]:
         "metadata": {
             "name": job.name,
             "namespace": job.namespace,
+            "annotations": {
+                name: value
+                for name, value in job.annotations.items()
+                if not name.startswith(_NOT_COPIED)
+            },
             "ownerReferences": [dict(owner)],
         },
         "spec": _spec(job, min_member(job)) | {"queue": job.queue},
     }
 
 
-def patch(job: PyTorchJob, existing: Mapping[str, Any], live: int) -> dict[str, Any] | None:
+def patch(
+    job: PyTorchJob,
+    existing: Mapping[str, Any],
+    live: int,
+    requests: Requests = MappingProxyType({}),
+) -> dict[str, Any] | None:
     """Merge patch of the fields that differ, or None.
 
     Never a PUT: PodGroup has no status subresource, so that would erase the phase. The queue
@@ -59,20 +83,34 @@ def patch(job: PyTorchJob, existing: Mapping[str, Any], live: int) -> dict[str, 
     members, now = min_member(job), int(found.get("minMember") or 0)
     if members > now:
         members = max(now, min(members, live))
-    wanted = _spec(job, members)
+    wanted = _spec(job, members, requests)
     current = {name: found[name] for name in ("minMember", "priorityClassName") if name in found}
     current["minResources"] = {
-        name: quantity.text(quantity.milli(amount))
-        for name, amount in (found.get("minResources") or {}).items()
+        name: _canonical(amount) for name, amount in (found.get("minResources") or {}).items()
     }
     difference = merge_patch.difference(current, wanted)
     return {"spec": difference} if difference else None
 
 
-def _spec(job: PyTorchJob, members: int) -> dict[str, Any]:
+def queue_kept(job: PyTorchJob, existing: Mapping[str, Any]) -> str | None:
+    """The queue that the PodGroup stays in, where the job by now asks for another one."""
+    found = (existing.get("spec") or {}).get("queue") or "default"
+    return None if found == job.queue else str(found)
+
+
+def _canonical(amount: str | int | float) -> str:
+    try:
+        return quantity.text(quantity.milli(amount))
+    except quantity.QuantityError:
+        return str(amount)  # somebody else's nonsense differs from ours, and is replaced
+
+
+def _spec(
+    job: PyTorchJob, members: int, requests: Requests = MappingProxyType({})
+) -> dict[str, Any]:
     spec: dict[str, Any] = {
         "minMember": members,
-        "minResources": min_resources(job, members),
+        "minResources": min_resources(job, members, requests),
     }
     if job.run_policy.scheduling.priority_class:
         spec["priorityClassName"] = job.run_policy.scheduling.priority_class

@@ -77,6 +77,30 @@ class DeletePodGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class CreateAutoscaler:
+    """A HorizontalPodAutoscaler."""
+
+    stage: ClassVar[Stage] = Stage.CREATE
+    body: Object
+
+
+@dataclass(frozen=True, slots=True)
+class PatchAutoscaler:
+    """Merge patch of the spec."""
+
+    stage: ClassVar[Stage] = Stage.CREATE
+    name: str
+    body: Object
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteAutoscaler:
+    stage: ClassVar[Stage] = Stage.REMOVE
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteJob:
     """Its time to live is over; its pods go with it."""
 
@@ -103,6 +127,8 @@ class EmitEvent:
     reason: str
     message: str
     warning: bool = False
+    standing: bool = False
+    """It says how things are, so each reconcile says it; the executor tells it once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +147,9 @@ Action = (
     | DeletePod
     | DeleteService
     | DeletePodGroup
+    | CreateAutoscaler
+    | PatchAutoscaler
+    | DeleteAutoscaler
     | DeleteJob
     | CreatePod
     | CreateService

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from volcano_elastic.api.pytorchjob import PyTorchJob
+from volcano_elastic.pytorchjob import autoscaler, event
 from volcano_elastic.pytorchjob.action import (
     Action,
     DeleteJob,
     DeletePod,
     DeletePodGroup,
     DeleteService,
+    EmitEvent,
     Requeue,
 )
 from volcano_elastic.pytorchjob.observed import Observed, Replica, State
@@ -27,9 +29,9 @@ def clean_up(
     completed: datetime,
     now: datetime,
 ) -> list[Action]:
-    """Of a finished job: pods by cleanPodPolicy, the PodGroup after the last active pod, the job
-    after its time to live."""
-    actions: list[Action] = []
+    """Of a finished job: the autoscaler, pods by cleanPodPolicy, the PodGroup after the last
+    active pod, the job after its time to live."""
+    actions = autoscaler.remove(observed.autoscaler)
     policy = job.run_policy.clean_pod_policy
     live = [r for r in view if r.live]
     going: list[Replica] = []
@@ -43,12 +45,12 @@ def clean_up(
         going = [r for r in live if late or not r.running]
         if len(going) < len(live):
             actions.append(Requeue(completed + _TO_END_BY_ITSELF - now))
-    actions += [DeletePod(r.name, r.uid) for r in going]
+    actions += _pods(going)
     if policy != "None":
         actions += _services(observed)
     active = [r for r in view if r.live or r.state is State.LEAVING]
-    if observed.podgroup is not None and not active:
-        actions.append(_podgroup(observed.podgroup))
+    if not active:
+        actions += _podgroup(observed)
     if job.run_policy.ttl is not None:
         rest = completed + job.run_policy.ttl - now
         actions.append(DeleteJob() if rest <= timedelta(0) else Requeue(rest))
@@ -56,22 +58,37 @@ def clean_up(
 
 
 def take_away(view: Sequence[Replica], observed: Observed) -> list[Action]:
-    """Of a suspended job: everything."""
-    actions: list[Action] = [DeletePod(r.name, r.uid) for r in view if r.state is not State.LEAVING]
-    actions += _services(observed)
-    if observed.podgroup is not None:
-        actions.append(_podgroup(observed.podgroup))
+    """Of a suspended job: everything. Pods on their way out still write their last checkpoint, so
+    names and places stay until they are gone."""
+    actions = autoscaler.remove(observed.autoscaler)
+    actions += _pods([r for r in view if r.state is not State.LEAVING])
+    if not view:
+        actions += _services(observed)
+        actions += _podgroup(observed)
     return actions
 
 
+def _pods(going: Sequence[Replica]) -> list[Action]:
+    actions: list[Action] = [DeletePod(r.name, r.uid) for r in going]
+    return [*actions, *event.done("Delete", "Pod", [r.name for r in going])]
+
+
 def _services(observed: Observed) -> list[Action]:
-    return [
-        DeleteService(s["metadata"]["name"], s["metadata"]["uid"])
+    going = [
+        (s["metadata"]["name"], s["metadata"]["uid"])
         for s in observed.services
         if not s["metadata"].get("deletionTimestamp")
     ]
+    actions: list[Action] = [DeleteService(name, uid) for name, uid in going]
+    return [*actions, *event.done("Delete", "Service", [name for name, _ in going])]
 
 
-def _podgroup(podgroup: object) -> DeletePodGroup:
-    assert isinstance(podgroup, dict)
-    return DeletePodGroup(podgroup["metadata"]["name"], podgroup["metadata"]["uid"])
+def _podgroup(observed: Observed) -> list[Action]:
+    if observed.podgroup is None or observed.podgroup["metadata"].get("deletionTimestamp"):
+        return []
+    meta = observed.podgroup["metadata"]
+    return [
+        DeletePodGroup(meta["name"], meta["uid"]),
+        EmitEvent("JobTerminated", "Job has been terminated. Deleting PodGroup"),
+        *event.done("Delete", "PodGroup", [meta["name"]]),
+    ]

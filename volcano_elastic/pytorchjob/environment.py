@@ -14,16 +14,17 @@ _OUR_MAX_RESTARTS = 100
 Variable = dict[str, Any]
 
 
-def environment(job: PyTorchJob, kind: str, index: int) -> list[Variable]:
+def shared(job: PyTorchJob) -> list[Variable]:
+    """What is the same in every pod of the job."""
     values = {"PYTHONUNBUFFERED": "1", "PET_NPROC_PER_NODE": job.nproc_per_node}
     if job.master is not None:
-        values |= _master(job, kind, index)
+        values |= _master(job)
     if job.elastic is None:
         values["PET_NNODES"] = str(job.min_members)
         return _variables(values)
     values |= _elastic(job)
     values["VOLCANO_ELASTIC_JOB"] = job.key
-    values["VOLCANO_ELASTIC_POD_INDEX"] = str(index)
+    values["VOLCANO_ELASTIC_NODE_UNIT"] = str(job.elastic.node_unit)
     return [
         *_variables(values),
         _downward("VOLCANO_ELASTIC_POD_UID", "metadata.uid"),
@@ -31,20 +32,28 @@ def environment(job: PyTorchJob, kind: str, index: int) -> list[Variable]:
     ]
 
 
-def _master(job: PyTorchJob, kind: str, index: int) -> dict[str, str]:
+def own(job: PyTorchJob, kind: str, index: int) -> list[Variable]:
+    """What says which replica it is."""
+    values: dict[str, str] = {}
+    if job.master is not None:
+        rank = str(0 if kind == MASTER else index + 1)
+        values |= {"RANK": rank, "PET_NODE_RANK": rank}
+    if job.elastic is not None:
+        values["VOLCANO_ELASTIC_POD_INDEX"] = str(index)
+    return _variables(values)
+
+
+def _master(job: PyTorchJob) -> dict[str, str]:
     address = replica_name(job.name, MASTER, 0)
     port = str(job.replicas[MASTER].port)
     nodes = sum(spec.replicas for spec in job.replicas.values())
     processes = int(job.nproc_per_node) if job.nproc_per_node.isdigit() else 1
-    rank = str(0 if kind == MASTER else index + 1)
     return {
         "MASTER_ADDR": address,
         "MASTER_PORT": port,
         "PET_MASTER_ADDR": address,
         "PET_MASTER_PORT": port,
         "WORLD_SIZE": str(nodes * processes),
-        "RANK": rank,
-        "PET_NODE_RANK": rank,
     }
 
 
@@ -55,6 +64,7 @@ def _elastic(job: PyTorchJob) -> dict[str, str]:
     port = policy.rdzv_port or job.replicas[WORKER].port
     extra = 1 if job.master is not None else 0
     values = {
+        # The Master's agent takes part in the rendezvous, so it counts.
         "PET_NNODES": f"{policy.min + extra}:{policy.max + extra}",
         "PET_RDZV_BACKEND": policy.rdzv_backend,
         "PET_RDZV_ENDPOINT": f"{host}:{port}",

@@ -29,6 +29,12 @@ def selector(job: PyTorchJob, kind: str, index: int) -> dict[str, str]:
     }
 
 
+def selector_of_all(job: PyTorchJob, kind: str) -> str:
+    """Of all replicas of a role, as text."""
+    found = selector(job, kind, 0)
+    return ",".join(f"{n}={v}" for n, v in sorted(found.items()) if n != REPLICA_INDEX)
+
+
 def labels(job: PyTorchJob, kind: str, index: int) -> dict[str, str]:
     first = kind == MASTER or (kind == WORKER and job.master is None and index == 0)
     return selector(job, kind, index) | ({JOB_ROLE: "master"} if first else {})

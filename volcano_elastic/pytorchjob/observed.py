@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -14,6 +14,8 @@ from volcano_elastic.api.pytorchjob import CONTAINER, MASTER, WORKER, PyTorchJob
 from volcano_elastic.podgroup.pod_annotation import is_protected
 from volcano_elastic.pytorchjob.label import REPLICA_INDEX, REPLICA_TYPE
 from volcano_elastic.pytorchjob.pod import RESTARTS
+
+_KINDS = {kind.lower(): kind for kind in (MASTER, WORKER)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +36,15 @@ class Observed:
     services: tuple[Mapping[str, Any], ...] = ()
     """Both owned by this very job, in any state."""
     podgroup: Mapping[str, Any] | None = None
+    autoscaler: Mapping[str, Any] | None = None
+    """The job's own HorizontalPodAutoscaler."""
     resize: Resize | None = None
     admitted: bool = False
     """A plan that saw the job has been carried out, so its first pods may be created."""
+    protect: timedelta | None = None
+    """The queue policy's shrink.protect: how long after binding a surplus pod is spared."""
+    grace: timedelta | None = None
+    """The queue policy's shrink.grace: the most a surplus pod gets to finish its step."""
 
 
 class State(StrEnum):
@@ -71,6 +79,10 @@ class Replica:
     remade: int
     """Of the pod by the operator only."""
     created: datetime
+    grace: timedelta
+    """Its terminationGracePeriodSeconds."""
+    leaves_by: datetime | None
+    """When a leaving pod's grace ends."""
     evicted: datetime | None
     """When a scheduler, the kubelet or a drain told it to go, even if it has not gone yet."""
     ended: datetime | None
@@ -94,20 +106,20 @@ def replicas(job: PyTorchJob, pods: tuple[Mapping[str, Any], ...]) -> list[Repli
 
 def _replica(job: PyTorchJob, pod: Mapping[str, Any]) -> Replica | None:
     meta, status = pod["metadata"], pod.get("status") or {}
-    labels = meta.get("labels") or {}
-    kind = {MASTER.lower(): MASTER, WORKER.lower(): WORKER}.get(labels.get(REPLICA_TYPE, ""))
+    spec, labels = pod.get("spec") or {}, meta.get("labels") or {}
+    kind = _KINDS.get(labels.get(REPLICA_TYPE, ""))
     index = labels.get(REPLICA_INDEX, "")
     if kind is None or not index.isdigit():
         return None
-    phase = status.get("phase", "Pending")
+    phase, leaves_by = status.get("phase", "Pending"), meta.get("deletionTimestamp")
     code = api_pod.exit_code(pod, CONTAINER)
     evicted = api_pod.evicted_at(pod)
     ready = api_pod.condition(pod, "Ready")
     annotations = meta.get("annotations") or {}
     remade = annotations.get(RESTARTS, "0")
     remade_count = int(remade) if remade.isdigit() else 0
-    spec = job.replicas.get(kind)
-    policy = spec.restart_policy if spec else "Never"
+    replica = job.replicas.get(kind)
+    policy = replica.restart_policy if replica else "Never"
     running = phase == "Running"
     return Replica(
         kind=kind,
@@ -116,19 +128,21 @@ def _replica(job: PyTorchJob, pod: Mapping[str, Any]) -> Replica | None:
         uid=meta.get("uid", ""),
         state=_state(
             phase,
-            leaving=bool(meta.get("deletionTimestamp")),
+            leaving=bool(leaves_by),
             evicted=evicted is not None,
             elastic=job.elastic is not None,
             policy=policy,
             code=code,
         ),
-        bound=bool((pod.get("spec") or {}).get("nodeName")),
+        bound=bool(spec.get("nodeName")),
         running=running,
         ready=running and (ready is None or ready.get("status") == "True"),
         protected=is_protected(pod),
         restarts=api_pod.restarts(pod) + remade_count,
         remade=remade_count,
         created=moment.parse(meta["creationTimestamp"]),
+        grace=timedelta(seconds=float(spec.get("terminationGracePeriodSeconds", 30))),
+        leaves_by=moment.parse_optional(leaves_by),
         evicted=evicted,
         ended=api_pod.finished_at(pod),
         exit_code=code,

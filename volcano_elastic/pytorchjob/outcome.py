@@ -52,7 +52,7 @@ def outcome(
         return Outcome(
             False,
             f"PyTorchJob {job.name} is failed because "
-            f"{len(lost)} {kind} replica(s) failed: {names}",
+            f"{sum(r.kind == kind for r in lost)} {kind} replica(s) failed. {names}",
         )
     return None
 

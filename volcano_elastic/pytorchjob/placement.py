@@ -1,7 +1,8 @@
 """Which of a job's pods stay, which go, and at which indexes new ones come.
 
 Elastic Workers: worker 0 first and last, the others keep their indexes, new ones take the lowest
-free. Masters and fixed Workers: indexes 0 to replicas-1. A pod on its way out holds its index.
+free. Masters and fixed Workers: indexes 0 to replicas-1. A pod on its way out holds its index; one
+that no kubelet lets go loses it in the end, where the job cannot do without that index.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from volcano_elastic.pytorchjob.size import Size
 # A pod that ran this long before it failed starts its back-off afresh.
 _STEADY = timedelta(minutes=10)
 _LONGEST_BACKOFF = timedelta(minutes=5)
+# Past its grace the kubelet has killed its processes, unless its node is gone.
+_STUCK = timedelta(minutes=1)
 _PRESENT = (State.LIVE, State.SUCCEEDED)
 
 
@@ -34,10 +37,10 @@ class Placement:
     leave: list[Replica] = field(default_factory=list)
     """Told to leave, with their own grace."""
     clear: list[Replica] = field(default_factory=list)
-    """Ended already; only the object goes."""
+    """Ended already, or stuck; the object goes at once."""
     create: list[New] = field(default_factory=list)
     retry_at: datetime | None = None
-    """When the next failed pod may be made again."""
+    """When the next failed or stuck pod may be made again."""
 
     @property
     def calm(self) -> bool:
@@ -66,6 +69,8 @@ def _fixed(out: Placement, kind: str, mine: list[Replica], count: int, now: date
             out.keep.append(replica)
         elif replica.state is State.RETRY:
             _again(out, replica, now)
+        elif replica.state is State.LEAVING:
+            _wait_for(out, replica, now)
     for replica in mine:
         if replica.index >= count:
             _dismiss(out, replica)
@@ -107,6 +112,8 @@ def _elastic(out: Placement, mine: list[Replica], size: Size, now: datetime) -> 
             out.create.append(New(WORKER, 0))
         elif first.state is State.RETRY:
             _again(out, first, now)
+        elif first.state is State.LEAVING:
+            _wait_for(out, first, now)
         return
     taken = {r.index for r in mine if r not in out.clear} | {0}
     taken |= {new.index for new in out.create if new.kind == WORKER}
@@ -128,7 +135,20 @@ def _again(out: Placement, replica: Replica, now: datetime) -> None:
     remade = 0 if ended - replica.created >= _STEADY else replica.remade
     wait = min(timedelta(seconds=2 ** min(remade - 1, 10)), _LONGEST_BACKOFF) if remade else None
     if wait is not None and now < ended + wait:
-        out.retry_at = min(out.retry_at or ended + wait, ended + wait)
+        _look_again(out, ended + wait)
         return
     out.clear.append(replica)
     out.create.append(New(replica.kind, replica.index, remade + 1))
+
+
+def _wait_for(out: Placement, replica: Replica, now: datetime) -> None:
+    given_up = (replica.leaves_by or now) + _STUCK
+    if now < given_up:
+        _look_again(out, given_up)
+        return
+    out.clear.append(replica)
+    out.create.append(New(replica.kind, replica.index, replica.remade))
+
+
+def _look_again(out: Placement, when: datetime) -> None:
+    out.retry_at = min(out.retry_at or when, when)

@@ -1,50 +1,113 @@
-"""The pod of one replica."""
+"""The pods of one role: the template with our names, labels, environment and scheduling; the rest
+untouched.
+
+A job may have a thousand of them, so what they have in common is made once and shared between
+the bodies, which nobody changes afterwards.
+"""
 
 from __future__ import annotations
 
-import copy
+from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
-from volcano_elastic.api.pytorchjob import CONTAINER, SCHEDULER, PyTorchJob
+from volcano_elastic.api.pytorchjob import (
+    CONTAINER,
+    SCHEDULER,
+    SHARED_MEMORY_ANNOTATION,
+    WORKER,
+    PyTorchJob,
+)
 from volcano_elastic.podgroup.pod_annotation import pod_annotations
-from volcano_elastic.pytorchjob.environment import environment
-from volcano_elastic.pytorchjob.label import labels, owner_reference, replica_name
+from volcano_elastic.pytorchjob import environment, label
+from volcano_elastic.pytorchjob.init_container import init_container
+from volcano_elastic.pytorchjob.settings import Settings
 
 # How often the operator made this replica again after a failure.
 RESTARTS = "volcano-elastic.io/restarts"
+_SHARED_MEMORY, _SHARED_MEMORY_PATH = "volcano-elastic-shared-memory", "/dev/shm"
+
+Object = dict[str, Any]
 
 
-def build(
-    job: PyTorchJob, kind: str, index: int, *, protected: bool, restarts: int = 0
-) -> dict[str, Any]:
-    """The template with our names, labels, environment and scheduling; the rest untouched."""
-    replica = job.replicas[kind]
-    template = replica.template
-    meta = template.get("metadata") or {}
-    annotations = dict(meta.get("annotations") or {})
-    spec: dict[str, Any] = copy.deepcopy(dict(replica.pod_spec))
-    # ExitCode is ours to judge, so the kubelet must not restart anything.
-    policy = replica.restart_policy
-    spec["restartPolicy"] = "Never" if policy == "ExitCode" else policy
-    if job.uses_volcano:
-        spec["schedulerName"] = SCHEDULER
-        annotations |= pod_annotations(job, kind, index, protected=protected)
-    if restarts:
-        annotations[RESTARTS] = str(restarts)
-    variables = environment(job, kind, index)
-    for container in spec["containers"]:
-        container["env"] = [*(container.get("env") or ()), *copy.deepcopy(variables)]
-        if container["name"] == CONTAINER:
-            container["ports"] = replica.ports
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": replica_name(job.name, kind, index),
-            "namespace": job.namespace,
-            "labels": {**(meta.get("labels") or {}), **labels(job, kind, index)},
-            "annotations": annotations,
-            "ownerReferences": [owner_reference(job)],
-        },
-        "spec": spec,
-    }
+class PodTemplate:
+    def __init__(self, job: PyTorchJob, kind: str, settings: Settings) -> None:
+        self._job, self._kind = job, kind
+        replica = job.replicas[kind]
+        meta = replica.template.get("metadata") or {}
+        self._annotations = dict(meta.get("annotations") or {})
+        self._labels = dict(meta.get("labels") or {})
+        self._owners = [label.owner_reference(job)]
+        self._environment = environment.shared(job)
+        spec: Object = dict(replica.pod_spec)
+        # ExitCode is ours to judge, so the kubelet must not restart anything.
+        policy = replica.restart_policy
+        spec["restartPolicy"] = "Never" if policy == "ExitCode" else policy
+        if job.uses_volcano:
+            spec["schedulerName"] = SCHEDULER
+        if kind == WORKER and job.master is not None:
+            wait = init_container(job, replica.container, settings)
+            spec["initContainers"] = [*(spec.get("initContainers") or ()), wait]
+        ports = replica.ports
+        spec["containers"] = [
+            {**c, "ports": ports} if c["name"] == CONTAINER else c for c in spec["containers"]
+        ]
+        size = _shared_memory(job, kind)
+        if size is not None:
+            _mount_shared_memory(spec, size)
+        self._spec = spec
+
+    def pod(
+        self, index: int, *, protected: bool, restarts: int = 0, protect: timedelta | None = None
+    ) -> Object:
+        """`restarts`: how often this replica was made again; `protect`: see pod_annotations."""
+        job, kind = self._job, self._kind
+        annotations = dict(self._annotations)
+        if job.uses_volcano:
+            annotations |= pod_annotations(job, kind, index, protected=protected, protect=protect)
+        if restarts:
+            annotations[RESTARTS] = str(restarts)
+        # After the template's own, since later entries win.
+        variables = [*self._environment, *environment.own(job, kind, index)]
+        containers = [
+            {**c, "env": [*(c.get("env") or ()), *variables]} for c in self._spec["containers"]
+        ]
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": label.replica_name(job.name, kind, index),
+                "namespace": job.namespace,
+                "labels": {**self._labels, **label.labels(job, kind, index)},
+                "annotations": annotations,
+                "ownerReferences": self._owners,
+            },
+            "spec": {**self._spec, "containers": containers},
+        }
+
+
+def _shared_memory(job: PyTorchJob, kind: str) -> str | None:
+    """How much the pods of `kind` get at /dev/shm, by annotation of the template or the job; None
+    leaves it to the container runtime (64 MiB with most)."""
+    meta: Mapping[str, Any] = job.replicas[kind].template.get("metadata") or {}
+    found = (meta.get("annotations") or {}).get(SHARED_MEMORY_ANNOTATION)
+    return found or job.annotations.get(SHARED_MEMORY_ANNOTATION)
+
+
+def _mount_shared_memory(spec: Object, size: str) -> None:
+    """On the container that trains, unless its template has something there already."""
+
+    def mounted(container: Mapping[str, Any]) -> Object:
+        mounts = container.get("volumeMounts") or ()
+        if container["name"] != CONTAINER or any(
+            mount.get("mountPath", "").rstrip("/") == _SHARED_MEMORY_PATH for mount in mounts
+        ):
+            return dict(container)
+        mount = {"name": _SHARED_MEMORY, "mountPath": _SHARED_MEMORY_PATH}
+        return {**container, "volumeMounts": [*mounts, mount]}
+
+    containers = [mounted(container) for container in spec["containers"]]
+    if containers != spec["containers"]:
+        spec["containers"] = containers
+        volume = {"name": _SHARED_MEMORY, "emptyDir": {"medium": "Memory", "sizeLimit": size}}
+        spec["volumes"] = [*(spec.get("volumes") or ()), volume]

@@ -1,6 +1,7 @@
 """What to do for one job, given what is there. Pure: the same picture gives the same actions.
 
 deleted, or managed by others ─► nothing; the garbage collector takes what it owns
+another operator at work      ─► nothing, and it is said
 finished                      ─► clean up
 suspended                     ─► take everything away
 otherwise: size ─► outcome ─► status, PodGroup, protection, pods that go, pods that come
@@ -13,11 +14,21 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from volcano_elastic.api import condition, moment
-from volcano_elastic.api.pytorchjob import MASTER, PyTorchJob
-from volcano_elastic.api.pytorchjob_validation import Problem
+from volcano_elastic.api import pod as api_pod
+from volcano_elastic.api.problem import Problem
+from volcano_elastic.api.pytorchjob import MASTER, WORKER, PyTorchJob
 from volcano_elastic.podgroup import podgroup, protection
 from volcano_elastic.podgroup.pod_annotation import PREEMPTABLE, preemptable
-from volcano_elastic.pytorchjob import cleanup, outcome, placement, pod, service, size, status
+from volcano_elastic.pytorchjob import (
+    autoscaler,
+    cleanup,
+    event,
+    neighbour,
+    outcome,
+    placement,
+    size,
+    status,
+)
 from volcano_elastic.pytorchjob.action import (
     Action,
     CreatePod,
@@ -32,14 +43,22 @@ from volcano_elastic.pytorchjob.action import (
 )
 from volcano_elastic.pytorchjob.label import owner_reference, replica_name
 from volcano_elastic.pytorchjob.observed import Observed, Replica, State, replicas
+from volcano_elastic.pytorchjob.pod import PodTemplate
+from volcano_elastic.pytorchjob.service import ServiceTemplate
+from volcano_elastic.pytorchjob.settings import DEFAULTS, Settings
+from volcano_elastic.pytorchjob.size import Size
 
 # A planner that does not answer keeps nobody waiting for longer.
 ADMISSION_LIMIT = timedelta(seconds=2)
 
 
-def reconcile(job: PyTorchJob, observed: Observed, now: datetime) -> list[Action]:
+def reconcile(
+    job: PyTorchJob, observed: Observed, now: datetime, settings: Settings = DEFAULTS
+) -> list[Action]:
     if job.deleting or not job.ours:
         return []
+    if (standing := neighbour.stand_off(job, observed.pods, now)) is not None:
+        return _stand_off(job, standing, now)
     view = replicas(job, observed.pods)
     if job.finished:
         counted = status.counted(dict(job.status), job, view)
@@ -48,27 +67,37 @@ def reconcile(job: PyTorchJob, observed: Observed, now: datetime) -> list[Action
             *status.change(job.status, counted, now),
             *cleanup.clean_up(job, view, observed, completed, now),
         ]
+    begin = [] if condition.is_true(job.conditions, "Created") else event.at_begin(job)
     if job.run_policy.suspend:
-        return _suspend(job, view, observed, now)
+        return [*begin, *_suspend(job, view, observed, now)]
     wanted = size.size(job, view, observed.resize, now)
     result = outcome.outcome(job, view, wanted, status.restarts(job, view), now)
     new = status.sized(status.counted(status.begun(job, now), job, view), job, view, wanted, now)
+    new = status.progressed(new, job, view, now)
     if result is not None:
-        new = status.ended(status.progressed(new, job, view, now), result, now)
+        lost = [r for r in view if r.state is State.LOST]
         return [
-            *status.change(job.status, new, now),
+            *begin,
+            *status.change(job.status, status.ended(new, result, now), now),
+            *event.exited(job, lost),
             *cleanup.clean_up(job, view, observed, now, now),
         ]
-    actions = status.change(job.status, status.progressed(new, job, view, now), now)
+    burst = any(r.live and not r.ready for r in view)
+    actions: list[Action] = [*begin, *status.change(job.status, new, now, burst=burst)]
+    actions += status.scale_ignored(job)
+    plan = placement.place(job, view, wanted, now)
+    failed = {State.RETRY}
     if wanted is not None and wanted.changed:
         actions.append(EmitEvent(wanted.reason, wanted.message))
-    plan = placement.place(job, view, wanted, now)
+        failed |= {State.LOST} if wanted.reason == size.REPLICAS_FAILED else set()
+    gone = plan.clear + [r for r in view if r.state is State.LOST]
+    actions += event.exited(job, (r for r in gone if r.state in failed))
     if not observed.pods and not _admitted(job, observed, now):
         plan.create.clear()
         actions.append(Requeue(job.created + ADMISSION_LIMIT - now))
-    actions += _gang(job, observed, len(plan.keep))
-    change = _protect(job, plan)
-    actions += _replicas(job, plan, change, observed, view)
+    actions += _gang(job, observed, plan.keep)
+    actions += autoscaler.keep(job, observed.autoscaler)
+    actions += _replicas(job, plan, wanted, observed, view, settings)
     if plan.retry_at is not None:
         actions.append(Requeue(plan.retry_at - now))
     deadline, start = job.run_policy.active_deadline, moment.parse(new["startTime"])
@@ -89,6 +118,8 @@ def refuse(obj: Mapping[str, Any], problems: Sequence[Problem], now: datetime) -
         new = dict(old) | {"elastic": (old.get("elastic") or {}) | {"message": message}}
         actions = status.change(old, new, now)
         return [*actions, EmitEvent("PyTorchJobInvalid", message, True)] if actions else []
+    # As in Kubeflow: Failed is for good.
+    message += "; a failed job stays failed: correct it and create it anew"
     new = dict(old) | {
         "conditions": condition.with_condition(
             conditions, "Failed", "PyTorchJobInvalid", message, now
@@ -98,24 +129,57 @@ def refuse(obj: Mapping[str, Any], problems: Sequence[Problem], now: datetime) -
     return status.change(old, new, now)
 
 
+def _stand_off(job: PyTorchJob, standing: neighbour.StandOff, now: datetime) -> list[Action]:
+    actions: list[Action] = [EmitEvent("ForeignController", standing.message, True, standing=True)]
+    if standing.until is not None:
+        return [*actions, Requeue(standing.until - now)]
+    elastic = job.status.get("elastic") or {}
+    new = dict(job.status) | {"elastic": elastic | {"message": standing.message}}
+    return [*actions, *status.change(job.status, new, now)]
+
+
 def _admitted(job: PyTorchJob, observed: Observed, now: datetime) -> bool:
     return observed.admitted or not job.uses_volcano or now >= job.created + ADMISSION_LIMIT
 
 
-def _gang(job: PyTorchJob, observed: Observed, live: int) -> list[Action]:
+def _gang(job: PyTorchJob, observed: Observed, keep: Sequence[Replica]) -> list[Action]:
     if not job.uses_volcano:
         return []
     if observed.podgroup is None:
         return [CreatePodGroup(podgroup.build(job, owner_reference(job)))]
-    patch = podgroup.patch(job, observed.podgroup, live)
-    return [PatchPodGroup(job.name, patch)] if patch else []
+    actions: list[Action] = []
+    patch = podgroup.patch(job, observed.podgroup, len(keep), _requests(observed, keep))
+    if patch is not None:
+        actions.append(PatchPodGroup(job.name, patch))
+    kept = podgroup.queue_kept(job, observed.podgroup)
+    if kept is not None:
+        message = (
+            f"The job asks for queue {job.queue}, but its PodGroup stays in {kept}: a queue is "
+            f"chosen once; to move the job, delete it and create it anew"
+        )
+        actions.append(EmitEvent("QueueUnchanged", message, True, standing=True))
+    return actions
+
+
+def _requests(observed: Observed, keep: Sequence[Replica]) -> dict[str, dict[str, int]]:
+    """What one pod of each type asks for, as the API server made it."""
+    one_of = {r.name: r.kind for r in {r.kind: r for r in reversed(keep)}.values()}
+    return {
+        one_of[name]: api_pod.requests(pod.get("spec") or {})
+        for pod in observed.pods
+        if (name := pod["metadata"]["name"]) in one_of
+    }
+
+
+def _protected_count(job: PyTorchJob) -> int:
+    return max(job.min_members, podgroup.min_member(job))
 
 
 def _protect(job: PyTorchJob, plan: placement.Placement) -> protection.Change:
     if job.elastic is None or not job.uses_volcano:
         return protection.Change()
     members = [protection.Member(r.name, _rank(job, r), r.protected, r.running) for r in plan.keep]
-    return protection.rebalance(members, job.min_members, demote=plan.calm)
+    return protection.rebalance(members, _protected_count(job), demote=plan.calm)
 
 
 def _rank(job: PyTorchJob, replica: Replica) -> int:
@@ -128,33 +192,43 @@ def _rank(job: PyTorchJob, replica: Replica) -> int:
 def _replicas(
     job: PyTorchJob,
     plan: placement.Placement,
-    change: protection.Change,
+    wanted: Size | None,
     observed: Observed,
     view: Sequence[Replica],
+    settings: Settings,
 ) -> list[Action]:
+    change = _protect(job, plan)
     actions: list[Action] = [
         *(_annotate(name, protected=True) for name in change.promote),
         *(_annotate(name, protected=False) for name in change.demote),
     ]
-    actions += [DeletePod(r.name, r.uid) for r in plan.leave]
+    actions += [DeletePod(r.name, r.uid, _grace(r, wanted, observed)) for r in plan.leave]
     # Its processes are gone; without grace its index is free at once.
     actions += [DeletePod(r.name, r.uid, timedelta(0)) for r in plan.clear]
     protected_now = sum(r.protected or r.name in change.promote for r in plan.keep)
+    templates = {kind: PodTemplate(job, kind, settings) for kind in {n.kind for n in plan.create}}
     created: list[str] = []
     for new in sorted(plan.create, key=lambda n: (n.kind != MASTER, n.index)):
         vital = new.kind == MASTER or (job.master is None and new.index == 0)
-        protected = vital or protected_now < job.min_members
+        protected = vital or protected_now < _protected_count(job)
         protected_now += protected
-        body = pod.build(job, new.kind, new.index, protected=protected, restarts=new.restarts)
+        body = templates[new.kind].pod(
+            new.index, protected=protected, restarts=new.restarts, protect=observed.protect
+        )
         actions.append(CreatePod(body))
         created.append(body["metadata"]["name"])
     actions += _services(job, plan, observed, view)
-    if created:
-        actions.append(EmitEvent("SuccessfulCreatePod", f"Created pods: {', '.join(created)}"))
-    if plan.leave:
-        left = ", ".join(r.name for r in plan.leave)
-        actions.append(EmitEvent("SuccessfulDeletePod", f"Deleted pods: {left}"))
+    actions += event.done("Create", "Pod", created)
+    stuck = [r.name for r in plan.clear if r.state is State.LEAVING]
+    actions += event.done("Delete", "Pod", [r.name for r in plan.leave] + stuck)
     return actions
+
+
+def _grace(replica: Replica, wanted: Size | None, observed: Observed) -> timedelta | None:
+    """A surplus pod gets the policy's grace where that is shorter than its own."""
+    if replica.kind != WORKER or wanted is None or observed.grace is None:
+        return None
+    return observed.grace if observed.grace < replica.grace else None
 
 
 def _annotate(name: str, *, protected: bool) -> PatchPod:
@@ -175,26 +249,32 @@ def _services(
     needed |= {replica_name(job.name, n.kind, n.index): (n.kind, n.index) for n in plan.create}
     present = {s["metadata"]["name"] for s in observed.services}
     held = {r.name for r in view}
-    actions: list[Action] = [
-        CreateService(service.build(job, *replica))
-        for name, replica in needed.items()
+    templates = {kind: ServiceTemplate(job, kind) for kind in job.replicas}
+    missing = [
+        templates[kind].service(index)
+        for name, (kind, index) in needed.items()
         if name not in present
     ]
-    actions += [
-        DeleteService(s["metadata"]["name"], s["metadata"]["uid"])
+    surplus = [
+        (s["metadata"]["name"], s["metadata"]["uid"])
         for s in observed.services
         if s["metadata"]["name"] not in needed
         and s["metadata"]["name"] not in held
         and not s["metadata"].get("deletionTimestamp")
     ]
-    return actions
+    return [
+        *(CreateService(body) for body in missing),
+        *(DeleteService(name, uid) for name, uid in surplus),
+        *event.done("Create", "Service", [body["metadata"]["name"] for body in missing]),
+        *event.done("Delete", "Service", [name for name, _ in surplus]),
+    ]
 
 
 def _suspend(
     job: PyTorchJob, view: Sequence[Replica], observed: Observed, now: datetime
 ) -> list[Action]:
-    # Only what was never begun begins here: a suspended job must not resume for a moment.
-    new = dict(job.status) if job.conditions else status.begun(job, now)
+    # It is not begun here: a suspended job must not resume for a moment, and has no startTime.
+    new = status.accepted(job, now)
     new["conditions"] = condition.with_condition(
         new["conditions"],
         "Suspended",
@@ -204,6 +284,10 @@ def _suspend(
     )
     if job.elastic is not None:
         # It comes back at its minimum, and grows from there.
-        new["elastic"] = dict(new.get("elastic") or {}) | {"desired": job.elastic.min, "ready": 0}
+        new["elastic"] = dict(new.get("elastic") or {}) | {
+            "desired": job.elastic.min,
+            "ready": 0,
+            "replicas": job.replicas[WORKER].replicas,
+        }
     new = status.counted(new, job, [r for r in view if not r.live])
     return [*status.change(job.status, new, now), *cleanup.take_away(view, observed)]

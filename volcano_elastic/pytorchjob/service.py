@@ -8,26 +8,38 @@ from volcano_elastic.api.pytorchjob import PyTorchJob
 from volcano_elastic.pytorchjob.label import labels, owner_reference, replica_name, selector
 
 
-def build(job: PyTorchJob, kind: str, index: int) -> dict[str, Any]:
-    spec: dict[str, Any] = {
-        "clusterIP": "None",
-        "selector": selector(job, kind, index),
-        "ports": [
-            {"name": port.get("name", f"port-{i}"), "port": int(port["containerPort"])}
-            for i, port in enumerate(job.replicas[kind].ports)
-        ],
-    }
-    if job.elastic is not None:
-        # Agents meet while they start; waiting for readiness would have them wait for each other.
-        spec["publishNotReadyAddresses"] = True
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {
-            "name": replica_name(job.name, kind, index),
-            "namespace": job.namespace,
-            "labels": labels(job, kind, index),
-            "ownerReferences": [owner_reference(job)],
-        },
-        "spec": spec,
-    }
+class ServiceTemplate:
+    """Of the replicas of one role; what they have in common is made once."""
+
+    def __init__(self, job: PyTorchJob, kind: str) -> None:
+        self._job, self._kind = job, kind
+        self._owners = [owner_reference(job)]
+        self._spec: dict[str, Any] = {
+            "clusterIP": "None",
+            "ports": [
+                {
+                    "name": port.get("name", f"port-{i}"),
+                    "port": int(port["containerPort"]),
+                    "protocol": port.get("protocol", "TCP"),
+                }
+                for i, port in enumerate(job.replicas[kind].ports)
+            ],
+        }
+        if job.elastic is not None:
+            # Agents meet while they start; waiting for readiness would have them wait for each
+            # other. A fixed job's Workers do wait for a Master that is ready, as with Kubeflow.
+            self._spec["publishNotReadyAddresses"] = True
+
+    def service(self, index: int) -> dict[str, Any]:
+        job, kind = self._job, self._kind
+        return {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {
+                "name": replica_name(job.name, kind, index),
+                "namespace": job.namespace,
+                "labels": labels(job, kind, index),
+                "ownerReferences": self._owners,
+            },
+            "spec": {**self._spec, "selector": selector(job, kind, index)},
+        }

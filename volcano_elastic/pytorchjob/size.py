@@ -1,5 +1,6 @@
 """How many Workers an elastic job should have now, and why that changed.
 
+admitted by Kueue        ─► Worker.replicas, no more and no less
 not written yet          ─► max(min, live Workers)
 a planner's decision     ─► its new size
 outside [min, max]       ─► the nearest end
@@ -18,6 +19,7 @@ from volcano_elastic.pytorchjob.observed import Replica, Resize, State
 EVICTED = "Evicted"
 REPLICAS_FAILED = "ReplicasFailed"
 LIMITS_CHANGED = "LimitsChanged"
+KUEUE = "SizedByKueue"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,10 @@ def size(
     if policy is None:
         return None
     workers = [r for r in view if r.kind == WORKER]
+    if job.kueue:
+        count = job.replicas[WORKER].replicas
+        message = f"Kueue admitted the job with {count} replicas, so it keeps that size"
+        return Size(count, count != job.desired, KUEUE, message)
     live = sum(r.live for r in workers)
     current = max(policy.min, live) if job.desired is None else job.desired
     if resize is not None and current in (resize.old, resize.new):

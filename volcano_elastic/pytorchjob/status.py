@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from volcano_elastic.api import condition, merge_patch, moment
 from volcano_elastic.api.pytorchjob import MASTER, WORKER, PyTorchJob
 from volcano_elastic.pytorchjob import label
-from volcano_elastic.pytorchjob.action import Action, EmitEvent, PatchStatus
+from volcano_elastic.pytorchjob.action import Action, EmitEvent, PatchStatus, Requeue
 from volcano_elastic.pytorchjob.observed import Replica, State
 from volcano_elastic.pytorchjob.outcome import Outcome
 from volcano_elastic.pytorchjob.size import Size
 
 Status = dict[str, Any]
+
+# While pods come up in a burst their count need not be told with each of them.
+_BURST = timedelta(seconds=1)
 
 
 def restarts(job: PyTorchJob, view: Sequence[Replica]) -> int:
@@ -23,14 +26,20 @@ def restarts(job: PyTorchJob, view: Sequence[Replica]) -> int:
     return max(before, sum(r.restarts for r in view))
 
 
-def begun(job: PyTorchJob, now: datetime) -> Status:
-    """The status with the job accepted, and resumed if it was suspended."""
-    status = dict(job.status)
+def accepted(job: PyTorchJob, now: datetime) -> Status:
+    """The status of a job that is not refused."""
     conditions = job.conditions
     if not condition.is_true(conditions, "Created"):
         conditions = condition.with_condition(
             conditions, "Created", "PyTorchJobCreated", f"PyTorchJob {job.name} is created.", now
         )
+    return dict(job.status) | {"conditions": conditions}
+
+
+def begun(job: PyTorchJob, now: datetime) -> Status:
+    """The status of a job that is to run: resumed if it was suspended."""
+    status = accepted(job, now)
+    conditions: list[condition.Condition] = status["conditions"]
     if condition.is_true(conditions, "Suspended"):
         conditions = condition.with_condition(
             conditions,
@@ -47,22 +56,23 @@ def begun(job: PyTorchJob, now: datetime) -> Status:
 
 
 def counted(status: Status, job: PyTorchJob, view: Sequence[Replica]) -> Status:
-    """The status with its pods counted."""
-    return status | {
-        "replicaStatuses": {
-            kind: {
-                "active": sum(r.live and r.running for r in view if r.kind == kind),
-                "succeeded": sum(r.state is State.SUCCEEDED for r in view if r.kind == kind),
-                "failed": sum(_failed(r) for r in view if r.kind == kind),
-                "selector": ",".join(
-                    f"{name}={value}"
-                    for name, value in sorted(label.selector(job, kind, 0).items())
-                    if name != label.REPLICA_INDEX
-                ),
-            }
-            for kind in job.replicas
+    """The status with its pods counted. Once the job is over, pods that are cleaned up still
+    count as what they were."""
+    told = status.get("replicaStatuses") or {} if job.finished else {}
+
+    def count(kind: str) -> dict[str, Any]:
+        mine = [r for r in view if r.kind == kind]
+        before = told.get(kind) or {}
+        succeeded = sum(r.state is State.SUCCEEDED for r in mine)
+        failed = sum(_failed(r) for r in mine)
+        return {
+            "active": sum(r.live and r.running for r in mine),
+            "succeeded": max(succeeded, int(before.get("succeeded") or 0)),
+            "failed": max(failed, int(before.get("failed") or 0)),
+            "selector": label.selector_of_all(job, kind),
         }
-    }
+
+    return status | {"replicaStatuses": {kind: count(kind) for kind in job.replicas}}
 
 
 def sized(
@@ -78,6 +88,7 @@ def sized(
         "min": policy.min,
         "max": policy.max,
         "restarts": restarts(job, view),
+        "replicas": job.replicas[WORKER].replicas,
     }
     if size.changed:
         elastic |= {
@@ -134,21 +145,53 @@ def ended(status: Status, outcome: Outcome, now: datetime) -> Status:
     }
 
 
-def change(old: Mapping[str, Any], new: Status, now: datetime) -> list[Action]:
-    """The patch from `old` to `new`, and an event for each condition that came true."""
+def scale_ignored(job: PyTorchJob) -> list[EmitEvent]:
+    """A warning if somebody set Worker.replicas where it doesn't count, e.g. by kubectl scale."""
+    policy, told = job.elastic, (job.status.get("elastic") or {}).get("replicas")
+    if policy is None or policy.scaler == "hpa" or job.kueue or told is None:
+        return []
+    wish = job.replicas[WORKER].replicas
+    if wish == told:
+        return []
+    return [
+        EmitEvent(
+            "ScaleIgnored",
+            f"Worker.replicas went from {told} to {wish}, which changes nothing: scaler "
+            f"{policy.scaler} has the queue's policy size this job between {policy.min} and "
+            f"{policy.max}; set elasticPolicy.minReplicas and maxReplicas, or scaler: hpa",
+            warning=True,
+        )
+    ]
+
+
+def change(
+    old: Mapping[str, Any], new: Status, now: datetime, *, burst: bool = False
+) -> list[Action]:
+    """The patch from `old` to `new`, and an event for each condition that came true. In a burst,
+    what only counts pods is told once a second."""
     patch = merge_patch.difference(old, new)
     if not patch:
         return []
+    if burst and _only_counts(patch):
+        told = moment.parse_optional(old.get("lastReconcileTime"))
+        if told is not None and told <= now < told + _BURST:
+            return [Requeue(told + _BURST - now)]
     patch["lastReconcileTime"] = moment.timestamp(now)
     actions: list[Action] = [PatchStatus(patch)]
     before = {(c["type"], c["status"], c.get("reason")) for c in old.get("conditions") or ()}
     for c in new.get("conditions") or ():
-        told = (c["type"], c["status"], c.get("reason")) in before
-        if told or (c["type"] == "Running" and c["status"] == "False"):
+        known = (c["type"], c["status"], c.get("reason")) in before
+        if known or (c["type"] == "Running" and c["status"] == "False"):
             continue
         warning = c["type"] in ("Failed", "Restarting")
         actions.append(EmitEvent(c["reason"], c["message"], warning))
     return actions
+
+
+def _only_counts(patch: Mapping[str, Any]) -> bool:
+    return patch.keys() <= {"replicaStatuses", "elastic"} and (
+        patch.get("elastic") or {}
+    ).keys() <= {"ready"}
 
 
 def _failed(replica: Replica) -> bool:

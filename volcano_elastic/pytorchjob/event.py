@@ -1,0 +1,64 @@
+"""What is told about a job as Kubernetes Events: Kubeflow's reasons, one event for a burst."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from volcano_elastic.api.pytorchjob import PyTorchJob
+from volcano_elastic.pytorchjob.action import EmitEvent
+from volcano_elastic.pytorchjob.observed import Replica
+
+# An event's message has 1,024 characters.
+_MOST_NAMES = 8
+
+
+def at_begin(job: PyTorchJob) -> list[EmitEvent]:
+    """What of its pod templates won't be as its author wrote it."""
+    events = []
+    if any(replica.pod_spec.get("restartPolicy") for replica in job.replicas.values()):
+        events.append(
+            EmitEvent(
+                "SetPodTemplateRestartPolicy",
+                "Restart policy in pod template will be overwritten by restart policy in replica "
+                "spec",
+                warning=True,
+            )
+        )
+    if not job.uses_volcano:
+        events.append(
+            EmitEvent(
+                "SetPodTemplateSchedulerName",
+                "Another scheduler is specified when gang-scheduling is enabled and it will not "
+                "be overwritten",
+                warning=True,
+            )
+        )
+    return events
+
+
+def done(verb: str, noun: str, names: Sequence[str]) -> list[EmitEvent]:
+    """`SuccessfulCreatePod`, `SuccessfulDeleteService` and so on; none for no names."""
+    if not names:
+        return []
+    word = noun if noun == "PodGroup" else noun.lower()
+    return [EmitEvent(f"Successful{verb}{noun}", f"{verb}d {_listed(word, names)}")]
+
+
+def exited(job: PyTorchJob, failed: Iterable[Replica]) -> list[EmitEvent]:
+    """One for each exit code."""
+    by_code: dict[int, list[str]] = {}
+    for replica in failed:
+        if replica.exit_code is not None:
+            by_code.setdefault(replica.exit_code, []).append(f"{job.namespace}.{replica.name}")
+    return [
+        EmitEvent("ExitedWithCode", f"{_listed('Pod', names)} exited with code {code}")
+        for code, names in sorted(by_code.items())
+    ]
+
+
+def _listed(noun: str, names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return f"{noun}: {names[0]}"
+    shown = ", ".join(names[:_MOST_NAMES])
+    more = len(names) - _MOST_NAMES
+    return f"{len(names)} {noun}s: {shown}" + (f" and {more} more" if more > 0 else "")
