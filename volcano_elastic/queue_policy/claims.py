@@ -28,6 +28,11 @@ class Claim:
     """It has started, and lacks some of its minimum."""
 
     @property
+    def may_shrink(self) -> bool:
+        """Whether others' surplus may leave for it."""
+        return self.standing is None or not self.standing.job.unmodelled
+
+    @property
     def own_surplus_first(self) -> bool:
         return not self.order[0]
 
@@ -47,7 +52,9 @@ def job_claim(standing: Standing, dimensions: Dimensions) -> Claim | None:
         groups.append((standing.shape, workers))
     if job.master_requests is not None and not standing.master_bound and job.succeeded == 0:
         headless = headless or runs
-        master = dimensions.shape(job.master_requests, job.node_selector, job.tolerations)
+        master = dimensions.shape(
+            job.master_requests, job.node_selector, job.tolerations, job.node_affinity
+        )
         groups.append((master, 1))
     if not groups:
         return None
@@ -71,7 +78,9 @@ def gang_claim(gang: Gang, pods: Iterable[Pod], dimensions: Dimensions) -> Claim
     waiting = sorted((p for p in alive if p.node is None), key=lambda p: (p.index, p.key))[:short]
     counts: dict[Shape, int] = {}
     for pod in waiting:
-        shape = dimensions.shape(pod.requests, pod.node_selector, pod.tolerations)
+        shape = dimensions.shape(
+            pod.requests, pod.node_selector, pod.tolerations, pod.node_affinity
+        )
         counts[shape] = counts.get(shape, 0) + 1
     if len(waiting) < short:
         if gang.pod_requests is None:
@@ -106,6 +115,7 @@ def _largest_first(groups: list[tuple[Shape, int]]) -> tuple[tuple[Shape, int], 
                 group[0].vector,
                 sorted(group[0].selector),
                 sorted(group[0].tolerations),
+                group[0].affinity,
             ),
             reverse=True,
         )

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from volcano_elastic.queue_policy.snapshot import Memory
+
 
 class Reason(StrEnum):
     """Why a size changes, or does not; the word that events and status carry."""
@@ -16,6 +18,13 @@ class Reason(StrEnum):
     ROUNDED_TO_UNIT = "RoundedToUnit"
     LOWERED_TO_MAX = "LoweredToMax"
     RAISED_TO_MIN = "RaisedToMin"
+    SLOWED_DOWN = "SlowedDown"
+    """Measured slower at this size than at a smaller one."""
+    REBALANCED = "Rebalanced"
+    """Gives surplus to a job that gains more from it."""
+    DRAINED = "Drained"
+    GAVE_UP_MINIMUM = "GaveUpMinimum"
+    """All its pods leave, since gangs below their minimums block each other."""
     # why not more
     AT_MAX = "AtMax"
     NO_ROOM = "NoRoom"
@@ -24,6 +33,16 @@ class Reason(StrEnum):
     ROOM_OWED_TO_MINIMUM = "RoomOwedToMinimum"
     QUEUE_CLOSED = "QueueClosed"
     FINISHING = "Finishing"
+    INEFFICIENT = "Inefficient"
+    """A larger size is slower, or less efficient than the policy's minEfficiency."""
+    NOT_WORTH_A_PAUSE = "NotWorthAPause"
+    """The little that it would gain does not pay for the pause of a resize."""
+    HELD = "Held"
+    """The queue policy's mode."""
+    UNMODELLED = "Unmodelled"
+    QUEUE_FULL = "QueueFull"
+    HEADROOM_KEPT = "HeadroomKept"
+    GUARANTEED_TO_OTHERS = "GuaranteedToOthers"
     # why not less
     AT_MIN = "AtMin"
     NOBODY_WAITS = "NobodyWaits"
@@ -44,12 +63,36 @@ class Decision:
     remove: tuple[str, ...] = ()
     """Keys (namespace/name) of the pods that leave; empty when growing. Fewer than old - new when
     some of the old size's pods did not exist."""
+    protect: tuple[str, ...] = ()
+    """Pods that must hold the minimum in place of protected ones that leave: they become
+    `preemptable: "false"` before the others go."""
+    dry_run: bool = False
+    """The queue is in mode DryRun: shown, not carried out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stay:
     why_not_more: Reason
     why_not_less: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFigures:
+    """Amounts in milli-units of the policy's `resource`."""
+
+    resource: str
+    free: int
+    """Idle on nodes that take pods, as far as the queue may still use it."""
+    guaranteed: int
+    """What pods of minimums hold: it is never taken."""
+    surplus: int
+    """What elastic pods beyond the minimums hold."""
+    borrowed: int
+    """What the queue holds beyond the larger of its deserved and its guarantee; 0 where it states
+    neither."""
+    owed_to_minimums: int
+    """What jobs and gangs of the queue still need to start or to go on."""
+    jobs: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +105,7 @@ class Plan:
     carried out their missing minimum pods may be created."""
     blocked: Mapping[str, str] = field(default_factory=dict)
     """Claims that cannot start even if all surplus left: job or gang key to a sentence."""
+    queues: Mapping[str, QueueFigures] = field(default_factory=dict)
+    """As the snapshot shows them, before the decisions."""
+    memory: Memory = field(default_factory=Memory)
+    """For the next snapshot."""

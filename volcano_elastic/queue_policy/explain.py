@@ -16,6 +16,10 @@ WORDS: Mapping[Reason, str] = {
     Reason.ROUNDED_TO_UNIT: "its size was not a multiple of nodeUnit",
     Reason.LOWERED_TO_MAX: "its size was above its maximum",
     Reason.RAISED_TO_MIN: "its size was below its minimum",
+    Reason.SLOWED_DOWN: "it was slower than at a smaller size",
+    Reason.REBALANCED: "it gave workers to a job that gains more from them",
+    Reason.DRAINED: "its queue is being drained",
+    Reason.GAVE_UP_MINIMUM: "gangs below their minimums blocked each other",
     Reason.AT_MAX: "it is at its maximum",
     Reason.NO_ROOM: "there is no idle room that its workers could use",
     Reason.COOLING_DOWN: "it changed its size a short while ago and is cooling down",
@@ -23,6 +27,13 @@ WORDS: Mapping[Reason, str] = {
     Reason.ROOM_OWED_TO_MINIMUM: "the room is kept for a job that waits to start",
     Reason.QUEUE_CLOSED: "its queue is closed or does not exist",
     Reason.FINISHING: "some of its workers have finished already",
+    Reason.INEFFICIENT: "a larger size would be slower, or too inefficient",
+    Reason.NOT_WORTH_A_PAUSE: "what it would gain does not pay for the pause of a resize",
+    Reason.HELD: "the mode of its queue's policy keeps sizes as they are",
+    Reason.UNMODELLED: "its pods need what can't be foreseen (resourceClaims, networkTopology)",
+    Reason.QUEUE_FULL: "its queue may not hold more",
+    Reason.HEADROOM_KEPT: "its queue's policy keeps the rest as headroom",
+    Reason.GUARANTEED_TO_OTHERS: "the rest is guaranteed to other queues",
     Reason.AT_MIN: "it is at its minimum, which is never taken",
     Reason.NOBODY_WAITS: "nobody waits for its surplus",
     Reason.NOT_NEEDED: "who waits has room without it, or could not start even with it",
@@ -33,7 +44,8 @@ def explain(job: str, plan: Plan) -> str:
     """One or two sentences about what the plan does with a job, and why."""
     for decision in plan.decisions:
         if decision.job == job:
-            return f"{decision.old} -> {decision.new} workers: {decision.message}."
+            shown = " (shown only: mode DryRun)" if decision.dry_run else ""
+            return f"{decision.old} -> {decision.new} workers: {decision.message}{shown}."
     if job in plan.blocked:
         return f"{job} cannot start: {plan.blocked[job]}."
     stay = plan.stays.get(job)
@@ -57,7 +69,8 @@ def lines(plan: Plan) -> list[str]:
 
 def _line(decision: Decision) -> str:
     leave = f" (leaving: {', '.join(decision.remove)})" if decision.remove else ""
-    return f"{decision.job}: {decision.old} -> {decision.new}, {decision.message}{leave}"
+    shown = " (shown only: mode DryRun)" if decision.dry_run else ""
+    return f"{decision.job}: {decision.old} -> {decision.new}, {decision.message}{leave}{shown}"
 
 
 def unit_amount(requests: Resources) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from volcano_elastic.queue_policy.snapshot import Node, Resources
+from volcano_elastic.queue_policy.snapshot import Node, NodeAffinity, Requirement, Resources
 
 Vector = tuple[int, ...]
 """Amounts in milli-units, in the order of `Dimensions.names`."""
@@ -24,6 +24,7 @@ class Shape:
     selector: frozenset[tuple[str, str]] = frozenset()
     tolerations: frozenset[tuple[str, str, str, str]] = frozenset()
     """(key, operator, value, effect)"""
+    affinity: NodeAffinity = ()
     needs: tuple[tuple[int, int], ...] = field(init=False, compare=False)
     """(dimension, amount) where the amount is not zero."""
 
@@ -65,6 +66,7 @@ class Dimensions:
         requests: Resources,
         selector: Mapping[str, str],
         tolerations: Iterable[Mapping[str, str]],
+        affinity: NodeAffinity = (),
     ) -> Shape:
         return Shape(
             self.request(requests),
@@ -78,6 +80,7 @@ class Dimensions:
                 )
                 for toleration in tolerations
             ),
+            affinity,
         )
 
 
@@ -86,6 +89,11 @@ def admits(node: Node, shape: Shape) -> bool:
     if not node.ready or node.unschedulable:
         return False
     if any(node.labels.get(key) != value for key, value in shape.selector):
+        return False
+    if shape.affinity and not any(
+        term and all(_satisfies(node, requirement) for requirement in term)
+        for term in shape.affinity
+    ):
         return False
     return all(
         effect == "PreferNoSchedule"
@@ -101,3 +109,27 @@ def _tolerates(toleration: tuple[str, str, str, str], key: str, value: str, effe
     if not t_key:
         return operator == "Exists"
     return t_key == key and (operator == "Exists" or t_value == value)
+
+
+def _satisfies(node: Node, requirement: Requirement) -> bool:
+    key, operator, values, of_field = requirement
+    found = node.labels.get(key)
+    if of_field:
+        found = node.name if key == "metadata.name" else None
+    match operator:
+        case "In":
+            return found in values
+        case "NotIn":
+            return found not in values
+        case "Exists":
+            return found is not None
+        case "DoesNotExist":
+            return found is None
+        case "Gt" | "Lt":
+            try:
+                have, bound = int(found or ""), int(values[0])
+            except (ValueError, IndexError):
+                return False
+            return have > bound if operator == "Gt" else have < bound
+    # Kubernetes matches nothing with an operator that it doesn't know.
+    return False

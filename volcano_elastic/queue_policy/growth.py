@@ -1,89 +1,173 @@
 """Create-last: idle room that nobody needs goes to the jobs that gain most from it.
 
-The next unit of workers goes where the logarithm of the speed gains most per GPU. Measured curves
-come later; until then every job has the same concave prior, Amdahl's law with a serial part of
-0.036 (what the models of the Philly and Pollux studies fit, .009 to .058), so equal jobs end up
-with equal sizes.
+Queues below their deserved come first, the one with the smallest share of it in front; then all
+queues are one pool. Within a queue the policy's order decides; between queues what the next step
+is worth (see `ladder`).
 """
 
 from __future__ import annotations
 
 import heapq
-import math
 from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
 
-from volcano_elastic.queue_policy.room import NodeRoom, QueueRoom, Room
+from volcano_elastic.api.queue_policy import Order
+from volcano_elastic.queue_policy.decision import Reason
+from volcano_elastic.queue_policy.queue_room import QueueRoom
+from volcano_elastic.queue_policy.room import NodeRoom, Room
+from volcano_elastic.queue_policy.snapshot import Job
 from volcano_elastic.queue_policy.standing import Standing
 
-SERIAL = 0.036
+MOST_LAST = 1800.0
+"""Seconds that any change is expected to last, however young the job."""
+
+Entry = tuple[float, float, float, str, Standing]
+"""Negative priority under order Priority, negative worth, creation, key, job."""
 
 
-def speed(gpus: float) -> float:
-    """Steps per second relative to one GPU, by the prior."""
-    return gpus / (1 + SERIAL * (gpus - 1))
+@dataclass(slots=True)
+class Line:
+    """The candidates of one queue, who goes first first."""
+
+    queue: str
+    heap: list[Entry] = field(default_factory=list)
 
 
-def gain(size: int, unit: int, unit_gpus: float) -> float:
-    """What one more unit of pods adds to log(speed), per GPU."""
-    before, after = size * unit_gpus, (size + unit) * unit_gpus
-    if before <= 0:
-        return math.inf
-    return math.log(speed(after) / speed(before)) / (after - before)
+class Growth:
+    """Gives idle room away, then promises coming room, so that rebalancing doesn't ask for more
+    than what is on its way already."""
 
+    def __init__(
+        self, candidates: Iterable[Standing], nodes: NodeRoom, queues: QueueRoom, now: datetime
+    ) -> None:
+        self._nodes, self._queues = nodes, queues
+        self._now = now
+        self._candidates = list(candidates)
+        self.hungry: list[Standing] = []
+        """Who would take more, and found no room for it on the nodes."""
 
-Entry = tuple[bool, float, float, str, Standing]
+    def run(self) -> None:
+        self._deal(Room.IDLE)
+        self._candidates, self.hungry = self.hungry, []
+        if any(self._room(s, Room.COMING) for s in self._candidates):
+            self._deal(Room.COMING)
+        else:
+            self.hungry = self._candidates
 
+    def _room(self, standing: Standing, room: Room) -> bool:
+        return self._nodes.slots(standing.shape, room).total() >= standing.unit
 
-def grow(candidates: Iterable[Standing], nodes: NodeRoom, queues: QueueRoom) -> None:
-    """Raise the candidates' sizes until nothing more fits; idle room only."""
-    heap: list[Entry] = []
+    def _deal(self, room: Room) -> None:
+        lines: dict[str, Line] = {}
+        for standing in self._candidates:
+            entry = self.entry(standing)
+            if entry is None:
+                continue
+            # Most jobs of a full cluster end here.
+            if not self._room(standing, room):
+                standing.why_not_more = Reason.NO_ROOM
+                self.hungry.append(standing)
+                continue
+            line = lines.setdefault(standing.job.queue, Line(standing.job.queue))
+            line.heap.append(entry)
+        order: list[tuple[bool, float, float, str]] = []
+        for line in lines.values():
+            heapq.heapify(line.heap)
+            order.append(self._turn(line))
+        heapq.heapify(order)
+        while order:
+            turn = heapq.heappop(order)
+            line = lines[turn[3]]
+            now = self._turn(line)
+            if now > turn:
+                # Its share has grown meanwhile: it stands in line again.
+                heapq.heappush(order, now)
+                continue
+            standing = heapq.heappop(line.heap)[-1]
+            if self._step(standing, room):
+                entry = self.entry(standing)
+                if entry is not None:
+                    heapq.heappush(line.heap, entry)
+            if line.heap:
+                heapq.heappush(order, self._turn(line))
 
-    def offer(standing: Standing) -> None:
-        job, unit = standing.job, max(1, standing.job.node_unit)
-        if standing.size + unit <= job.max:
-            step = [amount * unit for amount in standing.shape.vector]
-            heapq.heappush(
-                heap,
-                (
-                    queues.beyond_deserved(job.queue, step),
-                    # Rounded, so that ties are ties on every machine.
-                    -round(gain(standing.size, unit, standing.unit_gpus), 12),
-                    job.created.timestamp(),
-                    job.key,
-                    standing,
-                ),
-            )
+    def _turn(self, line: Line) -> tuple[bool, float, float, str]:
+        _, worth, _, _, standing = line.heap[0]
+        vector = standing.unit_vector
+        beyond = self._queues.beyond_deserved(line.queue, vector)
+        share = 0.0 if beyond else self._queues.share(line.queue)
+        return (beyond, share, worth, line.queue)
 
-    free = nodes.free_in_all() if queues.any_guarantee else []
-    for standing in candidates:
-        # Most jobs of a full cluster end here.
-        if nodes.slots(standing.shape, Room.IDLE).total() >= max(1, standing.job.node_unit):
-            offer(standing)
-    while heap:
-        beyond, *_, standing = heapq.heappop(heap)
-        job, unit = standing.job, max(1, standing.job.node_unit)
-        step = [amount * unit for amount in standing.shape.vector]
-        if not beyond and queues.beyond_deserved(job.queue, step):
-            # Others have used up the queue's deserved meanwhile: it stands in line again.
-            offer(standing)
-            continue
-        if queues.lacking(job.queue, step) or not _spared(step, free, queues, job.queue):
-            continue
+    @staticmethod
+    def entry(standing: Standing) -> Entry | None:
+        """None if the job shall not grow further; `why_not_more` says why."""
+        size = standing.size + standing.hoped
+        if size + standing.unit > standing.most:
+            standing.why_not_more = Reason.AT_MAX
+            return None
+        rung = standing.ladder.up(size)
+        if rung is None:
+            standing.why_not_more = Reason.INEFFICIENT
+            return None
+        # Rounded, so that ties are ties on every machine.
+        worth = round(rung.worth * standing.weight, 12)
+        first = (
+            0.0 if standing.policy.surplus.order is not Order.PRIORITY else -standing.job.priority
+        )
+        return (first, -worth, standing.job.created.timestamp(), standing.job.key, standing)
+
+    def _step(self, standing: Standing, room: Room) -> bool:
+        """Grow by the next step, or by as much of it as there is room for."""
+        size = standing.size + standing.hoped
+        rung = standing.ladder.up(size)
+        assert rung is not None
+        units = (min(rung.size, standing.most) - size) // standing.unit
+        queue, vector = standing.job.queue, standing.unit_vector
+        often, why = self._queues.may_grow(queue, vector)
+        units = min(units, often)
+        if units <= 0:
+            standing.why_not_more = why
+            return False
+        nodes = self._nodes
         mark = nodes.mark()
-        if len(nodes.place(standing.shape, unit, Room.IDLE)) < unit:
+        wanted = units * standing.unit
+        placed = nodes.place(standing.shape, wanted, room)
+        extra = len(placed) % standing.unit
+        if extra:
+            # Whole units only, on the nodes that a smaller wish would have got.
             nodes.rollback(mark)
-            continue
-        queues.use(job.queue, step)
-        free = [have - amount for have, amount in zip(free, step, strict=False)]
-        standing.size += unit
-        offer(standing)
-
-
-def _spared(step: list[int], free: list[int], queues: QueueRoom, queue: str) -> bool:
-    """Whether what other queues' guarantees still lack stays free."""
-    if not free:
+            placed = nodes.place(standing.shape, len(placed) - extra, room)
+        if placed and room is Room.IDLE and not self._pays(standing, size + len(placed)):
+            nodes.rollback(mark)
+            standing.why_not_more = Reason.NOT_WORTH_A_PAUSE
+            return False
+        if not placed:
+            nodes.rollback(mark)
+            standing.why_not_more = Reason.NO_ROOM
+            self.hungry.append(standing)
+            return False
+        self._queues.grow(queue, vector, len(placed) // standing.unit)
+        if room is Room.IDLE:
+            standing.size += len(placed)
+        else:
+            standing.hoped += len(placed)
+        if len(placed) < wanted:
+            standing.why_not_more = Reason.NO_ROOM
+            self.hungry.append(standing)
+            return False
         return True
-    owed = queues.owed_to_others(queue)
-    return all(
-        free[i] - amount >= owed[i] for i, amount in enumerate(step) if amount > 0 and owed[i] > 0
-    )
+
+    def _pays(self, standing: Standing, size: int) -> bool:
+        """Whether growing to `size` is worth the pause."""
+        log_speed = standing.curve.log_speed
+        won = log_speed(size) - log_speed(max(1, standing.job.desired))
+        return won * horizon(self._now, standing.job) >= standing.job.pause.total_seconds()
+
+
+def horizon(now: datetime, *jobs: Job) -> float:
+    """Seconds for which a change of these jobs' sizes is expected to last.
+
+    For how long a job goes on its age is the best guess there is; of a young job it says little.
+    """
+    return max(MOST_LAST, (now - max(job.created for job in jobs)).total_seconds())

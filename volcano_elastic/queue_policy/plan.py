@@ -2,77 +2,93 @@
 
 `plan` is pure and deterministic, and the order of its input does not matter. In turn:
 
-  stand    each job's pods are sorted into those that hold room, wait, or leave; sizes outside
-           [min, max] or off nodeUnit are put right; surplus that found no place in time goes
-  claim    minimums that wait, in Volcano's order, get idle and coming room, then surplus (shrink)
-  reserve  pods that exist or are about to exist keep the room they will bind to
-  grow     what is still idle
+  stand      each job's pods are sorted into those that hold room, wait, or leave; sizes outside
+             [min, max] or off nodeUnit are put right; a measured slowdown undoes the last step;
+             surplus that found no place in time goes
+  claim      minimums that wait, in Volcano's order, get idle and coming room, then surplus (shrink)
+  unblock    of gangs that have blocked each other for long, one gives up all its pods
+  reserve    pods that exist or are about to exist keep the room they will bind to
+  grow       what is still idle
+  rebalance  from who loses least to who gains most
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
-from volcano_elastic.api.queue_policy import effective
+from volcano_elastic.api.queue_policy import Mode
 from volcano_elastic.queue_policy.claims import Claim, claims
+from volcano_elastic.queue_policy.cooldown import cooldown_left
 from volcano_elastic.queue_policy.decision import Decision, Plan, Reason, Stay
-from volcano_elastic.queue_policy.explain import amount, names, plural, unit_amount
-from volcano_elastic.queue_policy.fit import Dimensions, Shape
-from volcano_elastic.queue_policy.growth import grow
-from volcano_elastic.queue_policy.room import NodeRoom, QueueRoom, Room, leaving
+from volcano_elastic.queue_policy.figures import figures, with_owed
+from volcano_elastic.queue_policy.fit import Shape
+from volcano_elastic.queue_policy.growth import Growth
+from volcano_elastic.queue_policy.inventory import Inventory
+from volcano_elastic.queue_policy.patience import Patience
+from volcano_elastic.queue_policy.rebalance import Rebalance
+from volcano_elastic.queue_policy.room import Room
 from volcano_elastic.queue_policy.shrink import Surplus
-from volcano_elastic.queue_policy.snapshot import Gang, Pod, Resources, Snapshot
+from volcano_elastic.queue_policy.snapshot import Pod, Snapshot
 from volcano_elastic.queue_policy.standing import Standing, leave_order
+from volcano_elastic.queue_policy.wording import asked, message
 
 UNPLACED_AFTER = timedelta(seconds=30)
 """Surplus without a node for this long is given up: something we don't model is in its way."""
-UNPLACED_COOLDOWN = timedelta(seconds=60)
-"""The least time after that before the job grows again."""
-STABILIZATION = timedelta(seconds=1)
-"""The least time between a job's change of size and its next growth, whatever its cooldown."""
 
 
 def plan(snapshot: Snapshot, now: datetime) -> Plan:
     """What to change now. `now` must be aware if the snapshot's times are."""
-    return _Planning(snapshot, now).plan()
+    made = _Planning(snapshot, now).plan()
+    trials = {p.queue for p in snapshot.policies if p.mode is Mode.DRY_RUN}
+    if not trials.isdisjoint(job.queue for job in snapshot.jobs):
+        return _with_trial(made, snapshot, now)
+    return made
+
+
+def _with_trial(made: Plan, snapshot: Snapshot, now: datetime) -> Plan:
+    """Adds what queues in mode DryRun would do: what a plan that is free to do it says of them."""
+    trials = {p.queue for p in snapshot.policies if p.mode is Mode.DRY_RUN}
+    active = tuple(
+        replace(p, mode=Mode.ACTIVE) if p.mode is Mode.DRY_RUN else p for p in snapshot.policies
+    )
+    trial = _Planning(replace(snapshot, policies=active), now).plan()
+    inside = {job.key for job in snapshot.jobs if job.queue in trials}
+    done = {decision.job for decision in made.decisions}
+    shown = {d.job: replace(d, dry_run=True) for d in trial.decisions if d.job in inside - done}
+    ordered = sorted((*made.decisions, *shown.values()), key=lambda decision: decision.job)
+    stays = {
+        key: trial.stays.get(key, stay) if key in inside else stay
+        for key, stay in made.stays.items()
+        if key not in shown
+    }
+    return replace(made, decisions=tuple(ordered), stays=stays)
 
 
 class _Planning:
     def __init__(self, snapshot: Snapshot, now: datetime) -> None:
         self.now = now
-        requests: list[Resources] = [job.pod_requests for job in snapshot.jobs]
-        requests += [j.master_requests for j in snapshot.jobs if j.master_requests is not None]
-        requests += [g.pod_requests for g in snapshot.gangs if g.pod_requests is not None]
-        requests += [pod.requests for pod in snapshot.pods if pod.node is None]
-        self.dimensions = Dimensions(snapshot.nodes, requests)
-        self.nodes = NodeRoom(snapshot.nodes, self.dimensions)
-        self.queues = QueueRoom(snapshot.queues, self.nodes, effective(snapshot.policies))
-        self.standings: dict[str, Standing] = {}
-        for job in sorted(snapshot.jobs, key=lambda job: job.key):
-            shape = self.dimensions.shape(job.pod_requests, job.node_selector, job.tolerations)
-            self.standings[job.key] = Standing(
-                job=job, shape=shape, unit_gpus=unit_amount(job.pod_requests), size=job.desired
-            )
-        self.gangs: dict[str, tuple[Gang, list[Pod]]] = {
-            gang.key: (gang, []) for gang in snapshot.gangs if gang.key not in self.standings
-        }
-        self.others: list[Pod] = []
-        """Waiting pods that belong to nobody we know."""
+        self.inventory = Inventory(snapshot, now)
+        self.dimensions = self.inventory.dimensions
+        self.nodes, self.queues = self.inventory.nodes, self.inventory.queues
+        self.standings, self.gangs = self.inventory.standings, self.inventory.gangs
+        self.patience = Patience(snapshot.memory, now)
         self.served: list[Claim] = []
         self.blocked: dict[str, str] = {}
         self.waiting: list[Claim] = []
         """The claims that are blocked."""
         self._idle_without_promises: dict[Shape, bool] = {}
-        self._sort_pods(snapshot.pods)
 
     def plan(self) -> Plan:
+        queues = figures(self.inventory)
         for standing in self.standings.values():
             self._leave(standing, standing.excess)
             self._put_right(standing)
-        self._claim()
+        asking = claims(self.standings, self.gangs.values(), self.dimensions)
+        self._claim(asking)
+        self._unblock()
         self._reserve()
-        growing = [s for s in self.standings.values() if self._why_not_grow(s) is None]
-        grow(growing, self.nodes, self.queues)
+        self._grow()
         decisions: list[Decision] = []
         stays: dict[str, Stay] = {}
         for key, standing in self.standings.items():
@@ -86,59 +102,16 @@ class _Planning:
             stays=stays,
             admitted=frozenset(self.standings.keys() - self.blocked.keys()),
             blocked=self.blocked,
+            queues=with_owed(queues, asking, self.dimensions),
+            memory=self.patience.memory(
+                from_idle=self.surplus.from_idle,
+                waiting=self.waiting,
+                decisions=decisions,
+                standings=self.standings,
+            ),
         )
 
     # Stand
-
-    def _sort_pods(self, pods: tuple[Pod, ...]) -> None:
-        on_node: dict[tuple[str, tuple[int, ...]], int] = {}
-        coming: dict[tuple[str, tuple[int, ...]], int] = {}
-        in_queue: dict[tuple[str, tuple[int, ...]], int] = {}
-        request = self.dimensions.request
-        for pod in pods:
-            standing = self.standings.get(pod.job) if pod.job is not None else None
-            gang = self.gangs.get(pod.gang) if standing is None and pod.gang is not None else None
-            if gang is not None:
-                gang[1].append(pod)
-            if pod.node is not None:
-                vector = request(pod.requests)
-                place = (pod.node, vector)
-                on_node[place] = on_node.get(place, 0) + 1
-                if pod.terminating:
-                    if standing is not None:
-                        standing.departing = True
-                    if leaving(pod, self.now):
-                        coming[place] = coming.get(place, 0) + 1
-                    continue
-                queue = standing.job.queue if standing else gang[0].queue if gang else None
-                if queue is not None:
-                    held = (queue, vector)
-                    in_queue[held] = in_queue.get(held, 0) + 1
-            elif pod.terminating:
-                continue
-            if standing is not None:
-                if pod.role != "Worker":
-                    standing.master_bound = standing.master_bound or pod.node is not None
-                elif pod.node is not None:
-                    standing.bound[pod.key] = pod
-                else:
-                    standing.unbound[pod.key] = pod
-            elif gang is None and pod.job is None and pod.node is None:
-                self.others.append(pod)
-        for (name, vector), times in on_node.items():
-            n = self.nodes.index(name)
-            if n is not None:
-                left = times - coming.get((name, vector), 0)
-                self.nodes.occupy(Room.IDLE, n, vector, times)
-                self.nodes.occupy(Room.COMING, n, vector, left)
-                self.nodes.occupy(Room.POTENTIAL, n, vector, left)
-        for (queue, vector), times in in_queue.items():
-            self.queues.use(queue, vector, times)
-        for standing in self.standings.values():
-            extra = standing.existing - standing.job.desired
-            if extra > 0:
-                standing.excess = standing.drop(extra)
-                standing.removed.clear()
 
     def _leave(self, standing: Standing, pods: list[Pod]) -> None:
         """These pods, already dropped, give up their room."""
@@ -155,21 +128,41 @@ class _Planning:
         self._leave(standing, standing.lower(size, reason))
 
     def _put_right(self, standing: Standing) -> None:
+        job, mode = standing.job, standing.policy.mode
+        changeable = mode not in (Mode.OFF, Mode.DRY_RUN) and not job.unmodelled
+        if changeable:
+            if standing.size < job.min:
+                standing.size, standing.reason = job.min, Reason.RAISED_TO_MIN
+                return
+            if standing.size > standing.cap:
+                self._lower(standing, standing.cap, Reason.LOWERED_TO_MAX)
+            elif standing.floor(standing.size) != standing.size:
+                self._lower(standing, standing.floor(standing.size), Reason.ROUNDED_TO_UNIT)
+            if mode is Mode.HOLD_AND_DRAIN and standing.size > job.min:
+                self._lower(standing, job.min, Reason.DRAINED)
+            elif mode is Mode.ACTIVE and job.scaler == "volcano":
+                self._undo_slowdown(standing)
+        if standing.unbound:
+            self._give_up_late(standing)
+
+    def _undo_slowdown(self, standing: Standing) -> None:
+        """Only what was measured at this very size tells that it is too large."""
         job = standing.job
-        if standing.size < job.min:
-            standing.size, standing.reason = job.min, Reason.RAISED_TO_MIN
+        best = standing.curve.best if job.desired in job.speeds else None
+        if best is None or standing.size <= best or not standing.settled or self._cooling(standing):
             return
-        if standing.size > job.max:
-            self._lower(standing, standing.floor(job.max), Reason.LOWERED_TO_MAX)
-        elif standing.floor(standing.size) != standing.size:
-            self._lower(standing, standing.floor(standing.size), Reason.ROUNDED_TO_UNIT)
+        size = standing.floor(max(best, job.min))
+        if size < standing.size:
+            self._lower(standing, size, Reason.SLOWED_DOWN)
+
+    def _give_up_late(self, standing: Standing) -> None:
         late = [
             pod
             for pod in leave_order(standing.unbound.values())
             if pod.created is not None and self.now - pod.created > UNPLACED_AFTER
         ]
         # Those of the minimum are a claim, not surplus.
-        late = late[: max(0, standing.size - max(job.min, standing.held))]
+        late = late[: max(0, standing.size - max(standing.job.min, standing.held))]
         if late:
             # Those that don't exist would fare no better.
             size = standing.floor(standing.size - len(late) - standing.absent)
@@ -177,44 +170,74 @@ class _Planning:
 
     # Claim
 
-    def _claim(self) -> None:
-        waiting = claims(self.standings, self.gangs.values(), self.dimensions)
-        self.surplus = Surplus(self.nodes, self.queues, self.standings.values())
-        self._serve(waiting)
+    def _claim(self, asking: list[Claim]) -> None:
+        self.surplus = Surplus(self.nodes, self.queues, self.standings.values(), self.now)
+        self._serve(asking)
 
-    def _serve(self, waiting: list[Claim]) -> None:
+    def _serve(self, asking: list[Claim]) -> None:
         self.waiting = []
-        for claim in waiting:
-            why = self.surplus.serve(claim)
+        for claim in asking:
+            why = self.patience.set_aside(claim) or self.surplus.serve(claim)
             if why is None:
                 self.served.append(claim)
                 self.blocked.pop(claim.key, None)
             else:
                 self.waiting.append(claim)
-                self.blocked[claim.key] = f"it needs {self._amount(claim)}, and {why}"
+                self.blocked[claim.key] = f"it needs {asked([claim], self.dimensions)}, and {why}"
             if claim.standing is not None:
                 claim.standing.blocked = why is not None
 
-    def _amount(self, claim: Claim) -> str:
-        listed: list[tuple[Resources, int]] = []
-        for shape, count in claim.groups:
-            vector = dict(zip(self.dimensions.names, shape.vector, strict=True))
-            listed.append((vector, count))
-        return amount(listed)
+    # Unblock
+
+    def _unblock(self) -> None:
+        """Gangs below minimum that hold room and wait for each other: the least entitled job gives
+        up all its pods if that lets another start. One job at a time."""
+        stuck = [claim for claim in self.waiting if claim.key in self.patience.stuck]
+        for loser in reversed(stuck):
+            standing = loser.standing
+            if standing is None or not standing.movable or not standing.bound:
+                continue
+            others = [claim for claim in self.waiting if claim.runs and claim.order < loser.order]
+            if others and self._give_up_all(standing, others):
+                return
+
+    def _give_up_all(self, standing: Standing, others: list[Claim]) -> bool:
+        mark, pods = self.nodes.mark(), list(standing.bound.values())
+        self._leave(standing, pods)
+        self.surplus.forget_failures()
+        for claim in others:
+            if self.surplus.serve(claim) is None:
+                break
+        else:
+            for pod in pods:
+                self.queues.use(standing.job.queue, standing.shape.vector)
+                n = self.nodes.index(pod.node)
+                if n is not None:
+                    self.nodes.occupy(Room.POTENTIAL, n, standing.shape.vector, 1)
+            self.nodes.rollback(mark)
+            return False
+        standing.removed = [*pods, *standing.unbound.values()]
+        standing.bound, standing.unbound = {}, {}
+        standing.size, standing.reason = standing.job.min, Reason.GAVE_UP_MINIMUM
+        standing.served[claim.key] = None
+        # Whoever else fits now is served too, and what is not blocked any more is said to be so.
+        self.served.append(claim)
+        self.blocked.pop(claim.key)
+        if claim.standing is not None:
+            claim.standing.blocked = False
+        self._serve([other for other in self.waiting if other is not claim])
+        return True
 
     # Reserve
 
     def _reserve(self) -> None:
         """Room for pods that wait and are nobody's claim; surplus without room is given up."""
-        loose = [
-            (self.dimensions.shape(p.requests, p.node_selector, p.tolerations), p.key)
-            for p in self.others
-        ]
+        loose = [(self.inventory.shape_of(p), p.key) for p in self.inventory.others]
         claimed = {claim.key for claim in self.served} | self.blocked.keys()
         for gang, pods in self.gangs.values():
             if gang.key not in claimed:
                 loose += [
-                    (self.dimensions.shape(p.requests, p.node_selector, p.tolerations), p.key)
+                    (self.inventory.shape_of(p), p.key)
                     for p in pods
                     if p.node is None and not p.terminating
                 ]
@@ -298,10 +321,25 @@ class _Planning:
 
     # Grow
 
+    def _grow(self) -> None:
+        idle = self.nodes.free_in_all(Room.IDLE)
+        self.queues.open_growth(idle, self.nodes.free_in_all(Room.COMING))
+        growing = [s for s in self.standings.values() if self._why_not_grow(s) is None]
+        growth = Growth(growing, self.nodes, self.queues, self.now)
+        growth.run()
+        takers = [s for s in growth.hungry if self._may_trade(s)]
+        if takers:
+            givers = [s for s in self.standings.values() if self._may_give(s)]
+            Rebalance(givers, takers, self.nodes, self.queues, self.now).run()
+
     def _why_not_grow(self, standing: Standing) -> Reason | None:
         """Why this job may not even be offered room; None if it may."""
         job = standing.job
-        if standing.size + max(1, job.node_unit) > job.max:
+        if job.unmodelled:
+            return Reason.UNMODELLED
+        if standing.policy.mode is not Mode.ACTIVE:
+            return Reason.HELD
+        if standing.size + standing.unit > standing.cap:
             return Reason.AT_MAX
         if self.queues.closed(job.queue) is not None:
             return Reason.QUEUE_CLOSED
@@ -309,84 +347,65 @@ class _Planning:
             return Reason.FINISHING
         if standing.waiting or standing.excess or standing.blocked:
             return Reason.WAITING_FOR_PODS
-        if standing.size != job.desired:
+        if standing.size != job.desired or self._cooling(standing):
             return Reason.COOLING_DOWN
-        if job.last_scale is not None:
-            cooldown = max(job.cooldown, STABILIZATION)
-            if job.last_reason == Reason.SURPLUS_UNPLACED:
-                cooldown = max(cooldown, UNPLACED_COOLDOWN)
-            if self.now - job.last_scale < cooldown:
-                return Reason.COOLING_DOWN
         return None
+
+    def _cooling(self, standing: Standing) -> bool:
+        left = cooldown_left(standing.job, standing.policy, self.now)
+        return bool(left) or self.patience.resting(standing)
+
+    def _may_trade(self, standing: Standing) -> bool:
+        rules = standing.policy.rebalance
+        if not rules.gap or standing.job.scaler != "volcano":
+            return False
+        last = self.inventory.last_rebalance.get(standing.job.queue)
+        return last is None or self.now - last >= rules.cooldown
+
+    def _may_give(self, standing: Standing) -> bool:
+        return (
+            standing.policy.mode is Mode.ACTIVE
+            and standing.movable
+            and standing.size > standing.job.min
+            and not standing.hoped
+            and not standing.job.succeeded
+            and standing.settled
+            and not self._cooling(standing)
+            and self._may_trade(standing)
+        )
 
     # Say
 
     def _decision(self, standing: Standing) -> Decision | None:
         job = standing.job
-        if standing.size == job.desired:
+        if standing.size == job.desired and not standing.removed:
             return None
         reason = standing.reason or Reason.GREW_INTO_IDLE
-        if standing.served:
+        if standing.served and reason not in (Reason.REBALANCED, Reason.GAVE_UP_MINIMUM):
             reason = Reason.SHRUNK_FOR_MINIMUM
+        helped = [claim for claim in self.served if claim.key in standing.served]
         return Decision(
             job=job.key,
             old=job.desired,
             new=standing.size,
             reason=reason,
-            message=self._message(standing, reason),
-            remove=tuple(pod.key for pod in leave_order(standing.removed)),
+            message=message(standing, reason, helped, self.dimensions),
+            remove=tuple(pod.key for pod in leave_order(standing.removed, worker_0=True)),
+            protect=standing.successors() if standing.removed else (),
         )
-
-    def _message(self, standing: Standing, reason: Reason) -> str:
-        job, name = standing.job, names([standing.job.key])
-        old, new = job.desired, standing.size
-        match reason:
-            case Reason.SHRUNK_FOR_MINIMUM:
-                helped = [claim for claim in self.served if claim.key in standing.served]
-                given = f"{old - new} of its {plural(old - job.min, 'surplus worker')}"
-                return f"{self._need(helped, job.key)}; {name} gives back {given}"
-            case Reason.SURPLUS_UNPLACED:
-                return (
-                    f"{plural(old - new, 'surplus worker')} of {name} found no place to run; "
-                    f"{name} goes on with {new}"
-                )
-            case Reason.ROUNDED_TO_UNIT:
-                return f"{old} is not a multiple of nodeUnit {job.node_unit}; {name} goes to {new}"
-            case Reason.LOWERED_TO_MAX:
-                return f"{name} has {plural(old, 'worker')} and may have {job.max} at most"
-            case Reason.RAISED_TO_MIN:
-                return f"{name} has {plural(old, 'worker')} and needs {job.min} at least"
-            case _:
-                gpus = amount([(job.pod_requests, new - old)])
-                idle = "is idle and nobody waits for it"
-                if not gpus.startswith("1 "):
-                    idle = "are idle and nobody waits for them"
-                return (
-                    f"{gpus} {idle}; "
-                    f"{name} grows from {old} to {new} of at most {plural(job.max, 'worker')}"
-                )
-
-    def _need(self, helped: list[Claim], giver: str) -> str:
-        keys = [claim.key for claim in helped]
-        spaces = {key.rpartition("/")[0] for key in (*keys, giver)}
-        who = names(keys, full=len(spaces) > 1)
-        verb = "needs" if len(helped) == 1 else "need"
-        listed: list[tuple[Resources, int]] = []
-        for claim in helped:
-            for shape, count in claim.groups:
-                listed.append((dict(zip(self.dimensions.names, shape.vector, strict=True)), count))
-        started = all(claim.runs for claim in helped)
-        return f"{who} {verb} {amount(listed)} to {'go on' if started else 'start'}"
 
     def _stay(self, standing: Standing) -> Stay:
         job = standing.job
-        more = self._why_not_grow(standing)
-        if more is None:
-            owed = bool(self.served) and self._held_for_claims(standing)
-            more = Reason.ROOM_OWED_TO_MINIMUM if owed else Reason.NO_ROOM
+        more = self._why_not_grow(standing) or standing.why_not_more or Reason.NO_ROOM
+        if more is Reason.NO_ROOM and self.served and self._held_for_claims(standing):
+            more = Reason.ROOM_OWED_TO_MINIMUM
         less = Reason.NOBODY_WAITS
         if standing.size <= job.min:
             less = Reason.AT_MIN
+        elif job.unmodelled:
+            less = Reason.UNMODELLED
+        elif not standing.movable:
+            less = Reason.HELD
         elif self.served or self.blocked:
             less = Reason.NOT_NEEDED
         return Stay(more, less)

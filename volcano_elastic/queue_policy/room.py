@@ -1,4 +1,4 @@
-"""Room on nodes and in queues: what is idle, what is leaving, what this plan has given away.
+"""Room on nodes: what is idle, what is leaving, what this plan has given away.
 
 For every node:
 
@@ -14,13 +14,12 @@ idle room first, so growth (idle only) can never stand in a claim's way.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from enum import IntEnum
 
-from volcano_elastic.api.queue_policy import ForOtherQueues, QueuePolicy
 from volcano_elastic.queue_policy.fit import UNLIMITED, Dimensions, Shape, Vector, admits
-from volcano_elastic.queue_policy.snapshot import Node, Pod, Queue, Resources
+from volcano_elastic.queue_policy.snapshot import Node, Pod
 
 LOST_AFTER = timedelta(seconds=5)
 """A pod that is still there this long after its grace ended is not coming free soon."""
@@ -107,7 +106,7 @@ class NodeRoom:
         self.changes: list[int] = []
         self._journal: list[tuple[int, Vector, Vector]] = []
         self._slots: dict[tuple[Shape, Room], Slots] = {}
-        self._eligible: dict[tuple[object, object], list[int]] = {}
+        self._eligible: dict[tuple[object, object, object], list[int]] = {}
 
     def index(self, name: str | None) -> int | None:
         return None if name is None else self._index.get(name)
@@ -119,7 +118,7 @@ class NodeRoom:
         )
 
     def eligible(self, shape: Shape) -> list[int]:
-        key = (shape.selector, shape.tolerations)
+        key = (shape.selector, shape.tolerations, shape.affinity)
         found = self._eligible.get(key)
         if found is None:
             found = [n for n, node in enumerate(self.nodes) if admits(node, shape)]
@@ -179,136 +178,30 @@ class NodeRoom:
                 placed.append(n)
         return placed
 
-    def free_in_all(self) -> list[int]:
-        """What is coming on all nodes that take pods, less what is taken, by dimension."""
-        total = [0] * len(self.dimensions.names)
-        for n, node in enumerate(self.nodes):
-            if node.ready and not node.unschedulable:
-                coming, taken = self.bases[Room.COMING][n], self.taken[n]
-                for i in range(len(total)):
-                    total[i] += max(0, coming[i] - taken[i])
-        return total
-
-
-class QueueRoom:
-    """What each queue holds and may hold: Volcano's realCapability, one level deep.
-
-    realCapability = min(capability, all nodes - everybody's guarantees + its own guarantee)
-    """
-
-    def __init__(
-        self,
-        queues: Iterable[Queue],
-        nodes: NodeRoom,
-        policies: Mapping[str, QueuePolicy],
-    ) -> None:
-        self._policies = policies
-        self._queues = {queue.name: queue for queue in queues}
-        self._lenient = not self._queues
-        self._names = nodes.dimensions.names
-        self.used: dict[str, list[int]] = {name: [0] * len(self._names) for name in self._queues}
-        everything = [sum(column) for column in zip(*nodes.allocatable, strict=True)]
-        everything = everything or [0] * len(self._names)
-        ordered = [self._queues[name] for name in sorted(self._queues)]
-        self.guarantees = {q.name: self._amounts(q.guarantee, 0) for q in ordered}
-        guaranteed = [sum(column) for column in zip(*self.guarantees.values(), strict=True)]
-        self.any_guarantee = any(guaranteed)
-        self._caps: dict[str, list[int]] = {}
-        for queue in ordered:
-            caps = self._amounts(queue.capability, UNLIMITED)
-            for i, held in enumerate(guaranteed):
-                if held:
-                    own = self.guarantees[queue.name][i]
-                    caps[i] = min(caps[i], everything[i] - held + own)
-            self._caps[queue.name] = caps
-        self._deserved = {q.name: self._amounts(q.deserved, -1) for q in ordered}
-
-    def _amounts(self, resources: Resources | None, absent: int) -> list[int]:
-        given = resources or {}
-        return [given.get(name, absent) for name in self._names]
-
-    def closed(self, name: str) -> str | None:
-        """Why nothing can start in the queue, or None."""
-        if self._lenient:
-            return None
-        queue = self._queues.get(name)
-        if queue is None:
-            return f"queue {name} does not exist"
-        return None if queue.open else f"queue {name} is closed"
-
-    def use(self, name: str, vector: Sequence[int], times: int = 1) -> None:
-        used = self.used.get(name)
-        if used is None:
-            used = self.used[name] = [0] * len(self._names)
-        for i, amount in enumerate(vector):
-            used[i] += amount * times
-
-    def lacking(self, name: str, vector: Sequence[int]) -> list[tuple[int, int]]:
-        """(dimension, amount) by which the queue's room is too small for `vector` more."""
-        caps = self._caps.get(name)
-        if caps is None:
-            return []
-        used = self.used[name]
+    def free_in_all(self, kind: Room) -> list[int]:
+        """What is free on all nodes that take pods, less what is taken, by dimension."""
+        free = [
+            (self.bases[kind][n], self.taken[n])
+            for n, node in enumerate(self.nodes)
+            if node.ready and not node.unschedulable
+        ]
         return [
-            (i, used[i] + amount - caps[i])
-            for i, amount in enumerate(vector)
-            if amount > 0 and used[i] + amount > caps[i]
+            sum(max(0, base[i] - taken[i]) for base, taken in free)
+            for i in range(len(self.dimensions.names))
         ]
 
-    def fits_often(self, name: str, vector: Sequence[int]) -> int:
-        """How many times `vector` fits into the queue's room."""
-        caps = self._caps.get(name)
-        if caps is None:
-            return UNLIMITED
-        used = self.used[name]
-        often = [(caps[i] - used[i]) // amount for i, amount in enumerate(vector) if amount > 0]
-        return max(0, min(often, default=UNLIMITED))
+    def everything(self) -> list[int]:
+        """What all nodes offer, by dimension; Volcano counts those that are not ready too."""
+        zero = [0] * len(self.dimensions.names)
+        return [sum(column) for column in zip(*self.allocatable, strict=True)] or zero
 
-    def beyond_deserved(self, name: str, vector: Sequence[int]) -> bool:
-        """Whether `vector` more would be borrowed; a queue without deserved borrows everything."""
-        deserved = self._deserved.get(name)
-        if deserved is None:
-            return True
-        used = self.used[name]
-        listed = [i for i, amount in enumerate(vector) if amount > 0 and deserved[i] >= 0]
-        return not listed or any(used[i] + vector[i] > deserved[i] for i in listed)
-
-    def share(self, name: str) -> float:
-        """The largest used / deserved of the queue's listed resources; 0 where none is listed."""
-        deserved = self._deserved.get(name)
-        if deserved is None:
-            return 0.0
-        used = self.used[name]
-        return max((used[i] / d for i, d in enumerate(deserved) if d > 0), default=0.0)
-
-    def borrows(self, name: str, vector: Sequence[int]) -> bool:
-        """Whether the queue holds `vector` beyond both its deserved and its guarantee."""
-        deserved, guarantee = self._deserved.get(name), self.guarantees.get(name)
-        if deserved is None or guarantee is None:
-            return True
-        used = self.used[name]
-        return all(
-            used[i] - amount >= max(deserved[i], guarantee[i])
-            for i, amount in enumerate(vector)
-            if amount > 0 and (deserved[i] >= 0 or guarantee[i] > 0)
+    def per_node(self, shape: Shape) -> int:
+        """How many such pods the largest node takes when it is empty; at least 1."""
+        most = (
+            min((self.allocatable[n][i] // amount for i, amount in shape.needs), default=0)
+            for n in self.eligible(shape)
         )
-
-    def may_take(self, victim_queue: str, vector: Sequence[int]) -> bool:
-        """Whether a claim of another queue may have a pod of `victim_queue` removed."""
-        policy = self._policies.get(victim_queue)
-        if policy is None or policy.shrink.for_other_queues is ForOtherQueues.ANY:
-            return True
-        return self.borrows(victim_queue, vector)
-
-    def owed_to_others(self, name: str) -> list[int]:
-        """What other queues' guarantees still lack, by dimension."""
-        owed = [0] * len(self._names)
-        for other, guarantee in self.guarantees.items():
-            if other != name:
-                used = self.used[other]
-                for i, amount in enumerate(guarantee):
-                    owed[i] += max(0, amount - used[i])
-        return owed
+        return max(1, max(most, default=1))
 
 
 def leaving(pod: Pod, now: datetime) -> bool:

@@ -18,10 +18,12 @@ import heapq
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from volcano_elastic.queue_policy.claims import Claim
 from volcano_elastic.queue_policy.fit import Shape, Vector
-from volcano_elastic.queue_policy.room import NodeRoom, QueueRoom, Room
+from volcano_elastic.queue_policy.queue_room import QueueRoom
+from volcano_elastic.queue_policy.room import NodeRoom, Room
 from volcano_elastic.queue_policy.snapshot import Pod
 from volcano_elastic.queue_policy.standing import Standing
 
@@ -59,13 +61,26 @@ class Attempt:
     victims: list[Victim] = field(default_factory=list)
     used: list[list[int]] = field(default_factory=list)
     """What the claim's groups took of its queue's room."""
+    idle: bool = True
+    """Idle room alone has been enough."""
 
 
 class Surplus:
     """All bound pods that may be asked to leave, by node, and the search among them."""
 
-    def __init__(self, nodes: NodeRoom, queues: QueueRoom, standings: Iterable[Standing]) -> None:
+    def __init__(
+        self,
+        nodes: NodeRoom,
+        queues: QueueRoom,
+        standings: Iterable[Standing],
+        now: datetime,
+    ) -> None:
         self.nodes = nodes
+        self._now = now
+        self.protected_until: datetime | None = None
+        """When the first pod that is still too young to be taken may be."""
+        self.from_idle: set[str] = set()
+        """Keys of the claims served by idle room alone."""
         self._queues = queues
         self.on_node: dict[int, list[Victim]] = {}
         self._nodes_of: dict[str, list[int]] = {}
@@ -76,11 +91,11 @@ class Surplus:
         self._failed: dict[tuple[object, ...], int] = {}
         self._served = 0
         for standing in standings:
-            if standing.size - standing.job.node_unit < standing.job.min:
+            if standing.size - standing.unit < standing.job.min or not standing.movable:
                 continue
             for pod in standing.bound.values():
                 n = nodes.index(pod.node)
-                if pod.index != 0 and n is not None:
+                if pod.index != 0 and n is not None and not self._too_young(pod, standing):
                     victim = Victim(pod, standing, n, standing.shape.vector)
                     self.on_node.setdefault(n, []).append(victim)
                     self._by_queue.setdefault(standing.job.queue, []).append(victim)
@@ -99,6 +114,17 @@ class Surplus:
             for victim in victims:
                 nodes.occupy(Room.POTENTIAL, n, victim.vector, -1)
 
+    def _too_young(self, pod: Pod, standing: Standing) -> bool:
+        """As Volcano's cdp plugin, but from creation: `shrink.protectSeconds`."""
+        protect = standing.policy.shrink.protect
+        if not protect or pod.created is None:
+            return False
+        until = pod.created + protect
+        if until <= self._now:
+            return False
+        self.protected_until = min(until, self.protected_until or until)
+        return True
+
     def forget_failures(self) -> None:
         """Room has come free in another way than by `serve`: try everything again."""
         self._failed.clear()
@@ -108,16 +134,18 @@ class Surplus:
         closed = self._queues.closed(claim.queue)
         if closed is not None:
             return closed
+        room = Room.POTENTIAL if claim.may_shrink else Room.COMING
         for shape, count in claim.groups:
-            if self.nodes.slots(shape, Room.POTENTIAL).total() < count:
-                return "the nodes have too little room for it even if all surplus left"
+            if self.nodes.slots(shape, room).total() < count:
+                return self._too_little("the nodes have too little room for it", claim)
         own = claim.key if claim.own_surplus_first else None
         memory = (claim.queue, claim.groups, own)
         if self._failed.get(memory) == self._served:
-            return "there is too little room for it even if all surplus that may leave did"
+            return self._too_little("there is too little room for it", claim)
         if claim.standing is not None:
             claim.standing.promised += claim.workers
-        if any(self._attempt(claim, own, protected) for protected in (False, True)):
+        tries = (False, True) if claim.may_shrink else (False,)
+        if any(self._attempt(claim, own, protected) for protected in tries):
             self._served += 1
             # A job that was short of its minimum may have surplus again.
             self.nodes.changes.extend(self._nodes_of.get(claim.key, ()))
@@ -128,9 +156,19 @@ class Surplus:
         self._options.clear()
         self._failed[memory] = self._served
         vector = [sum(s.vector[i] * c for s, c in claim.groups) for i in range(self._width)]
-        if self._queues.lacking(claim.queue, vector):
-            return f"queue {claim.queue} has too little room for it even if its surplus left"
-        return "there is too little room for it even if all surplus that may leave did"
+        full = self._queues.full(claim.queue, vector)
+        if full is not None:
+            return self._too_little(f"queue {full[0]} has too little room for it", claim)
+        return self._too_little("there is too little room for it", claim)
+
+    def _too_little(self, what: str, claim: Claim) -> str:
+        if not claim.may_shrink:
+            why = claim.standing.job.unmodelled if claim.standing else ""
+            return f"{what}, and nobody shrinks for what can't be foreseen ({why})"
+        if self.protected_until is not None:
+            until = self.protected_until.isoformat(timespec="seconds")
+            return f"{what} before protectSeconds end for some surplus at {until}"
+        return f"{what} even if all surplus that may leave did"
 
     @property
     def _width(self) -> int:
@@ -142,6 +180,8 @@ class Surplus:
             self._serve_group(attempt, claim, shape, count, own, protected)
             for shape, count in claim.groups
         ):
+            if attempt.idle and not attempt.victims:
+                self.from_idle.add(claim.key)
             for n, shape in attempt.placed:
                 self._promises.setdefault(n, []).append(shape)
                 self._promised[shape] += 1
@@ -166,11 +206,12 @@ class Surplus:
         need = count - self._place(attempt, shape, count)
         while need and self._make_way(attempt, shape):
             need -= self._place(attempt, shape, need)
-        while need or queues.lacking(claim.queue, request):
-            lacking = queues.lacking(claim.queue, request)
-            if lacking:
-                wanted = [i for i, _ in lacking]
-                option = self._from_own_queue(claim.queue, shape, need, protected, wanted)
+        while need or queues.full(claim.queue, request):
+            if not claim.may_shrink:
+                return False
+            full = queues.full(claim.queue, request)
+            if full is not None:
+                option = self._from_full_queue(*full, claim.queue, shape, need, protected)
             else:
                 option = None
                 if own is not None:
@@ -188,7 +229,10 @@ class Surplus:
         return True
 
     def _place(self, attempt: Attempt, shape: Shape, count: int) -> int:
-        placed = self.nodes.place(shape, count, Room.COMING)
+        placed = self.nodes.place(shape, count, Room.IDLE)
+        if len(placed) < count:
+            attempt.idle = False
+            placed += self.nodes.place(shape, count - len(placed), Room.COMING)
         attempt.placed += [(n, shape) for n in placed]
         return len(placed)
 
@@ -231,19 +275,28 @@ class Surplus:
             options = self._options[key] = Options(self, shape, queue, own, protected)
         return options.best(need)
 
-    def _from_own_queue(
-        self, queue: str, shape: Shape, need: int, protected: bool, wanted: list[int]
+    def _from_full_queue(
+        self,
+        full: str,
+        wanted: list[int],
+        queue: str,
+        shape: Shape,
+        need: int,
+        protected: bool,
     ) -> Option | None:
-        """The queue itself is full: only its own pods make room there, in `wanted` dimensions."""
+        """Queue `full`, which is the claim's own or an ancestor of it, has no room: only pods of
+        its own make some there, in the dimensions `wanted`."""
         victims = [
             victim
-            for victim in self._by_queue.get(queue, ())
+            for member in sorted(self._by_queue)
+            if self._queues.within(member, full)
+            for victim in self._by_queue[member]
             if any(victim.vector[i] > 0 for i in wanted) and self.usable(victim, queue, protected)
         ]
         found: list[Option] = []
         if need:
             for n in sorted({v.node for v in victims}):
-                option = self.option(n, shape, queue, None, protected, need, own_queue=True)
+                option = self.option(n, shape, queue, None, protected, need, within=full)
                 if option is not None:
                     found.append(option)
         if not found:
@@ -272,7 +325,7 @@ class Surplus:
         own: str | None,
         protected: bool,
         need: int,
-        own_queue: bool = False,
+        within: str | None = None,
     ) -> Option | None:
         """The best smallest set of node n's surplus that makes room for one more such pod."""
         nodes = self.nodes
@@ -290,7 +343,7 @@ class Surplus:
             if allowed is None:
                 allowed = allowed_jobs[key] = (
                     (own is None or key == own)
-                    and (not own_queue or standing.job.queue == queue)
+                    and (within is None or self._queues.within(standing.job.queue, within))
                     and self._gives(standing, queue)
                 )
             if allowed and (protected or not victim.pod.protected):
@@ -456,7 +509,7 @@ def _cost(victims: Iterable[Victim]) -> int:
     total = 0
     left: dict[str, int] = {}
     for victim in victims:
-        key, unit = victim.standing.job.key, max(1, victim.standing.job.node_unit)
+        key, unit = victim.standing.job.key, victim.standing.unit
         credit = left.get(key, victim.standing.credit)
         if credit:
             left[key] = credit - 1
@@ -470,7 +523,7 @@ def _affordable(victim: Victim, chosen: list[Victim]) -> bool:
     """Whether the victim's job may lose it besides those already chosen."""
     standing = victim.standing
     same = sum(1 for other in chosen if other.standing is standing)
-    unit = max(1, standing.job.node_unit)
+    unit = standing.unit
     units = -(-max(0, same + 1 - standing.credit) // unit)
     return (
         standing.size - units * unit >= standing.job.min

@@ -5,12 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from volcano_elastic.api.queue_policy import QueuePolicy
 
 # Resource name to amount, in the resource's own base unit times 1000 (1 GPU = 1000, 1 CPU = 1000,
 # 1 byte = 1000), as `volcano_elastic.api.quantity.milli` parses them.
 Resources = Mapping[str, int]
+
+
+class Requirement(NamedTuple):
+    """One expression of a node selector term, e.g. `zone In (a, b)`."""
+
+    key: str
+    operator: str
+    """In, NotIn, Exists, DoesNotExist, Gt or Lt."""
+    values: tuple[str, ...] = ()
+    of_field: bool = False
+    """From matchFields: the key is `metadata.name`, not a label."""
+
+
+NodeAffinity = tuple[tuple[Requirement, ...], ...]
+"""`requiredDuringSchedulingIgnoredDuringExecution`: a node must satisfy all of one of the terms.
+Empty: any node will do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +67,7 @@ class Pod:
     `room.LOST_AFTER` its room no longer counts as coming."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: tuple[Mapping[str, str], ...] = ()
+    node_affinity: NodeAffinity = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +85,7 @@ class Job:
     """What one worker asks for."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: tuple[Mapping[str, str], ...] = ()
+    node_affinity: NodeAffinity = ()
     node_unit: int = 1
     priority: int = 0
     cooldown: timedelta = timedelta(seconds=60)
@@ -88,6 +107,8 @@ class Job:
     neither grown nor shrunk for."""
     replicas: int | None = None
     """`Worker.replicas`, the wish under the hpa scaler."""
+    pause: timedelta = timedelta(seconds=1)
+    """How long its training stands still at each change of size."""
 
     @property
     def elastic(self) -> bool:
@@ -125,6 +146,37 @@ class Queue:
 
 
 @dataclass(frozen=True, slots=True)
+class SetAside:
+    """A claim that had room and did not start: something is in its way that we don't model."""
+
+    until: datetime
+    times: int
+    """How often in a row; each time is twice as long as the one before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaced:
+    """Surplus of a job that found no place."""
+
+    last: datetime
+    times: int
+    """How often in a row; growth stays away for the cooldown, doubled each further time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a plan has to know of the plans before it, by key of the job or gang. Only calm is lost
+    with it, so it may live in the operator's memory."""
+
+    idle_since: Mapping[str, datetime] = field(default_factory=dict)
+    """Since when idle room alone has been enough for the claim."""
+    set_aside: Mapping[str, SetAside] = field(default_factory=dict)
+    blocked_since: Mapping[str, datetime] = field(default_factory=dict)
+    """Gangs below their minimum that hold room and cannot go on."""
+    unplaced: Mapping[str, Unplaced] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     nodes: tuple[Node, ...] = ()
     pods: tuple[Pod, ...] = ()
@@ -137,3 +189,5 @@ class Snapshot:
     queues: tuple[Queue, ...] = ()
     """A job of a queue that is not here cannot start; with no queue at all (no Volcano), every
     queue is open and without limits."""
+    memory: Memory = field(default_factory=Memory)
+    """The last plan's `memory`."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from volcano_elastic.api.queue_policy import Mode, QueuePolicy
 from volcano_elastic.queue_policy.decision import Reason
-from volcano_elastic.queue_policy.fit import Shape
+from volcano_elastic.queue_policy.fit import Shape, Vector
+from volcano_elastic.queue_policy.ladder import Ladder
 from volcano_elastic.queue_policy.snapshot import Job, Pod
+from volcano_elastic.queue_policy.speed import Curve
 
 
 @dataclass(slots=True)
@@ -15,9 +18,20 @@ class Standing:
     """One job while the plan is made; the only mutable thing about it."""
 
     job: Job
+    policy: QueuePolicy
     shape: Shape
     unit_gpus: float
-    """What one pod holds of the resource that sizes are compared in (GPUs, else CPUs)."""
+    """What one pod holds of the resource that sizes are compared in."""
+    curve: Curve
+    ladder: Ladder
+    unit: int
+    """Workers that come and go together."""
+    unit_vector: Vector
+    """What `unit` of them ask for."""
+    cap: int
+    """What the job may have at most: by its max, its wish (scaler hpa) and the policy."""
+    weight: float
+    """What its gains count for: more while it is young."""
     size: int
     bound: dict[str, Pod] = field(default_factory=dict)
     """Pods with a node that this plan leaves alone, by key, in no order."""
@@ -37,6 +51,31 @@ class Standing:
     served: dict[str, None] = field(default_factory=dict)
     """Keys of the claims that surplus was taken for, in order."""
     blocked: bool = False
+    hoped: int = 0
+    """Workers beyond `size` that it will get once leaving pods are gone, if nothing changes."""
+    why_not_more: Reason | None = None
+
+    @property
+    def most(self) -> int:
+        """What this plan may raise the size to."""
+        step = self.policy.grow.max_step
+        return self.cap if step is None else min(self.cap, self.job.desired + step)
+
+    @property
+    def movable(self) -> bool:
+        """Whether its surplus may be taken at all."""
+        return self.policy.mode not in (Mode.OFF, Mode.DRY_RUN) and not self.job.unmodelled
+
+    @property
+    def settled(self) -> bool:
+        """All its pods are there and run, and this plan has not touched it."""
+        return (
+            self.size == self.job.desired
+            and not self.waiting
+            and not self.excess
+            and not self.blocked
+            and not self.departing
+        )
 
     @property
     def held(self) -> int:
@@ -97,7 +136,7 @@ class Standing:
         if self.credit > 0:
             return 0
         # The rest of the unit may be pods that wait or don't exist: the minimum loses nothing.
-        unit = max(1, self.job.node_unit)
+        unit = self.unit
         return unit if self.size - unit >= self.job.min else None
 
     def pick(self, pod: Pod) -> None:
@@ -105,7 +144,7 @@ class Standing:
         if self.credit > 0:
             self.credit -= 1
         else:
-            unit = max(1, self.job.node_unit)
+            unit = self.unit
             self.size -= unit
             self.credit = unit - 1
         self._alive(pod).pop(pod.key)
@@ -113,7 +152,7 @@ class Standing:
 
     def unpick(self, pod: Pod) -> None:
         """Exactly undoes the latest `pick`, which was of this pod."""
-        unit = max(1, self.job.node_unit)
+        unit = self.unit
         self.removed.pop()
         self._alive(pod)[pod.key] = pod
         if self.credit == unit - 1:
@@ -146,18 +185,28 @@ class Standing:
         extra = self.existing - size
         return self.drop(extra, first) if extra > 0 else []
 
+    def successors(self) -> tuple[str, ...]:
+        """Keys of the pods that hold the minimum from now on, since protected ones leave."""
+        short = self.job.min - sum(pod.protected for pod in self.bound.values())
+        if short <= 0 or not any(pod.protected for pod in self.removed):
+            return ()
+        others = [pod for pod in self.bound.values() if not pod.protected]
+        others.sort(key=lambda pod: (not pod.running, pod.index, pod.key))
+        return tuple(pod.key for pod in others[:short])
+
     def floor(self, size: int) -> int:
         """The largest size allowed that is at most `size`: whole units, never below min."""
-        unit = max(1, self.job.node_unit)
+        unit = self.unit
         return max(self.job.min, size - size % unit)
 
 
-def leave_order(pods: Iterable[Pod]) -> list[Pod]:
-    """Who leaves first: unbound, then unprotected, bound before running, highest index. Never 0.
+def leave_order(pods: Iterable[Pod], worker_0: bool = False) -> list[Pod]:
+    """Who leaves first: unbound, then unprotected, bound before running, highest index. Never 0,
+    unless `worker_0`.
 
     The protection of a pod without a node protects nothing yet.
     """
     return sorted(
-        (pod for pod in pods if pod.index != 0),
+        (pod for pod in pods if worker_0 or pod.index != 0),
         key=lambda pod: (pod.node is not None, pod.protected, pod.running, -pod.index, pod.key),
     )

@@ -1,0 +1,60 @@
+"""What each queue holds, may use and owes, for its policy's status."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from volcano_elastic.queue_policy.claims import Claim
+from volcano_elastic.queue_policy.decision import QueueFigures
+from volcano_elastic.queue_policy.fit import Dimensions
+from volcano_elastic.queue_policy.inventory import Inventory
+from volcano_elastic.queue_policy.room import Room
+
+
+def figures(inventory: Inventory) -> dict[str, QueueFigures]:
+    """By queue, in its policy's resource, before the plan changes anything; nothing owed yet."""
+    names, queues = inventory.dimensions.names, inventory.queues
+    idle = inventory.nodes.free_in_all(Room.IDLE)
+    surplus, jobs = dict.fromkeys(queues.used, 0), dict.fromkeys(queues.used, 0)
+    for standing in inventory.standings.values():
+        job = standing.job
+        if job.queue in jobs:
+            jobs[job.queue] += 1
+            beyond = len(standing.bound) + len(standing.excess) - job.min
+            if beyond > 0:
+                surplus[job.queue] += beyond * job.pod_requests.get(standing.policy.resource, 0)
+    found: dict[str, QueueFigures] = {}
+    for name, used in queues.used.items():
+        resource = inventory.policy(name).resource
+        if resource not in names:
+            found[name] = QueueFigures(resource, 0, 0, 0, 0, 0, jobs[name])
+            continue
+        i = names.index(resource)
+        elastic = min(used[i], surplus[name])
+        found[name] = QueueFigures(
+            resource=resource,
+            free=queues.free(name, i, idle[i]),
+            guaranteed=used[i] - elastic,
+            surplus=elastic,
+            borrowed=queues.borrowed(name, i),
+            owed_to_minimums=0,
+            jobs=jobs[name],
+        )
+    return found
+
+
+def with_owed(
+    before: Mapping[str, QueueFigures], claims: Iterable[Claim], dimensions: Dimensions
+) -> dict[str, QueueFigures]:
+    owed: dict[str, int] = {}
+    for claim in claims:
+        found = before.get(claim.queue)
+        if found is not None and found.resource in dimensions.names:
+            i = dimensions.names.index(found.resource)
+            more = sum(shape.vector[i] * count for shape, count in claim.groups)
+            owed[claim.queue] = owed.get(claim.queue, 0) + more
+    return {
+        name: replace(found, owed_to_minimums=owed[name]) if name in owed else found
+        for name, found in before.items()
+    }

@@ -1,0 +1,99 @@
+"""What must not be tried again at once: claims that had room and did not start, surplus that found
+no place, gangs that block each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from volcano_elastic.queue_policy.claims import Claim
+from volcano_elastic.queue_policy.decision import Decision, Reason
+from volcano_elastic.queue_policy.snapshot import Memory, SetAside, Unplaced
+from volcano_elastic.queue_policy.standing import Standing
+
+UNBOUND_AFTER = timedelta(seconds=15)
+"""A claim that idle room alone has been enough for this long, and that has not started."""
+SET_ASIDE = timedelta(seconds=60)
+"""It holds nothing for so long the first time, and twice as long each time after."""
+BLOCKED_AFTER = timedelta(seconds=60)
+UNPLACED_COOLDOWN = timedelta(seconds=60)
+"""The least time after surplus found no place before the job grows again."""
+MOST_DOUBLINGS = 10
+
+
+class Patience:
+    def __init__(self, memory: Memory, now: datetime) -> None:
+        self._memory, self._now = memory, now
+        self.stuck = {
+            key for key, since in memory.blocked_since.items() if now - since >= BLOCKED_AFTER
+        }
+        self._aside: dict[str, SetAside] = {}
+
+    def set_aside(self, claim: Claim) -> str | None:
+        """Why the claim holds nothing for now, or None."""
+        found = self._memory.set_aside.get(claim.key)
+        since = self._memory.idle_since.get(claim.key)
+        if since is not None and self._now - since >= UNBOUND_AFTER:
+            times = 1 if found is None else found.times + 1
+            wait = SET_ASIDE * 2 ** min(times - 1, MOST_DOUBLINGS)
+            found = SetAside(self._now + wait, times)
+        if found is None:
+            return None
+        self._aside[claim.key] = found
+        if found.until <= self._now:
+            return None
+        until = found.until.isoformat(timespec="seconds")
+        return (
+            f"it had room for {UNBOUND_AFTER.seconds} s and did not start, so that others may have "
+            f"the room until {until}: see its pods' events for what is in its way"
+        )
+
+    def resting(self, standing: Standing) -> bool:
+        """Whether growth stays away because the job's surplus found no place."""
+        job = standing.job
+        if job.last_reason == Reason.SURPLUS_UNPLACED and job.last_scale is not None:
+            wait = max(job.cooldown, UNPLACED_COOLDOWN)
+            if self._now - job.last_scale < wait:
+                return True
+        found = self._memory.unplaced.get(job.key)
+        return found is not None and self._now - found.last < self._rest(found, job.cooldown)
+
+    @staticmethod
+    def _rest(found: Unplaced, cooldown: timedelta) -> timedelta:
+        doublings: int = 2 ** min(found.times - 1, MOST_DOUBLINGS)
+        return max(cooldown, UNPLACED_COOLDOWN) * doublings
+
+    def memory(
+        self,
+        *,
+        from_idle: set[str],
+        waiting: Iterable[Claim],
+        decisions: Iterable[Decision],
+        standings: dict[str, Standing],
+    ) -> Memory:
+        """What the next plan must know of this one.
+
+        from_idle: keys of the claims that idle room alone was enough for.
+        """
+        old, now = self._memory, self._now
+        unplaced = {
+            key: found
+            for key, found in old.unplaced.items()
+            # Long enough to grow once more and to fail once more.
+            if key in standings
+            and now - found.last < 2 * self._rest(found, standings[key].job.cooldown) + SET_ASIDE
+        }
+        for decision in decisions:
+            if decision.reason is Reason.SURPLUS_UNPLACED:
+                before = old.unplaced.get(decision.job)
+                unplaced[decision.job] = Unplaced(now, 1 if before is None else before.times + 1)
+        return Memory(
+            idle_since={key: old.idle_since.get(key, now) for key in sorted(from_idle)},
+            set_aside=self._aside,
+            blocked_since={
+                claim.key: old.blocked_since.get(claim.key, now)
+                for claim in waiting
+                if claim.runs and claim.key not in self._aside
+            },
+            unplaced=unplaced,
+        )

@@ -1,0 +1,281 @@
+"""What each queue holds, may hold, and has a right to.
+
+Under the capacity plugin a queue may hold its realCapability, and so must each of its ancestors:
+
+  realCapability = min(capability, or else the parent's,
+                       realCapability of the parent - guarantees of its children + own guarantee)
+
+with all nodes in the root's place. Under the proportion plugin, which knows no tree, it may also
+hold no more than what `proportion.divide` gives it. The policy's borrowing limit comes on top, for
+minimums too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from volcano_elastic.api.queue_policy import ForOtherQueues, QueuePolicy
+from volcano_elastic.queue_policy.decision import Reason
+from volcano_elastic.queue_policy.fit import UNLIMITED
+from volcano_elastic.queue_policy.proportion import divide
+from volcano_elastic.queue_policy.snapshot import Queue, Resources
+
+
+class QueueRoom:
+    def __init__(
+        self,
+        queues: Iterable[Queue],
+        names: Sequence[str],
+        everything: Sequence[int],
+        policies: Mapping[str, QueuePolicy],
+    ) -> None:
+        """`everything`: what all nodes offer, in the order of `names`."""
+        self._policies = policies
+        self._queues = {queue.name: queue for queue in sorted(queues, key=lambda q: q.name)}
+        self._lenient = not self._queues
+        self._names, self._everything = names, list(everything)
+        self._zero = [0] * len(names)
+        self.used: dict[str, list[int]] = {name: list(self._zero) for name in self._queues}
+        """Children's included."""
+        self._chains = {name: self._chain(name) for name in self._queues}
+        self._children: dict[str | None, list[str]] = {}
+        for name, chain in self._chains.items():
+            self._children.setdefault(chain[1] if len(chain) > 1 else None, []).append(name)
+        self.guarantees = {q.name: self._amounts(q.guarantee, 0) for q in self._queues.values()}
+        self._deserved = {q.name: self._amounts(q.deserved, -1) for q in self._queues.values()}
+        self._guaranteed = {
+            parent: [sum(column) for column in zip(*map(self.guarantees.get, names), strict=True)]
+            for parent, names in self._children.items()
+        }
+        self._any_guarantee = any(any(held) for held in self.guarantees.values())
+        self._caps: dict[str, list[int]] = {}
+        for name in sorted(self._queues, key=lambda name: (len(self._chains[name]), name)):
+            self._caps[name] = self._real_capability(name)
+        self._spare: list[int] = []
+        self._idle: list[int] = []
+        for name in self._queues:
+            self._limit_borrowing(name)
+
+    def _chain(self, name: str) -> tuple[str, ...]:
+        """The queue and its ancestors that exist; a ring of parents ends where it closes."""
+        found: list[str] = []
+        at: str | None = name
+        while at in self._queues and at not in found:
+            found.append(at)
+            at = self._queues[at].parent
+        return tuple(found)
+
+    def _amounts(self, resources: Resources | None, absent: int) -> list[int]:
+        given = resources or {}
+        return [given.get(name, absent) for name in self._names]
+
+    def _real_capability(self, name: str) -> list[int]:
+        chain = self._chains[name]
+        parent = chain[1] if len(chain) > 1 else None
+        above = self._everything if parent is None else self._caps[parent]
+        absent = [UNLIMITED] * len(above) if parent is None else above
+        own, held = self.guarantees[name], self._guaranteed[parent]
+        capability = self._queues[name].capability or {}
+        return [
+            min(capability.get(resource, absent[i]), above[i] - held[i] + own[i])
+            if held[i]
+            else capability.get(resource, absent[i])
+            for i, resource in enumerate(self._names)
+        ]
+
+    def _limit_borrowing(self, name: str) -> None:
+        policy = self._policies.get(name)
+        if policy is None or policy.borrowing_limit is None or policy.resource not in self._names:
+            return
+        i = self._names.index(policy.resource)
+        right = max(self._deserved[name][i], self.guarantees[name][i], 0)
+        self._caps[name][i] = min(self._caps[name][i], right + policy.borrowing_limit)
+
+    def share_by_weight(self, wishes: Mapping[str, Sequence[int]]) -> None:
+        """The proportion plugin: `wishes` is what each queue holds and would take more.
+
+        Queues that want nothing take no part. A queue's right is its share by weight alone;
+        what it may hold is what the division gives it when every wish is heard.
+        """
+        taking = [name for name in self._queues if any(wishes.get(name, ()))]
+        weights = {name: self._queues[name].weight for name in taking}
+        total = sum(weights.values())
+        given = divide(
+            self._everything,
+            weights=weights,
+            wishes={name: wishes[name] for name in taking},
+            caps={name: self._caps[name] for name in taking},
+            floors={name: self.guarantees[name] for name in taking},
+        )
+        for name in taking:
+            self._deserved[name] = [
+                amount * weights[name] // total if amount else -1 for amount in self._everything
+            ]
+            self._caps[name] = [
+                min(cap, mine) if amount else cap
+                for cap, mine, amount in zip(
+                    self._caps[name], given[name], self._everything, strict=True
+                )
+            ]
+            self._limit_borrowing(name)
+
+    def closed(self, name: str) -> str | None:
+        """Why nothing can start in the queue, or None."""
+        if self._lenient:
+            return None
+        queue = self._queues.get(name)
+        if queue is None:
+            return f"queue {name} does not exist"
+        return None if queue.open else f"queue {name} is closed"
+
+    def use(self, name: str, vector: Sequence[int], times: int = 1) -> None:
+        for queue in self._chains.get(name, ()):
+            used = self.used[queue]
+            for i, amount in enumerate(vector):
+                if amount:
+                    used[i] += amount * times
+
+    def full(self, name: str, vector: Sequence[int]) -> tuple[str, list[int]] | None:
+        """The first of the queue and its ancestors whose room is too small for `vector` more, and
+        in which dimensions."""
+        for queue in self._chains.get(name, ()):
+            used, caps = self.used[queue], self._caps[queue]
+            short = [
+                i for i, amount in enumerate(vector) if amount > 0 and used[i] + amount > caps[i]
+            ]
+            if short:
+                return queue, short
+        return None
+
+    def fits_often(self, name: str, vector: Sequence[int]) -> int:
+        """How many times `vector` fits into the queue's room."""
+        often = UNLIMITED
+        for queue in self._chains.get(name, ()):
+            used, caps = self.used[queue], self._caps[queue]
+            for i, amount in enumerate(vector):
+                if amount > 0:
+                    often = min(often, (caps[i] - used[i]) // amount)
+        return max(0, often)
+
+    def within(self, name: str, ancestor: str) -> bool:
+        """Whether pods of queue `name` count in `ancestor`, which may be the queue itself."""
+        return ancestor in self._chains.get(name, (name,))
+
+    def beyond_deserved(self, name: str, vector: Sequence[int]) -> bool:
+        """Whether `vector` more would be borrowed; a queue without deserved borrows everything."""
+        deserved = self._deserved.get(name)
+        if deserved is None:
+            return True
+        used = self.used[name]
+        listed = [i for i, amount in enumerate(vector) if amount > 0 and deserved[i] >= 0]
+        return not listed or any(used[i] + vector[i] > deserved[i] for i in listed)
+
+    def share(self, name: str) -> float:
+        """The largest used / deserved of the queue's listed resources; 0 where none is listed."""
+        deserved = self._deserved.get(name)
+        if deserved is None:
+            return 0.0
+        used = self.used[name]
+        return max((used[i] / d for i, d in enumerate(deserved) if d > 0), default=0.0)
+
+    def borrows(self, name: str, vector: Sequence[int]) -> bool:
+        """Whether the queue holds `vector` beyond both its deserved and its guarantee."""
+        deserved, guarantee = self._deserved.get(name), self.guarantees.get(name)
+        if deserved is None or guarantee is None:
+            return True
+        used = self.used[name]
+        return all(
+            used[i] - amount >= max(deserved[i], guarantee[i])
+            for i, amount in enumerate(vector)
+            if amount > 0 and (deserved[i] >= 0 or guarantee[i] > 0)
+        )
+
+    def may_take(self, victim_queue: str, vector: Sequence[int]) -> bool:
+        """Whether a claim of another queue may have a pod of `victim_queue` removed."""
+        policy = self._policies.get(victim_queue)
+        if policy is None or policy.shrink.for_other_queues is ForOtherQueues.ANY:
+            return True
+        return self.borrows(victim_queue, vector)
+
+    # Growth
+
+    def open_growth(self, idle: Sequence[int], coming: Sequence[int]) -> None:
+        """What is free on all nodes, now and once the leavers are gone."""
+        self._idle, self._spare = list(idle), list(coming)
+
+    def may_grow(self, name: str, vector: Sequence[int]) -> tuple[int, Reason]:
+        """How many times the queue may take `vector` more, and what ends it there."""
+        often, why = self.fits_often(name, vector), Reason.QUEUE_FULL
+        kept = self._headroom(name)
+        if kept is not None:
+            i, amount = kept
+            if vector[i] > 0:
+                room = min(self._idle[i], *(self._left(queue, i) for queue in self._chains[name]))
+                most = max(0, room - amount) // vector[i]
+                if most < often:
+                    often, why = most, Reason.HEADROOM_KEPT
+        if self._any_guarantee:
+            owed = self._owed_but(name)
+            for i, amount in enumerate(vector):
+                if amount > 0 and owed[i] > 0:
+                    most = max(0, self._spare[i] - owed[i]) // amount
+                    if most < often:
+                        often, why = most, Reason.GUARANTEED_TO_OTHERS
+        return often, why
+
+    def grow(self, name: str, vector: Sequence[int], times: int) -> None:
+        self.use(name, vector, times)
+        for i, amount in enumerate(vector):
+            self._idle[i] -= amount * times
+            self._spare[i] -= amount * times
+
+    def _left(self, name: str, i: int) -> int:
+        return self._caps[name][i] - self.used[name][i]
+
+    def _headroom(self, name: str) -> tuple[int, int] | None:
+        """(dimension, milli-units) that growth leaves idle."""
+        policy = self._policies.get(name)
+        if policy is None or policy.resource not in self._names or name not in self._chains:
+            return None
+        i, headroom = self._names.index(policy.resource), policy.headroom
+        if headroom.percent is not None:
+            may_hold = min(self._caps[name][i], self._everything[i])
+            return i, int(may_hold * headroom.percent / 100)
+        return (i, headroom.amount) if headroom.amount else None
+
+    def _owed_but(self, name: str) -> list[int]:
+        """What guarantees of all other queues still lack, by dimension."""
+        chain = set(self._chains.get(name, ()))
+
+        def owed(queue: str) -> list[int]:
+            below = of_children(queue)
+            if queue in chain:
+                # Its guarantee is the asking queue's too.
+                return list(self._zero) if queue == name else below
+            used, guarantee = self.used[queue], self.guarantees[queue]
+            return [
+                max(mine - have, lower)
+                for mine, have, lower in zip(guarantee, used, below, strict=True)
+            ]
+
+        def of_children(parent: str | None) -> list[int]:
+            total = list(self._zero)
+            for child in self._children.get(parent, ()):
+                for i, amount in enumerate(owed(child)):
+                    total[i] += amount
+            return total
+
+        return of_children(None)
+
+    # Figures
+
+    def free(self, name: str, i: int, idle: int) -> int:
+        """Of `idle`, what the queue may use of dimension i."""
+        if self.closed(name) is not None:
+            return 0
+        return max(0, min([idle, *(self._left(queue, i) for queue in self._chains[name])]))
+
+    def borrowed(self, name: str, i: int) -> int:
+        """What the queue holds of dimension i beyond its deserved and its guarantee."""
+        right = max(self._deserved[name][i], self.guarantees[name][i])
+        return max(0, self.used[name][i] - right) if right > 0 else 0
