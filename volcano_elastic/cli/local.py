@@ -168,7 +168,7 @@ def foreground(work: Coroutine[Any, Any, int], *, stopped: int) -> int:
     Args:
         stopped: the exit code after a signal.
     """
-    from volcano_elastic.local.cluster import ClusterError
+    from volcano_elastic.local.component import ClusterError
 
     async def until_signal() -> int:
         task = asyncio.ensure_future(work)

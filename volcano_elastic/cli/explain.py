@@ -1,0 +1,200 @@
+"""`volcano-elastic explain`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+
+from volcano_elastic.api.queue_policy import QueuePolicy, effective
+from volcano_elastic.cli.observation import (
+    FOUND,
+    Trouble,
+    complete_jobs,
+    json_option,
+    kubeconfig_option,
+    observation,
+    plugin_option,
+    print_json,
+    snapshot_option,
+)
+from volcano_elastic.cli.plan import decision_json
+from volcano_elastic.cli.top import last_change
+from volcano_elastic.queue_policy.cooldown import cooldown_left
+from volcano_elastic.queue_policy.decision import Decision, Reason, Stay
+from volcano_elastic.queue_policy.explain import WORDS, names, plural
+from volcano_elastic.queue_policy.plan import plan
+from volcano_elastic.queue_policy.snapshot import Job, Pod, Snapshot
+from volcano_elastic.queue_policy.what_if import give_way, newcomer
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    job: Job
+    running: int
+    waiting: int
+    """Workers of its size without a node."""
+    decision: Decision | None
+    stay: Stay | None
+    blocked: str | None
+    gives_way: tuple[Decision, ...]
+    """Who shrinks so that it can start."""
+    next: tuple[Decision, ...]
+    """Who would shrink if a job of one such pod arrived in its queue."""
+    next_fits: bool
+    """Such a newcomer could start at all."""
+    policy: QueuePolicy
+    cooldown: timedelta
+    """What is left of it."""
+    last_change: str
+
+
+@click.command()
+@click.argument("job", metavar="[NAMESPACE/]JOB", shell_complete=complete_jobs)
+@kubeconfig_option
+@plugin_option
+@snapshot_option
+@json_option
+def explain(
+    job: str, kubeconfig: str | None, plugin: str | None, file: Path | None, as_json: bool
+) -> None:
+    """Why a job is as large as it is: why not more, why not less, what it waits for, who gives way.
+
+    Exits 0; 1 if the job cannot start even if all surplus left; 2 if there is no such job.
+
+    \b
+    JSON: job, queue, min, max, size, running, waiting; decision (as in plan) or null;
+    policy (null: defaults), mode, cooldownSeconds; whyNotMore, whyNotLess
+    {reason, words} or null; blocked: a sentence or null;
+    givesWay: the decisions that let it start; ifOneMoreCame {fits, givesWay}: the
+    decisions if a job of one such pod arrived in its queue.
+
+    \b
+    Examples:
+      volcano-elastic explain train/bert
+      volcano-elastic explain bert --snapshot yesterday.json
+    """
+    observed = observation(kubeconfig, plugin, file)
+    found = explanation(find(job, observed.snapshot), observed.snapshot, observed.time)
+    if as_json:
+        print_json(_json(found))
+    else:
+        click.echo("\n".join(lines(found)))
+    sys.exit(FOUND if found.blocked else 0)
+
+
+def find(name: str, snapshot: Snapshot) -> Job:
+    """The job of that key, or the only one of that name.
+
+    Raises:
+        Trouble: none, or several; names what there is.
+    """
+    found = [job for job in snapshot.jobs if name in (job.key, job.key.rpartition("/")[2])]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise Trouble(f"which {name}? There are {names((job.key for job in found), full=True)}")
+    known = names(sorted(job.key for job in snapshot.jobs), full=True) or "none"
+    raise Trouble(
+        f"no job {name} wants pods from Volcano now: finished and suspended ones don't, nor those "
+        f"of other schedulers or controllers. Jobs that do: {known}"
+    )
+
+
+def explanation(job: Job, snapshot: Snapshot, now: datetime) -> Explanation:
+    made = plan(snapshot, now)
+    mine = [pod for pod in snapshot.pods if _works_for(job, pod)]
+    probe = newcomer(job, now)
+    policy = effective(snapshot.policies).get(job.queue) or QueuePolicy(job.queue)
+    return Explanation(
+        job=job,
+        running=sum(pod.running for pod in mine),
+        waiting=max(0, job.desired - job.succeeded - sum(pod.node is not None for pod in mine)),
+        decision=next((d for d in made.decisions if d.job == job.key), None),
+        stay=made.stays.get(job.key),
+        blocked=made.blocked.get(job.key),
+        gives_way=give_way(snapshot, now, job),
+        next=give_way(snapshot, now, probe),
+        policy=policy,
+        cooldown=cooldown_left(job, policy, now),
+        last_change=last_change(job, now),
+        next_fits=probe.key
+        not in plan(replace(snapshot, jobs=(*snapshot.jobs, probe)), now).blocked,
+    )
+
+
+def lines(found: Explanation) -> list[str]:
+    """For people."""
+    job = found.job
+    size = plural(job.desired, "worker")
+    bounds = f"min {job.min}, max {job.max}" if job.elastic else "not elastic"
+    said = [f"{job.key}: {size} ({bounds}) in queue {job.queue}, {found.running} running"]
+    said.append(f"  policy:       {found.policy.name or 'defaults'}, mode {found.policy.mode}")
+    if found.last_change:
+        left = round(found.cooldown.total_seconds())
+        rest = f", cooling down for {left} s more" if left else ""
+        said.append(f"  last change:  {found.last_change}{rest}")
+    if found.decision is not None:
+        decision = found.decision
+        dry = " (dry run: not carried out)" if decision.dry_run else ""
+        said.append(f"  decided:      {decision.old} → {decision.new}: {decision.message}{dry}")
+        if decision.remove:
+            said.append(f"  leaving:      {names(decision.remove, most=10)}")
+    if found.blocked:
+        said.append(f"  waits for:    {found.blocked}")
+    elif found.waiting:
+        said.append(f"  waits for:    a node for {plural(found.waiting, 'worker')}")
+    if found.gives_way:
+        said.append(f"  gives way:    {_who(found.gives_way)}")
+    if found.stay is not None:
+        said.append(f"  why not more: {WORDS[found.stay.why_not_more]}")
+        said.append(f"  why not less: {WORDS[found.stay.why_not_less]}")
+    if found.next:
+        after = f"{_who(found.next)} would give way"
+    elif found.next_fits:
+        after = "idle room would do"
+    else:
+        after = "it could not start, and nobody would give way"
+    said.append(f"  if a newcomer needed one more such pod in the queue: {after}")
+    return said
+
+
+def _who(decisions: tuple[Decision, ...]) -> str:
+    return "; ".join(f"{d.job} ({d.old} → {d.new}, {names(d.remove, most=10)})" for d in decisions)
+
+
+def _works_for(job: Job, pod: Pod) -> bool:
+    return pod.job == job.key and pod.role == "Worker" and not pod.terminating
+
+
+def _json(found: Explanation) -> dict[str, Any]:
+    job, stay, decision = found.job, found.stay, found.decision
+    return {
+        "job": job.key,
+        "queue": job.queue,
+        "min": job.min,
+        "max": job.max,
+        "size": job.desired,
+        "running": found.running,
+        "waiting": found.waiting,
+        "policy": found.policy.name or None,
+        "mode": str(found.policy.mode),
+        "cooldownSeconds": found.cooldown.total_seconds(),
+        "decision": None if decision is None else decision_json(decision),
+        "whyNotMore": None if stay is None else _reason(stay.why_not_more),
+        "whyNotLess": None if stay is None else _reason(stay.why_not_less),
+        "blocked": found.blocked,
+        "givesWay": [decision_json(one) for one in found.gives_way],
+        "ifOneMoreCame": {
+            "fits": found.next_fits,
+            "givesWay": [decision_json(one) for one in found.next],
+        },
+    }
+
+
+def _reason(reason: Reason) -> dict[str, str]:
+    return {"reason": str(reason), "words": WORDS[reason]}

@@ -1,0 +1,186 @@
+"""`volcano-elastic hold` and `resume`: a queue's mode, without an editor."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from volcano_elastic.api.queue_policy import InvalidPolicy, Mode, QueuePolicy, effective, parse
+from volcano_elastic.cli.observation import (
+    Trouble,
+    ask,
+    complete_queues,
+    json_option,
+    kubeconfig_option,
+    print_json,
+)
+
+if TYPE_CHECKING:
+    from volcano_elastic.kube.client import Client
+    from volcano_elastic.kube.resource import Object
+
+MODE_BEFORE = "policy.volcano-elastic.io/mode-before-hold"
+_HELD = (Mode.HOLD, Mode.HOLD_AND_DRAIN)
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is to be done to the queue's policy."""
+
+    policy: str
+    before: Mode
+    mode: Mode
+    create: Object | None = None
+    patch: Object | None = None
+    """Merge patch; with neither, it is so already."""
+
+
+@click.command()
+@click.argument("queue", shell_complete=complete_queues)
+@click.option("--drain", is_flag=True, help="Take its jobs back to their minimums, too.")
+@kubeconfig_option
+@json_option
+def hold(queue: str, drain: bool, kubeconfig: str | None, as_json: bool) -> None:
+    """No elastic job of the queue changes its size any more, but for minimums that wait.
+
+    Sets the mode of the queue's policy, or makes one if there is none; `resume` restores what it
+    was. Exits 0, also if it is held already; 2 if there is no such queue.
+
+    \b
+    JSON: queue, policy, before, mode.
+
+    \b
+    Examples:
+      volcano-elastic hold research
+      volcano-elastic hold research --drain      before the nodes are serviced
+    """
+    mode = Mode.HOLD_AND_DRAIN if drain else Mode.HOLD
+    _say(queue, ask(kubeconfig, lambda client: _carry_out(client, queue, mode)), as_json)
+
+
+@click.command()
+@click.argument("queue", shell_complete=complete_queues)
+@kubeconfig_option
+@json_option
+def resume(queue: str, kubeconfig: str | None, as_json: bool) -> None:
+    """Ends a `hold`: the queue's policy gets back the mode it had before.
+
+    Exits 0, also if it isn't held; 2 if there is no such queue.
+
+    \b
+    JSON: queue, policy, before, mode.
+
+    \b
+    Example:
+      volcano-elastic resume research
+    """
+    _say(queue, ask(kubeconfig, lambda client: _carry_out(client, queue, None)), as_json)
+
+
+def decide(queue: str, policies: Sequence[Object], mode: Mode | None) -> Change:
+    """What takes the queue to `mode`, or with None back to what it was before `hold`."""
+    found, policy = _in_force(queue, policies)
+    if found is None:
+        if mode is None:
+            return Change("", policy.mode, policy.mode)
+        names = {obj["metadata"]["name"] for obj in policies}
+        name = queue if queue not in names else f"{queue}-hold"
+        return Change(name, policy.mode, mode, create=_new(name, queue, mode))
+    if mode is None and policy.mode not in _HELD:
+        return Change(policy.name, policy.mode, policy.mode)
+    before = (found["metadata"].get("annotations") or {}).get(MODE_BEFORE)
+    if mode is None:
+        mode, remember = _mode(before), None
+    else:
+        # Held already, perhaps by an editor: what it was before that nobody knows.
+        remember = before if policy.mode in _HELD else str(policy.mode)
+    if mode is policy.mode:
+        return Change(policy.name, policy.mode, mode)
+    version = found["metadata"]["resourceVersion"]
+    meta = {"resourceVersion": version, "annotations": {MODE_BEFORE: remember}}
+    patch = {"metadata": meta, "spec": {"mode": str(mode)}}
+    return Change(policy.name, policy.mode, mode, patch=patch)
+
+
+def _in_force(queue: str, policies: Sequence[Object]) -> tuple[Object | None, QueuePolicy]:
+    parsed: dict[str, QueuePolicy] = {}
+    for obj in policies:
+        try:
+            parsed[obj["metadata"]["name"]] = parse(obj)
+        except InvalidPolicy as error:
+            if (obj.get("spec") or {}).get("queue") == queue:
+                raise Trouble(
+                    f"QueuePolicy {obj['metadata']['name']} is for {queue} and cannot be applied: "
+                    f"{error}; repair it first"
+                ) from error
+    policy = effective(parsed.values()).get(queue)
+    if policy is None:
+        return None, QueuePolicy(queue)
+    return next(obj for obj in policies if obj["metadata"]["name"] == policy.name), policy
+
+
+def _mode(before: str | None) -> Mode:
+    """What `hold` remembered; Active if it was not `hold` that held the queue."""
+    try:
+        return Mode(before or Mode.ACTIVE)
+    except ValueError:
+        return Mode.ACTIVE
+
+
+def _new(name: str, queue: str, mode: Mode) -> Object:
+    from volcano_elastic.kube.resource import QUEUEPOLICIES
+
+    return {
+        "apiVersion": QUEUEPOLICIES.api_version,
+        "kind": QUEUEPOLICIES.kind,
+        "metadata": {"name": name, "annotations": {MODE_BEFORE: str(Mode.ACTIVE)}},
+        "spec": {"queue": queue, "mode": str(mode)},
+    }
+
+
+async def _carry_out(client: Client, queue: str, mode: Mode | None) -> Change:
+    from volcano_elastic.kube.client import Conflict, NotFound
+    from volcano_elastic.kube.resource import QUEUEPOLICIES, QUEUES
+
+    try:
+        await client.get(QUEUES, queue)
+    except NotFound as error:
+        names = sorted(obj["metadata"]["name"] for obj in (await client.list(QUEUES))["items"])
+        raise Trouble(
+            f"there is no queue {queue}; there are: {', '.join(names) or 'none'}"
+        ) from error
+    for _ in range(_ATTEMPTS):
+        change = decide(queue, (await client.list(QUEUEPOLICIES))["items"], mode)
+        try:
+            if change.create is not None:
+                await client.create(QUEUEPOLICIES, change.create)
+            elif change.patch is not None:
+                await client.patch(QUEUEPOLICIES, change.policy, None, change.patch)
+        except Conflict:
+            # Somebody else changed it, the operator its status: look again.
+            await asyncio.sleep(0.05)
+            continue
+        return change
+    raise Trouble(f"the policy of queue {queue} is being changed by somebody else; try again")
+
+
+def _say(queue: str, change: Change, as_json: bool) -> None:
+    if as_json:
+        answer: dict[str, Any] = {
+            "queue": queue,
+            "policy": change.policy or None,
+            "before": str(change.before),
+            "mode": str(change.mode),
+        }
+        print_json(answer)
+        return
+    policy = f" (QueuePolicy {change.policy})" if change.policy else ""
+    if change.create is None and change.patch is None:
+        click.echo(f"queue {queue} is in mode {change.mode} already{policy}")
+    else:
+        click.echo(f"queue {queue}: {change.before} -> {change.mode}{policy}")

@@ -1,0 +1,220 @@
+"""What the tools look at: a live cluster, or a file that `snapshot` wrote."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from volcano_elastic.kube.client import ApiError, Client
+    from volcano_elastic.kube.resource import Object, Resource
+    from volcano_elastic.queue_policy.codec import Observation
+
+_T = TypeVar("_T")
+_SECONDS = 60.0
+"""For all lists together; a cluster of 100,000 pods takes a while."""
+
+FOUND = 1
+"""Exit code: the question was answered, and the answer is one to act on."""
+
+
+class Trouble(click.ClickException):
+    """The question could not be answered."""
+
+    exit_code = 2
+
+
+kubeconfig_option = click.option(
+    "--kubeconfig",
+    metavar="FILE",
+    help="Of the cluster; default: $KUBECONFIG, else the pod's service account, "
+    "else ~/.kube/config.",
+)
+snapshot_option = click.option(
+    "--snapshot",
+    "file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Look at this file of `volcano-elastic snapshot` (- is standard input) instead of the "
+    "cluster.",
+)
+plugin_option = click.option(
+    "--queue-plugin",
+    "plugin",
+    type=click.Choice(["capacity", "proportion"]),
+    help="How Volcano divides among queues; default: as its ConfigMap says, else capacity.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="JSON, for programs.")
+
+
+def observation(
+    kubeconfig: str | None, plugin: str | None = None, file: Path | None = None
+) -> Observation:
+    """Of the file if one is given, else of the cluster now.
+
+    Raises:
+        Trouble: says what is wrong and what to do.
+    """
+    if file is not None:
+        if kubeconfig or plugin:
+            raise click.UsageError(
+                "--snapshot holds it all; leave out --kubeconfig, --queue-plugin"
+            )
+        return saved(file)
+    return ask(kubeconfig, partial(observe, plugin=plugin))
+
+
+def saved(file: Path) -> Observation:
+    """The file that `snapshot` wrote."""
+    from volcano_elastic.queue_policy.codec import SnapshotError, decode
+
+    try:
+        raw = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+        return decode(raw)
+    except OSError as error:
+        raise Trouble(f"{file}: {error.strerror}; give --snapshot a readable file") from error
+    except SnapshotError as error:
+        raise Trouble(f"{file}: {error}") from error
+
+
+def ask(
+    kubeconfig: str | None,
+    question: Callable[[Client], Awaitable[_T]],
+    seconds: float | None = _SECONDS,
+) -> _T:
+    """The answer of the cluster; `seconds` None: however long it takes.
+
+    Raises:
+        Trouble: no usable kubeconfig, no answer, or a refusal.
+    """
+    import aiohttp
+
+    from volcano_elastic.kube.client import ApiError, Client
+    from volcano_elastic.kube.kubeconfig import KubeconfigError
+
+    async def answer(client: Client) -> _T:
+        async with asyncio.timeout(seconds), client:
+            return await question(client)
+
+    server = "the API server"
+    try:
+        client = Client.from_kubeconfig(kubeconfig, user_agent="volcano-elastic-cli")
+        server = client.access.server.partition("/token/")[0]
+        return asyncio.run(answer(client))
+    except KubeconfigError as error:
+        raise Trouble(str(error)) from error
+    except ApiError as error:
+        raise Trouble(_refusal(server, error)) from error
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise Trouble(
+            f"no answer from {server}: {error or 'it took too long'}; is the cluster up, and is "
+            "it the one that --kubeconfig, $KUBECONFIG or ~/.kube/config names?"
+        ) from error
+
+
+def _refusal(server: str, error: ApiError) -> str:
+    if error.code == 401:
+        return f"{server} does not know you (401); renew the credentials in your kubeconfig"
+    if error.code == 403:
+        return (
+            f"{server}: {error.message}; ask for the verbs get and list on pytorchjobs, pods, "
+            "podgroups, nodes, queues, queuepolicies and priorityclasses in all namespaces"
+        )
+    return f"{server} answered {error}"
+
+
+async def observe(client: Client, *, plugin: str | None = None) -> Observation:
+    """The picture that the operator plans from, of what the cluster holds now."""
+    from volcano_elastic.operator.snapshot import KINDS, Adapter
+    from volcano_elastic.queue_policy.codec import Observation
+
+    proportion = await _divides_by_proportion(client) if plugin is None else plugin == "proportion"
+    listed = await asyncio.gather(*(_list(client, kind) for kind in KINDS))
+    adapter = Adapter()
+    adapter.proportion = proportion
+    for obj in (obj for items in listed for obj in items):
+        adapter.change(None, obj)
+    for name, error in sorted(adapter.invalid.items()):
+        click.echo(f"Warning: QueuePolicy {name} is not applied: {error}", err=True)
+    return Observation(datetime.now(UTC), adapter.snapshot())
+
+
+async def _divides_by_proportion(client: Client) -> bool:
+    from volcano_elastic.kube.client import ApiError
+    from volcano_elastic.kube.resource import CONFIGMAPS
+    from volcano_elastic.operator.division import CONFIGMAP, NAMESPACE, by_proportion
+
+    try:
+        return bool(by_proportion(await client.get(CONFIGMAPS, CONFIGMAP, NAMESPACE)))
+    except ApiError as error:
+        # Elsewhere, or not ours to read: as the operator, which then says so too.
+        if error.code not in (403, 404):
+            raise
+        return False
+
+
+async def _list(client: Client, kind: Resource) -> list[Object]:
+    from volcano_elastic.kube.client import NotFound
+    from volcano_elastic.kube.resource import PYTORCHJOBS
+
+    try:
+        items: list[Object] = (await client.list(kind))["items"]
+    except NotFound as error:
+        if kind == PYTORCHJOBS:
+            raise Trouble(
+                f"{client.access.server.partition('/token/')[0]} serves no PyTorchJobs; "
+                "install the CRDs: kubectl apply -f crds/"
+            ) from error
+        # Without Volcano, or without policies, there are simply none.
+        return []
+    return items
+
+
+def complete_jobs(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Keys of the cluster's PyTorchJobs, for shells."""
+    from volcano_elastic.kube.resource import PYTORCHJOBS
+
+    return _complete(context, PYTORCHJOBS, incomplete)
+
+
+def complete_queues(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[str]:
+    """Names of the cluster's queues, for shells."""
+    from volcano_elastic.kube.resource import QUEUES
+
+    return _complete(context, QUEUES, incomplete)
+
+
+def _complete(context: click.Context, kind: Resource, incomplete: str) -> list[str]:
+    from volcano_elastic.kube.resource import key_of
+
+    async def names(client: Client) -> list[str]:
+        return [key_of(item) for item in await _list(client, kind)]
+
+    try:
+        # Who presses Tab waits for this, and wants no error text in the line.
+        found = ask(context.params.get("kubeconfig"), names, seconds=1.0)
+    except Trouble:
+        return []
+    plain = [name.partition("/")[2] or name for name in found]
+    names_ = {
+        name if plain.count(short) == 1 and "/" not in incomplete else key
+        for key, short in zip(found, plain, strict=True)
+        for name in (short,)
+    }
+    return sorted(name for name in names_ if name.startswith(incomplete))
+
+
+def print_json(value: Any) -> None:
+    """One document on standard output."""
+    import json
+
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))

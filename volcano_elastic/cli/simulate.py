@@ -1,0 +1,267 @@
+"""`volcano-elastic simulate`: what the policy would make of a trace."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from volcano_elastic.api.queue_policy import GPU, InvalidPolicy, QueuePolicy, parse
+from volcano_elastic.cli.observation import Trouble, json_option
+from volcano_elastic.cli.simulation_report import jobs_csv, report, rows, show
+from volcano_elastic.queue_policy.plan import plan
+from volcano_elastic.queue_policy.simulator.curve import (
+    CurveError,
+    CurveTable,
+    parse_model,
+    read_table,
+)
+from volcano_elastic.queue_policy.simulator.elasticity import (
+    DEFAULT,
+    Elasticity,
+    ElasticityError,
+)
+from volcano_elastic.queue_policy.simulator.queue import QueueError, read_queues
+from volcano_elastic.queue_policy.simulator.setting import Setting, Speeds, Stuck
+from volcano_elastic.queue_policy.simulator.study import Study, study
+from volcano_elastic.queue_policy.simulator.trace import (
+    DEFAULT_SERIAL,
+    TraceError,
+    read_trace,
+)
+from volcano_elastic.queue_policy.snapshot import Queue
+
+_file = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command()
+@click.option("--trace", type=_file, required=True, help="Jobs, as CSV or CSV.gz.")
+@click.option("--nodes", type=click.IntRange(1, 100_000), required=True)
+@click.option("--gpus-per-node", type=click.IntRange(1, 100_000), required=True)
+@click.option("--queues", type=_file, help="CSV: queue, deserved (or deserved_of_<GPUs>), ...")
+@click.option("--policy", type=_file, help="QueuePolicies; one without queue is for all others.")
+@click.option("--speed", type=_file, help="CSV of measured speeds: app, gpus, step_s.")
+@click.option("--speed-model", metavar="amdahl:S", help=f"Default: amdahl:{DEFAULT_SERIAL}.")
+@click.option("--elastic", default=DEFAULT, show_default=True, help="How far each job stretches.")
+@click.option("--rigid", is_flag=True, help="No job is elastic: gangs in order, with backfill.")
+@click.option("--pause", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds.")
+@click.option(
+    "--grace",
+    type=click.FloatRange(0),
+    default=0.0,
+    show_default=True,
+    help="Seconds that a removed pod still holds its GPU.",
+)
+@click.option(
+    "--curves",
+    type=click.Choice([str(word) for word in Speeds]),
+    default=str(Speeds.KNOWN),
+    show_default=True,
+    help="What the planner is told of the jobs' speeds.",
+)
+@click.option("--learn", is_flag=True, help="Short for --curves learnt.")
+@click.option("--resource", default=GPU, show_default=True, help="What a worker holds one of.")
+@click.option("--workload", help="Only this one, of a trace with a column workload.")
+@click.option(
+    "--window",
+    type=click.FloatRange(0, min_open=True),
+    help="Seconds from the first submission over which utilisation counts; default: the bound on "
+    "the makespan.",
+)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for pictures, jobs.csv, result.json and index.html.",
+)
+@json_option
+def simulate(
+    trace: Path,
+    nodes: int,
+    gpus_per_node: int,
+    queues: Path | None,
+    policy: Path | None,
+    speed: Path | None,
+    speed_model: str | None,
+    elastic: str,
+    rigid: bool,
+    pause: float,
+    grace: float,
+    curves: str,
+    learn: bool,
+    resource: str,
+    workload: str | None,
+    window: float | None,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """What the queue policy makes of a trace of jobs, beside rigid scheduling and beside what no
+    scheduling can beat.
+
+    The trace has the columns submit_s; gpus (or tuned_gpus); duration_s, or iterations with app and
+    a table of speeds; and perhaps job, queue, workload, min, max. The planner that decides is the
+    operator's own; each worker is a pod that holds one GPU.
+
+    Exits 0, or 2 if a file cannot be used.
+
+    \b
+    Examples:
+      volcano-elastic simulate --trace week.csv --nodes 64 --gpus-per-node 8
+      volcano-elastic simulate --trace week.csv.gz --nodes 64 --gpus-per-node 8 \\
+        --queues queues.csv --policy policy.yaml --out result
+      volcano-elastic simulate --trace jobs.csv --speed speed.csv --nodes 16 --gpus-per-node 4 \\
+        --elastic 'min=1,max=efficient(0.5)' --json
+    """
+    if speed is not None and speed_model is not None:
+        raise click.UsageError("--speed and --speed-model say the same thing; give one")
+    setting = Setting(
+        nodes=nodes,
+        per_node=gpus_per_node,
+        resource=resource,
+        pause=pause,
+        grace=grace,
+        speeds=Speeds.LEARNT if learn else Speeds(curves),
+    )
+    try:
+        workloads = read_trace(
+            _lines(trace),
+            str(trace),
+            cluster=setting.total,
+            elasticity=Elasticity(elastic),
+            table=_table(speed),
+            serial=DEFAULT_SERIAL if speed_model is None else parse_model(speed_model),
+        )
+        listed = _queues(queues, resource, setting.total)
+    except (TraceError, ElasticityError, CurveError, QueueError) as error:
+        raise Trouble(str(error)) from error
+    if workload is not None:
+        if workload not in workloads:
+            raise Trouble(
+                f"--workload: expected one of {', '.join(sorted(workloads))}, found {workload}"
+            )
+        workloads = {workload: workloads[workload]}
+    used = {job.queue for jobs in workloads.values() for job in jobs}
+    if listed and not used <= {queue.name for queue in listed}:
+        strange = min(used - {queue.name for queue in listed})
+        raise Trouble(f"{queues}: expected every queue of the trace, found no {strange}; add it")
+    setting = replace(setting, queues=listed, policies=_policies(policy, used))
+    studies: dict[str, Study] = {}
+    begun = time.perf_counter()
+    try:
+        with _progress(sum(map(len, workloads.values())), quiet=as_json) as advance:
+            for name, jobs in workloads.items():
+                made = study(
+                    jobs, setting, None if rigid else plan, window=window, progress=advance(name)
+                )
+                studies[name] = made
+    except Stuck as stuck:
+        raise Trouble(str(stuck)) from stuck
+    seconds = time.perf_counter() - begun
+    result = report(workloads, studies, setting, elastic, seconds)
+    if as_json:
+        click.echo(json.dumps(result, indent=2))
+    else:
+        show(Console(), result)
+    if out is not None:
+        _write(out, studies, result)
+        Console(stderr=True).print(f"written: {out / 'index.html'}", soft_wrap=True)
+
+
+# Reading
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        raw = path.read_bytes()
+        return (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode().splitlines()
+    except (OSError, EOFError) as error:
+        raise Trouble(f"{path}: {error}; give a readable file") from error
+    except UnicodeDecodeError as error:
+        raise Trouble(
+            f"{path}: expected UTF-8 text, found byte {error.start} that is none"
+        ) from None
+
+
+def _table(path: Path | None) -> CurveTable | None:
+    return None if path is None else read_table(_lines(path), str(path))
+
+
+def _queues(path: Path | None, resource: str, total: int) -> tuple[Queue, ...]:
+    if path is None:
+        return ()
+    return read_queues(_lines(path), str(path), resource=resource, total=total)
+
+
+def _policies(path: Path | None, queues: set[str]) -> tuple[QueuePolicy, ...]:
+    """The file's policies; the one without `spec.queue` for every queue that has none."""
+    if path is None:
+        return ()
+    found: list[QueuePolicy] = []
+    for_all: dict[str, Any] | None = None
+    try:
+        for document in yaml.safe_load_all("\n".join(_lines(path))):
+            if document is None:
+                continue
+            if not isinstance(document, dict) or not isinstance(document.get("spec") or {}, dict):
+                raise Trouble(f"{path}: expected QueuePolicy objects, found {document!r}")
+            spec = document.get("spec") or {}
+            if spec.get("queue"):
+                found.append(parse(document))
+            else:
+                for_all = {**document, "spec": spec}
+        if for_all is not None:
+            for queue in sorted(queues - {policy.queue for policy in found}):
+                found.append(parse({**for_all, "spec": {**for_all["spec"], "queue": queue}}))
+    except yaml.YAMLError as error:
+        raise Trouble(f"{path}: {error}") from error
+    except InvalidPolicy as error:
+        raise Trouble(f"{path}: {error}") from error
+    return tuple(found)
+
+
+@contextmanager
+def _progress(total: int, *, quiet: bool) -> Iterator[Any]:
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total} jobs"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=quiet or not console.is_terminal,
+    ) as bar:
+        task = bar.add_task("simulating", total=total)
+
+        def advance(name: str) -> Any:
+            before = int(bar.tasks[0].completed)
+            if name:
+                bar.update(task, description=f"workload {name}")
+            return lambda finished: bar.update(task, completed=before + finished)
+
+        yield advance
+
+
+def _write(out: Path, studies: Mapping[str, Study], result: Mapping[str, Any]) -> None:
+    try:
+        from volcano_elastic.cli.simulation_page import page
+    except ImportError as error:
+        raise Trouble(f"--out needs volcano-elastic[local], and {error.name} is missing") from error
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "result.json").write_text(json.dumps(result, indent=2) + "\n")
+        (out / "jobs.csv").write_text(jobs_csv(studies))
+        page(out, studies, rows(result), " ".join(sys.argv[1:]))
+    except OSError as error:
+        raise Trouble(f"--out {out}: {error.strerror}; give a folder to write to") from error
