@@ -6,6 +6,7 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -20,8 +21,10 @@ TOKEN = "a-token-of-the-tests"
 class ApiServerProcess:
     """Starts when entered, and is gone when exited."""
 
-    def __init__(self, folder: Path, *, data_dir: Path | None = None) -> None:
-        self._folder = folder
+    def __init__(
+        self, folder: Path, *, data_dir: Path | None = None, arguments: Sequence[str] = ()
+    ) -> None:
+        self._folder, self._arguments = folder, arguments
         self._data_dir = data_dir
         self._process: subprocess.Popen[str] | None = None
         self.server = ""
@@ -47,6 +50,7 @@ class ApiServerProcess:
         token.write_text(TOKEN + "\n")
         command = [sys.executable, "-m", "volcano_elastic.local.apiserver", "--port", "0"]
         command += ["--token-file", str(token)]
+        command += self._arguments
         if self._data_dir:
             command += ["--data-dir", str(self._data_dir)]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

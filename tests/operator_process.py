@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -12,7 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
 from volcano_elastic.api import moment
 from volcano_elastic.kube.client import ApiError, Client
@@ -36,17 +39,23 @@ async def eventually(condition: Callable[[], Awaitable[Any]], what: str) -> Any:
 
 
 class OperatorProcess:
-    def __init__(self, kubeconfig: Path) -> None:
-        self._kubeconfig = kubeconfig
+    """Its log goes to `log` where one is given, and can then be asked for its address."""
+
+    def __init__(self, kubeconfig: Path, *arguments: str, log: Path | None = None) -> None:
+        self._kubeconfig, self._arguments, self.log = kubeconfig, arguments, log
         self.process: asyncio.subprocess.Process | None = None
 
     async def start(self, *, wait: bool = True) -> None:
-        self.process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-m", "volcano_elastic.operator", "--kubeconfig", str(self._kubeconfig)),
-            cwd=ROOT,
-            stdout=asyncio.subprocess.PIPE,
-        )
+        with contextlib.ExitStack() as stack:
+            log = stack.enter_context(self.log.open("w")) if self.log else None
+            self.process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-m", "volcano_elastic.operator", "--kubeconfig", str(self._kubeconfig)),
+                *self._arguments,
+                cwd=ROOT,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+            )
         if wait:
             await self.ready()
 
@@ -54,6 +63,34 @@ class OperatorProcess:
         assert self.process is not None and self.process.stdout is not None
         line = await asyncio.wait_for(self.process.stdout.readline(), PATIENCE)
         assert line == b"operator ready\n"
+
+    async def url(self) -> str:
+        """Where its health and metrics are."""
+
+        async def told() -> str | None:
+            assert self.log is not None
+            found = re.search(r"health and metrics on (http://[^\s\"]+)", self.log.read_text())
+            return found.group(1) if found else None
+
+        return str(await eventually(told, "the operator tells its address"))
+
+    async def get(self, path: str) -> tuple[int, str]:
+        """(status code, text) of a path like /metrics."""
+        timeout = aiohttp.ClientTimeout(total=PATIENCE)
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.get(await self.url() + path) as answer,
+        ):
+            return answer.status, await answer.text()
+
+    async def samples(self) -> dict[tuple[str, ...], float]:
+        """Metrics: (name, label values in the order of their names…) to value."""
+        _, text = await self.get("/metrics")
+        return {
+            (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
 
     async def stop(self, number: int = signal.SIGTERM) -> int:
         assert self.process is not None

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Literal, Self
 
 import aiohttp
 import orjson
 
 from volcano_elastic.kube.kubeconfig import Access, load
+from volcano_elastic.kube.request_info import RequestInfo, request_info
 from volcano_elastic.kube.resource import Object, Resource
 
 PatchType = Literal["merge", "json", "strategic", "apply"]
@@ -21,6 +25,17 @@ _PATCH_CONTENT = {
 # Longer than any server's own watch timeout would be a dead connection.
 _REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=30)
 _WATCH_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_read=75, sock_connect=5)
+# Enough for hundreds of pods a second; a server's own limits (APF) are far below what more opens.
+_CONNECTIONS = 64
+# 429 means "not done, come again": asked that often, for that many seconds at most each time.
+_ATTEMPTS = 4
+_LONGEST_RETRY_AFTER = 5.0
+_TOKEN_SECONDS = 60.0
+
+# Told of each answer: what was asked, the status code (0: there was no answer), seconds it took.
+Observer = Callable[[RequestInfo, int, float], None]
+# Seconds in which a write may be made, from now on; raises Fenced if there are none.
+Fence = Callable[[], float]
 
 
 class ApiError(Exception):
@@ -53,6 +68,10 @@ class Invalid(ApiError):
     """422: the object was refused; retrying the same is pointless."""
 
 
+class Fenced(TimeoutError):
+    """Not sent, since the time in which this process may write is over."""
+
+
 def error_of(code: int, status: Mapping[str, Any]) -> ApiError:
     reason, message = str(status.get("reason", "")), str(status.get("message", ""))
     if code == 409 and reason == "AlreadyExists":
@@ -65,12 +84,27 @@ class Client:
     """One connection pool to one API server. Use as an async context manager.
 
     Every method raises ApiError (or a subclass) for an answer of 400 and above, and
-    aiohttp.ClientError or TimeoutError when there was no answer.
+    aiohttp.ClientError or TimeoutError when there was no answer. A 429 with Retry-After is obeyed.
+
+    Args:
+        observe: told of every answer, and of every request that got none.
+        fence: bounds every request but reads: none is begun, and none is left open, later.
     """
 
-    def __init__(self, access: Access, *, user_agent: str = "volcano-elastic") -> None:
+    def __init__(
+        self,
+        access: Access,
+        *,
+        user_agent: str = "volcano-elastic",
+        observe: Observer | None = None,
+        fence: Fence | None = None,
+    ) -> None:
         self.access = access
         self._user_agent = user_agent
+        self._observe: Observer = observe or _nobody
+        self._fence = fence
+        self._token: dict[str, str] = {}
+        self._token_read = float("-inf")
         self._session: aiohttp.ClientSession | None = None
 
     @classmethod
@@ -81,8 +115,8 @@ class Client:
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=64, ssl=self.access.tls or True),
-            headers={**self.access.headers, "User-Agent": self._user_agent},
+            connector=aiohttp.TCPConnector(limit=_CONNECTIONS, ssl=self.access.tls or True),
+            headers={"User-Agent": self._user_agent, "Accept": "application/json"},
             timeout=_REQUEST_TIMEOUT,
         )
         return self
@@ -108,18 +142,42 @@ class Client:
         content_type: str = "application/json",
     ) -> Object:
         data = None if body is None else orjson.dumps(body)
-        async with self.session.request(
-            method,
-            self.access.server + path,
-            data=data,
-            params=params,
-            headers={"Content-Type": content_type, "Accept": "application/json"},
-        ) as answer:
-            raw = await answer.read()
-            if answer.status >= 400:
-                raise error_of(answer.status, _status(raw))
-            decoded: Object = orjson.loads(raw) if raw else {}
-            return decoded
+        info = request_info(method, path)
+        for attempt in range(1, _ATTEMPTS + 1):
+            limit = None if self._fence is None or method == "GET" else self._fence()
+            started, code = time.monotonic(), 0
+            try:
+                async with (
+                    asyncio.timeout(limit),
+                    self.session.request(
+                        method,
+                        self.access.server + path,
+                        data=data,
+                        params=params,
+                        headers=self._headers() | {"Content-Type": content_type},
+                    ) as answer,
+                ):
+                    raw = await answer.read()
+                    code = answer.status
+            finally:
+                self._observe(info, code, time.monotonic() - started)
+            again = answer.headers.get("Retry-After") if code == 429 else None
+            if again is None or attempt == _ATTEMPTS:
+                break
+            await asyncio.sleep(_retry_after(again))
+        if code >= 400:
+            raise error_of(code, _status(raw))
+        decoded: Object = orjson.loads(raw) if raw else {}
+        return decoded
+
+    def _headers(self) -> dict[str, str]:
+        """Also the token's newest form: a service account's is replaced about every hour."""
+        file, now = self.access.token_file, time.monotonic()
+        if file is not None and now - self._token_read > _TOKEN_SECONDS:
+            self._token_read = now
+            with contextlib.suppress(OSError):
+                self._token = {"Authorization": f"Bearer {file.read_text().strip()}"}
+        return {**self.access.headers, **self._token}
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Object:
         return await self.request("GET", resource.path(namespace, name))
@@ -223,9 +281,17 @@ class Client:
             "resourceVersion": resource_version,
             "timeoutSeconds": "300",
         }
+        path = resource.path(namespace)
+        started = time.monotonic()
         async with self.session.get(
-            self.access.server + resource.path(namespace), params=params, timeout=_WATCH_TIMEOUT
+            self.access.server + path,
+            params=params,
+            headers=self._headers(),
+            timeout=_WATCH_TIMEOUT,
         ) as answer:
+            # A watch is counted when it begins; how long it lasts says nothing.
+            info = request_info("GET", path, watch=True)
+            self._observe(info, answer.status, time.monotonic() - started)
             if answer.status >= 400:
                 raise error_of(answer.status, _status(await answer.read()))
             pending = b""
@@ -248,12 +314,24 @@ class Client:
             params["container"] = container
         path = f"/api/v1/namespaces/{namespace}/pods/{name}/log"
         async with self.session.get(
-            self.access.server + path, params=params, timeout=aiohttp.ClientTimeout(total=None)
+            self.access.server + path,
+            params=params,
+            headers=self._headers(),
+            timeout=aiohttp.ClientTimeout(total=None),
         ) as answer:
             if answer.status >= 400:
                 raise error_of(answer.status, _status(await answer.read()))
             async for chunk in answer.content.iter_any():
                 yield chunk
+
+
+def _nobody(info: RequestInfo, code: int, seconds: float) -> None:
+    pass
+
+
+def _retry_after(text: str) -> float:
+    """Seconds; the header may also be a date, which API servers don't send."""
+    return min(float(text), _LONGEST_RETRY_AFTER) if text.isdecimal() else 1.0
 
 
 def _selectors(label_selector: str | None, field_selector: str | None) -> dict[str, str]:

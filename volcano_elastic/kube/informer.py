@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Callable, Iterator
 
 import aiohttp
@@ -16,13 +17,17 @@ _log = logging.getLogger(__name__)
 
 # How many deleted objects are remembered, so that a late answer does not bring them back.
 _REMEMBERED = 10_000
+_FIRST_BACKOFF, _LONGEST_BACKOFF = 0.1, 5.0
+# Servers end watches after minutes; one that ends at once would be begun again in a hot loop.
+_SHORT_WATCH = 1.0
 
 # Called after the store changed, with what was there before and what is there now.
 Handler = Callable[[Object | None, Object | None], None]
 
 
 class Informer:
-    """Lists, then watches from there; lists again on 410; reconnects with jitter.
+    """Lists, then watches from there; resumes a watch that was cut, lists again on 410; with
+    jitter.
 
     `put` and `drop` let a writer enter the answer of its own write at once, so that its next
     pass does not act on a stale read; the newer resourceVersion wins.
@@ -33,12 +38,24 @@ class Informer:
         client: Client,
         resource: Resource,
         *,
+        namespace: str | None = None,
         label_selector: str | None = None,
         field_selector: str | None = None,
     ) -> None:
         self.resource = resource
         self.synced = asyncio.Event()
         self.client = client
+        self.events = 0
+        """That watches brought, bookmarks included."""
+        self.lists = 0
+        """From the second on: a watch could not be resumed."""
+        self.lag = 0.0
+        """Seconds that the latest write entered by `put` took to come back by watch."""
+        self._unseen: tuple[int, float] | None = None
+        """resourceVersion of a write that no watch has brought yet, and when it was entered."""
+        self._version: str | None = None
+        """Where the next watch resumes; None: it has to list first."""
+        self._namespace = namespace
         self._selectors = {"label_selector": label_selector, "field_selector": field_selector}
         self._store: dict[str, Object] = {}
         self._gone: dict[str, None] = {}
@@ -59,6 +76,12 @@ class Informer:
         return len(self._store)
 
     def put(self, obj: Object) -> None:
+        """Enters the answer of a write of our own."""
+        if self._unseen is None:
+            self._unseen = (_version(obj), time.monotonic())
+        self._enter(obj)
+
+    def _enter(self, obj: Object) -> None:
         obj.setdefault("apiVersion", self.resource.api_version)
         obj.setdefault("kind", self.resource.kind)
         key = key_of(obj)
@@ -84,31 +107,39 @@ class Informer:
 
     async def run(self) -> None:
         """Until cancelled."""
-        backoff = 0.1
+        backoff = _FIRST_BACKOFF
         while True:
+            began = time.monotonic()
+            reason: object = None
             try:
-                version = await self._list()
-                backoff = 0.1
-                while True:
-                    version = await self._watch(version)
+                if self._version is None:
+                    self._version = await self._list()
+                await self._watch(self._version)
             except Gone:
+                self._version = None
                 continue
-            except (ApiError, aiohttp.ClientError, TimeoutError, OSError) as error:
-                _log.warning(
-                    "watching %s: %s; again in %.1f s",
-                    self.resource.plural,
-                    error or type(error),
-                    backoff,
-                )
-                await asyncio.sleep(backoff * self._random.uniform(0.5, 1.5))
-                backoff = min(backoff * 2, 5.0)
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                reason = error or type(error).__name__
+            except ApiError as error:
+                # Whatever the server dislikes about resuming, listing gets over it.
+                self._version, reason = None, error
+            if time.monotonic() - began > _SHORT_WATCH:
+                backoff = _FIRST_BACKOFF
+                if reason is None:
+                    continue
+            reason = reason or "it ends as soon as it begins"
+            _log.warning("watching %s: %s; again in %.1f s", self.resource.plural, reason, backoff)
+            await asyncio.sleep(backoff * self._random.uniform(0.5, 1.5))
+            backoff = min(backoff * 2, _LONGEST_BACKOFF)
 
     async def _list(self) -> str:
-        answer = await self.client.list(self.resource, **self._selectors)
+        answer = await self.client.list(self.resource, self._namespace, **self._selectors)
+        self.lists += 1
+        self._unseen = None
         seen = {key_of(item) for item in answer["items"]}
         for item in answer["items"]:
             self._gone.pop(str(item["metadata"].get("uid")), None)
-            self.put(item)
+            self._enter(item)
         listed = int(answer["metadata"]["resourceVersion"])
         for key in set(self._store) - seen:
             # Written by us after the list was made: not gone, only newer than it.
@@ -119,19 +150,22 @@ class Informer:
         self.synced.set()
         return str(listed)
 
-    async def _watch(self, version: str) -> str:
+    async def _watch(self, version: str) -> None:
         async for kind, obj in self.client.watch(
-            self.resource, resource_version=version, **self._selectors
+            self.resource, self._namespace, resource_version=version, **self._selectors
         ):
-            version = str(obj["metadata"]["resourceVersion"])
+            self._version = version = str(obj["metadata"]["resourceVersion"])
+            self.events += 1
+            if self._unseen is not None and self._unseen[0] <= int(version):
+                self.lag = time.monotonic() - self._unseen[1]
+                self._unseen = None
             if kind == "DELETED":
                 self.drop(obj)
             elif kind != "BOOKMARK":
                 if kind == "ADDED":
                     # With a selector, DELETED may only mean that it did not match for a while.
                     self._gone.pop(str(obj["metadata"].get("uid")), None)
-                self.put(obj)
-        return version
+                self._enter(obj)
 
     def _forget(self, obj: Object) -> None:
         # A watch may say DELETED before the answer of an earlier write has been read.

@@ -25,6 +25,17 @@ class Access:
     headers: dict[str, str]
     tls: ssl.SSLContext | None
     namespace: str = "default"
+    token_file: Path | None = None
+    """Holds the bearer token; read again and again, since it is replaced before it runs out."""
+
+    def secrets(self) -> tuple[str, ...]:
+        """What must not appear in a log."""
+        found = [value.removeprefix("Bearer ") for value in self.headers.values()]
+        # The embedded cluster's kubeconfig has the token in the URL: kubectl sends none by HTTP.
+        _, _, token = self.server.partition("/token/")
+        if self.token_file is not None:
+            found.append(self.token_file.read_text().strip())
+        return tuple(secret for secret in (*found, token) if secret)
 
 
 def load(path: str | None = None) -> Access:
@@ -59,14 +70,15 @@ def load(path: str | None = None) -> Access:
         ) from error
     if "exec" in user or "auth-provider" in user:
         return _by_official_client(str(file))
-    headers = {}
-    token = user.get("token")
-    if not token and user.get("tokenFile"):
-        token = Path(user["tokenFile"]).read_text().strip()
-    if token:
-        headers["Authorization"] = f"Bearer {token}"
+    token, token_file = user.get("token"), user.get("tokenFile")
     tls = _tls(cluster, user) if server.startswith("https") else None
-    return Access(server.rstrip("/"), headers, tls, context.get("namespace", "default"))
+    return Access(
+        server.rstrip("/"),
+        {"Authorization": f"Bearer {token}"} if token else {},
+        tls,
+        context.get("namespace", "default"),
+        None if token or not token_file else Path(token_file),
+    )
 
 
 def _named(items: list[dict[str, Any]], name: str) -> dict[str, Any]:
@@ -75,10 +87,11 @@ def _named(items: list[dict[str, Any]], name: str) -> dict[str, Any]:
 
 def _in_cluster() -> Access:
     host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
-    token = (_SERVICE_ACCOUNT / "token").read_text().strip()
     tls = ssl.create_default_context(cafile=str(_SERVICE_ACCOUNT / "ca.crt"))
     namespace = (_SERVICE_ACCOUNT / "namespace").read_text().strip()
-    return Access(f"https://{host}:{port}", {"Authorization": f"Bearer {token}"}, tls, namespace)
+    if ":" in host:
+        host = f"[{host}]"
+    return Access(f"https://{host}:{port}", {}, tls, namespace, _SERVICE_ACCOUNT / "token")
 
 
 def _tls(cluster: dict[str, Any], user: dict[str, Any]) -> ssl.SSLContext:

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 
 
 class WorkQueue:
-    """A key added while it is worked on is worked on again afterwards, never concurrently."""
+    """A key added while it is worked on is worked on again afterwards, never concurrently.
 
-    def __init__(self, *, base: float = 0.05, cap: float = 30.0) -> None:
-        self._base, self._cap = base, cap
+    Args:
+        base, cap: seconds; the first delay after a failure, and the longest.
+        on_take: told for how many seconds a key was ready before it was taken.
+    """
+
+    def __init__(
+        self,
+        *,
+        base: float = 0.05,
+        cap: float = 30.0,
+        on_take: Callable[[float], None] = lambda seconds: None,
+    ) -> None:
+        self._base, self._cap, self._on_take = base, cap, on_take
         self._ready: asyncio.Queue[str] = asyncio.Queue()
-        self._queued: set[str] = set()
+        self._queued: dict[str, float] = {}
+        """Since when."""
         self._working: set[str] = set()
         self._again: set[str] = set()
         self._timers: dict[str, tuple[float, asyncio.TimerHandle]] = {}
@@ -26,7 +39,7 @@ class WorkQueue:
         if key in self._working:
             self._again.add(key)
         elif key not in self._queued:
-            self._queued.add(key)
+            self._queued[key] = asyncio.get_running_loop().time()
             self._ready.put_nowait(key)
 
     def add_after(self, key: str, seconds: float) -> None:
@@ -46,7 +59,7 @@ class WorkQueue:
 
     async def take(self) -> str:
         key = await self._ready.get()
-        self._queued.discard(key)
+        self._on_take(asyncio.get_running_loop().time() - self._queued.pop(key))
         self._working.add(key)
         return key
 

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
+import os
 import signal
+import socket
 import sys
+import uuid
 from collections.abc import Sequence
 
 import uvloop
 
 from volcano_elastic.kube.client import Client
-from volcano_elastic.kube.kubeconfig import KubeconfigError
+from volcano_elastic.kube.kubeconfig import Access, KubeconfigError, load
+from volcano_elastic.kube.lease import Election, Timing
+from volcano_elastic.operator import health, log, webhook
 from volcano_elastic.operator.cluster import Cluster
 from volcano_elastic.operator.controller import Controller
 from volcano_elastic.operator.executor import COMPONENT, Executor
 from volcano_elastic.operator.metrics import Metrics
 from volcano_elastic.operator.planning import Planning
+from volcano_elastic.operator.schema import ServedSchema
+from volcano_elastic.operator.state_metrics import StateMetrics
+from volcano_elastic.pytorchjob.settings import DEFAULTS, Settings
 
 _log = logging.getLogger(__name__)
 _SETTLE_SECONDS = 1.0
@@ -25,57 +34,136 @@ _SETTLE_SECONDS = 1.0
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs until SIGINT or SIGTERM; 2 if it could not begin."""
-    arguments = _parser().parse_args(argv)
-    logging.basicConfig(
-        level=logging.DEBUG if arguments.verbose else logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    options = _parser().parse_args(argv)
     try:
-        client = Client.from_kubeconfig(arguments.kubeconfig, user_agent=COMPONENT)
-        metrics = Metrics()
-        if arguments.metrics_port != "none":
-            _log.info("metrics on port %d", metrics.serve(int(arguments.metrics_port)))
-    except KubeconfigError as error:
+        timing = Timing(
+            options.leader_elect_lease_duration,
+            options.leader_elect_renew_deadline,
+            options.leader_elect_retry_period,
+        )
+        access = load(options.kubeconfig)
+        options.webhook = webhook.options_of(options)
+    except (KubeconfigError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    log.configure(options.log_format, verbose=options.verbose, secrets=access.secrets())
+    try:
+        uvloop.run(_until_signal(access, timing, options))
+    except webhook.AddressTaken as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"error: metrics port {arguments.metrics_port}: {error}", file=sys.stderr)
+        host, port = options.metrics_address or ("", 0)
+        print(f"error: --metrics-address {host}:{port}: {error.strerror}", file=sys.stderr)
         return 2
-    uvloop.run(run(client, metrics, arguments.namespace))
     return 0
 
 
-async def run(client: Client, metrics: Metrics, namespace: str | None = None) -> None:
-    """Until SIGINT or SIGTERM. Kinds that are not served yet are waited for."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
+async def _until_signal(access: Access, timing: Timing, options: argparse.Namespace) -> None:
+    loop, operator = asyncio.get_running_loop(), asyncio.current_task()
+    assert operator is not None
+    stopped = False
+
+    def stop() -> None:
+        nonlocal stopped
+        # A second signal must not cut short what the first one began.
+        if not stopped:
+            stopped = True
+            operator.cancel()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    async with client:
+        loop.add_signal_handler(number, stop)
+    try:
+        await run(access, timing, options)
+    except asyncio.CancelledError:
+        if not stopped:
+            raise
+
+
+async def run(access: Access, timing: Timing, options: argparse.Namespace) -> None:
+    """Until cancelled. Kinds that are not served yet are waited for.
+
+    Raises:
+        OSError: the metrics' address can't be listened on.
+        webhook.AddressTaken: that of the webhooks can't.
+    """
+    metrics = Metrics()
+    async with (
+        # Of its own: a renewal must not wait behind a thousand pods.
+        Client(access, user_agent=COMPONENT, observe=metrics.answered) as lease_client,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        election = _election(lease_client, timing, options) if options.leader_elect else None
+        client = await stack.enter_async_context(
+            Client(
+                access,
+                user_agent=COMPONENT,
+                observe=metrics.answered,
+                fence=election.fence if election else None,
+            )
+        )
         cluster = Cluster(client)
         executor = Executor(cluster)
-        controller = Controller(cluster, executor, metrics, namespace=namespace)
-        planning = Planning(cluster, controller, metrics)
-        work = asyncio.create_task(_serve(cluster, controller, planning))
-        stopped = asyncio.create_task(stop.wait())
-        await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        controller.close()
-        if work.done():
-            work.result()
-        work.cancel()
-        stopped.cancel()
-        await asyncio.gather(work, stopped, return_exceptions=True)
-        await executor.settle(_SETTLE_SECONDS)
+        settings = Settings(
+            options.pytorch_init_container_image, options.pytorch_init_container_max_tries
+        )
+        controller = Controller(
+            cluster, executor, metrics, namespace=options.namespace, settings=settings
+        )
+        planning = Planning(cluster, controller, metrics, plugin=options.queue_plugin)
+        schema = ServedSchema(client, metrics)
+        informers = (*cluster, schema.informer)
+        webhooks = webhook.WebhookServer(client, options.webhook) if options.webhook else None
+        metrics.registry.register(StateMetrics(informers, cluster.jobs, controller.due))
+        if options.metrics_address is not None:
+            host, port = options.metrics_address
+
+            def waits_for() -> str:
+                missing = [i.resource.plural for i in informers if not i.synced.is_set()]
+                if webhooks and not webhooks.listening.is_set():
+                    missing.append("webhook certificates")
+                return ", ".join(missing)
+
+            port = await stack.enter_async_context(
+                health.serve(host, port, metrics.registry, waits_for)
+            )
+            _log.info("health and metrics on http://%s:%d", host, port)
+
+        async def work() -> None:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(controller.run())
+                group.create_task(planning.run())
+
+        async def lead() -> None:
+            metrics.leader.set(1)
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(schema.run(work))
+                    if webhooks:
+                        group.create_task(webhooks.lead())
+            finally:
+                metrics.leader.set(0)
+                await executor.settle(_SETTLE_SECONDS)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(cluster.run())
+            group.create_task(schema.informer.run())
+            if webhooks:
+                group.create_task(webhooks.serve())
+            for informer in informers:
+                await informer.synced.wait()
+            print("operator ready", flush=True)
+            group.create_task(election.run(lead) if election else lead())
 
 
-async def _serve(cluster: Cluster, controller: Controller, planning: Planning) -> None:
-    async with asyncio.TaskGroup() as group:
-        group.create_task(cluster.run())
-        await cluster.synced()
-        group.create_task(controller.run())
-        group.create_task(planning.run())
-        print("operator ready", flush=True)
+def _election(client: Client, timing: Timing, options: argparse.Namespace) -> Election:
+    return Election(
+        client,
+        namespace=options.leader_elect_resource_namespace or client.access.namespace,
+        name=options.leader_elect_resource_name,
+        identity=options.leader_elect_identity or f"{socket.gethostname()}_{uuid.uuid4()}",
+        timing=timing,
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -83,16 +171,80 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kubeconfig", metavar="FILE", help="else $KUBECONFIG, else in-cluster")
     parser.add_argument("--namespace", help="serve only the jobs of this namespace")
     parser.add_argument(
-        "--metrics-port", default="none", type=_port, help="for Prometheus, on loopback"
+        "--metrics-address",
+        metavar="HOST:PORT",
+        type=_address,
+        default=("127.0.0.1", 0),
+        help="for /metrics, /healthz and /readyz, or none; default 127.0.0.1:0 (any free port, "
+        "told in the log)",
     )
+    parser.add_argument(
+        "--queue-plugin",
+        choices=("capacity", "proportion"),
+        help="how Volcano divides among queues; default: as its ConfigMap "
+        "volcano-system/volcano-scheduler-configmap says, else capacity",
+    )
+    parser.add_argument(
+        "--pytorch-init-container-image",
+        metavar="IMAGE",
+        help="in which the Workers of a job with a Master wait for it; needs a POSIX shell, and "
+        "getent or nslookup; default: the job's own image",
+    )
+    parser.add_argument(
+        "--pytorch-init-container-max-tries",
+        metavar="N",
+        type=int,
+        default=DEFAULTS.init_container_max_tries,
+        help="2 s apart, before the init container fails; default %(default)s",
+    )
+    parser.add_argument("--log-format", choices=("text", "json"), default="text")
     parser.add_argument("--verbose", action="store_true", help="log every conflict too")
+    webhook.add_arguments(parser, _address)
+    election = parser.add_argument_group(
+        "leader election", "of several replicas only the one that holds the Lease writes"
+    )
+    election.add_argument(
+        "--leader-elect",
+        action="store_true",
+        help="needed as soon as there may be two replicas",
+    )
+    election.add_argument("--leader-elect-resource-name", metavar="NAME", default=COMPONENT)
+    election.add_argument(
+        "--leader-elect-resource-namespace",
+        metavar="NAMESPACE",
+        help="default: the kubeconfig's, or the pod's own",
+    )
+    election.add_argument(
+        "--leader-elect-identity",
+        metavar="NAME",
+        default=os.environ.get("POD_NAME"),
+        help="default: $POD_NAME, which a restarted container shares with its dead predecessor "
+        "and so needs not wait for the lease to expire; else a name never used before",
+    )
+    for name, seconds, text in (
+        ("lease-duration", 15, "a standby takes over when the leader has been silent so long"),
+        ("renew-deadline", 10, "a leader that could not renew for so long stops writing"),
+        ("retry-period", 2, "between attempts to take or renew the lease"),
+    ):
+        election.add_argument(
+            f"--leader-elect-{name}",
+            metavar="SECONDS",
+            type=float,
+            default=seconds,
+            help=f"{text}; default {seconds}",
+        )
     return parser
 
 
-def _port(text: str) -> str:
-    if text == "none" or (text.isdigit() and int(text) < 65536):
-        return text
-    raise argparse.ArgumentTypeError(f"expected none or a port from 0 to 65535, found {text!r}")
+def _address(text: str) -> tuple[str, int] | None:
+    if text == "none":
+        return None
+    host, colon, port = text.rpartition(":")
+    if colon and port.isdecimal() and int(port) < 65536:
+        return host.strip("[]") or "0.0.0.0", int(port)
+    raise argparse.ArgumentTypeError(
+        f"expected none or HOST:PORT with a port from 0 to 65535, found {text!r}"
+    )
 
 
 if __name__ == "__main__":

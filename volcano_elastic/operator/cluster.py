@@ -19,8 +19,11 @@ class Cluster:
         self.pods = Informer(client, resource.PODS)
         self.services = Informer(client, resource.SERVICES)
         self.podgroups = Informer(client, resource.PODGROUPS)
+        self.autoscalers = Informer(client, resource.AUTOSCALERS)
         self.nodes = Informer(client, resource.NODES)
         self.queues = Informer(client, resource.QUEUES)
+        self.policies = Informer(client, resource.QUEUEPOLICIES)
+        self.priorities = Informer(client, resource.PRIORITYCLASSES)
         self._owned: dict[Resource, dict[str, dict[str, Object]]] = {
             resource.PODS: {},
             resource.SERVICES: {},
@@ -34,8 +37,11 @@ class Cluster:
             self.pods,
             self.services,
             self.podgroups,
+            self.autoscalers,
             self.nodes,
             self.queues,
+            self.policies,
+            self.priorities,
         )
 
     async def synced(self) -> None:
@@ -55,8 +61,10 @@ class Cluster:
         return self._of(resource.SERVICES, job)
 
     def podgroup_of(self, job: Object) -> Object | None:
-        found = self.podgroups.get(key_of(job))
-        return found if found is not None and controlled_by(found, job) else None
+        return _if_controlled(self.podgroups.get(key_of(job)), job)
+
+    def autoscaler_of(self, job: Object) -> Object | None:
+        return _if_controlled(self.autoscalers.get(key_of(job)), job)
 
     def _of(self, kind: Resource, job: Object) -> tuple[Object, ...]:
         named = self._owned[kind].get(key_of(job), {}).values()
@@ -82,6 +90,10 @@ def job_key(obj: Object) -> str:
     meta = obj["metadata"]
     name = (meta.get("labels") or {}).get(JOB_NAME)
     return f"{meta.get('namespace', 'default')}/{name}" if name else ""
+
+
+def _if_controlled(obj: Object | None, job: Object) -> Object | None:
+    return obj if obj is not None and controlled_by(obj, job) else None
 
 
 def controlled_by(obj: Object, job: Object) -> bool:

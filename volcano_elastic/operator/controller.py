@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Mapping, Set
 from datetime import UTC, datetime
 
 import aiohttp
 
 from volcano_elastic.api.pytorchjob import InvalidJob, PyTorchJob, parse
-from volcano_elastic.kube.client import ApiError, Conflict, Invalid
+from volcano_elastic.api.queue_policy import Mode, QueuePolicy
+from volcano_elastic.kube.client import ApiError, Conflict
 from volcano_elastic.kube.resource import Object, key_of
 from volcano_elastic.kube.work_queue import WorkQueue
 from volcano_elastic.operator.cluster import Cluster, job_key
@@ -19,6 +21,7 @@ from volcano_elastic.operator.metrics import Metrics
 from volcano_elastic.pytorchjob.action import Action, Requeue
 from volcano_elastic.pytorchjob.observed import Observed, Resize
 from volcano_elastic.pytorchjob.reconcile import reconcile, refuse
+from volcano_elastic.pytorchjob.settings import DEFAULTS, Settings
 
 _log = logging.getLogger(__name__)
 _WORKERS = 32
@@ -35,17 +38,24 @@ class Controller:
         metrics: Metrics,
         *,
         namespace: str | None = None,
+        settings: Settings = DEFAULTS,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._cluster, self._executor, self._metrics = cluster, executor, metrics
-        self._namespace, self._clock = namespace, clock
-        self._queue = WorkQueue()
+        self._namespace, self._settings, self._clock = namespace, settings, clock
+        self._queue: WorkQueue | None = None
+        """None while somebody else leads: `run` begins with all jobs anyway."""
         self._resizes: dict[str, tuple[Resize, asyncio.Event]] = {}
-        self._admitted: set[str] = set()
-        """uids; memory only: a job with pods, or older than 2 s, is not asked."""
+        self._outdated: set[str] = set()
+        """Jobs that had changed since the plan that resized them."""
+        self._admitted: dict[str, str] = {}
+        """uids by key; memory only: a job with pods, or older than 2 s, is not asked."""
+        self.policy_of: Callable[[str], QueuePolicy] = QueuePolicy
+        """The policy of a queue; the planner's loop knows better than the defaults."""
         self._parsed: dict[str, tuple[str, PyTorchJob | InvalidJob]] = {}
         cluster.jobs.on_change(self._job_changed)
-        cluster.podgroups.on_change(lambda old, new: self._add(key_of(_either(old, new))))
+        for named in (cluster.podgroups, cluster.autoscalers):
+            named.on_change(lambda old, new: self._add(key_of(_either(old, new))))
         for informer in (cluster.pods, cluster.services):
             informer.on_change(lambda old, new: self._add(job_key(_either(old, new))))
 
@@ -53,22 +63,29 @@ class Controller:
         return self._namespace in (None, obj["metadata"].get("namespace"))
 
     async def run(self) -> None:
-        """Until cancelled. Call it when the cluster is synced."""
-        for job in self._cluster.jobs:
-            self._add(key_of(job))
-        async with asyncio.TaskGroup() as group:
-            for _ in range(_WORKERS):
-                group.create_task(self._work())
+        """Until cancelled; may be called again then. Call it when the cluster is synced."""
+        queue = self._queue = WorkQueue(on_take=self._metrics.taken)
+        try:
+            for job in self._cluster.jobs:
+                self._add(key_of(job))
+            async with asyncio.TaskGroup() as group:
+                for _ in range(_WORKERS):
+                    group.create_task(self._work(queue))
+        finally:
+            self._queue = None
+            queue.close()
+            # Planned under what was known then; who leads next plans anew.
+            self._resizes.clear()
 
-    def close(self) -> None:
-        self._queue.close()
+    def due(self) -> int:
+        """Jobs that no worker has taken up yet."""
+        return len(self._queue) if self._queue is not None else 0
 
-    async def carry_out(self, resizes: Mapping[str, Resize], limit: float) -> bool:
+    async def carry_out(self, resizes: Mapping[str, Resize], limit: float) -> frozenset[str]:
         """Hands each job its new size and waits until all are carried out, `limit` seconds at
-        most. Sizes of earlier calls that were not carried out are withdrawn."""
-        for _, done in self._resizes.values():
-            done.set()
+        most; the keys of those that were not, which are withdrawn."""
         self._resizes = {key: (resize, asyncio.Event()) for key, resize in resizes.items()}
+        self._outdated.clear()
         for key in resizes:
             self._add(key)
         waits = [done.wait() for _, done in self._resizes.values()]
@@ -76,19 +93,23 @@ class Controller:
             async with asyncio.timeout(limit):
                 await asyncio.gather(*waits)
         except TimeoutError:
-            return False
-        return True
+            pass
+        undone = frozenset(self._resizes) | self._outdated
+        self._resizes = {}
+        return undone
 
-    def admit(self, keys: Iterable[str]) -> None:
+    def admit(self, keys: Set[str]) -> None:
         """The first pods of these jobs may be created."""
-        for key in keys:
+        for key in keys - self._admitted.keys():
             job = self._cluster.jobs.get(key)
-            if job is not None and job["metadata"]["uid"] not in self._admitted:
-                self._admitted.add(job["metadata"]["uid"])
+            if job is not None:
+                self._admitted[key] = job["metadata"]["uid"]
                 self._add(key)
 
     def _add(self, key: str) -> None:
-        if key and (job := self._cluster.jobs.get(key)) is not None and self.serves(job):
+        if self._queue is None or not key:
+            return
+        if (job := self._cluster.jobs.get(key)) is not None and self.serves(job):
             self._queue.add(key)
 
     def _job_changed(self, old: Object | None, new: Object | None) -> None:
@@ -96,57 +117,70 @@ class Controller:
             self._add(key_of(new))
         if old is not None and (new is None or new["metadata"]["uid"] != old["metadata"]["uid"]):
             key = key_of(old)
-            self._admitted.discard(old["metadata"]["uid"])
+            self._admitted.pop(key, None)
             self._parsed.pop(key, None)
             self._carried_out(key, None)
 
-    async def _work(self) -> None:
+    async def _work(self, queue: WorkQueue) -> None:
         while True:
-            key = await self._queue.take()
+            key = await queue.take()
+            began, outcome = time.monotonic(), "failed"
             try:
-                await self._reconcile(key)
+                again = await self._reconcile(key)
             except Conflict as error:
+                outcome = "conflict"
                 _log.debug("%s: %s", key, error)
-                self._queue.failed(key)
+                queue.failed(key)
             except (ApiError, NameTaken, aiohttp.ClientError, TimeoutError) as error:
-                delay = self._queue.failed(key)
+                delay = queue.failed(key)
                 _log.warning("%s: %s; again in %.1f s", key, error or _TIMED_OUT, delay)
             except Exception:
-                delay = self._queue.failed(key)
+                delay = queue.failed(key)
                 _log.exception("%s: reconcile failed; again in %.1f s", key, delay)
             else:
-                self._queue.done(key)
+                outcome = "done"
+                queue.done(key)
+                if again is not None:
+                    queue.add_after(key, again)
+            self._metrics.reconciled(outcome, time.monotonic() - began)
 
-    async def _reconcile(self, key: str) -> None:
+    async def _reconcile(self, key: str) -> float | None:
+        """Seconds after which to look again even if nothing changes."""
         job = self._cluster.jobs.get(key)
         if job is None:
-            return
+            return None
         now = self._clock()
         resize, _ = self._resizes.get(key, (None, None))
         actions = self._actions(key, job, resize, now)
         try:
             await self._executor.perform(job, actions, now)
-        except Invalid as error:
-            self._executor.refused(job, error, now)
+        except Conflict:
+            # The plan saw the job as it no longer is.
+            if resize is not None:
+                self._carried_out(key, resize, outdated=True)
             raise
         self._metrics.performed(actions)
-        self._carried_out(key, resize)
-        for action in actions:
-            if isinstance(action, Requeue):
-                self._queue.add_after(key, max(0.0, action.after.total_seconds()))
+        if resize is not None:
+            self._carried_out(key, resize, outdated=not self._has(key, resize))
+        delays = [action.after.total_seconds() for action in actions if isinstance(action, Requeue)]
+        return max(0.0, min(delays)) if delays else None
 
     def _actions(self, key: str, job: Object, resize: Resize | None, now: datetime) -> list[Action]:
         parsed = self._parse(key, job)
         if isinstance(parsed, InvalidJob):
             return refuse(job, parsed.problems, now)
+        policy = self.policy_of(parsed.queue)
         observed = Observed(
             pods=self._cluster.pods_of(job),
             services=self._cluster.services_of(job),
             podgroup=self._cluster.podgroup_of(job),
+            autoscaler=self._cluster.autoscaler_of(job),
             resize=resize,
-            admitted=parsed.uid in self._admitted,
+            admitted=self._admitted.get(key) == parsed.uid or policy.mode is Mode.OFF,
+            protect=policy.shrink.protect,
+            grace=policy.shrink.grace,
         )
-        return reconcile(parsed, observed, now)
+        return reconcile(parsed, observed, now, self._settings)
 
     def _parse(self, key: str, job: Object) -> PyTorchJob | InvalidJob:
         version = job["metadata"]["resourceVersion"]
@@ -161,12 +195,19 @@ class Controller:
         self._parsed[key] = (version, parsed)
         return parsed
 
-    def _carried_out(self, key: str, resize: Resize | None) -> None:
+    def _has(self, key: str, resize: Resize) -> bool:
+        """The job's durable size is what was decided."""
+        status = (self._cluster.jobs.get(key) or {}).get("status") or {}
+        return bool((status.get("elastic") or {}).get("desired") == resize.new)
+
+    def _carried_out(self, key: str, resize: Resize | None, *, outdated: bool = False) -> None:
         """`resize` None: whichever it was, there is no more job for it."""
         held = self._resizes.get(key)
         if held is not None and resize in (None, held[0]):
             held[1].set()
             del self._resizes[key]
+            if outdated:
+                self._outdated.add(key)
 
 
 def _either(old: Object | None, new: Object | None) -> Object:

@@ -5,26 +5,30 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import aiohttp
 
 from volcano_elastic.kube import event, resource
-from volcano_elastic.kube.client import AlreadyExists, ApiError, Conflict, Invalid, NotFound
+from volcano_elastic.kube.client import AlreadyExists, ApiError, Conflict, NotFound
 from volcano_elastic.kube.informer import Informer
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.operator.cluster import Cluster, controlled_by
+from volcano_elastic.pytorchjob import neighbour
 from volcano_elastic.pytorchjob.action import (
     Action,
+    CreateAutoscaler,
     CreatePod,
     CreatePodGroup,
     CreateService,
+    DeleteAutoscaler,
     DeleteJob,
     DeletePod,
     DeletePodGroup,
     DeleteService,
     EmitEvent,
+    PatchAutoscaler,
     PatchPod,
     PatchPodGroup,
     PatchStatus,
@@ -33,11 +37,18 @@ from volcano_elastic.pytorchjob.action import (
 )
 
 _log = logging.getLogger(__name__)
-COMPONENT = "volcano-elastic"
+COMPONENT = neighbour.US
+# A failure is tried again sooner than it need be told again.
+_FAILURE_TOLD_EVERY = timedelta(minutes=1)
 
 
 class NameTaken(Exception):
     """An object that is not the job's bears a name that it needs."""
+
+    def __init__(self, message: str, *, passing: bool) -> None:
+        super().__init__(message)
+        self.passing = passing
+        """It is on its way out."""
 
 
 class Executor:
@@ -52,6 +63,9 @@ class Executor:
         self._cluster = cluster
         self._client = cluster.client
         self._telling: set[asyncio.Task[None]] = set()
+        self._told: dict[str, dict[str, tuple[str, datetime]]] = {}
+        """By job's uid and reason, the last of the events that would repeat themselves."""
+        cluster.jobs.on_change(self._forget)
 
     async def perform(self, job: Object, actions: Sequence[Action], now: datetime) -> None:
         for stage in Stage:
@@ -61,27 +75,53 @@ class Executor:
                     if isinstance(action, EmitEvent):
                         self._tell(job, action, now)
                 return
-            # The usual stage has one action or none, and needs no tasks.
-            if len(due) == 1:
-                await self._do(job, due[0])
-            elif due:
-                answers = await asyncio.gather(
-                    *(self._do(job, action) for action in due), return_exceptions=True
-                )
-                for answer in answers:
-                    if isinstance(answer, BaseException):
-                        raise answer
+            if not due:
+                continue
+            answers = await asyncio.gather(
+                *(self._do(job, action) for action in due), return_exceptions=True
+            )
+            failures = [
+                (action, answer)
+                for action, answer in zip(due, answers, strict=True)
+                if isinstance(answer, BaseException)
+            ]
+            if failures:
+                self._tell_failures(job, failures, now)
+                raise failures[0][1]
 
     async def settle(self, seconds: float) -> None:
         """Gives events under way that long to be told."""
         if self._telling:
             await asyncio.wait(self._telling, timeout=seconds)
 
-    def refused(self, job: Object, error: Invalid, now: datetime) -> None:
-        """Says that the API server won't have what the job asks for."""
-        self._tell(job, EmitEvent("FailedCreatePod", error.message, warning=True), now)
+    def _tell_failures(
+        self, job: Object, failures: Sequence[tuple[Action, BaseException]], now: datetime
+    ) -> None:
+        """Says what the API server won't have, e.g. beyond a quota: one event for a burst."""
+        by_reason: dict[str, list[str]] = {}
+        for action, error in failures:
+            if _is_refusal(error):
+                verb, noun = _words(action)
+                by_reason.setdefault(f"Failed{verb}{noun}", []).append(str(error))
+        told = self._told.setdefault(job["metadata"]["uid"], {})
+        for reason, messages in by_reason.items():
+            last = told.get(reason)
+            if last is None or now >= last[1] + _FAILURE_TOLD_EVERY:
+                more = f" (and {len(messages) - 1} more)" if len(messages) > 1 else ""
+                told[reason] = (messages[0], now)
+                self._tell(job, EmitEvent(reason, f"Error: {messages[0]}{more}", True), now)
+
+    def _forget(self, old: Object | None, new: Object | None) -> None:
+        if old is not None and new is None:
+            self._told.pop(old["metadata"]["uid"], None)
 
     def _tell(self, job: Object, action: EmitEvent, now: datetime) -> None:
+        if action.standing:
+            told = self._told.setdefault(job["metadata"]["uid"], {})
+            last = told.get(action.reason)
+            if last is not None and last[0] == action.message:
+                return
+            told[action.reason] = (action.message, now)
         task = asyncio.get_running_loop().create_task(self._emit(job, action, now))
         self._telling.add(task)
         task.add_done_callback(self._telling.discard)
@@ -109,14 +149,19 @@ class Executor:
                 return self._create(cluster.services, job, body)
             case CreatePodGroup(body):
                 return self._create(cluster.podgroups, job, body)
+            case CreateAutoscaler(body):
+                return self._create(cluster.autoscalers, job, body)
+            case PatchAutoscaler(autoscaler, body):
+                return self._patch(cluster.autoscalers, job, autoscaler, body)
             case PatchPod(pod, body):
                 return self._patch(cluster.pods, job, pod, body)
             case PatchPodGroup(podgroup, body):
                 return self._patch(cluster.podgroups, job, podgroup, body)
             case PatchStatus(status):
-                # The uid makes it a Conflict if another job bears the name by now.
-                uid = job["metadata"]["uid"]
-                body = {"metadata": {"uid": uid}, "status": status}
+                # A Conflict if another job bears the name by now, or somebody changed this one
+                # since the decision: a size is only true of the job that was seen.
+                seen = {field: job["metadata"][field] for field in ("uid", "resourceVersion")}
+                body = {"metadata": seen, "status": status}
                 return self._patch(cluster.jobs, job, name, body, subresource="status")
             case DeletePod(pod, uid, grace):
                 seconds = None if grace is None else int(grace.total_seconds())
@@ -125,6 +170,8 @@ class Executor:
                 return self._delete(cluster.services, job, service, uid)
             case DeletePodGroup(podgroup, uid):
                 return self._delete(cluster.podgroups, job, podgroup, uid)
+            case DeleteAutoscaler(autoscaler, uid):
+                return self._delete(cluster.autoscalers, job, autoscaler, uid)
             case DeleteJob():
                 uid = job["metadata"]["uid"]
                 return self._delete(cluster.jobs, job, name, uid, propagation="Background")
@@ -140,10 +187,13 @@ class Executor:
                 found = await self._client.get(informer.resource, meta["name"], meta["namespace"])
             except NotFound:
                 found = {"metadata": {"deletionTimestamp": "just now"}}
-            if found["metadata"].get("deletionTimestamp") or not controlled_by(found, job):
+            leaving = bool(found["metadata"].get("deletionTimestamp"))
+            if leaving or not controlled_by(found, job):
                 raise NameTaken(
-                    f"{informer.resource.kind} {meta['namespace']}/{meta['name']} exists and is "
-                    f"not this job's, or is being deleted; waiting for it to go"
+                    f"{informer.resource.kind} {meta['namespace']}/{meta['name']} "
+                    f"{'is being deleted' if leaving else 'exists and belongs to somebody else'}; "
+                    f"waiting for it to go",
+                    passing=leaving,
                 ) from None
             informer.put(found)
 
@@ -203,3 +253,22 @@ class Executor:
         known = informer.get(key)
         if known is not None and uid in (None, known["metadata"].get("uid")):
             informer.drop(known)
+
+
+def _words(action: Action) -> tuple[str, str]:
+    """`CreatePod` is ("Create", "Pod")."""
+    name = type(action).__name__
+    verb = next(verb for verb in ("Create", "Patch", "Delete") if name.startswith(verb))
+    return verb, name.removeprefix(verb)
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Not a race or a breakdown: the same request will fail again until somebody changes
+    something."""
+    if isinstance(error, NameTaken):
+        return not error.passing
+    return (
+        isinstance(error, ApiError)
+        and 400 <= error.code < 500
+        and error.code not in (404, 408, 409, 410, 429)
+    )

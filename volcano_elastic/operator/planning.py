@@ -14,12 +14,15 @@ from datetime import UTC, datetime
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.operator.cluster import Cluster
 from volcano_elastic.operator.controller import Controller
+from volcano_elastic.operator.division import watch_division
+from volcano_elastic.operator.measurement import Measurement
 from volcano_elastic.operator.metrics import Metrics
-from volcano_elastic.operator.snapshot import Adapter
+from volcano_elastic.operator.policy_report import PolicyReport
+from volcano_elastic.operator.snapshot import KINDS, Adapter
 from volcano_elastic.pytorchjob.observed import Resize
 from volcano_elastic.queue_policy.decision import Decision, Plan
 from volcano_elastic.queue_policy.plan import plan
-from volcano_elastic.queue_policy.snapshot import Snapshot
+from volcano_elastic.queue_policy.snapshot import Memory, Snapshot
 
 _log = logging.getLogger(__name__)
 # Changes come in bursts; a plan of half a burst would be taken back by the next.
@@ -32,32 +35,55 @@ Planner = Callable[[Snapshot, datetime], Plan]
 
 
 class Planning:
+    """Args:
+    plugin: by which Volcano divides among queues, capacity or proportion; None: as the
+        scheduler's ConfigMap says, else capacity.
+    """
+
     def __init__(
         self,
         cluster: Cluster,
         controller: Controller,
         metrics: Metrics,
         *,
+        plugin: str | None = None,
         planner: Planner = plan,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._cluster, self._controller, self._metrics = cluster, controller, metrics
         self._planner, self._clock = planner, clock
-        self._adapter = Adapter()
+        self._plugin = plugin
+        self._adapter = Adapter(controller.serves)
+        self._adapter.proportion = plugin == "proportion"
+        self._report = PolicyReport(cluster.policies, self._adapter)
+        self._measurement = Measurement(cluster, self._adapter, controller.serves, clock)
         self._changed = asyncio.Event()
-        for informer in (cluster.jobs, cluster.pods, cluster.nodes, cluster.queues):
-            informer.on_change(self._note)
-        cluster.podgroups.on_change(self._note)
+        for informer in cluster:
+            if informer.resource in KINDS:
+                informer.on_change(self._note)
+        controller.policy_of = self._adapter.policy_of
 
     async def run(self) -> None:
-        """Until cancelled. Call it when the cluster is synced."""
+        """Until cancelled; may be called again then. Call it when the cluster is synced."""
+        # Another operator may have led meanwhile.
+        self._adapter.memory = Memory()
+        self._report.forget()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._plan_again_and_again())
+            group.create_task(self._report.run())
+            group.create_task(self._measurement.run())
+            if self._plugin is None:
+                group.create_task(watch_division(self._cluster.client, self._divided))
+
+    async def _plan_again_and_again(self) -> None:
         while True:
             self._changed.clear()
             try:
                 await self._once()
-            except Exception:
+            except Exception as error:
                 # The jobs go on at their sizes; the next picture may be one that can be planned.
                 _log.exception("no plan could be made")
+                self._report.failed(repr(error), self._clock())
                 await asyncio.sleep(_AT_LEAST_EVERY_SECONDS)
             try:
                 async with asyncio.timeout(_AT_LEAST_EVERY_SECONDS):
@@ -67,18 +93,13 @@ class Planning:
             await asyncio.sleep(_DEBOUNCE_SECONDS)
 
     async def _once(self) -> None:
-        cluster = self._cluster
+        now = self._clock()
         with self._metrics.planning():
-            snapshot = self._adapter.snapshot(
-                jobs=(job for job in cluster.jobs if self._controller.serves(job)),
-                pods=cluster.pods,
-                podgroups=cluster.podgroups,
-                nodes=cluster.nodes,
-                queues=cluster.queues,
-            )
-            result = self._planner(snapshot, self._clock())
-        resizes = {decision.job: _resize(decision) for decision in result.decisions}
-        for decision in result.decisions:
+            result = self._planner(self._adapter.snapshot(), now)
+        self._adapter.memory = result.memory
+        self._metrics.planned(result)
+        acting = {d.job: d for d in result.decisions if not d.dry_run}
+        for decision in acting.values():
             self._metrics.decided(decision)
             _log.info(
                 "%s: %d -> %d, %s: %s",
@@ -88,13 +109,26 @@ class Planning:
                 decision.reason,
                 decision.message,
             )
-        if not await self._controller.carry_out(resizes, _CARRY_OUT_SECONDS):
-            _log.warning("a plan was not carried out in %.0f s; planning anew", _CARRY_OUT_SECONDS)
+        undone = await self._controller.carry_out(
+            {key: _resize(decision) for key, decision in acting.items()}, _CARRY_OUT_SECONDS
+        )
+        done = [d for d in result.decisions if d.job not in undone]
+        self._report.planned(result, done, now)
+        if undone:
+            # What changed them, or the next second, brings another plan.
+            _log.info("not carried out: %s", ", ".join(sorted(undone)))
             return
         self._controller.admit(result.admitted)
 
     def _note(self, old: Object | None, new: Object | None) -> None:
-        self._changed.set()
+        if self._adapter.change(old, new):
+            self._changed.set()
+
+    def _divided(self, proportion: bool) -> None:
+        if proportion != self._adapter.proportion:
+            _log.info("Volcano divides by %s", "proportion" if proportion else "capacity")
+            self._adapter.proportion = proportion
+            self._changed.set()
 
 
 def _resize(decision: Decision) -> Resize:

@@ -1,218 +1,262 @@
-"""From what the informers hold to the planner's picture. All that is Volcano's or Kubernetes' own
-spelling ends here."""
+"""The planner's picture of the cluster, kept current object by object.
+
+One change costs what that object costs, not what the cluster costs: values that did not change stay
+the very same objects, and so do the tuples of kinds in which nothing changed, so that a planner can
+tell by identity what it has to think about again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
-from typing import Any, TypeVar
+import logging
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import Generic, TypeVar
 
-from volcano_elastic.api import moment, quantity
-from volcano_elastic.api import pod as api_pod
-from volcano_elastic.api.pytorchjob import (
-    DEFAULT_COOLDOWN,
-    WORKER,
-    InvalidJob,
-    PyTorchJob,
-    parse,
-)
-from volcano_elastic.kube.resource import Object, key_of
-from volcano_elastic.podgroup.pod_annotation import GROUP_NAME, is_protected
-from volcano_elastic.pytorchjob.label import REPLICA_INDEX, REPLICA_TYPE
-from volcano_elastic.queue_policy.snapshot import Gang, Job, Node, Pod, Queue, Snapshot
+from volcano_elastic.api.pytorchjob import WORKER, PyTorchJob
+from volcano_elastic.api.queue_policy import InvalidPolicy, QueuePolicy, effective
+from volcano_elastic.api.queue_policy import parse as parse_policy
+from volcano_elastic.kube import resource
+from volcano_elastic.kube.resource import Object, Resource, key_of
+from volcano_elastic.operator import reading
+from volcano_elastic.queue_policy.snapshot import Gang, Job, Memory, Node, Pod, Queue, Snapshot
 
+_log = logging.getLogger(__name__)
 _T = TypeVar("_T")
-_LONG_AGO = datetime.fromtimestamp(0, UTC)
+# No schema of ours keeps other people's objects in shape; one of them must not stop the rest.
+_UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)
+
+# Of a job that was never seen to change its size: what the trainer's own restarts take.
+_PAUSE = timedelta(seconds=1)
+
+KINDS: tuple[Resource, ...] = (
+    resource.PYTORCHJOBS,
+    resource.PODS,
+    resource.PODGROUPS,
+    resource.NODES,
+    resource.QUEUES,
+    resource.QUEUEPOLICIES,
+    resource.PRIORITYCLASSES,
+)
+"""What a picture is made of."""
+
+
+class _Values(Generic[_T]):
+    """Values by key; equal ones stay the same object, and so does the tuple of unchanged ones."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, _T] = {}
+        self._tuple: tuple[_T, ...] | None = ()
+
+    def get(self, key: str) -> _T | None:
+        return self._held.get(key)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._held
+
+    def put(self, key: str, value: _T | None) -> bool:
+        """Whether that changed anything; None takes it away."""
+        old = self._held.get(key)
+        if old == value:
+            return False
+        if value is None:
+            del self._held[key]
+        else:
+            self._held[key] = value
+        self._tuple = None
+        return True
+
+    def all(self) -> tuple[_T, ...]:
+        if self._tuple is None:
+            self._tuple = tuple(self._held.values())
+        return self._tuple
 
 
 class Adapter:
-    """Remembers what it made of each version of each object, since most don't change."""
+    """Give it each change of each object of `KINDS`; ask it for a picture at any time.
 
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[str, Any]] = {}
+    Args:
+        serves: False for PyTorchJobs that another operator carries out; their pods and gangs count
+            like anybody's.
+    """
 
-    def snapshot(
-        self,
-        *,
-        jobs: Iterable[Object],
-        pods: Iterable[Object],
-        podgroups: Iterable[Object],
-        nodes: Iterable[Object],
-        queues: Iterable[Object],
-    ) -> Snapshot:
-        before, self._known = self._known, {}
-
-        def each(kind: str, objects: Iterable[Object], make: Callable[[Object], _T]) -> list[_T]:
-            made = []
-            for obj in objects:
-                meta = obj["metadata"]
-                name = f"{kind} {key_of(obj)} {meta.get('uid')}"
-                found = before.get(name)
-                version = meta.get("resourceVersion", "")
-                if found is None or found[0] != version:
-                    found = (version, make(obj))
-                self._known[name] = found
-                made.append(found[1])
-            return made
-
-        parsed = [found for found in each("job", jobs, _parsed) if found is not None]
-        live: list[Pod] = []
-        succeeded: dict[str, int] = {}
-        for view, ended in each("pod", pods, _pod):
-            if not ended:
-                live.append(view)
-            elif ended == "Succeeded" and not view.terminating:
-                # A job's PodGroup bears the job's name: its pods must not count twice.
-                owner = view.gang if view.job is None else view.job
-                if owner is not None and (view.job is None or view.role == WORKER):
-                    succeeded[owner] = succeeded.get(owner, 0) + 1
-        gangs = [gang for gang in each("podgroup", podgroups, _gang) if gang is not None]
-        return Snapshot(
-            nodes=tuple(each("node", nodes, _node)),
-            pods=tuple(live),
-            jobs=tuple(_job(job, succeeded.get(job.key, 0)) for job in parsed),
-            gangs=tuple(
-                Gang(g.key, g.queue, g.min_member, g.created, succeeded=succeeded.get(g.key, 0))
-                for g in gangs
+    def __init__(self, serves: Callable[[Object], bool] = lambda job: True) -> None:
+        self.proportion = False
+        """Whether Volcano divides by the proportion plugin; no object says so."""
+        self.memory = Memory()
+        """The last plan's."""
+        self.invalid: dict[str, InvalidPolicy] = {}
+        """QueuePolicies that cannot be applied, by name."""
+        self._serves = serves
+        self._parsed: dict[str, PyTorchJob] = {}
+        self._podgroups: dict[str, Object] = {}
+        self._priorities: dict[str, tuple[int, bool]] = {}
+        """(value, whether it is the default for who names none) by PriorityClass."""
+        self._ended: dict[str, str] = {}
+        """Pod that finished well to whose it was: key of its job, else of its gang."""
+        self._succeeded: dict[str, int] = {}
+        self._pauses: dict[str, timedelta] = {}
+        self._effective: tuple[tuple[QueuePolicy, ...], dict[str, QueuePolicy]] = ((), {})
+        self._jobs: _Values[Job] = _Values()
+        self._gangs: _Values[Gang] = _Values()
+        self._pods: _Values[Pod] = _Values()
+        self._nodes: _Values[Node] = _Values()
+        self._queues: _Values[Queue] = _Values()
+        self._policies: _Values[QueuePolicy] = _Values()
+        self._change: dict[str, Callable[[str, Object | None], bool]] = {
+            resource.PYTORCHJOBS.kind: self._job,
+            resource.PODS.kind: self._pod,
+            resource.PODGROUPS.kind: self._podgroup,
+            resource.NODES.kind: lambda key, obj: self._put(
+                self._nodes, key, obj, reading.view_node
             ),
-            queues=tuple(each("queue", queues, _queue)),
+            resource.QUEUES.kind: lambda key, obj: self._put(
+                self._queues, key, obj, reading.view_queue
+            ),
+            resource.QUEUEPOLICIES.kind: self._policy,
+            resource.PRIORITYCLASSES.kind: self._priority,
+        }
+
+    def change(self, old: Object | None, new: Object | None) -> bool:
+        """What an informer's handler is told; whether the picture is another one now."""
+        obj = new if new is not None else old
+        assert obj is not None
+        change, key = self._change[obj["kind"]], key_of(obj)
+        try:
+            return change(key, new)
+        except _UNREADABLE as error:
+            _log.warning("%s %s is left out: it cannot be read: %r", obj["kind"], key, error)
+            return change(key, None)
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(
+            nodes=self._nodes.all(),
+            pods=self._pods.all(),
+            jobs=self._jobs.all(),
+            gangs=self._gangs.all(),
+            policies=self._policies.all(),
+            proportion=self.proportion,
+            queues=self._queues.all(),
+            memory=self.memory,
         )
 
+    def job(self, key: str) -> Job | None:
+        return self._jobs.get(key)
 
-def _parsed(obj: Object) -> PyTorchJob | None:
-    try:
-        job = parse(obj)
-    except InvalidJob:
-        return None
-    if job.finished or job.run_policy.suspend or job.deleting or not job.ours:
-        return None
-    return job if job.uses_volcano else None
+    def queue_of(self, key: str) -> str | None:
+        """Of a job or gang in the picture."""
+        found = self._jobs.get(key) or self._gangs.get(key)
+        return None if found is None else found.queue
 
+    def queue(self, name: str) -> Queue | None:
+        return self._queues.get(name)
 
-def _job(job: PyTorchJob, succeeded: int) -> Job:
-    worker, master = job.worker, job.master
-    count = worker.replicas if worker else 0
-    policy = job.elastic
-    spec = worker.pod_spec if worker else {}
-    status = job.status.get("elastic") or {}
-    return Job(
-        key=job.key,
-        queue=job.queue,
-        created=job.created,
-        min=policy.min if policy else count,
-        max=policy.max if policy else count,
-        desired=count if policy is None else policy.min if job.desired is None else job.desired,
-        pod_requests=api_pod.requests(spec),
-        node_selector=dict(spec.get("nodeSelector") or {}),
-        tolerations=tuple(spec.get("tolerations") or ()),
-        node_unit=policy.node_unit if policy else 1,
-        cooldown=policy.cooldown if policy else DEFAULT_COOLDOWN,
-        scaler=policy.scaler if policy else "none",
-        last_scale=job.last_scale,
-        last_reason=status.get("lastScaleReason"),
-        succeeded=min(succeeded, count if policy is None else policy.max),
-        master_requests=api_pod.requests(master.pod_spec) if master else None,
-    )
+    def policy_of(self, queue: str) -> QueuePolicy:
+        """The one in force; the defaults where there is none."""
+        policies = self._policies.all()
+        if self._effective[0] is not policies:
+            self._effective = (policies, effective(policies))
+        return self._effective[1].get(queue) or QueuePolicy(queue)
 
+    def paused(self, key: str, pause: timedelta) -> None:
+        """A job was measured to stand still for so long at a change of size."""
+        if key in self._parsed and self._pauses.get(key) != pause:
+            self._pauses[key] = pause
+            self._renew(key)
 
-def _pod(obj: Object) -> tuple[Pod, str]:
-    """The pod, and the phase it ended in or nothing."""
-    meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
-    labels, namespace = meta.get("labels") or {}, meta.get("namespace", "default")
-    phase = status.get("phase", "Pending")
-    index = labels.get(REPLICA_INDEX, "0")
-    job = _owner(meta)
-    group = (meta.get("annotations") or {}).get(GROUP_NAME)
-    kind = labels.get(REPLICA_TYPE, "worker") if job else "worker"
-    return (
-        Pod(
-            key=key_of(obj),
-            uid=meta.get("uid", ""),
-            requests=_requests(spec),
-            job=job,
-            gang=f"{namespace}/{group}" if group else None,
-            index=int(index) if index.isdigit() else 0,
-            node=spec.get("nodeName") or None,
-            running=phase == "Running",
-            terminating=bool(meta.get("deletionTimestamp")),
-            protected=is_protected(obj),
-            created=moment.parse_optional(meta.get("creationTimestamp")),
-            role=kind.capitalize(),
-            leaves_by=moment.parse_optional(meta.get("deletionTimestamp")),
-            node_selector=dict(spec.get("nodeSelector") or {}),
-            tolerations=tuple(spec.get("tolerations") or ()),
-        ),
-        phase if phase in ("Succeeded", "Failed") else "",
-    )
+    def _put(
+        self, values: _Values[_T], key: str, obj: Object | None, view: Callable[[Object], _T]
+    ) -> bool:
+        return values.put(key, None if obj is None else view(obj))
 
+    def _job(self, key: str, obj: Object | None) -> bool:
+        parsed = None if obj is None or not self._serves(obj) else reading.read_job(obj)
+        if parsed is None:
+            self._parsed.pop(key, None)
+            self._pauses.pop(key, None)
+        else:
+            self._parsed[key] = parsed
+        return self._renew(key)
 
-def _owner(meta: Mapping[str, Any]) -> str | None:
-    """Key of the PyTorchJob that controls the object."""
-    for reference in meta.get("ownerReferences") or ():
-        if reference.get("controller") and reference.get("kind") == "PyTorchJob":
-            return f"{meta.get('namespace', 'default')}/{reference['name']}"
-    return None
+    def _podgroup(self, key: str, obj: Object | None) -> bool:
+        if obj is None:
+            self._podgroups.pop(key, None)
+        else:
+            self._podgroups[key] = obj
+        return self._renew(key)
 
+    def _pod(self, key: str, obj: Object | None) -> bool:
+        view, ended = (None, "") if obj is None else reading.view_pod(obj)
+        changed = self._pods.put(key, None if ended else view)
+        owner = None
+        if view is not None and ended == "Succeeded" and not view.terminating:
+            # A job's PodGroup bears the job's name: its pods must not count twice.
+            owner = view.gang if view.job is None else view.job if view.role == WORKER else None
+        before = self._ended.get(key)
+        if owner == before:
+            return changed
+        if before is not None:
+            del self._ended[key]
+            self._succeeded[before] -= 1
+            self._renew(before)
+        if owner is not None:
+            self._ended[key] = owner
+            self._succeeded[owner] = self._succeeded.get(owner, 0) + 1
+            self._renew(owner)
+        return True
 
-def _gang(obj: Object) -> Gang | None:
-    """None for a PyTorchJob's: the job itself speaks for it."""
-    meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
-    if _owner(meta) or meta.get("deletionTimestamp") or status.get("phase") == "Completed":
-        return None
-    return Gang(
-        key=key_of(obj),
-        queue=spec.get("queue") or "default",
-        min_member=int(spec.get("minMember") or 0),
-        created=moment.parse_optional(meta.get("creationTimestamp")) or _LONG_AGO,
-    )
-
-
-def _node(obj: Object) -> Node:
-    meta, spec = obj["metadata"], obj.get("spec") or {}
-    ready = api_pod.condition(obj, "Ready")
-    return Node(
-        name=meta["name"],
-        allocatable=_amounts((obj.get("status") or {}).get("allocatable")),
-        # Nodes without kubelet (tests, virtual ones) may say nothing at all.
-        ready=ready is None or ready.get("status") == "True",
-        unschedulable=bool(spec.get("unschedulable")),
-        labels=meta.get("labels") or {},
-        taints=tuple(
-            (t.get("key", ""), t.get("value", ""), t.get("effect", ""))
-            for t in spec.get("taints") or ()
-        ),
-    )
-
-
-def _queue(obj: Object) -> Queue:
-    spec = obj.get("spec") or {}
-    state = (obj.get("status") or {}).get("state")
-    return Queue(
-        name=obj["metadata"]["name"],
-        open=state in (None, "", "Open"),
-        capability=_limits(spec.get("capability")),
-        deserved=_limits(spec.get("deserved")),
-        guarantee=_limits((spec.get("guarantee") or {}).get("resource")),
-    )
-
-
-def _limits(raw: Mapping[str, Any] | None) -> dict[str, int] | None:
-    return _amounts(raw) if raw else None
-
-
-def _amounts(raw: Mapping[str, Any] | None) -> dict[str, int]:
-    """Other people's objects: what cannot be read is left out rather than stop the planner."""
-    out = {}
-    for name, value in (raw or {}).items():
+    def _policy(self, key: str, obj: Object | None) -> bool:
+        self.invalid.pop(key, None)
         try:
-            out[name] = quantity.milli(value)
-        except quantity.QuantityError:
-            continue
-    return out
+            return self._policies.put(key, None if obj is None else parse_policy(obj))
+        except InvalidPolicy as error:
+            self.invalid[key] = error
+            self._policies.put(key, None)
+            # For its status.
+            return True
+
+    def _priority(self, key: str, obj: Object | None) -> bool:
+        before = self._priorities.pop(key, None)
+        if obj is not None:
+            found = (int(obj.get("value") or 0), bool(obj.get("globalDefault")))
+            self._priorities[key] = found
+            if found == before:
+                return False
+        renewed = [self._renew(key) for key in self._parsed.keys() | self._podgroups.keys()]
+        return any(renewed)
+
+    def _renew(self, key: str) -> bool:
+        """The job and the gang of this key, which are made of more than one object."""
+        parsed, podgroup = self._parsed.get(key), self._podgroups.get(key)
+        succeeded = self._succeeded.get(key, 0)
+        if not succeeded:
+            self._succeeded.pop(key, None)
+        job = gang = None
+        if parsed is not None:
+            name = parsed.run_policy.scheduling.priority_class
+            job = reading.view_job(
+                parsed,
+                succeeded=succeeded,
+                priority=self._value(name),
+                podgroup=podgroup,
+                pause=self._pauses.get(key, _PAUSE),
+            )
+        # A job of ours speaks for its own PodGroup.
+        elif podgroup is not None:
+            name = (podgroup.get("spec") or {}).get("priorityClassName")
+            gang = reading.view_gang(podgroup, succeeded=succeeded, priority=self._value(name))
+        changed = self._jobs.put(key, job)
+        return self._gangs.put(key, gang) or changed
+
+    def _value(self, name: str | None) -> int:
+        if name:
+            return self._priorities.get(name, (0, False))[0]
+        return next((value for value, default in self._priorities.values() if default), 0)
 
 
-def _requests(spec: Mapping[str, Any]) -> dict[str, int]:
-    try:
-        return api_pod.requests(spec)
-    except quantity.QuantityError:
-        return {}
+def picture(objects: Iterable[Object], *, proportion: bool = False) -> Snapshot:
+    """Of everything there is, in any order; each object with its `kind`."""
+    adapter = Adapter()
+    adapter.proportion = proportion
+    for obj in objects:
+        adapter.change(None, obj)
+    return adapter.snapshot()

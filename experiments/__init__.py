@@ -1,0 +1,1 @@
+"""What the queue policy is worth: simulated experiments that write `docs/experiments.md`."""

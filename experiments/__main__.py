@@ -1,0 +1,70 @@
+"""Run the experiments and write their tables into the document.
+
+    python -m experiments [SECTION ...] [--traces DIR | --quick] [--processes N] [--doc FILE]
+
+Sections: seed, service, pollux, ablation, sensitivity, philly, philly-ablation; all by default.
+Without --doc they are only printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from experiments import philly, pollux, seed, service
+from experiments.source import MissingTraces, Source
+from experiments.table import MissingMarkers, write_section
+
+Section = Callable[[Source, int, Path | None], str]
+SECTIONS: Mapping[str, Section] = {
+    "seed": lambda source, processes, pictures: seed.section(source, processes),
+    "service": lambda source, processes, pictures: service.section(source, processes),
+    "pollux": lambda source, processes, pictures: pollux.section(source, processes),
+    "ablation": lambda source, processes, pictures: pollux.ablation(source, processes),
+    "sensitivity": lambda source, processes, pictures: pollux.sensitivity(source, processes),
+    "philly": philly.section,
+    "philly-ablation": lambda source, processes, pictures: philly.ablation(source, processes),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m experiments", description="See the module.")
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
+    parser.add_argument("--traces", type=Path, default=Path("../shared/traces"))
+    parser.add_argument("--quick", action="store_true", help="small generated workloads instead")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--doc", type=Path, help="write tables and pictures there, too")
+    given = parser.parse_args()
+    unknown = [name for name in given.sections if name not in SECTIONS]
+    if unknown:
+        parser.error(f"expected sections of {', '.join(SECTIONS)}, found {', '.join(unknown)}")
+    source = Source(None if given.quick else given.traces)
+    pictures = None
+    if given.doc is not None:
+        pictures = given.doc.parent / "pictures"
+        pictures.mkdir(exist_ok=True)
+    for name in given.sections or SECTIONS:
+        begun = time.perf_counter()
+        try:
+            text = SECTIONS[name](source, given.processes, pictures)
+        except MissingTraces as error:
+            sys.exit(str(error))
+        minutes = (time.perf_counter() - begun) / 60
+        print(f"== {name}\n\n{text}", flush=True)
+        if given.doc is not None:
+            quick = " --quick" if given.quick else ""
+            where = f"Python {platform.python_version()}, {given.processes} processes"
+            text += f"\n`python -m experiments {name}{quick}` ({minutes:.1f} min, {where})\n"
+            try:
+                write_section(given.doc, name, text)
+            except MissingMarkers as error:
+                sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

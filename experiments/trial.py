@@ -1,0 +1,114 @@
+"""One row of a table: workloads, a cluster, rules, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+
+from volcano_elastic.queue_policy.decision import Plan
+from volcano_elastic.queue_policy.plan import plan
+from volcano_elastic.queue_policy.simulator.comparison import WorseOff, worse_off
+from volcano_elastic.queue_policy.simulator.figures import Figures, figures, limits
+from volcano_elastic.queue_policy.simulator.queue import partitioned
+from volcano_elastic.queue_policy.simulator.setting import Discipline, Outcome, Setting
+from volcano_elastic.queue_policy.simulator.simulation import Planner, simulate
+from volcano_elastic.queue_policy.simulator.study import mean
+from volcano_elastic.queue_policy.simulator.trace import TraceJob
+from volcano_elastic.queue_policy.snapshot import Snapshot
+
+
+class Scheduling(StrEnum):
+    ELASTIC = "elastic"
+    GROW_ONLY = "grow-only"
+    """The planner, but nobody ever gives back what it has."""
+    RIGID = "rigid"
+    """Gangs of the size asked for, with backfill."""
+    FIFO = "fifo"
+    """The same in strict order."""
+    STATIC = "static"
+    """With backfill, each queue confined to what it deserves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    label: str
+    workloads: Mapping[str, Sequence[TraceJob]]
+    setting: Setting
+    scheduling: Scheduling = Scheduling.ELASTIC
+    window: float | None = None
+    """Seconds; by default each workload's bound on the makespan."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    trial: Trial
+    found: Figures
+    """Means over the workloads."""
+    bound: Figures
+    than_rigid: tuple[WorseOff, ...]
+    """One a workload."""
+    than_static: tuple[WorseOff, ...]
+    first: Outcome
+    """Of the first workload."""
+    by_workload: Mapping[str, Figures]
+
+
+def run(trial: Trial) -> Result:
+    """Simulate every workload of the trial."""
+    found: dict[str, Figures] = {}
+    bounds: list[Figures] = []
+    outcomes: list[Outcome] = []
+    than_rigid: list[WorseOff] = []
+    than_static: list[WorseOff] = []
+    setting = trial.setting
+    for name, jobs in trial.workloads.items():
+        window = trial.window or limits(jobs, setting.total, 1.0).makespan
+        bounds.append(limits(jobs, setting.total, window))
+        outcome = _simulate(trial.scheduling, jobs, setting)
+        outcomes.append(outcome)
+        rigid = trial.scheduling not in (Scheduling.ELASTIC, Scheduling.GROW_ONLY)
+        found[name] = figures(outcome, window, rigid=rigid)
+        than_rigid.append(worse_off(outcome, _simulate(Scheduling.RIGID, jobs, setting)))
+        if any(queue.deserved for queue in setting.queues):
+            static = _simulate(Scheduling.STATIC, jobs, setting)
+            than_static.append(worse_off(outcome, static))
+    return Result(
+        trial=trial,
+        found=mean(found.values()),
+        bound=mean(bounds),
+        than_rigid=tuple(than_rigid),
+        than_static=tuple(than_static),
+        first=outcomes[0],
+        by_workload=found,
+    )
+
+
+def run_all(trials: Iterable[Trial], processes: int) -> list[Result]:
+    """In that many processes; the results in the trials' order."""
+    listed = list(trials)
+    if processes < 2 or len(listed) < 2:
+        return [run(trial) for trial in listed]
+    with ProcessPoolExecutor(processes) as pool:
+        return list(pool.map(run, listed))
+
+
+def _simulate(scheduling: Scheduling, jobs: Sequence[TraceJob], setting: Setting) -> Outcome:
+    planner: Planner | None = None
+    if scheduling is Scheduling.ELASTIC:
+        planner = plan
+    elif scheduling is Scheduling.GROW_ONLY:
+        planner = _grow_only
+    elif scheduling is Scheduling.FIFO:
+        setting = replace(setting, discipline=Discipline.FIFO)
+    elif scheduling is Scheduling.STATIC:
+        setting = replace(setting, queues=partitioned(setting.queues))
+    return simulate(jobs, setting, planner)
+
+
+def _grow_only(snapshot: Snapshot, now: datetime) -> Plan:
+    made = plan(snapshot, now)
+    grown = tuple(decision for decision in made.decisions if decision.new > decision.old)
+    return replace(made, decisions=grown)

@@ -1,0 +1,103 @@
+"""hold and resume: which policy changes, and what it is afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from apiserver_process import ApiServerProcess
+from click.testing import CliRunner
+from operator_process import install
+
+from volcano_elastic.api.queue_policy import Mode
+from volcano_elastic.cli.hold import MODE_BEFORE, decide
+from volcano_elastic.cli.main import main
+from volcano_elastic.cli.observation import Trouble
+from volcano_elastic.kube.resource import QUEUEPOLICIES
+
+Object = dict[str, Any]
+
+
+def policy(name: str = "p", mode: str = "Active", before: str | None = None, **meta: Any) -> Object:
+    annotations = {MODE_BEFORE: before} if before else {}
+    given = {"name": name, "resourceVersion": "7", "annotations": annotations} | meta
+    return {"metadata": given, "spec": {"queue": "q", "mode": mode}}
+
+
+def test_a_queue_without_a_policy_gets_one() -> None:
+    change = decide("q", [], Mode.HOLD)
+    assert change.create is not None
+    assert change.create["spec"] == {"queue": "q", "mode": "Hold"}
+    assert change.create["metadata"]["name"] == "q"
+    taken = policy("q")
+    taken["spec"]["queue"] = "another"
+    again = decide("q", [taken], Mode.HOLD)
+    assert again.create is not None and again.create["metadata"]["name"] == "q-hold"
+
+
+def test_what_it_was_before_comes_back() -> None:
+    held = decide("q", [policy(mode="DryRun")], Mode.HOLD)
+    assert held.patch is not None and held.patch["spec"] == {"mode": "Hold"}
+    assert held.patch["metadata"]["annotations"] == {MODE_BEFORE: "DryRun"}
+    drained = decide("q", [policy(mode="Hold", before="DryRun")], Mode.HOLD_AND_DRAIN)
+    assert drained.patch is not None
+    assert drained.patch["metadata"]["annotations"] == {MODE_BEFORE: "DryRun"}
+    resumed = decide("q", [policy(mode="HoldAndDrain", before="DryRun")], None)
+    assert resumed.patch is not None and resumed.patch["spec"] == {"mode": "DryRun"}
+    assert resumed.patch["metadata"]["annotations"] == {MODE_BEFORE: None}
+
+
+@pytest.mark.parametrize("before", [None, "Nonsense"])
+def test_a_hold_by_an_editor_ends_in_active(before: str | None) -> None:
+    assert decide("q", [policy(mode="Hold", before=before)], None).mode is Mode.ACTIVE
+
+
+@pytest.mark.parametrize(
+    ("found", "mode"), [([policy(mode="Hold")], Mode.HOLD), ([policy()], None), ([], None)]
+)
+def test_what_is_so_already_is_left_alone(found: list[Object], mode: Mode | None) -> None:
+    change = decide("q", found, mode)
+    assert change.create is None and change.patch is None
+
+
+def test_the_oldest_policy_of_the_queue_is_the_one_to_change() -> None:
+    young = policy("a", creationTimestamp="2026-01-02T00:00:00Z")
+    old = policy("b", creationTimestamp="2026-01-01T00:00:00Z")
+    assert decide("q", [young, old], Mode.HOLD).policy == "b"
+
+
+def test_a_policy_that_cannot_be_applied_is_named() -> None:
+    with pytest.raises(Trouble, match=r"QueuePolicy p is for q .* spec.mode: must be one of"):
+        decide("q", [policy(mode="Sometimes")], Mode.HOLD)
+
+
+async def test_on_a_cluster(tmp_path: Path) -> None:
+    with ApiServerProcess(tmp_path) as server:
+        async with server.client() as client:
+            await install(client)
+
+            async def run(*arguments: str) -> tuple[int, str]:
+                given = [*arguments, "--kubeconfig", str(server.kubeconfig())]
+                done = await asyncio.to_thread(CliRunner().invoke, main, given)
+                return done.exit_code, done.output
+
+            async def mode() -> str:
+                found = await client.get(QUEUEPOLICIES, "default")
+                return str(found["spec"]["mode"])
+
+            assert await run("hold", "default") == (
+                0,
+                "queue default: Active -> Hold (QueuePolicy default)\n",
+            )
+            assert await mode() == "Hold"
+            code, text = await run("hold", "default", "--drain", "--json")
+            assert (code, json.loads(text)["mode"], await mode()) == (0, *["HoldAndDrain"] * 2)
+            assert (await run("resume", "default"))[0] == 0
+            assert await mode() == "Active"
+            found = await client.get(QUEUEPOLICIES, "default")
+            assert MODE_BEFORE not in (found["metadata"].get("annotations") or {})
+            code, text = await run("hold", "nowhere")
+            assert code == 2 and "there is no queue nowhere; there are: default" in text

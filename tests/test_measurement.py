@@ -1,0 +1,199 @@
+"""What trainers tell of their speed, from the coordinator's answer to the job's status."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import pytest
+from aiohttp import web
+from job_world import job_object, merged
+
+from volcano_elastic.api.pytorchjob import parse
+from volcano_elastic.kube.client import Client
+from volcano_elastic.operator.cluster import Cluster
+from volcano_elastic.operator.division import by_proportion
+from volcano_elastic.operator.measurement import (
+    Measurement,
+    Report,
+    due,
+    endpoint,
+    news,
+    read,
+    used,
+)
+from volcano_elastic.operator.snapshot import Adapter
+
+Object = dict[str, Any]
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def job(*, backend: str = "volcano-elastic", **more: Any) -> Object:
+    obj = job_object(elastic={"min": 1, "max": 4, "rdzvBackend": backend} | more)
+    obj["kind"] = "PyTorchJob"
+    obj["status"] = {"elastic": {"desired": 2, "ready": 2}}
+    return obj
+
+
+def worker_zero(address: str = "10.0.0.1", phase: str = "Running") -> Object:
+    owner = {"kind": "PyTorchJob", "name": "a", "uid": "u1", "controller": True}
+    meta = {"name": "a-worker-0", "namespace": "team", "uid": "p0", "ownerReferences": [owner]}
+    return {"metadata": meta, "status": {"phase": phase, "podIP": address}}
+
+
+def answer(**more: Any) -> bytes:
+    return json.dumps({"job": "team/a"} | more).encode()
+
+
+def test_only_a_running_coordinator_of_ours_is_asked() -> None:
+    ours = parse(job())
+    assert endpoint(ours, worker_zero()) == "http://10.0.0.1:23457/status"
+    assert endpoint(ours, worker_zero("fd00::1")) == "http://[fd00::1]:23457/status"
+    assert endpoint(parse(job(rdzvPort=1234)), worker_zero()) == "http://10.0.0.1:1235/status"
+    assert endpoint(ours, worker_zero(phase="Pending")) is None
+    assert endpoint(ours, None) is None
+    assert endpoint(parse(job(backend="c10d")), worker_zero()) is None
+    assert endpoint(parse(job(rdzvHost="elsewhere")), worker_zero()) is None, "not ours to ask"
+
+
+def test_speeds_and_the_usual_pause_are_read() -> None:
+    rounds = [{"pause_seconds": pause} for pause in (None, 30, 0.52, 0.48, 0.5, 0.5, 9)]
+    found = read(answer(speeds={"1": 101.23, "4": 404}, rounds=rounds), parse(job()))
+    assert found == Report({1: 101.0, 4: 404.0}, timedelta(seconds=0.5))
+
+
+def test_the_master_is_no_worker() -> None:
+    obj = job_object(elastic={"min": 1, "max": 4, "rdzvBackend": "volcano-elastic"}, master=True)
+    assert read(answer(speeds={"1": 5, "3": 12}), parse(obj)).speeds == {2: 12.0}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"\xff",
+        b"not JSON",
+        answer(job="team/b", speeds={"1": 5}),
+        answer(speeds=[1], rounds={"a": 1}),
+        answer(speeds={"-1": 5, "0": 5, "x": 5, "9": 5, "²": 5, "1": -3, "2": "fast", "3": True}),
+        b'{"job": "team/a", "speeds": {"1": NaN, "2": Infinity}}',
+        answer(rounds=[None, {"pause_seconds": "long"}, {}]),
+    ],
+)
+def test_an_answer_that_makes_no_sense_says_nothing(body: bytes) -> None:
+    assert read(body, parse(job())) == Report()
+
+
+def test_noise_is_not_written() -> None:
+    known = {"1": 100, "2": 190}
+    assert news(known, {1: 104.0, 2: 181.0}) == {}
+    assert news(known, {1: 106.0, 2: 190.0, 3: 250.0}) == {"1": 106.0, "3": 250.0}
+
+
+def test_hours_are_written_at_a_change_of_size_and_every_few_minutes() -> None:
+    use = used(None, 8, 2, 1.5, NOW)
+    assert use.hours == 1.5 and not due(use, 2, NOW)
+    use = used(use, 8, 2, 99.0, NOW + timedelta(seconds=90))
+    assert use.hours == pytest.approx(1.7), "8 GPUs for 90 s"
+    assert due(use, 3, NOW + timedelta(seconds=90))
+    assert not due(use, 2, NOW + timedelta(seconds=90))
+    assert due(use, 2, NOW + timedelta(minutes=6))
+
+
+class Jobs:
+    def __init__(self, cluster: Callable[[], Cluster]) -> None:
+        self.cluster, self.patches = cluster, list[Object]()
+
+    async def patch(
+        self, kind: Any, name: str, namespace: str, body: Object, *, subresource: str
+    ) -> Object:
+        self.patches.append(body)
+        old = self.cluster().jobs.get(f"{namespace}/{name}")
+        assert old is not None and body["metadata"]["uid"] == old["metadata"]["uid"]
+        new = cast(Object, merged(old, {"status": body["status"]}))
+        version = str(int(old["metadata"]["resourceVersion"]) + 1)
+        return new | {"metadata": old["metadata"] | {"resourceVersion": version}}
+
+
+@asynccontextmanager
+async def coordinator(respond: Callable[[web.Request], Any]) -> AsyncIterator[int]:
+    app = web.Application()
+    app.router.add_get("/status", respond)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
+async def measured(respond: Callable[[web.Request], Any]) -> tuple[list[Object], Adapter]:
+    """What is written of one job after it was asked once."""
+    async with coordinator(respond) as port:
+        server = Jobs(lambda: cluster)
+        cluster = Cluster(cast(Client, server))
+        adapter = Adapter()
+        for informer in (cluster.jobs, cluster.pods):
+            informer.on_change(lambda old, new: adapter.change(old, new) and None)
+        cluster.jobs.put(job(rdzvPort=port - 1))
+        cluster.pods.put(worker_zero("127.0.0.1"))
+        measurement = Measurement(cluster, adapter, lambda obj: True, lambda: NOW)
+        task = asyncio.create_task(measurement.run())
+        await asyncio.sleep(0.5)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return server.patches, adapter
+
+
+async def test_what_the_coordinator_tells_is_in_the_jobs_status_and_in_the_picture() -> None:
+    async def respond(request: web.Request) -> web.Response:
+        told = {"job": "team/a", "speeds": {"2": 88.88}, "rounds": [{"pause_seconds": 3.04}]}
+        return web.json_response(told)
+
+    patches, adapter = await measured(respond)
+    assert [patch["status"] for patch in patches] == [{"elastic": {"speeds": {"2": 88.9}}}]
+    seen = adapter.snapshot().jobs[0]
+    assert (seen.speeds, seen.pause) == ({2: 88.9}, timedelta(seconds=3))
+
+
+async def test_a_coordinator_that_answers_too_much_or_elsewhere_is_not_heard() -> None:
+    async def flood(request: web.Request) -> web.StreamResponse:
+        stream = web.StreamResponse()
+        await stream.prepare(request)
+        for _ in range(40):
+            await stream.write(b" " * 65536)
+        await stream.write(answer(speeds={"1": 5}))
+        return stream
+
+    async def elsewhere(request: web.Request) -> web.Response:
+        raise web.HTTPFound("http://127.0.0.1:1/secret")
+
+    assert (await measured(flood))[0] == []
+    assert (await measured(elsewhere))[0] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("actions: a\ntiers:\n- plugins:\n  - name: gang\n  - name: proportion\n", True),
+        ("tiers:\n- plugins:\n  - name: capacity\n", False),
+        ("tiers: none", None),
+        (": : :", None),
+    ],
+)
+def test_the_schedulers_configuration_says_how_volcano_divides(
+    text: str, found: bool | None
+) -> None:
+    assert by_proportion({"data": {"volcano-scheduler.conf": text}}) is found
+
+
+def test_a_configmap_without_a_configuration_says_nothing() -> None:
+    assert by_proportion({"data": {"other": "x"}}) is None
+    assert by_proportion({}) is None

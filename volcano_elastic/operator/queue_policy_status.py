@@ -1,0 +1,163 @@
+"""What a QueuePolicy's status says; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from volcano_elastic.api import moment, quantity
+from volcano_elastic.api.queue_policy import InvalidPolicy, Mode, QueuePolicy
+from volcano_elastic.queue_policy.decision import Decision, QueueFigures
+from volcano_elastic.queue_policy.snapshot import Queue
+
+Status = dict[str, Any]
+_CHANGES_SHOWN = 20
+_NAMES_SHOWN = 3
+_MESSAGE_LENGTH = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the newest plan has to say of one policy's queue."""
+
+    queue: Queue | None
+    """None if it does not exist."""
+    in_force: QueuePolicy
+    """What counts for the queue; the defaults where none of its policies can be applied."""
+    figures: QueueFigures | None = None
+    decisions: Sequence[Decision] = ()
+    blocked: Mapping[str, str] | None = None
+    """Of the queue: key of the job or gang to why it cannot start. None without a plan."""
+    failure: str = ""
+    """Why none could be made of late."""
+
+
+def status(
+    obj: Mapping[str, Any], invalid: InvalidPolicy | None, seen: Seen, now: datetime
+) -> Status:
+    """The whole status after this plan; equal to the old one if there is nothing new to say."""
+    old: Mapping[str, Any] = obj.get("status") or {}
+    name = obj["metadata"]["name"]
+    mine = invalid is None and seen.in_force.name == name
+    new: Status = {"resizesTotal": int(old.get("resizesTotal") or 0)}
+    if "generation" in obj["metadata"]:
+        new["observedGeneration"] = obj["metadata"]["generation"]
+    if "lastDecision" in old:
+        new["lastDecision"] = old["lastDecision"]
+    if mine:
+        new |= _figures(old, seen)
+        carried_out = sum(not decision.dry_run for decision in seen.decisions)
+        new["resizesTotal"] += carried_out
+        changes = [_change(decision) for decision in seen.decisions[:_CHANGES_SHOWN]]
+        # A dry run decides the same at every plan; that is one decision.
+        if changes and (carried_out or changes != (old.get("lastDecision") or {}).get("changes")):
+            new["lastDecision"] = {"time": moment.timestamp(now), "changes": changes}
+    conditions = [_active(seen, name, invalid)]
+    if mine:
+        conditions += [_minimum_blocked(old, seen), _stale(seen)]
+    new["conditions"] = [_dated(old, obj, condition, now) for condition in conditions]
+    return new
+
+
+def _figures(old: Mapping[str, Any], seen: Seen) -> Status:
+    figures = seen.figures
+    if figures is None:
+        kept = ("free", "guaranteed", "surplus", "borrowed", "owedToMinimums", "jobs")
+        return {field: old[field] for field in kept if field in old} if seen.failure else {}
+    return {
+        "free": quantity.text(figures.free),
+        "guaranteed": quantity.text(figures.guaranteed),
+        "surplus": quantity.text(figures.surplus),
+        "borrowed": quantity.text(figures.borrowed),
+        "owedToMinimums": quantity.text(figures.owed_to_minimums),
+        "jobs": figures.jobs,
+    }
+
+
+def _change(decision: Decision) -> Status:
+    change: Status = {
+        "job": decision.job,
+        "from": decision.old,
+        "to": decision.new,
+        "reason": str(decision.reason),
+        "message": decision.message,
+    }
+    if decision.dry_run:
+        change["dryRun"] = True
+    return change
+
+
+def _active(seen: Seen, name: str, invalid: InvalidPolicy | None) -> Status:
+    if invalid is not None:
+        return _condition("Active", False, "Invalid", f"the policy is not applied: {invalid}")
+    policy = seen.in_force
+    if policy.name != name:
+        message = (
+            f"queue {policy.queue} is governed by the older policy {policy.name}; "
+            f"delete one of the two"
+        )
+        return _condition("Active", False, "Superseded", message)
+    if seen.queue is None:
+        message = f"queue {policy.queue} does not exist; create it, or name another in spec.queue"
+        return _condition("Active", False, "QueueNotFound", message)
+    if not seen.queue.open:
+        message = f"queue {policy.queue} is not open: nothing starts or grows in it"
+        return _condition("Active", False, "QueueClosed", message)
+    match policy.mode:
+        case Mode.OFF:
+            return _condition("Active", False, "Off", "spec.mode is Off: no size is changed")
+        case Mode.DRY_RUN:
+            return _condition("Active", False, "DryRun", "decisions are shown, not carried out")
+        case Mode.HOLD:
+            message = "sizes change only for minimums that wait"
+        case Mode.HOLD_AND_DRAIN:
+            message = "jobs go back to their minimums"
+        case Mode.ACTIVE:
+            message = "sizes follow the policy"
+    return _condition("Active", True, str(policy.mode), message)
+
+
+def _minimum_blocked(old: Mapping[str, Any], seen: Seen) -> Status:
+    if seen.blocked is None:
+        found = _before(old, "MinimumBlocked")
+        return dict(found) if found else _condition("MinimumBlocked", False, "NoPlanYet", "")
+    if not seen.blocked:
+        return _condition("MinimumBlocked", False, "NoneBlocked", "every minimum runs or has room")
+    listed = sorted(seen.blocked.items())
+    message = "; ".join(f"{key}: {why}" for key, why in listed[:_NAMES_SHOWN])
+    if len(listed) > _NAMES_SHOWN:
+        message += f"; and {len(listed) - _NAMES_SHOWN} more"
+    return _condition("MinimumBlocked", True, "NotEnoughResources", message)
+
+
+def _stale(seen: Seen) -> Status:
+    if seen.failure:
+        return _condition("Stale", True, "NoPlan", f"no plan could be made: {seen.failure}")
+    return _condition("Stale", False, "Planned", "")
+
+
+def _condition(type_: str, true: bool, reason: str, message: str) -> Status:
+    return {
+        "type": type_,
+        "status": "True" if true else "False",
+        "reason": reason,
+        "message": message[:_MESSAGE_LENGTH],
+    }
+
+
+def _before(old: Mapping[str, Any], type_: str) -> Mapping[str, Any] | None:
+    return next((c for c in old.get("conditions") or () if c.get("type") == type_), None)
+
+
+def _dated(
+    old: Mapping[str, Any], obj: Mapping[str, Any], condition: Status, now: datetime
+) -> Status:
+    before = _before(old, condition["type"])
+    same = before is not None and before.get("status") == condition["status"]
+    since = (before or {}).get("lastTransitionTime") if same else None
+    dated = condition | {"lastTransitionTime": since or moment.timestamp(now)}
+    if "generation" in obj["metadata"]:
+        dated["observedGeneration"] = obj["metadata"]["generation"]
+    return dated

@@ -1,0 +1,243 @@
+"""From one object to one value of the planner's picture. All that is Volcano's or Kubernetes' own
+spelling ends here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from volcano_elastic.api import moment, quantity
+from volcano_elastic.api import pod as api_pod
+from volcano_elastic.api.pytorchjob import DEFAULT_COOLDOWN, InvalidJob, PyTorchJob, parse
+from volcano_elastic.kube.resource import Object, key_of
+from volcano_elastic.podgroup.pod_annotation import GROUP_NAME, is_protected
+from volcano_elastic.pytorchjob import neighbour
+from volcano_elastic.pytorchjob.label import REPLICA_INDEX, REPLICA_TYPE
+from volcano_elastic.queue_policy.snapshot import (
+    Gang,
+    Job,
+    Node,
+    NodeAffinity,
+    Pod,
+    Queue,
+    Requirement,
+)
+
+_LONG_AGO = datetime.fromtimestamp(0, UTC)
+ROOT_QUEUE = "root"
+_NOWHERE: NodeAffinity = ((Requirement("kubernetes.io/hostname", "In"),),)
+# Volcano opens this gate itself once the queue has room: such a pod waits like any other.
+_QUEUE_GATE = "scheduling.volcano.sh/queue-allocation-gate"
+
+
+def read_job(obj: Object) -> PyTorchJob | None:
+    """None if it wants no pods from Volcano now, or cannot be carried out."""
+    try:
+        job = parse(obj)
+    except InvalidJob:
+        return None
+    if job.finished or job.run_policy.suspend or job.deleting or not job.ours:
+        return None
+    if neighbour.left_alone(job):
+        return None
+    return job if job.uses_volcano else None
+
+
+def view_job(
+    job: PyTorchJob,
+    *,
+    succeeded: int,
+    priority: int,
+    podgroup: Object | None,
+    pause: timedelta,
+) -> Job:
+    worker, master = job.worker, job.master
+    count = worker.replicas if worker else 0
+    # What Kueue admitted is a fixed size to the planner.
+    policy = None if job.kueue else job.elastic
+    spec = worker.pod_spec if worker else {}
+    status = job.status.get("elastic") or {}
+    return Job(
+        key=job.key,
+        queue=job.queue,
+        created=job.created,
+        min=policy.min if policy else count,
+        max=policy.max if policy else count,
+        desired=count if policy is None else policy.min if job.desired is None else job.desired,
+        pod_requests=api_pod.requests(spec),
+        node_selector=dict(spec.get("nodeSelector") or {}),
+        tolerations=tuple(spec.get("tolerations") or ()),
+        node_affinity=_node_affinity(spec),
+        node_unit=policy.node_unit if policy else 1,
+        priority=priority,
+        cooldown=policy.cooldown if policy else DEFAULT_COOLDOWN,
+        scaler=policy.scaler if policy else "none",
+        last_scale=job.last_scale,
+        last_reason=status.get("lastScaleReason"),
+        succeeded=min(succeeded, count if policy is None else policy.max),
+        master_requests=api_pod.requests(master.pod_spec) if master else None,
+        speeds=_speeds(status.get("speeds")),
+        gpu_hours=_positive(status.get("gpuHours")),
+        unmodelled=_unmodelled(job, podgroup),
+        replicas=count if policy is not None and policy.scaler == "hpa" else None,
+        pause=pause,
+    )
+
+
+def _node_affinity(spec: Mapping[str, Any]) -> NodeAffinity:
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    terms = (
+        tuple(
+            Requirement(
+                key=expression["key"],
+                operator=expression["operator"],
+                values=tuple(expression.get("values") or ()),
+                of_field=of_field,
+            )
+            for field, of_field in (("matchExpressions", False), ("matchFields", True))
+            for expression in term.get(field) or ()
+        )
+        for term in required.get("nodeSelectorTerms") or ()
+    )
+    # A term without requirements matches no node, whatever the others say.
+    found = tuple(term for term in terms if term)
+    return found or (_NOWHERE if required else ())
+
+
+def _unmodelled(job: PyTorchJob, podgroup: Object | None) -> str:
+    if any(replica.pod_spec.get("resourceClaims") for replica in job.replicas.values()):
+        return "resourceClaims"
+    spec = (podgroup or {}).get("spec") or {}
+    return next((name for name in ("networkTopology", "subGroupPolicy") if spec.get(name)), "")
+
+
+def _speeds(raw: Any) -> dict[int, float]:
+    if not isinstance(raw, Mapping):
+        return {}
+    found = {int(size): _positive(speed) for size, speed in raw.items() if str(size).isdigit()}
+    return {size: speed for size, speed in sorted(found.items()) if size and speed}
+
+
+def _positive(raw: Any) -> float:
+    return max(0.0, float(raw)) if isinstance(raw, int | float) else 0.0
+
+
+def view_pod(obj: Object) -> tuple[Pod | None, str]:
+    """The pod (None if a gate keeps it from being placed), and the phase it ended in or nothing."""
+    meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
+    labels, namespace = meta.get("labels") or {}, meta.get("namespace", "default")
+    phase = status.get("phase", "Pending")
+    if any(gate.get("name") != _QUEUE_GATE for gate in spec.get("schedulingGates") or ()):
+        return None, ""
+    index = labels.get(REPLICA_INDEX, "0")
+    job = owner(meta, "PyTorchJob")
+    group = (meta.get("annotations") or {}).get(GROUP_NAME)
+    kind = labels.get(REPLICA_TYPE, "worker") if job else "worker"
+    return (
+        Pod(
+            key=key_of(obj),
+            uid=meta.get("uid", ""),
+            requests=_requests(spec),
+            job=job,
+            gang=f"{namespace}/{group}" if group else None,
+            index=int(index) if index.isdigit() else 0,
+            node=spec.get("nodeName") or None,
+            running=phase == "Running",
+            terminating=bool(meta.get("deletionTimestamp")),
+            protected=is_protected(obj),
+            created=moment.parse_optional(meta.get("creationTimestamp")),
+            role=kind.capitalize(),
+            leaves_by=moment.parse_optional(meta.get("deletionTimestamp")),
+            node_selector=dict(spec.get("nodeSelector") or {}),
+            tolerations=tuple(spec.get("tolerations") or ()),
+            node_affinity=_node_affinity(spec),
+        ),
+        phase if phase in ("Succeeded", "Failed") else "",
+    )
+
+
+def owner(meta: Mapping[str, Any], kind: str) -> str | None:
+    """Key of the object of this kind that controls it."""
+    for reference in meta.get("ownerReferences") or ():
+        if reference.get("controller") and reference.get("kind") == kind:
+            return f"{meta.get('namespace', 'default')}/{reference['name']}"
+    return None
+
+
+def view_gang(obj: Object, *, succeeded: int, priority: int) -> Gang | None:
+    """None for one that is going or has finished."""
+    meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
+    if meta.get("deletionTimestamp") or status.get("phase") == "Completed":
+        return None
+    members = int(spec.get("minMember") or 0)
+    needed = _amounts(spec.get("minResources"))
+    # A vcjob's pods are made once its PodGroup is admitted; until then it says only the sum.
+    waits = owner(meta, "Job") is not None and members > 0 and bool(needed)
+    return Gang(
+        key=key_of(obj),
+        queue=spec.get("queue") or "default",
+        min_member=members,
+        created=moment.parse_optional(meta.get("creationTimestamp")) or _LONG_AGO,
+        priority=priority,
+        succeeded=succeeded,
+        pod_requests={n: -(-v // members) for n, v in needed.items()} if waits else None,
+    )
+
+
+def view_node(obj: Object) -> Node:
+    meta, spec = obj["metadata"], obj.get("spec") or {}
+    ready = api_pod.condition(obj, "Ready")
+    return Node(
+        name=meta["name"],
+        allocatable=_amounts((obj.get("status") or {}).get("allocatable")),
+        # Nodes without kubelet (tests, virtual ones) may say nothing at all.
+        ready=ready is None or ready.get("status") == "True",
+        unschedulable=bool(spec.get("unschedulable")),
+        labels=meta.get("labels") or {},
+        taints=tuple(
+            (t.get("key", ""), t.get("value", ""), t.get("effect", ""))
+            for t in spec.get("taints") or ()
+        ),
+    )
+
+
+def view_queue(obj: Object) -> Queue:
+    spec = obj.get("spec") or {}
+    state = (obj.get("status") or {}).get("state")
+    parent = spec.get("parent")
+    return Queue(
+        name=obj["metadata"]["name"],
+        open=state in (None, "", "Open"),
+        capability=_limits(spec.get("capability")),
+        deserved=_limits(spec.get("deserved")),
+        guarantee=_limits((spec.get("guarantee") or {}).get("resource")),
+        parent=None if parent in (None, "", ROOT_QUEUE) else str(parent),
+        weight=int(spec.get("weight") or 1),
+        priority=int(spec.get("priority") or 0),
+        # Unset means true.
+        reclaimable=spec.get("reclaimable") is not False,
+    )
+
+
+def _limits(raw: Mapping[str, Any] | None) -> dict[str, int] | None:
+    return _amounts(raw) if raw else None
+
+
+def _amounts(raw: Mapping[str, Any] | None) -> dict[str, int]:
+    """Other people's objects: what cannot be read is left out rather than stop the planner."""
+    out = {}
+    for name, value in (raw or {}).items():
+        try:
+            out[name] = quantity.milli(value)
+        except quantity.QuantityError:
+            continue
+    return out
+
+
+def _requests(spec: Mapping[str, Any]) -> dict[str, int]:
+    try:
+        return api_pod.requests(spec)
+    except quantity.QuantityError:
+        return {}

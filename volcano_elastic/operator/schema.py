@@ -1,0 +1,88 @@
+"""Whether the API server keeps our fields: Kubeflow's CRD applied over ours would prune them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+import aiohttp
+
+from volcano_elastic.kube import event
+from volcano_elastic.kube.client import ApiError, Client
+from volcano_elastic.kube.informer import Informer
+from volcano_elastic.kube.resource import CRDS, EVENTS, PYTORCHJOBS, Object
+from volcano_elastic.operator.executor import COMPONENT
+from volcano_elastic.operator.metrics import Metrics
+from volcano_elastic.pytorchjob.neighbour import missing_fields
+
+_log = logging.getLogger(__name__)
+CRD_NAME = f"{PYTORCHJOBS.plural}.{PYTORCHJOBS.group}"
+REPAIR = "kubectl apply --server-side --force-conflicts -f crds/kubeflow.org_pytorchjobs.yaml"
+# A CRD is stored before every API server serves its schema; a status written between is pruned.
+_SETTLE_SECONDS = 2.0
+
+
+class ServedSchema:
+    """Nothing is written while a field of ours is missing: what is pruned (status.elastic) would
+    be lost, and acted upon as lost."""
+
+    def __init__(self, client: Client, metrics: Metrics) -> None:
+        self.informer = Informer(client, CRDS, field_selector=f"metadata.name={CRD_NAME}")
+        self.missing: list[str] = []
+        """Paths of fields; empty also while there is no CRD, hence nothing to write about."""
+        self._client, self._metrics = client, metrics
+        self._changed = asyncio.Event()
+        self.informer.on_change(self._note)
+
+    async def run(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Has `work` run while the schema is complete; raises what it raises."""
+        while True:
+            if self.missing:
+                await self._say()
+                await self._until(lambda: not self.missing)
+                await asyncio.sleep(_SETTLE_SECONDS)
+                _log.info("the served schema of %s has our fields again", CRD_NAME)
+                continue
+            task = asyncio.ensure_future(work())
+            waiting = asyncio.create_task(self._until(lambda: bool(self.missing)))
+            try:
+                await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+                if task.done():
+                    return await task
+            finally:
+                for one in (task, waiting):
+                    one.cancel()
+                await asyncio.gather(task, waiting, return_exceptions=True)
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        while not holds():
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _note(self, old: Object | None, new: Object | None) -> None:
+        self.missing = missing_fields(new, PYTORCHJOBS.version) if new is not None else []
+        self._metrics.schema_complete.set(not self.missing)
+        self._changed.set()
+
+    async def _say(self) -> None:
+        message = (
+            f"the served schema lacks {', '.join(self.missing)}: another CRD was applied over "
+            f"ours. No PyTorchJob is written until it is repaired: {REPAIR}"
+        )
+        _log.error("%s: %s", CRD_NAME, message)
+        crd = self.informer.get(CRD_NAME)
+        if crd is None:
+            return
+        body = event.make(
+            crd,
+            reason="SchemaIncomplete",
+            message=message,
+            now=datetime.now(UTC),
+            component=COMPONENT,
+            warning=True,
+        )
+        with contextlib.suppress(ApiError, aiohttp.ClientError, TimeoutError):
+            await self._client.create(EVENTS, body)
