@@ -40,6 +40,12 @@ proto: .venv/ready
 requirements:
 	$(BIN)/uv pip compile -q --extra dev --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --no-header --no-annotate --universal -p 3.11 pyproject.toml -o requirements.txt
+	for extra in operator trainer; do $(BIN)/uv pip compile -q --extra $$extra -c requirements.txt \
+	  --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate \
+	  --universal -p 3.11 pyproject.toml -o deploy/$$extra-requirements.txt || exit 1; done
+	echo 'setuptools>=77' | $(BIN)/uv pip compile -q -c requirements.txt --generate-hashes \
+	  --no-emit-index-url --no-emit-find-links --no-header --no-annotate --universal -p 3.11 - \
+	  -o deploy/build-requirements.txt
 	$(BIN)/uv pip compile -q --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --no-header --no-annotate --universal -p 3.11 e2e/sdk/requirements.in -o e2e/sdk/requirements.txt
 

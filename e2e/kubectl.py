@@ -32,6 +32,13 @@ class Kubectl:
         assert code == 0, f"kubectl {' '.join(arguments)}: exit code {code}\n{out}{err}"
         return out
 
+    async def warned(self, *arguments: str, stdin: dict[str, Any] | None = None) -> list[str]:
+        """The warnings it printed; the test fails if the command did."""
+        code, out, err = await self._run(arguments, stdin)
+        assert code == 0, f"kubectl {' '.join(arguments)}: exit code {code}\n{out}{err}"
+        lines = err.splitlines()
+        return [line.removeprefix("Warning: ") for line in lines if line.startswith("Warning: ")]
+
     async def refused(self, *arguments: str, stdin: dict[str, Any] | None = None) -> str:
         """What it said on standard error; the test fails if the command succeeded."""
         code, out, err = await self._run(arguments, stdin)

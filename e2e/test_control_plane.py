@@ -89,8 +89,8 @@ async def test_logs_are_served_to_the_api_server_only(only_real: None, stage: St
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as session:
         with pytest.raises(aiohttp.ClientError):
             await session.get(url, ssl=tls)
-        pair = ("to-kubelet.crt", "to-kubelet.key")
-        tls.load_cert_chain(*(stage.plane.folder / file for file in pair))
+        api_server = stage.plane.folder / "to-kubelet.crt"
+        tls.load_cert_chain(api_server, api_server.with_suffix(".key"))
         async with session.get(url, ssl=tls) as answer:
             assert (answer.status, await answer.text()) == (404, "pod default/a is not known here")
 

@@ -13,6 +13,7 @@ from e2e.stage import Stage
 from volcano_elastic.kube.resource import PODGROUPS, PODS, SERVICES
 
 pytestmark = pytest.mark.e2e
+_BOTH_READY = "--for=jsonpath={.status.elastic.ready}=2"
 
 
 def _job(name: str, *, until: Path) -> dict[str, Any]:
@@ -48,9 +49,7 @@ async def test_a_job_from_create_to_delete(stage: Stage, tmp_path: Path) -> None
     done = tmp_path / "done"
     await kubectl("create", "-f", "-", stdin=_job("job", until=done))
     await kubectl("wait", "pytorchjob/job", "--for=condition=Running", "--timeout=60s")
-    await kubectl(
-        "wait", "pytorchjob/job", "--for=jsonpath={.status.elastic.ready}=2", "--timeout=60s"
-    )
+    await kubectl("wait", "pytorchjob/job", _BOTH_READY, "--timeout=60s")
 
     header, line = (await kubectl("get", "pytorchjobs")).splitlines()
     assert header.split() == ["NAME", "STATE", "AGE", "MIN", "MAX", "READY", "QUEUE"]
@@ -61,29 +60,36 @@ async def test_a_job_from_create_to_delete(stage: Stage, tmp_path: Path) -> None
     described = await kubectl("describe", "pytorchjob", "job")
     assert "Min Replicas:" in described
     assert "GrewIntoIdle" in described, "events are listed below the job"
-    assert (await kubectl("logs", "job-worker-1")).strip() == "I am 1"
-    both = await kubectl("logs", "-l", "training.kubeflow.org/job-name=job", "-c", "pytorch")
-    assert sorted(both.split("\n")[:2]) == ["I am 0", "I am 1"]
 
     await kubectl("scale", "pytorchjob/job", "--replicas=3")
     path = "{.spec.pytorchReplicaSpecs.Worker.replicas}"
     assert await kubectl("get", "pytorchjob", "job", "-o", f"jsonpath={path}") == "3"
 
-    following = asyncio.create_task(kubectl("logs", "--follow", "job-worker-0"))
     done.touch()
     await kubectl("wait", "pytorchjob/job", "--for=condition=Succeeded", "--timeout=60s")
-    assert (await following).strip() == "I am 0", "following a log ends with its pod"
-
     await kubectl("delete", "pytorchjob", "job")
     await _nothing_left(stage, kubectl)
+
+
+async def test_logs_are_read_and_followed_to_their_end(stage: Stage, tmp_path: Path) -> None:
+    if stage.plane.kept:
+        pytest.skip("an API server elsewhere can't reach this machine's containers for their logs")
+    kubectl = Kubectl(stage.cluster.kubeconfig, tmp_path)
+    done = tmp_path / "done"
+    await kubectl("create", "-f", "-", stdin=_job("job", until=done))
+    await kubectl("wait", "pytorchjob/job", _BOTH_READY, "--timeout=60s")
+    assert (await kubectl("logs", "job-worker-1")).strip() == "I am 1"
+    both = await kubectl("logs", "-l", "training.kubeflow.org/job-name=job", "-c", "pytorch")
+    assert sorted(both.split("\n")[:2]) == ["I am 0", "I am 1"]
+    following = asyncio.create_task(kubectl("logs", "--follow", "job-worker-0"))
+    done.touch()
+    assert (await following).strip() == "I am 0"
 
 
 async def test_a_running_job_deleted_takes_everything_with_it(stage: Stage, tmp_path: Path) -> None:
     kubectl = Kubectl(stage.cluster.kubeconfig, tmp_path)
     await kubectl("apply", "-f", "-", stdin=_job("job", until=tmp_path / "never"))
-    await kubectl(
-        "wait", "pytorchjob/job", "--for=jsonpath={.status.elastic.ready}=2", "--timeout=60s"
-    )
+    await kubectl("wait", "pytorchjob/job", _BOTH_READY, "--timeout=60s")
     await kubectl("delete", "pytorchjob", "job", "--timeout=60s")
     await _nothing_left(stage, kubectl)
 

@@ -19,6 +19,8 @@ _SECONDS = 240.0
 async def test_the_kubeflow_sdk_sees_a_job_through(
     stage: Stage, tmp_path: Path, session: str
 ) -> None:
+    if stage.plane.kept:
+        pytest.skip("an API server elsewhere can't reach this machine's containers for their logs")
     if not _PYTHON.exists():
         pytest.fail(f"expected Kubeflow's SDK at {_PYTHON}, found none; run `make sdk`")
     process = await asyncio.create_subprocess_exec(

@@ -25,7 +25,7 @@ CPUS, CAP = 5, 3
 STEP_SECONDS = 0.2
 LATER = 300 / 650
 """When the second job comes, as a share of what the first takes alone."""
-NOISE = 3.0
+NOISE = 4.0
 """Seconds that a busy machine may add."""
 
 
@@ -34,6 +34,7 @@ class CpuJob(DemoJob):
         manifest = super().manifest(out)
         spec = manifest["spec"]
         spec["elasticPolicy"]["cooldownSeconds"] = 0
+        spec["nprocPerNode"] = "1"
         container = spec["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
         container["resources"] = {"requests": {"cpu": 1}}
         return manifest

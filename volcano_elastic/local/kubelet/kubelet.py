@@ -159,7 +159,7 @@ async def serve(
             async with asyncio.TaskGroup() as group:
                 group.create_task(pods.run())
                 group.create_task(fake.run())
-                group.create_task(node.keep_alive(client, names))
+                group.create_task(node.keep_alive(client, names, gpus, port))
             return
         services = Informer(client, SERVICES)
         async with ProcessRuntime() as runtime:
@@ -168,7 +168,7 @@ async def serve(
                 async with asyncio.TaskGroup() as group:
                     group.create_task(pods.run())
                     group.create_task(services.run())
-                    group.create_task(node.keep_alive(client, names))
+                    group.create_task(node.keep_alive(client, names, gpus, port))
                     await services.synced.wait()
                     await pods.synced.wait()
                     containers.start()

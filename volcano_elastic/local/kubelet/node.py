@@ -19,6 +19,8 @@ _log = logging.getLogger(__name__)
 _LEASE_NAMESPACE = "kube-node-lease"
 _LEASE_SECONDS = 40
 _RENEW_SECONDS = 10.0
+# kube-controller-manager's own patience with a silent node is a little longer.
+_TAKEN_FOR_LOST_SECONDS = 40.0
 _AT_ONCE = 16
 
 
@@ -126,15 +128,22 @@ async def register(
     await asyncio.gather(*(one(name) for name in names))
 
 
-async def keep_alive(client: Client, names: list[str]) -> None:
+async def keep_alive(
+    client: Client, names: list[str], gpus: int, log_port: int | None = None
+) -> None:
     """Renews every node's lease, spread over the interval, until cancelled."""
+    clock = asyncio.get_running_loop().time
+    renewed = dict.fromkeys(names, clock())
     with contextlib.suppress(ApiError, aiohttp.ClientError, OSError, TimeoutError):
         namespace = {"apiVersion": "v1", "kind": "Namespace"}
         await client.create(NAMESPACES, namespace | {"metadata": {"name": _LEASE_NAMESPACE}})
     while True:
         for name in names:
             try:
+                if clock() - renewed[name] > _TAKEN_FOR_LOST_SECONDS:
+                    await register(client, [name], gpus, log_port)
                 await _renew(client, name)
+                renewed[name] = clock()
             except (ApiError, aiohttp.ClientError, OSError, TimeoutError) as error:
                 _log.warning("renewing the lease of %s: %s", name, error or type(error).__name__)
             await asyncio.sleep(_RENEW_SECONDS / len(names))
