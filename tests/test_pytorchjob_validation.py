@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from volcano_elastic.api import json_patch, shape
 from volcano_elastic.api.pytorchjob import InvalidJob, parse
 from volcano_elastic.api.pytorchjob_defaults import defaulted
-from volcano_elastic.api.pytorchjob_shape import SPEC
+from volcano_elastic.api.pytorchjob_shape import ELASTIC_POLICY, REPLICA, RUN_POLICY, SPEC
 from volcano_elastic.api.pytorchjob_validation import validate, validate_update
 from volcano_elastic.api.pytorchjob_warning import warn
 from volcano_elastic.local.apiserver import patch as apiserver_patch
 from volcano_elastic.local.apiserver import schema as apiserver_schema
+from volcano_elastic.operator.snapshot import picture
+from volcano_elastic.pytorchjob.observed import Observed
+from volcano_elastic.pytorchjob.reconcile import reconcile
 
 CRD = Path(__file__).parents[1] / "crds/kubeflow.org_pytorchjobs.yaml"
 Object = dict[str, Any]
@@ -433,6 +437,8 @@ def _differences(field: shape.Shape, schema: Object, path: str) -> Iterator[str]
         declared = schema.get("properties") or {}
         if field.open != bool(schema.get("x-kubernetes-preserve-unknown-fields")):
             yield f"{path}: unknown fields are kept by one of the two"
+        if set(schema.get("required") or ()) - {"pytorchReplicaSpecs"} != set(field.required):
+            yield f"{path}: {field.required} required here, {schema.get('required')} in the CRD"
         for name in declared.keys() ^ field.fields.keys():
             yield f"{path}.{name}: only {'in the CRD' if name in declared else 'here'}"
         for name in declared.keys() & field.fields.keys():
@@ -556,8 +562,8 @@ _json = st.recursive(
 )
 
 
-def _of(field: shape.Shape) -> st.SearchStrategy[Any]:
-    """Mostly what the field takes, and sometimes anything."""
+def _of(field: shape.Shape, wild: int = 1) -> st.SearchStrategy[Any]:
+    """What the field takes, and in `wild` of ten cases anything."""
     match field:
         case shape.Integer(least, most):
             right: st.SearchStrategy[Any] = st.integers(max(least, -1), min(most, 6))
@@ -568,12 +574,15 @@ def _of(field: shape.Shape) -> st.SearchStrategy[Any]:
         case shape.Amount():
             right = st.sampled_from(["1", "500m", 2, "8Gi"])
         case shape.Items(item):
-            right = st.lists(_of(item), max_size=2)
+            right = st.lists(_of(item, wild), max_size=2)
         case shape.Named(value):
-            right = st.dictionaries(st.sampled_from(["Worker", "Master", "cpu"]), _of(value))
-        case shape.Fields(fields):
-            right = st.fixed_dictionaries({}, optional={n: _of(f) for n, f in fields.items()})
-    return st.one_of(*[right] * 9, _json)
+            right = st.dictionaries(st.sampled_from(["Worker", "Master", "cpu"]), _of(value, wild))
+        case shape.Fields(fields, _, needed):
+            parts = {name: _of(field, wild) for name, field in fields.items()}
+            optional = {n: part for n, part in parts.items() if wild or n not in needed}
+            must = {} if wild else {n: parts[n] for n in needed}
+            right = st.fixed_dictionaries(must, optional=optional)
+    return st.one_of(*[right] * (10 - wild), *[_json] * wild)
 
 
 _PROFILE = settings(
@@ -691,3 +700,31 @@ def test_what_kubeflow_accepts_and_can_run_is_accepted(obj: Object) -> None:
     job = parse(obj)
     assert job.elastic is None or 1 <= job.elastic.min <= job.elastic.max
     warn(obj)
+
+
+_replica_shape = REPLICA.fields["template"]
+
+
+@_PROFILE
+@given(
+    _of(_replica_shape, 0),
+    _of(ELASTIC_POLICY, 0),
+    _of(RUN_POLICY, 0),
+    st.booleans(),
+    st.booleans(),
+)
+def test_what_is_accepted_can_be_planned_and_carried_out(
+    template: Object, elastic: Object, run_policy: Object, is_elastic: bool, master: bool
+) -> None:
+    spec = template.setdefault("spec", {})
+    for i, container in enumerate(spec.setdefault("containers", [])):
+        container |= {"name": f"c{i}", "image": "i"}
+    spec["containers"].append({"name": "pytorch", "image": "i"})
+    obj = edited(*TEMPLATE, value=template, of=manifest(elastic if is_elastic else None))
+    obj["metadata"] |= {"uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    obj["spec"]["runPolicy"] = run_policy
+    if master:
+        obj["spec"]["pytorchReplicaSpecs"]["Master"] = {"replicas": 1, "template": template}
+    assume(not validate(defaulted(obj)))
+    picture([obj])
+    reconcile(parse(obj), Observed(admitted=True), datetime(2026, 1, 1, tzinfo=UTC))

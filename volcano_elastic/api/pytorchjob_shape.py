@@ -13,9 +13,12 @@ MANAGERS = (CONTROLLER, "kueue.x-k8s.io/multikueue")
 CLEAN_POD_POLICIES = ("All", "Running", "None")
 RDZV_BACKENDS = ("volcano-elastic", "c10d", "etcd", "etcd-v2")
 
-# Of jobs and pod templates, our own; a quantity.
+# Our own, on jobs.
 ANNOTATION_PREFIX = "volcano-elastic.io/"
 SHARED_MEMORY_ANNOTATION = ANNOTATION_PREFIX + "shared-memory"
+"""A quantity; on pod templates too."""
+ADOPT_ANNOTATION = ANNOTATION_PREFIX + "adopt"
+"""`true`: whoever wrote the job before us is gone."""
 
 _OPEN = Fields({}, open=True)
 _SIZE = Integer(least=1)
@@ -27,7 +30,11 @@ _CONTAINER = Fields(
         "restartPolicy": Text(),
         "env": Items(_OPEN),
         "ports": Items(
-            Fields({"name": Text(), "containerPort": Integer(1, 65535)}, open=True),
+            Fields(
+                {"name": Text(), "containerPort": Integer(1, 65535)},
+                open=True,
+                required=("containerPort",),
+            )
         ),
         "volumeMounts": Items(Fields({"mountPath": Text()}, open=True)),
         "resources": Fields(
@@ -36,6 +43,28 @@ _CONTAINER = Fields(
         ),
     },
     open=True,
+    required=("name",),
+)
+_REQUIREMENTS = Items(
+    Fields(
+        {"key": Text(), "operator": Text(), "values": Items(Text())},
+        open=True,
+        required=("key", "operator"),
+    )
+)
+_NODE_SELECTOR = Fields(
+    {
+        "nodeSelectorTerms": Items(
+            Fields({"matchExpressions": _REQUIREMENTS, "matchFields": _REQUIREMENTS}, open=True)
+        )
+    },
+    open=True,
+)
+_NODE_AFFINITY = Fields(
+    {"requiredDuringSchedulingIgnoredDuringExecution": _NODE_SELECTOR}, open=True
+)
+_TOLERATION = Fields(
+    {"key": Text(), "operator": Text(), "value": Text(), "effect": Text()}, open=True
 )
 _TEMPLATE = Fields(
     {
@@ -47,8 +76,8 @@ _TEMPLATE = Fields(
                 "overhead": Named(Amount()),
                 "schedulerName": Text(),
                 "nodeSelector": Named(Text()),
-                "affinity": _OPEN,
-                "tolerations": Items(_OPEN),
+                "affinity": Fields({"nodeAffinity": _NODE_AFFINITY}, open=True),
+                "tolerations": Items(_TOLERATION),
                 "terminationGracePeriodSeconds": Integer(least=0),
                 "resourceClaims": Items(_OPEN),
                 "volumes": Items(_OPEN),

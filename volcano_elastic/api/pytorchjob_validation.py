@@ -150,16 +150,10 @@ def _containers(template: Mapping[str, Any], path: str) -> Iterator[Problem]:
     if not containers:
         yield required(path, "must be specified")
     for i, container in enumerate(containers):
-        if not container.get("name"):
-            yield required(f"{path}[{i}].name", "must be required")
         if not container.get("image"):
             yield required(f"{path}[{i}].image", "must be required")
-    training = [c for c in containers if c.get("name") == CONTAINER]
-    if not training:
+    if not any(container["name"] == CONTAINER for container in containers):
         yield required(path, f"must have at least one container with name {CONTAINER}")
-    for i, port in enumerate(training[0].get("ports") or () if training else ()):
-        if port.get("containerPort") is None:
-            yield required(f"{path}[{containers.index(training[0])}].ports[{i}].containerPort", "")
 
 
 def _elastic(spec: Mapping[str, Any]) -> Iterator[Problem]:

@@ -8,6 +8,7 @@ from typing import Any
 from volcano_elastic.api import shape
 from volcano_elastic.api.pytorchjob_defaults import bounds, scaler
 from volcano_elastic.api.pytorchjob_shape import (
+    ADOPT_ANNOTATION,
     ANNOTATION_PREFIX,
     CLEAN_POD_POLICIES,
     RDZV_BACKENDS,
@@ -84,7 +85,7 @@ def _scheduler(replica: Mapping[str, Any]) -> str:
 
 
 def _annotations(annotations: Mapping[str, Any]) -> Iterator[str]:
-    known = {SHARED_MEMORY_ANNOTATION: None}
+    known = {SHARED_MEMORY_ANNOTATION: None, ADOPT_ANNOTATION: None}
     for name in annotations:
         if name.startswith(ANNOTATION_PREFIX) and name not in known:
             yield f"unknown annotation {name}" + shape.likely(name, known)

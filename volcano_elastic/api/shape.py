@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from volcano_elastic.api import quantity
-from volcano_elastic.api.problem import Problem, invalid, unsupported
+from volcano_elastic.api.problem import Problem, invalid, required, unsupported
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,7 @@ class Fields:
     fields: Mapping[str, Shape]
     open: bool = False
     """It has more fields, which are others' to check."""
+    required: tuple[str, ...] = ()
 
 
 Shape = Integer | Text | Flag | Amount | Items | Named | Fields
@@ -86,19 +87,21 @@ def problems(shape: Shape, value: object, path: str) -> Iterator[Problem]:
                 return
             for name, one in value.items():
                 yield from problems(inner, one, f"{path}[{name}]")
-        case Fields(fields):
+        case Fields(fields, _, needed):
             if not isinstance(value, Mapping):
                 yield invalid(path, value, "must be an object")
                 return
             for name, inner in fields.items():
                 if value.get(name) is not None:
                     yield from problems(inner, value[name], f"{path}.{name}")
+                elif name in needed:
+                    yield required(f"{path}.{name}", "must be required")
 
 
 def unknown(shape: Shape, value: object, path: str) -> Iterator[str]:
     """A warning for each field that the shape lacks, with the likeliest correction."""
     match shape:
-        case Fields(fields, is_open) if isinstance(value, Mapping):
+        case Fields(fields, is_open, _) if isinstance(value, Mapping):
             for name, one in value.items():
                 if name in fields:
                     yield from unknown(fields[name], one, f"{path}.{name}")
