@@ -18,7 +18,7 @@ NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 POD_STATES = ("pending", "running", "leaving", "evicting", "failed", "evicted", "succeeded")
 METRICS = [{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization"}}}]
 
-slow = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+slow = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def pods(*states: str) -> st.SearchStrategy[list[tuple[int, str, bool]]]:
@@ -177,7 +177,7 @@ def test_a_finished_job_only_ever_loses_things(
         "completionTime": "2026-01-01T12:00:00Z",
     }
     had = set(world.pods)
-    for _ in range(30):
+    for _ in range(18):
         actions = world.reconcile()
         check_step(world, actions)
         assert not any(isinstance(x, a.CreatePodGroup | a.CreateAutoscaler) for x in actions)

@@ -16,13 +16,13 @@ from typing import Any
 
 from volcano_elastic.api import moment
 from volcano_elastic.api.pytorchjob import PyTorchJob
+from volcano_elastic.api.pytorchjob_shape import ADOPT_ANNOTATION
 
 # Field manager of this operator's writes: the first word of its User-Agent.
 US = "volcano-elastic"
 # training-operator's program is called `manager` in its image, and names itself after that.
 _FOREIGN = frozenset({"training-operator", "manager"})
 QUIET = timedelta(minutes=5)
-ADOPT = "volcano-elastic.io/adopt"
 _ALONE = "Left alone: training-operator"
 
 
@@ -38,14 +38,14 @@ class StandOff:
 def stand_off(job: PyTorchJob, pods: Sequence[Mapping[str, Any]], now: datetime) -> StandOff | None:
     """None if nobody else is at work on the job."""
     foreign = max(_foreign(job, pods), default=None)
-    if foreign is None or job.annotations.get(ADOPT) == "true":
+    if foreign is None or job.annotations.get(ADOPT_ANNOTATION) == "true":
         return None
     manager = foreign.manager
     if _contested(job, foreign):
         return StandOff(
             f"{_ALONE} (field manager {manager}) works on this job too. Run it without the "
             f"pytorchjob scheme (--enable-scheme), then: kubectl annotate pytorchjob {job.name} "
-            f"-n {job.namespace} {ADOPT}=true",
+            f"-n {job.namespace} {ADOPT_ANNOTATION}=true",
             None,
         )
     end = foreign.time + QUIET
@@ -62,7 +62,7 @@ def stand_off(job: PyTorchJob, pods: Sequence[Mapping[str, Any]], now: datetime)
 def left_alone(job: PyTorchJob) -> bool:
     """Whether nothing should be planned for the job: somebody else's, as far as it can tell."""
     foreign = max(_status_writes(job, _FOREIGN), default=None)
-    if foreign is None or job.annotations.get(ADOPT) == "true":
+    if foreign is None or job.annotations.get(ADOPT_ANNOTATION) == "true":
         return False
     return _ours(job) is None or _contested(job, foreign)
 

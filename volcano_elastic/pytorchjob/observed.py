@@ -13,7 +13,7 @@ from volcano_elastic.api import pod as api_pod
 from volcano_elastic.api.pytorchjob import CONTAINER, MASTER, WORKER, PyTorchJob
 from volcano_elastic.podgroup.pod_annotation import is_protected
 from volcano_elastic.pytorchjob.label import REPLICA_INDEX, REPLICA_TYPE
-from volcano_elastic.pytorchjob.pod import RESTARTS
+from volcano_elastic.pytorchjob.pod import FAILURES, RESTARTS
 
 _KINDS = {kind.lower(): kind for kind in (MASTER, WORKER)}
 
@@ -75,9 +75,9 @@ class Replica:
     ready: bool
     protected: bool
     restarts: int
-    """Of its containers, and of the pod by the operator."""
-    remade: int
-    """Of the pod by the operator only."""
+    """Of the replica so far, by the kubelet and by the operator."""
+    failures: int
+    """How many pods of the replica failed in a row before this one."""
     created: datetime
     grace: timedelta
     """Its terminationGracePeriodSeconds."""
@@ -116,8 +116,6 @@ def _replica(job: PyTorchJob, pod: Mapping[str, Any]) -> Replica | None:
     evicted = api_pod.evicted_at(pod)
     ready = api_pod.condition(pod, "Ready")
     annotations = meta.get("annotations") or {}
-    remade = annotations.get(RESTARTS, "0")
-    remade_count = int(remade) if remade.isdigit() else 0
     replica = job.replicas.get(kind)
     policy = replica.restart_policy if replica else "Never"
     running = phase == "Running"
@@ -138,8 +136,8 @@ def _replica(job: PyTorchJob, pod: Mapping[str, Any]) -> Replica | None:
         running=running,
         ready=running and (ready is None or ready.get("status") == "True"),
         protected=is_protected(pod),
-        restarts=api_pod.restarts(pod) + remade_count,
-        remade=remade_count,
+        restarts=api_pod.restarts(pod) + _count(annotations, RESTARTS),
+        failures=_count(annotations, FAILURES),
         created=moment.parse(meta["creationTimestamp"]),
         grace=timedelta(seconds=float(spec.get("terminationGracePeriodSeconds", 30))),
         leaves_by=moment.parse_optional(leaves_by),
@@ -147,6 +145,11 @@ def _replica(job: PyTorchJob, pod: Mapping[str, Any]) -> Replica | None:
         ended=api_pod.finished_at(pod),
         exit_code=code,
     )
+
+
+def _count(annotations: Mapping[str, str], name: str) -> int:
+    text = annotations.get(name, "0")
+    return int(text) if text.isdigit() else 0
 
 
 def _state(

@@ -28,6 +28,7 @@ class New:
     kind: str
     index: int
     restarts: int = 0
+    failures: int = 0
 
 
 @dataclass(slots=True)
@@ -132,13 +133,13 @@ def _dismiss(out: Placement, replica: Replica) -> None:
 def _again(out: Placement, replica: Replica, now: datetime) -> None:
     """Made again at once the first time, then after 1, 2, 4… seconds from its end."""
     ended = replica.ended or replica.created
-    remade = 0 if ended - replica.created >= _STEADY else replica.remade
-    wait = min(timedelta(seconds=2 ** min(remade - 1, 10)), _LONGEST_BACKOFF) if remade else None
+    past = 0 if ended - replica.created >= _STEADY else replica.failures
+    wait = min(timedelta(seconds=2 ** min(past - 1, 10)), _LONGEST_BACKOFF) if past else None
     if wait is not None and now < ended + wait:
         _look_again(out, ended + wait)
         return
     out.clear.append(replica)
-    out.create.append(New(replica.kind, replica.index, remade + 1))
+    out.create.append(New(replica.kind, replica.index, replica.restarts + 1, past + 1))
 
 
 def _wait_for(out: Placement, replica: Replica, now: datetime) -> None:
@@ -147,7 +148,7 @@ def _wait_for(out: Placement, replica: Replica, now: datetime) -> None:
         _look_again(out, given_up)
         return
     out.clear.append(replica)
-    out.create.append(New(replica.kind, replica.index, replica.remade))
+    out.create.append(New(replica.kind, replica.index, replica.restarts, replica.failures))
 
 
 def _look_again(out: Placement, when: datetime) -> None:

@@ -23,8 +23,10 @@ from volcano_elastic.pytorchjob import environment, label
 from volcano_elastic.pytorchjob.init_container import init_container
 from volcano_elastic.pytorchjob.settings import Settings
 
-# How often the operator made this replica again after a failure.
+# Restarts of this replica so far, by the kubelet and by the operator, in all its pods.
 RESTARTS = "volcano-elastic.io/restarts"
+# How many of its pods failed one soon after the other, up to this one.
+FAILURES = "volcano-elastic.io/failures-in-a-row"
 _SHARED_MEMORY, _SHARED_MEMORY_PATH = "volcano-elastic-shared-memory", "/dev/shm"
 
 Object = dict[str, Any]
@@ -58,15 +60,22 @@ class PodTemplate:
         self._spec = spec
 
     def pod(
-        self, index: int, *, protected: bool, restarts: int = 0, protect: timedelta | None = None
+        self,
+        index: int,
+        *,
+        protected: bool,
+        restarts: int = 0,
+        failures: int = 0,
+        protect: timedelta | None = None,
     ) -> Object:
-        """`restarts`: how often this replica was made again; `protect`: see pod_annotations."""
+        """`restarts` and `failures` as RESTARTS and FAILURES say; `protect`: pod_annotations."""
         job, kind = self._job, self._kind
         annotations = dict(self._annotations)
         if job.uses_volcano:
             annotations |= pod_annotations(job, kind, index, protected=protected, protect=protect)
-        if restarts:
-            annotations[RESTARTS] = str(restarts)
+        for name, count in ((RESTARTS, restarts), (FAILURES, failures)):
+            if count:
+                annotations[name] = str(count)
         # After the template's own, since later entries win.
         variables = [*self._environment, *environment.own(job, kind, index)]
         containers = [

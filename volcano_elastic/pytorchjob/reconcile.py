@@ -86,12 +86,12 @@ def reconcile(
     actions: list[Action] = [*begin, *status.change(job.status, new, now, burst=burst)]
     actions += status.scale_ignored(job)
     plan = placement.place(job, view, wanted, now)
-    failed = {State.RETRY}
+    failed = [r for r in plan.clear if r.state is State.RETRY]
     if wanted is not None and wanted.changed:
         actions.append(EmitEvent(wanted.reason, wanted.message))
-        failed |= {State.LOST} if wanted.reason == size.REPLICAS_FAILED else set()
-    gone = plan.clear + [r for r in view if r.state is State.LOST]
-    actions += event.exited(job, (r for r in gone if r.state in failed))
+        if wanted.reason == size.REPLICAS_FAILED:
+            failed += size.newly_lost(job, view)
+    actions += event.exited(job, failed)
     if not observed.pods and not _admitted(job, observed, now):
         plan.create.clear()
         actions.append(Requeue(job.created + ADMISSION_LIMIT - now))
@@ -213,7 +213,11 @@ def _replicas(
         protected = vital or protected_now < _protected_count(job)
         protected_now += protected
         body = templates[new.kind].pod(
-            new.index, protected=protected, restarts=new.restarts, protect=observed.protect
+            new.index,
+            protected=protected,
+            restarts=new.restarts,
+            failures=new.failures,
+            protect=observed.protect,
         )
         actions.append(CreatePod(body))
         created.append(body["metadata"]["name"])
@@ -287,6 +291,8 @@ def _suspend(
         new["elastic"] = dict(new.get("elastic") or {}) | {
             "desired": job.elastic.min,
             "ready": 0,
+            "min": job.elastic.min,
+            "max": job.elastic.max,
             "replicas": job.replicas[WORKER].replicas,
         }
     new = status.counted(new, job, [r for r in view if not r.live])

@@ -66,8 +66,7 @@ def _after_losses(
     there = sum(r.state in (State.LIVE, State.RETRY, State.SUCCEEDED) for r in workers)
     missing = max(0, current - there)
     evicted = sum(_newly(r.evicted, job.last_scale) for r in workers if _evicted(r))
-    lost = sum(_newly(r.ended, job.last_scale) for r in workers if r.state is State.LOST)
-    lost = min(missing, lost)
+    lost = min(missing, len(newly_lost(job, workers)))
     enough = current - lost >= policy.min
     fewer = min(missing, evicted + lost)
     desired = max(policy.min, current - fewer)
@@ -77,6 +76,15 @@ def _after_losses(
         return Size(desired, True, REPLICAS_FAILED, f"{lost} replicas failed", enough=enough)
     message = f"{fewer} replicas were evicted: {', '.join(_names(workers))}"
     return Size(desired, True, EVICTED, message)
+
+
+def newly_lost(job: PyTorchJob, view: Sequence[Replica]) -> list[Replica]:
+    """Failed for good since the size was last changed."""
+    return [
+        r
+        for r in view
+        if r.kind == WORKER and r.state is State.LOST and _newly(r.ended, job.last_scale)
+    ]
 
 
 def _evicted(replica: Replica) -> bool:

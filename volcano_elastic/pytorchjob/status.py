@@ -78,16 +78,17 @@ def counted(status: Status, job: PyTorchJob, view: Sequence[Replica]) -> Status:
 def sized(
     status: Status, job: PyTorchJob, view: Sequence[Replica], size: Size | None, now: datetime
 ) -> Status:
-    """The status with an elastic job's size."""
-    policy = job.elastic
+    """The status with an elastic job's size; of a fixed job, its restarts."""
+    policy, count = job.elastic, restarts(job, view)
+    elastic = dict(job.status.get("elastic") or {})
     if policy is None or size is None:
-        return status
-    elastic = dict(job.status.get("elastic") or {}) | {
+        return status | ({"elastic": elastic | {"restarts": count}} if count else {})
+    elastic |= {
         "desired": size.desired,
         "ready": sum(r.live and r.ready for r in view if r.kind == WORKER),
         "min": policy.min,
         "max": policy.max,
-        "restarts": restarts(job, view),
+        "restarts": count,
         "replicas": job.replicas[WORKER].replicas,
     }
     if size.changed:
