@@ -520,8 +520,8 @@ def _queue(
             _WARNING,
             ("spec", "deserved", plain[0]),
             f"deserved lists {', '.join(plain)} beside GPUs",
-            "whoever exceeds any of them loses GPU pods, although it holds no more GPUs than it "
-            "deserves",
+            "under capacity, whoever exceeds any of them loses GPU pods, although it holds no more "
+            "GPUs than it deserves",
             "list GPUs only",
         )
     if parent not in (None, "", "root"):

@@ -8,30 +8,47 @@ is worth (see `ladder`).
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection
 from datetime import datetime
 
-from volcano_elastic.api.queue_policy import Order
 from volcano_elastic.queue_policy.decision import Reason
+from volcano_elastic.queue_policy.fit import Shape
+from volcano_elastic.queue_policy.lineup import Entry, Lineup, entry
 from volcano_elastic.queue_policy.queue_room import QueueRoom
 from volcano_elastic.queue_policy.room import NodeRoom, Room
 from volcano_elastic.queue_policy.snapshot import Job
 from volcano_elastic.queue_policy.standing import Standing
 
-MOST_LAST = 1800.0
+LASTS = 1800.0
 """Seconds that any change is expected to last, however young the job."""
 
-Entry = tuple[float, float, float, str, Standing]
-"""Negative priority under order Priority, negative worth, creation, key, job."""
+Turn = tuple[bool, float, float, float, float, str, int]
+"""Beyond its deserved, share of it, then as in `Entry`; the line."""
 
 
-@dataclass(slots=True)
 class Line:
-    """The candidates of one queue, who goes first first."""
+    """Candidates of one queue and shape, who goes first first: those that have not had a turn in
+    this plan, and those that stand in line again."""
 
-    queue: str
-    heap: list[Entry] = field(default_factory=list)
+    def __init__(self, queue: str, shape: Shape, entries: list[Entry]) -> None:
+        self.queue, self.shape = queue, shape
+        self._entries, self._at = entries, 0
+        self._again: list[Entry] = []
+
+    def head(self) -> Entry | None:
+        fresh = self._entries[self._at] if self._at < len(self._entries) else None
+        if self._again and (fresh is None or self._again[0] < fresh):
+            return self._again[0]
+        return fresh
+
+    def pop(self) -> Standing:
+        if self._again and self.head() is self._again[0]:
+            return heapq.heappop(self._again)[-1]
+        self._at += 1
+        return self._entries[self._at - 1][-1]
+
+    def push(self, place: Entry) -> None:
+        heapq.heappush(self._again, place)
 
 
 class Growth:
@@ -39,87 +56,75 @@ class Growth:
     than what is on its way already."""
 
     def __init__(
-        self, candidates: Iterable[Standing], nodes: NodeRoom, queues: QueueRoom, now: datetime
+        self,
+        lineup: Lineup,
+        resting: Collection[str],
+        nodes: NodeRoom,
+        queues: QueueRoom,
+        now: datetime,
     ) -> None:
-        self._nodes, self._queues = nodes, queues
-        self._now = now
-        self._candidates = list(candidates)
-        self.hungry: list[Standing] = []
-        """Who would take more, and found no room for it on the nodes."""
+        """`resting`: keys of jobs that stay as they are though they stand in line."""
+        self._nodes, self._queues, self._now = nodes, queues, now
+        self._resting = resting
+        self.lines = [
+            Line(queue, shape, entries) for (queue, shape), entries in lineup.lines.items()
+        ]
+        self.why: dict[str, Reason] = {}
+        """Why those that had a turn grow no further."""
 
     def run(self) -> None:
-        self._deal(Room.IDLE)
-        self._candidates, self.hungry = self.hungry, []
-        if any(self._room(s, Room.COMING) for s in self._candidates):
-            self._deal(Room.COMING)
-        else:
-            self.hungry = self._candidates
-
-    def _room(self, standing: Standing, room: Room) -> bool:
-        return self._nodes.slots(standing.shape, room).total() >= standing.unit
+        for room in (Room.IDLE, Room.COMING):
+            self._deal(room)
 
     def _deal(self, room: Room) -> None:
-        lines: dict[str, Line] = {}
-        for standing in self._candidates:
-            entry = self.entry(standing)
-            if entry is None:
+        turns = [
+            turn
+            for number, line in enumerate(self.lines)
+            # Of most lines of a full cluster nothing more need be known.
+            if self._nodes.slots(line.shape, room).total() and (turn := self._turn(number))
+        ]
+        heapq.heapify(turns)
+        unplaced: list[tuple[Line, Entry]] = []
+        while turns:
+            turn = heapq.heappop(turns)
+            line = self.lines[turn[-1]]
+            now = self._turn(turn[-1])
+            if now is None or not self._nodes.slots(line.shape, room).total():
                 continue
-            # Most jobs of a full cluster end here.
-            if not self._room(standing, room):
-                standing.why_not_more = Reason.NO_ROOM
-                self.hungry.append(standing)
-                continue
-            line = lines.setdefault(standing.job.queue, Line(standing.job.queue))
-            line.heap.append(entry)
-        order: list[tuple[bool, float, float, str]] = []
-        for line in lines.values():
-            heapq.heapify(line.heap)
-            order.append(self._turn(line))
-        heapq.heapify(order)
-        while order:
-            turn = heapq.heappop(order)
-            line = lines[turn[3]]
-            now = self._turn(line)
             if now > turn:
                 # Its share has grown meanwhile: it stands in line again.
-                heapq.heappush(order, now)
+                heapq.heappush(turns, now)
                 continue
-            standing = heapq.heappop(line.heap)[-1]
-            if self._step(standing, room):
-                entry = self.entry(standing)
-                if entry is not None:
-                    heapq.heappush(line.heap, entry)
-            if line.heap:
-                heapq.heappush(order, self._turn(line))
+            standing = line.pop()
+            if standing.job.key not in self._resting:
+                more = self._step(standing, room)
+                place = entry(standing)
+                if place is None:
+                    self.why[standing.job.key] = end(standing)
+                elif more:
+                    line.push(place)
+                elif self.why[standing.job.key] is Reason.NO_ROOM:
+                    unplaced.append((line, place))
+            again = self._turn(turn[-1])
+            if again is not None:
+                heapq.heappush(turns, again)
+        for line, place in unplaced:
+            line.push(place)
 
-    def _turn(self, line: Line) -> tuple[bool, float, float, str]:
-        _, worth, _, _, standing = line.heap[0]
-        vector = standing.unit_vector
-        beyond = self._queues.beyond_deserved(line.queue, vector)
+    def _turn(self, number: int) -> Turn | None:
+        line = self.lines[number]
+        head = line.head()
+        if head is None:
+            return None
+        first, worth, created, key, standing = head
+        beyond = self._queues.beyond_deserved(line.queue, standing.unit_vector)
         share = 0.0 if beyond else self._queues.share(line.queue)
-        return (beyond, share, worth, line.queue)
-
-    @staticmethod
-    def entry(standing: Standing) -> Entry | None:
-        """None if the job shall not grow further; `why_not_more` says why."""
-        size = standing.size + standing.hoped
-        if size + standing.unit > standing.most:
-            standing.why_not_more = Reason.AT_MAX
-            return None
-        rung = standing.ladder.up(size)
-        if rung is None:
-            standing.why_not_more = Reason.INEFFICIENT
-            return None
-        # Rounded, so that ties are ties on every machine.
-        worth = round(rung.worth * standing.weight, 12)
-        first = (
-            0.0 if standing.policy.surplus.order is not Order.PRIORITY else -standing.job.priority
-        )
-        return (first, -worth, standing.job.created.timestamp(), standing.job.key, standing)
+        return (beyond, share, first, worth, created, key, number)
 
     def _step(self, standing: Standing, room: Room) -> bool:
-        """Grow by the next step, or by as much of it as there is room for."""
-        size = standing.size + standing.hoped
+        """Grow by the next step, or by as much of it as there is room for; False if that ends
+        it, and then `why` says why."""
+        size, key = standing.size + standing.hoped, standing.job.key
         rung = standing.ladder.up(size)
         assert rung is not None
         units = (min(rung.size, standing.most) - size) // standing.unit
@@ -127,7 +132,7 @@ class Growth:
         often, why = self._queues.may_grow(queue, vector)
         units = min(units, often)
         if units <= 0:
-            standing.why_not_more = why
+            self.why[key] = why
             return False
         nodes = self._nodes
         mark = nodes.mark()
@@ -138,25 +143,22 @@ class Growth:
             # Whole units only, on the nodes that a smaller wish would have got.
             nodes.rollback(mark)
             placed = nodes.place(standing.shape, len(placed) - extra, room)
-        if placed and room is Room.IDLE and not self._pays(standing, size + len(placed)):
-            nodes.rollback(mark)
-            standing.why_not_more = Reason.NOT_WORTH_A_PAUSE
-            return False
         if not placed:
             nodes.rollback(mark)
-            standing.why_not_more = Reason.NO_ROOM
-            self.hungry.append(standing)
+            self.why[key] = Reason.NO_ROOM
+            return False
+        if room is Room.IDLE and not self._pays(standing, size + len(placed)):
+            nodes.rollback(mark)
+            self.why[key] = Reason.NOT_WORTH_A_PAUSE
             return False
         self._queues.grow(queue, vector, len(placed) // standing.unit)
         if room is Room.IDLE:
-            standing.size += len(placed)
+            standing.grow(len(placed))
         else:
-            standing.hoped += len(placed)
+            standing.hope(len(placed))
         if len(placed) < wanted:
-            standing.why_not_more = Reason.NO_ROOM
-            self.hungry.append(standing)
-            return False
-        return True
+            self.why[key] = Reason.NO_ROOM
+        return len(placed) == wanted
 
     def _pays(self, standing: Standing, size: int) -> bool:
         """Whether growing to `size` is worth the pause."""
@@ -165,9 +167,15 @@ class Growth:
         return won * horizon(self._now, standing.job) >= standing.job.pause.total_seconds()
 
 
+def end(standing: Standing) -> Reason:
+    """Why a job without a next step has none."""
+    size = standing.size + standing.hoped
+    return Reason.AT_MAX if size + standing.unit > standing.most else Reason.INEFFICIENT
+
+
 def horizon(now: datetime, *jobs: Job) -> float:
     """Seconds for which a change of these jobs' sizes is expected to last.
 
     For how long a job goes on its age is the best guess there is; of a young job it says little.
     """
-    return max(MOST_LAST, (now - max(job.created for job in jobs)).total_seconds())
+    return max(LASTS, (now - max(job.created for job in jobs)).total_seconds())

@@ -1,51 +1,55 @@
 """The snapshot sorted for planning: each job's pods, each gang's, and what they hold of nodes and
-queues."""
+queues. Kept from plan to plan: only what has changed is sorted anew.
+
+Values are told apart by identity: a pod that is the same object is the same pod.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
+from itertools import compress
+from operator import is_not
 
-from volcano_elastic.api.queue_policy import GPU, Order, QueuePolicy, Step, effective
+from volcano_elastic.api.queue_policy import GPU, Mode, Order, QueuePolicy, Step, effective
 from volcano_elastic.queue_policy.decision import Reason
 from volcano_elastic.queue_policy.fit import Dimensions, Shape, Vector
 from volcano_elastic.queue_policy.ladder import Ladder
+from volcano_elastic.queue_policy.lineup import Lineup
 from volcano_elastic.queue_policy.queue_room import QueueRoom
 from volcano_elastic.queue_policy.room import NodeRoom, Room, leaving
 from volcano_elastic.queue_policy.snapshot import Gang, Job, Pod, Resources, Snapshot
 from volcano_elastic.queue_policy.speed import CPUS, Curve
 from volcano_elastic.queue_policy.standing import Standing
 
+Group = tuple[str, str]
+"""("job" or "gang", key); ("", "") of pods that belong to nobody."""
+
 
 class Inventory:
-    def __init__(self, snapshot: Snapshot, now: datetime) -> None:
+    def __init__(self) -> None:
+        self._snapshot: Snapshot | None = None
+
+    def update(self, snapshot: Snapshot, now: datetime) -> None:
+        """Take in `snapshot`, and forget what the last plan did."""
         self.now = now
-        requests: list[Resources] = [job.pod_requests for job in snapshot.jobs]
-        requests += [j.master_requests for j in snapshot.jobs if j.master_requests is not None]
-        requests += [g.pod_requests for g in snapshot.gangs if g.pod_requests is not None]
-        requests += [pod.requests for pod in snapshot.pods if pod.node is None]
-        self.dimensions = Dimensions(snapshot.nodes, requests)
-        self.nodes = NodeRoom(snapshot.nodes, self.dimensions)
-        self.policies = effective(snapshot.policies)
-        self.queues = QueueRoom(
-            snapshot.queues, self.dimensions.names, self.nodes.everything(), self.policies
-        )
-        self._ladders: dict[tuple[object, ...], tuple[Curve, Ladder]] = {}
-        self.standings = {
-            job.key: self._standing(job) for job in sorted(snapshot.jobs, key=lambda job: job.key)
-        }
-        self.gangs: dict[str, tuple[Gang, list[Pod]]] = {
-            gang.key: (gang, []) for gang in snapshot.gangs if gang.key not in self.standings
-        }
-        self.others: list[Pod] = []
-        """Waiting pods that belong to nobody we know."""
-        self.last_rebalance: dict[str, datetime] = {}
-        """By queue."""
-        for job in snapshot.jobs:
-            if job.last_reason == Reason.REBALANCED and job.last_scale is not None:
-                last = self.last_rebalance.get(job.queue, job.last_scale)
-                self.last_rebalance[job.queue] = max(last, job.last_scale)
-        self._sort(snapshot.pods)
+        old, self._snapshot = self._snapshot, snapshot
+        if old is None or not self._alike(old, snapshot):
+            self._start(snapshot)
+        else:
+            self.nodes.begin()
+            self.queues.begin()
+            self._dirty |= self.touched | self.restless
+            self.touched.clear()
+            self._take_jobs(snapshot.jobs)
+            self._take_gangs(snapshot.gangs)
+            self._take_pods(old.pods, snapshot.pods)
+        for key in self._dirty:
+            self._stand(key)
+        self._dirty.clear()
+        for standing in self.lineup.advance(now):
+            self.restless.discard(standing.job.key)
+        self._let_leave()
         if snapshot.proportion:
             self.queues.share_by_weight(self._wishes())
 
@@ -56,6 +60,184 @@ class Inventory:
         return self.dimensions.shape(
             pod.requests, pod.node_selector, pod.tolerations, pod.node_affinity
         )
+
+    # What changes seldom
+
+    def _alike(self, old: Snapshot, new: Snapshot) -> bool:
+        """Whether only jobs, gangs and pods may differ, and none of them in the resources named."""
+        return (
+            old.nodes == new.nodes
+            and old.queues == new.queues
+            and old.policies == new.policies
+            and old.proportion == new.proportion
+            and self.dimensions.knows(_requests(new, set(map(id, old.pods))))
+        )
+
+    def _start(self, snapshot: Snapshot) -> None:
+        self.dimensions = Dimensions(snapshot.nodes, _requests(snapshot, ()))
+        self.nodes = NodeRoom(snapshot.nodes, self.dimensions)
+        self.policies = effective(snapshot.policies)
+        self.queues = QueueRoom(
+            snapshot.queues, self.dimensions.names, self.nodes.everything(), self.policies
+        )
+        self._ladders: dict[tuple[object, ...], tuple[Curve, Ladder]] = {}
+        self._jobs: dict[str, Job] = {}
+        self.standings: dict[str, Standing] = {}
+        self.lineup = Lineup()
+        self.touched: set[str] = set()
+        self.restless: set[str] = set()
+        """Keys of jobs that are not calm: only they can have a claim or want something put
+        right."""
+        self.gangs: dict[str, Gang] = {}
+        self._pods: dict[Group, dict[int, Pod]] = {}
+        self._held: dict[Group, tuple[str, list[tuple[Vector, int]]]] = {}
+        """What each group's pods add to which queue."""
+        self._departing: dict[int, tuple[Pod, bool]] = {}
+        """Terminating pods with a node, and whether their room counts as coming now."""
+        self._dirty: set[str] = set()
+        self.rebalanced: dict[str, dict[str, datetime]] = {}
+        """By queue, the jobs last changed by rebalancing, and when."""
+        self._take_jobs(snapshot.jobs)
+        self._take_gangs(snapshot.gangs)
+        self._take_pods((), snapshot.pods)
+
+    # What changes often
+
+    def _take_jobs(self, jobs: tuple[Job, ...]) -> None:
+        known, found = self._jobs, {job.key: job for job in jobs}
+        for key in known.keys() - found.keys():
+            self._drop(key)
+        self._dirty.update(key for key, job in found.items() if known.get(key) is not job)
+        self._jobs = found
+
+    def _take_gangs(self, gangs: tuple[Gang, ...]) -> None:
+        found = {gang.key: gang for gang in gangs if gang.key not in self._jobs}
+        if found == self.gangs:
+            return
+        changed = {key for key in self.gangs.keys() | found if self.gangs.get(key) != found.get(key)}
+        self.gangs = found
+        for key in changed:
+            self._hold(("gang", key))
+
+    def _take_pods(self, old: tuple[Pod, ...], new: tuple[Pod, ...]) -> None:
+        gone, come = _difference(old, new)
+        groups: set[Group] = set()
+        for pod in gone:
+            group = _group(pod)
+            members = self._pods[group]
+            del members[id(pod)]
+            if not members:
+                del self._pods[group]
+            groups.add(group)
+        for pod in come:
+            group = _group(pod)
+            self._pods.setdefault(group, {})[id(pod)] = pod
+            groups.add(group)
+        self._occupy(gone, -1)
+        self._occupy(come, 1)
+        for group in groups:
+            if group[0] == "job":
+                if group[1] in self._jobs:
+                    self._dirty.add(group[1])
+            else:
+                self._hold(group)
+
+    def _occupy(self, pods: Iterable[Pod], sign: int) -> None:
+        counts: dict[tuple[str, Vector], int] = {}
+        request = self.dimensions.request
+        for pod in pods:
+            if pod.node is None:
+                continue
+            place = (pod.node, request(pod.requests))
+            counts[place] = counts.get(place, 0) + sign
+            if pod.terminating:
+                if sign > 0:
+                    self._departing[id(pod)] = (pod, False)
+                elif self._departing.pop(id(pod), (pod, False))[1]:
+                    self._come(pod, -1)
+        for (name, vector), times in counts.items():
+            n = self.nodes.index(name)
+            if n is not None and times:
+                self.nodes.occupy(Room.IDLE, n, vector, times)
+                self.nodes.occupy(Room.COMING, n, vector, times)
+
+    def _let_leave(self) -> None:
+        """Time alone decides when a leaving pod's room doesn't count as coming any more."""
+        for key, (pod, counted) in list(self._departing.items()):
+            counts = leaving(pod, self.now)
+            if counts != counted:
+                self._come(pod, 1 if counts else -1)
+                self._departing[key] = (pod, counts)
+
+    def _come(self, pod: Pod, sign: int) -> None:
+        n = self.nodes.index(pod.node)
+        if n is not None:
+            self.nodes.occupy(Room.COMING, n, self.dimensions.request(pod.requests), -sign)
+
+    def _hold(self, group: Group) -> None:
+        """Note what the pods of a job or gang hold of its queue."""
+        before = self._held.pop(group, None)
+        if before is not None:
+            for vector, times in before[1]:
+                self.queues.hold(before[0], vector, -times)
+        kind, key = group
+        owner = self._jobs.get(key) if kind == "job" else self.gangs.get(key)
+        if owner is None:
+            return
+        counts: dict[Vector, int] = {}
+        request = self.dimensions.request
+        for pod in self._pods.get(group, {}).values():
+            if pod.node is not None and not pod.terminating:
+                vector = request(pod.requests)
+                counts[vector] = counts.get(vector, 0) + 1
+        held = list(counts.items())
+        for vector, times in held:
+            self.queues.hold(owner.queue, vector, times)
+        self._held[group] = (owner.queue, held)
+
+    def _drop(self, key: str) -> None:
+        standing = self.standings.pop(key, None)
+        self._jobs.pop(key, None)
+        self._dirty.discard(key)
+        self.restless.discard(key)
+        self.lineup.remove(key)
+        self._hold(("job", key))
+        if standing is not None:
+            self.rebalanced.get(standing.job.queue, {}).pop(key, None)
+
+    def _stand(self, key: str) -> None:
+        """Sort one job's pods."""
+        job, old = self._jobs[key], self.standings.get(key)
+        if old is not None:
+            self.rebalanced.get(old.job.queue, {}).pop(key, None)
+        if job.last_reason == Reason.REBALANCED and job.last_scale is not None:
+            self.rebalanced.setdefault(job.queue, {})[key] = job.last_scale
+        standing = self.standings[key] = self._standing(job)
+        for pod in self._pods.get(("job", key), {}).values():
+            if pod.terminating:
+                if pod.node is not None:
+                    standing.departing = True
+            elif pod.role != "Worker":
+                standing.master_bound = standing.master_bound or pod.node is not None
+            elif pod.node is not None:
+                standing.bound[pod.key] = pod
+            else:
+                standing.unbound[pod.key] = pod
+        self._hold(("job", key))
+        extra = standing.existing - job.desired
+        if extra > 0:
+            standing.excess = standing.drop(extra)
+            standing.removed.clear()
+        self.lineup.remove(key)
+        if standing.calm:
+            self.restless.discard(key)
+            mode, free = standing.policy.mode, not job.unmodelled and not job.succeeded
+            takes = free and mode is Mode.ACTIVE and self.queues.closed(job.queue) is None
+            gives = free and mode is Mode.ACTIVE and job.scaler == "volcano"
+            ready = cooled(standing)
+            self.lineup.put(standing, ready, self.now, takes=takes, gives=gives)
+        else:
+            self.restless.add(key)
 
     def _standing(self, job: Job) -> Standing:
         policy = self.policy(job.queue)
@@ -77,6 +259,7 @@ class Inventory:
             cap=_cap(job, policy, unit),
             weight=policy.surplus.young_weight if young else 1.0,
             size=job.desired,
+            touched=self.touched,
         )
 
     def _ladder(
@@ -93,6 +276,9 @@ class Inventory:
         asks = (*speeds.items(), unit_gpus, unit, per_node, surplus.min_efficiency, equal, counts)
         found = self._ladders.get(asks)
         if found is None:
+            if len(self._ladders) > 4 * len(self._jobs) + 64:
+                # Of curves that have been measured anew since.
+                self._ladders.clear()
             curve = Curve(speeds, unit_gpus)
             ladder = Ladder(
                 curve,
@@ -106,55 +292,27 @@ class Inventory:
             found = self._ladders[asks] = (curve, ladder)
         return found
 
-    def _sort(self, pods: tuple[Pod, ...]) -> None:
-        on_node: dict[tuple[str, Vector], int] = {}
-        coming: dict[tuple[str, Vector], int] = {}
-        in_queue: dict[tuple[str, Vector], int] = {}
-        request = self.dimensions.request
-        for pod in pods:
-            standing = self.standings.get(pod.job) if pod.job is not None else None
-            gang = self.gangs.get(pod.gang) if standing is None and pod.gang is not None else None
-            if gang is not None:
-                gang[1].append(pod)
-            if pod.node is not None:
-                vector = request(pod.requests)
-                place = (pod.node, vector)
-                on_node[place] = on_node.get(place, 0) + 1
-                if pod.terminating:
-                    if standing is not None:
-                        standing.departing = True
-                    if leaving(pod, self.now):
-                        coming[place] = coming.get(place, 0) + 1
-                    continue
-                queue = standing.job.queue if standing else gang[0].queue if gang else None
-                if queue is not None:
-                    held = (queue, vector)
-                    in_queue[held] = in_queue.get(held, 0) + 1
-            elif pod.terminating:
-                continue
-            if standing is not None:
-                if pod.role != "Worker":
-                    standing.master_bound = standing.master_bound or pod.node is not None
-                elif pod.node is not None:
-                    standing.bound[pod.key] = pod
-                else:
-                    standing.unbound[pod.key] = pod
-            elif gang is None and pod.job is None and pod.node is None:
-                self.others.append(pod)
-        for (name, vector), times in on_node.items():
-            n = self.nodes.index(name)
-            if n is not None:
-                left = times - coming.get((name, vector), 0)
-                self.nodes.occupy(Room.IDLE, n, vector, times)
-                self.nodes.occupy(Room.COMING, n, vector, left)
-                self.nodes.occupy(Room.POTENTIAL, n, vector, left)
-        for (queue, vector), times in in_queue.items():
-            self.queues.use(queue, vector, times)
-        for standing in self.standings.values():
-            extra = standing.existing - standing.job.desired
-            if extra > 0:
-                standing.excess = standing.drop(extra)
-                standing.removed.clear()
+    # What is asked
+
+    def waiting(self) -> list[tuple[Gang, list[Pod]]]:
+        """Gangs of others, with their pods."""
+        return [
+            (gang, list(self._pods.get(("gang", key), {}).values()))
+            for key, gang in self.gangs.items()
+        ]
+
+    def strangers(self) -> list[Pod]:
+        """Waiting pods that belong to nobody we know."""
+        return [
+            pod
+            for (kind, key), pods in self._pods.items()
+            if kind != "job" and key not in self.gangs
+            for pod in pods.values()
+            if pod.node is None and not pod.terminating
+        ]
+
+    def last_rebalance(self, queue: str) -> datetime | None:
+        return max(self.rebalanced.get(queue, {}).values(), default=None)
 
     def _wishes(self) -> Mapping[str, list[int]]:
         """What every queue holds and would take, were there room."""
@@ -172,7 +330,7 @@ class Inventory:
             add(job.queue, standing.shape.vector, more)
             if job.master_requests is not None and not standing.master_bound:
                 add(job.queue, self.dimensions.request(job.master_requests), 1)
-        for gang, pods in self.gangs.values():
+        for gang, pods in self.waiting():
             for pod in pods:
                 if pod.node is None and not pod.terminating:
                     add(gang.queue, self.dimensions.request(pod.requests), 1)
@@ -180,6 +338,18 @@ class Inventory:
                 vector = self.dimensions.request(gang.pod_requests)
                 add(gang.queue, vector, gang.min_member - gang.succeeded - len(pods))
         return wishes
+
+
+def cooled(standing: Standing) -> datetime | None:
+    """When the job may change its size again of its own; None if it has never changed it."""
+    job, grow = standing.job, standing.policy.grow
+    if job.last_scale is None:
+        return None
+    cooldown = max(job.cooldown, grow.stabilization)
+    if standing.policy.name:
+        # A default of ours must not overrule what the job says.
+        cooldown = max(cooldown, grow.cooldown)
+    return job.last_scale + cooldown
 
 
 def units(requests: Resources, resource: str) -> float:
@@ -201,3 +371,17 @@ def _cap(job: Job, policy: QueuePolicy, unit: int) -> int:
     if most is not None:
         cap = min(cap, job.min + int(most / units(job.pod_requests, policy.resource)))
     return max(job.min, cap - cap % unit)
+
+
+def _group(pod: Pod) -> Group:
+    if pod.job is not None:
+        return ("job", pod.job)
+    return ("", "") if pod.gang is None else ("gang", pod.gang)
+
+
+def _requests(snapshot: Snapshot, but: Iterable[int]) -> Iterable[Resources]:
+    """All that pods on their way may name; of pods only those whose id is not in `but`."""
+    yield from (job.pod_requests for job in snapshot.jobs)
+    yield from (job.master_requests for job in snapshot.jobs if job.master_requests is not None)
+    yield from (gang.pod_requests for gang in snapshot.gangs if gang.pod_requests is not None)
+    yield from (p.requests for p in snapshot.pods if p.node is None and id(p) not in but)

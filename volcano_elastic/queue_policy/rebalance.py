@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable
 from datetime import datetime
 
 from volcano_elastic.api.queue_policy import Order
-from volcano_elastic.queue_policy.decision import Reason
-from volcano_elastic.queue_policy.growth import horizon
+from volcano_elastic.queue_policy.growth import Line, horizon
+from volcano_elastic.queue_policy.lineup import Offer, entry, offer
 from volcano_elastic.queue_policy.queue_room import QueueRoom
 from volcano_elastic.queue_policy.room import NodeRoom, Room
 from volcano_elastic.queue_policy.snapshot import Pod
@@ -27,105 +27,110 @@ TRIES = 8
 class Rebalance:
     def __init__(
         self,
-        givers: Iterable[Standing],
-        takers: Iterable[Standing],
+        lines: list[Line],
+        offers: list[Offer],
+        trades: Callable[[Standing], bool],
         nodes: NodeRoom,
         queues: QueueRoom,
         now: datetime,
     ) -> None:
+        """`lines`: who would grow further; `offers`: who may give, the cheapest first; `trades`:
+        whether a job may take part at all, asked only of those that come to the front."""
+        self._lines, self._trades = lines, trades
         self._nodes, self._queues, self._now = nodes, queues, now
-        self._givers = [
-            (round(loss, 12), giver.job.key, giver)
-            for giver in givers
-            if (loss := self._loss(giver)) is not None
-        ]
-        heapq.heapify(self._givers)
-        self._takers = [
-            (-round(gain, 12), taker.job.created.timestamp(), taker.job.key, taker)
-            for taker in takers
-            if (gain := self._gain(taker)) is not None
-        ]
-        heapq.heapify(self._takers)
+        self._offers, self._at = offers, 0
+        self._again: list[Offer] = []
 
     def run(self) -> None:
-        while self._takers and self._givers:
-            *_, taker = heapq.heappop(self._takers)
-            if self._serve(taker):
-                gain = self._gain(taker)
-                if gain is not None:
-                    entry = (-round(gain, 12), taker.job.created.timestamp(), taker.job.key, taker)
-                    heapq.heappush(self._takers, entry)
+        heads = [(*head[:4], i) for i, line in enumerate(self._lines) if (head := line.head())]
+        heapq.heapify(heads)
+        while heads:
+            i = heapq.heappop(heads)[-1]
+            line = self._lines[i]
+            taker = line.pop()
+            served = None
+            if self._trades(taker):
+                served = self._serve(taker)
+                if served is None and taker.policy.surplus.order is not Order.PRIORITY:
+                    # Nobody's loss is small enough for it, and no other gains more than it does.
+                    return
+            place = entry(taker) if served else None
+            if place is not None:
+                line.push(place)
+            head = line.head()
+            if head is not None:
+                heapq.heappush(heads, (*head[:4], i))
 
-    def _gain(self, taker: Standing) -> float | None:
-        """Weighted log(speed) per GPU of its next step; None if it takes no more."""
-        size = taker.size + taker.hoped
-        if size + taker.unit > taker.most:
-            return None
-        rung = taker.ladder.up(size)
-        return None if rung is None else rung.worth * taker.weight
+    def _next_offer(self) -> Offer | None:
+        while True:
+            if self._again and (
+                self._at == len(self._offers) or self._again[0] < self._offers[self._at]
+            ):
+                return heapq.heappop(self._again)
+            if self._at == len(self._offers):
+                return None
+            found = self._offers[self._at]
+            self._at += 1
+            giver = found[-1]
+            # Who has just grown, or given to a claim, gives nothing.
+            if giver.size == giver.job.desired and not giver.hoped and self._trades(giver):
+                return found
 
-    def _loss(self, giver: Standing) -> float | None:
-        rung = giver.ladder.down(giver.size)
-        if self._lowered(giver) >= giver.size:
-            return None
-        return rung.worth * giver.weight
-
-    @staticmethod
-    def _lowered(giver: Standing) -> int:
-        return max(giver.ladder.down(giver.size).size, giver.job.min)
-
-    def _serve(self, taker: Standing) -> bool:
-        """Have somebody make room for the taker's next step; False if nobody can."""
-        gain = self._gain(taker)
-        assert gain is not None
-        aside: list[tuple[float, str, Standing]] = []
-        served = False
-        while self._givers and len(aside) < TRIES and not served:
-            loss, key, giver = heapq.heappop(self._givers)
+    def _serve(self, taker: Standing) -> bool | None:
+        """Have somebody make room for the taker's next step; False if none of those asked can;
+        None if everybody's loss is too large."""
+        rung = taker.ladder.up(taker.size + taker.hoped)
+        if rung is None or taker.size + taker.hoped + taker.unit > taker.most:
+            return False
+        gain = rung.worth * taker.weight
+        aside: list[Offer] = []
+        served: bool | None = False
+        while len(aside) < TRIES and not served:
+            found = self._next_offer()
+            if found is None:
+                served = served if aside else None
+                break
+            loss, _, giver = found
             gap = max(taker.policy.rebalance.gap, giver.policy.rebalance.gap)
             if taker.policy.surplus.order is not Order.PRIORITY and gain < gap * loss:
-                heapq.heappush(self._givers, (loss, key, giver))
+                aside.append(found)
+                served = False if len(aside) > 1 else None
                 break
-            if giver is not taker and self._may(taker, giver, gap):
+            if giver is not taker and self._may(taker, giver):
                 served = self._move(taker, giver, gain, loss)
             if served:
-                lower = self._loss(giver)
+                lower = offer(giver)
                 if lower is not None:
-                    heapq.heappush(self._givers, (round(lower, 12), key, giver))
+                    heapq.heappush(self._again, lower)
             else:
-                aside.append((loss, key, giver))
-        for entry in aside:
-            heapq.heappush(self._givers, entry)
+                aside.append(found)
+        for found in aside:
+            heapq.heappush(self._again, found)
         return served
 
-    def _may(self, taker: Standing, giver: Standing, gap: float) -> bool:
+    def _may(self, taker: Standing, giver: Standing) -> bool:
+        ranked = taker.policy.surplus.order is Order.PRIORITY
         if taker.job.queue == giver.job.queue:
-            if taker.policy.surplus.order is Order.PRIORITY:
-                return taker.job.priority > giver.job.priority
-            return True
+            return not ranked or taker.job.priority > giver.job.priority
         # A queue's own right is not for others to weigh.
-        return self._queues.borrows(giver.job.queue, giver.unit_vector) and (
-            taker.policy.surplus.order is not Order.PRIORITY
-        )
+        return not ranked and self._queues.borrows(giver.job.queue, giver.unit_vector)
 
     def _move(self, taker: Standing, giver: Standing, gain: float, loss: float) -> bool:
-        lowered, size = self._lowered(giver), taker.size + taker.hoped
+        lowered = max(giver.ladder.down(giver.size).size, giver.job.min)
+        size = taker.size + taker.hoped
         rung = taker.ladder.up(size)
         assert rung is not None
         wanted = min(rung.size, taker.most) - size
-        worth = wanted * taker.unit_gpus
-        pods = -(-int(worth * 1000) // int(giver.unit_gpus * 1000))
+        pods = -(-int(wanted * taker.unit_gpus * 1000) // int(giver.unit_gpus * 1000))
         count = min(giver.size - lowered, -(-pods // giver.unit) * giver.unit)
         won = (gain / taker.weight - loss / giver.weight) * count * giver.unit_gpus
         lasts = horizon(self._now, taker.job, giver.job)
         if won * lasts < (taker.job.pause + giver.job.pause).total_seconds():
             return False
-        for leaving in self._choices(giver, taker, count):
-            if self._place(taker, giver, leaving, wanted):
-                giver.reason = Reason.REBALANCED
-                giver.served[taker.job.key] = None
-                return True
-        return False
+        return any(
+            self._place(taker, giver, leaving, wanted)
+            for leaving in self._choices(giver, taker, count)
+        )
 
     def _choices(self, giver: Standing, taker: Standing, count: int) -> list[list[Pod]]:
         """Sets of the giver's pods to try: the latest, then those that empty most of a node."""
@@ -150,15 +155,11 @@ class Rebalance:
         often, _ = queues.may_grow(taker.job.queue, taker.unit_vector)
         count = min(wanted, often * taker.unit)
         placed = nodes.place(taker.shape, count, Room.COMING) if count > 0 else []
-        extra = len(placed) % taker.unit
-        if not placed or extra:
+        if not placed or len(placed) % taker.unit:
             queues.use(giver.job.queue, giver.shape.vector, len(leaving))
             nodes.rollback(mark)
             return False
         queues.use(taker.job.queue, taker.shape.vector, len(placed))
-        taker.hoped += len(placed)
-        giver.size -= len(leaving)
-        for pod in leaving:
-            giver.bound.pop(pod.key)
-            giver.removed.append(pod)
+        taker.hope(len(placed))
+        giver.give(leaving, taker.job.key)
         return True

@@ -5,7 +5,8 @@ For every node:
   idle       allocatable less every pod on it, terminating ones included
   coming     idle plus what leaves: terminating pods within their grace, and the pods that this plan
              removes
-  potential  coming plus all surplus that could be asked to leave: an upper bound
+  potential  coming plus all surplus that could be asked to leave: an upper bound, worked out only
+             where a claim needs it
 
 and `taken`, what this plan has promised to claims, waiting pods and growth. Promises are made from
 idle room first, so growth (idle only) can never stand in a claim's way.
@@ -14,7 +15,7 @@ idle room first, so growth (idle only) can never stand in a claim's way.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from enum import IntEnum
 
@@ -107,15 +108,34 @@ class NodeRoom:
         self._journal: list[tuple[int, Vector, Vector]] = []
         self._slots: dict[tuple[Shape, Room], Slots] = {}
         self._eligible: dict[tuple[object, object, object], list[int]] = {}
+        self._per_node: dict[Shape, int] = {}
 
     def index(self, name: str | None) -> int | None:
         return None if name is None else self._index.get(name)
 
     def occupy(self, kind: Room, n: int, vector: Vector, times: int) -> None:
-        """Before planning starts: `times` such pods are on node n, as far as `kind` goes."""
+        """Before planning starts: `times` more such pods are on node n, as far as `kind` goes."""
         self.bases[kind][n] = tuple(
             a - b * times for a, b in zip(self.bases[kind][n], vector, strict=True)
         )
+        self.changes.append(n)
+
+    def begin(self) -> None:
+        """Forget all that the last plan did."""
+        self.rollback(0)
+        if len(self.changes) > 8 * len(self.nodes) + 1024:
+            # Cheaper than to have every count go through them.
+            self.changes.clear()
+            self._slots.clear()
+
+    def expect(self, surplus: Mapping[int, Vector]) -> None:
+        """Sets potential: coming, and by node what surplus could leave besides."""
+        potential = list(self.bases[Room.COMING])
+        for n, vector in surplus.items():
+            potential[n] = tuple(a + b for a, b in zip(potential[n], vector, strict=True))
+        self.bases = (self.bases[0], self.bases[1], potential)
+        for key in [key for key in self._slots if key[1] is Room.POTENTIAL]:
+            del self._slots[key]
 
     def eligible(self, shape: Shape) -> list[int]:
         key = (shape.selector, shape.tolerations, shape.affinity)
@@ -197,11 +217,14 @@ class NodeRoom:
 
     def per_node(self, shape: Shape) -> int:
         """How many such pods the largest node takes when it is empty; at least 1."""
-        most = (
-            min((self.allocatable[n][i] // amount for i, amount in shape.needs), default=0)
-            for n in self.eligible(shape)
-        )
-        return max(1, max(most, default=1))
+        found = self._per_node.get(shape)
+        if found is None:
+            most = (
+                min((self.allocatable[n][i] // amount for i, amount in shape.needs), default=0)
+                for n in self.eligible(shape)
+            )
+            found = self._per_node[shape] = max(1, max(most, default=1))
+        return found
 
 
 def leaving(pod: Pod, now: datetime) -> bool:

@@ -33,6 +33,8 @@ class Standing:
     weight: float
     """What its gains count for: more while it is young."""
     size: int
+    touched: set[str]
+    """Keys of the jobs that a plan has changed; shared by all."""
     bound: dict[str, Pod] = field(default_factory=dict)
     """Pods with a node that this plan leaves alone, by key, in no order."""
     unbound: dict[str, Pod] = field(default_factory=dict)
@@ -53,7 +55,6 @@ class Standing:
     blocked: bool = False
     hoped: int = 0
     """Workers beyond `size` that it will get once leaving pods are gone, if nothing changes."""
-    why_not_more: Reason | None = None
 
     @property
     def most(self) -> int:
@@ -67,14 +68,21 @@ class Standing:
         return self.policy.mode not in (Mode.OFF, Mode.DRY_RUN) and not self.job.unmodelled
 
     @property
-    def settled(self) -> bool:
-        """All its pods are there and run, and this plan has not touched it."""
+    def calm(self) -> bool:
+        """All its pods are there and have a node, and its size is as it should be: a plan has
+        nothing to put right, and nobody waits for anything on its behalf."""
+        job, size = self.job, self.size
         return (
-            self.size == self.job.desired
-            and not self.waiting
+            not self.unbound
+            and len(self.bound) + job.succeeded == size == job.desired
             and not self.excess
-            and not self.blocked
             and not self.departing
+            and job.min <= size <= self.cap
+            and size % self.unit == 0
+            and not self.first_missing
+            and (self.master_bound or job.master_requests is None)
+            and (size == job.min or self.policy.mode is not Mode.HOLD_AND_DRAIN)
+            and (self.curve.best is None or size <= max(self.curve.best, job.min))
         )
 
     @property
@@ -139,8 +147,26 @@ class Standing:
         unit = self.unit
         return unit if self.size - unit >= self.job.min else None
 
+    def grow(self, workers: int) -> None:
+        self.touched.add(self.job.key)
+        self.size += workers
+
+    def hope(self, workers: int) -> None:
+        self.touched.add(self.job.key)
+        self.hoped += workers
+
+    def give(self, pods: Iterable[Pod], taker: str) -> None:
+        """These pods, all bound, leave for another job's growth; whole units."""
+        self.touched.add(self.job.key)
+        for pod in pods:
+            self.size -= 1
+            self.removed.append(self.bound.pop(pod.key))
+        self.reason = Reason.REBALANCED
+        self.served[taker] = None
+
     def pick(self, pod: Pod) -> None:
         """`pod` leaves, and with it, in the end, its whole unit."""
+        self.touched.add(self.job.key)
         if self.credit > 0:
             self.credit -= 1
         else:

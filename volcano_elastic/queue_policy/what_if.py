@@ -65,6 +65,8 @@ def _resume(old: Job, new: Job) -> Job:
         speeds=old.speeds,
         gpu_hours=old.gpu_hours,
         pause=old.pause,
+        # Its PodGroup's networkTopology is not in its manifest.
+        unmodelled=new.unmodelled or old.unmodelled,
     )
 
 

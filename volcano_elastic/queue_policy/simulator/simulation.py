@@ -29,7 +29,7 @@ from volcano_elastic.queue_policy.simulator.setting import (
     Stuck,
 )
 from volcano_elastic.queue_policy.simulator.trace import TraceJob
-from volcano_elastic.queue_policy.snapshot import Job, Pod, Snapshot
+from volcano_elastic.queue_policy.snapshot import Job, Memory, Pod, Snapshot
 
 Planner = Callable[[Snapshot, datetime], Plan]
 
@@ -94,6 +94,7 @@ class _Simulation:
         self._known: dict[tuple[int, int], dict[int, float]] = {}
         self._changed = False
         self._fruitless = 0
+        self._memory = Memory()
 
     def run(self) -> Outcome:
         while len(self._runs) < len(self._jobs):
@@ -266,6 +267,7 @@ class _Simulation:
         self._changed = False
         self._plans += 1
         made = planner(self._snapshot(now), moment(now))
+        self._memory = made.memory
         removed: list[Pod] = []
         for decision in made.decisions:
             self._reasons[str(decision.reason)] += 1
@@ -320,6 +322,7 @@ class _Simulation:
             jobs=tuple(actor.job for actor in self._actors.values()),
             queues=self._setting.queues,
             policies=self._setting.policies,
+            memory=self._memory,
         )
 
     def _policy(self, queue: str) -> QueuePolicy:
