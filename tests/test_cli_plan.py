@@ -15,6 +15,7 @@ from planner_world import GPU, NOW, gpus, job, node, pods, world
 
 from volcano_elastic.api.queue_policy import Mode, QueuePolicy
 from volcano_elastic.cli.main import main
+from volcano_elastic.cli.manifest_changes import apply
 from volcano_elastic.cli.top import top_json, view
 from volcano_elastic.queue_policy.codec import Observation, encode
 from volcano_elastic.queue_policy.plan import plan
@@ -209,6 +210,26 @@ def test_a_what_if_that_cannot_be_is_refused(
 ) -> None:
     said = run("plan", "--snapshot", saved(FULL), "--what-if", manifest(*objects))
     assert (said.exit_code, message in said.stderr) == (2, True), said.stderr
+
+
+def test_priorities_come_from_the_file_or_stay(saved: Any, manifest: Any) -> None:
+    def torch(name: str) -> dict[str, Any]:
+        scheduling = {"schedulingPolicy": {"priorityClass": "high"}}
+        return torch_job(name, 1, 4, runPolicy=scheduling)
+
+    known = replace(FULL, jobs=(replace(A, priority=7),))
+    observed = Observation(NOW, known)
+    said: list[str] = []
+    high = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 9}
+    high["metadata"] = {"name": "high"}
+    for objects, wanted in (
+        ([torch_job("a", 1, 4)], {"ns/a": 7}),
+        ([torch("a"), torch("new")], {"ns/a": 7, "ns/new": 0}),
+        ([torch("a"), torch("new"), high], {"ns/a": 9, "ns/new": 9}),
+    ):
+        after = apply(manifest(*objects), observed, said.append)
+        assert {found.key: found.priority for found in after.jobs} == wanted
+    assert said == ["ns/new counts as of priority 0: add its PriorityClass high to the file"]
 
 
 def test_a_job_for_a_queue_that_is_not_there_warns(saved: Any, manifest: Any) -> None:

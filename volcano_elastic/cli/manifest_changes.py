@@ -45,10 +45,23 @@ def apply(file: Path, observed: Observation, warn: Callable[[str], None]) -> Sna
     jobs = {key_of(m.obj) for m in manifests if m.obj["kind"] == _JOB}
     nodes = {node.name: node for node in known.nodes}
     queues = {queue.name: queue for queue in known.queues}
+    old_jobs = {job.key: job for job in known.jobs}
+    unpriced = _unpriced(manifests)
+    priced = [
+        replace(job, priority=old_jobs[job.key].priority)
+        if job.key in old_jobs and job.key in unpriced
+        else job
+        for job in seen.jobs
+    ]
+    for key in sorted(unpriced.keys() - old_jobs.keys()):
+        if unpriced[key]:
+            warn(
+                f"{key} counts as of priority 0: add its PriorityClass {unpriced[key]} to the file"
+            )
     after = changed(
         known,
         Changes(
-            jobs=seen.jobs,
+            jobs=tuple(priced),
             ended=frozenset(jobs - {job.key for job in seen.jobs}),
             queues=tuple(_queue(queue, queues.get(queue.name)) for queue in seen.queues),
             policies=seen.policies,
@@ -57,6 +70,17 @@ def apply(file: Path, observed: Observation, warn: Callable[[str], None]) -> Sna
     )
     _warn(after, seen, warn)
     return after
+
+
+def _unpriced(manifests: list[Manifest]) -> dict[str, str]:
+    """Jobs whose priority the file doesn't tell, and the PriorityClass they name, if any."""
+    given = {m.name for m in manifests if m.obj["kind"] == "PriorityClass"}
+    named = {
+        key_of(m.obj): parse_job(m.obj).run_policy.scheduling.priority_class or ""
+        for m in manifests
+        if m.obj["kind"] == _JOB
+    }
+    return {key: name for key, name in named.items() if name not in given}
 
 
 def _check(manifest: Manifest, stamp: str) -> None:

@@ -53,7 +53,9 @@ def plan(
 ) -> None:
     """What the planner decides now, with reasons; nothing is changed.
 
-    The next plan only: pods that leave first have to go before others come.
+    The next plan only: pods that leave first have to go before others come. What the running
+    operator remembers of its last plans (claims set aside, surplus that found no place) is not
+    in it.
 
     Exits 0; 1 if some minimum cannot start even if all surplus left; 2 if there is no plan.
 

@@ -216,17 +216,23 @@ def _policies(path: Path | None, queues: set[str]) -> tuple[QueuePolicy, ...]:
                 raise Trouble(f"{path}: expected QueuePolicy objects, found {document!r}")
             spec = document.get("spec") or {}
             if spec.get("queue"):
-                found.append(parse(document))
+                found.append(_named(parse(document)))
             else:
                 for_all = {**document, "spec": spec}
         if for_all is not None:
             for queue in sorted(queues - {policy.queue for policy in found}):
-                found.append(parse({**for_all, "spec": {**for_all["spec"], "queue": queue}}))
+                spec = {**for_all["spec"], "queue": queue}
+                found.append(_named(parse({**for_all, "spec": spec})))
     except yaml.YAMLError as error:
         raise Trouble(f"{path}: {error}") from error
     except InvalidPolicy as error:
         raise Trouble(f"{path}: {error}") from error
     return tuple(found)
+
+
+def _named(policy: QueuePolicy) -> QueuePolicy:
+    """A policy without a name would count as the built-in one."""
+    return policy if policy.name else replace(policy, name=policy.queue)
 
 
 @contextmanager
