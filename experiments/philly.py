@@ -24,7 +24,7 @@ TARGETS = {512: 9000.0, 384: 13_100.0}
 
 def base(source: Source, total: int) -> Trial:
     queues = source.philly_queues(total)
-    policies = tuple(QueuePolicy(queue.name) for queue in queues)
+    policies = tuple(QueuePolicy(queue.name, name=queue.name) for queue in queues)
     setting = Setting(total // 8, 8, queues=queues, policies=policies)
     return Trial(
         "elastic, by queue",

@@ -23,7 +23,7 @@ from volcano_elastic.queue_policy.simulator.setting import Setting, Speeds
 
 TARGETS = {30.0: 3260.0, 5.0: 3060.0}
 """Mean completion in seconds by pause."""
-DEFAULT = QueuePolicy("default")
+DEFAULT = QueuePolicy("default", name="default")
 
 Rules = Callable[[QueuePolicy], QueuePolicy]
 ABLATION: tuple[tuple[str, Rules], ...] = (

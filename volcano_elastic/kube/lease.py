@@ -195,8 +195,7 @@ class Election:
             async with asyncio.timeout(self._timing.renew_deadline / 2):
                 await self._write(spec)
         except Conflict:
-            # Somebody else wrote it; what it says now decides.
-            await self._read()
+            # Somebody else wrote it; the watch tells what it says now.
             return False
         except (ApiError, aiohttp.ClientError, TimeoutError, OSError) as error:
             _log.warning("lease %s: %s", self._name, error or "no answer in time")
@@ -211,11 +210,6 @@ class Election:
             self._note(await self._client.create(LEASES, lease | {"spec": spec}))
         else:
             self._note(await self._client.replace(LEASES, self._lease | {"spec": spec}))
-
-    async def _read(self) -> None:
-        with contextlib.suppress(ApiError, aiohttp.ClientError, TimeoutError, OSError):
-            async with asyncio.timeout(self._timing.renew_deadline / 2):
-                self._note(await self._client.get(LEASES, self._name, self._namespace))
 
     async def _release(self) -> None:
         if not self.leading or self._lease is None:

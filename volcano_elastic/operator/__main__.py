@@ -34,7 +34,7 @@ _SETTLE_SECONDS = 1.0
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs until SIGINT or SIGTERM; 2 if it could not begin."""
-    options = _parser().parse_args(argv)
+    options = parser().parse_args(argv)
     try:
         timing = Timing(
             options.leader_elect_lease_duration,
@@ -166,7 +166,7 @@ def _election(client: Client, timing: Timing, options: argparse.Namespace) -> El
     )
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="volcano-elastic operator", description=__doc__)
     parser.add_argument("--kubeconfig", metavar="FILE", help="else $KUBECONFIG, else in-cluster")
     parser.add_argument("--namespace", help="serve only the jobs of this namespace")

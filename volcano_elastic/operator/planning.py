@@ -76,14 +76,18 @@ class Planning:
                 group.create_task(watch_division(self._cluster.client, self._divided))
 
     async def _plan_again_and_again(self) -> None:
+        failure = ""
         while True:
             self._changed.clear()
             try:
                 await self._once()
+                failure = ""
             except Exception as error:
                 # The jobs go on at their sizes; the next picture may be one that can be planned.
-                _log.exception("no plan could be made")
-                self._report.failed(repr(error), self._clock())
+                if repr(error) != failure:
+                    _log.exception("no plan could be made")
+                failure = repr(error)
+                self._report.failed(failure, self._clock())
                 await asyncio.sleep(_AT_LEAST_EVERY_SECONDS)
             try:
                 async with asyncio.timeout(_AT_LEAST_EVERY_SECONDS):
