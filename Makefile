@@ -6,7 +6,7 @@ OUT ?= demo-out
 CONTROLPLANE := build/controlplane
 SDK := build/sdk
 
-.PHONY: demo test e2e controlplane sdk lint proto requirements clean
+.PHONY: demo test e2e controlplane sdk lint experiments proto requirements clean
 
 demo: .venv/ready
 	$(BIN)/volcano-elastic demo --out $(OUT)
@@ -32,6 +32,11 @@ lint: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Hours of traces in minutes; SECTIONS names some of them, TRACES the folder of the traces.
+TRACES ?= ../shared/traces
+experiments: .venv/ready
+	$(BIN)/python -m experiments $(SECTIONS) --traces $(TRACES) --doc docs/experiments.md
 
 proto: .venv/ready
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. trainer/proto/coordinator.proto

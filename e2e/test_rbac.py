@@ -199,7 +199,7 @@ async def live(world: World) -> None:
     for kind, name, spec in (
         (PODS, "held-worker-0", body),
         (SERVICES, "held-worker-0", {"clusterIP": "None", "ports": [{"port": 1}]}),
-        (PODGROUPS, "taken", {"minMember": 1}),
+        (PODGROUPS, "grouped", {"minMember": 1}),
         (
             AUTOSCALERS,
             "taken",
@@ -215,12 +215,13 @@ async def live(world: World) -> None:
         strangers.append((kind, await client.create(kind, one)))
     scaled = {"minReplicas": 1, "maxReplicas": 2, "metrics": [metric]}
     await client.create(PYTORCHJOBS, job("taken", elastic=scaled))
-    await client.create(PYTORCHJOBS, job("held"))
+    for name in ("held", "grouped"):
+        await client.create(PYTORCHJOBS, job(name))
     await asyncio.sleep(3)
     for kind, one in strangers:
         await client.delete(kind, one["metadata"]["name"], "default", grace_period_seconds=0)
-    await world.has("taken", 1)
-    await world.has("held", 1)
+    for name in ("taken", "held", "grouped"):
+        await world.has(name, 1)
     # An autoscaler changes, and goes with the job's rest.
     await client.patch(
         PYTORCHJOBS, "taken", "default", {"spec": {"elasticPolicy": {"maxReplicas": 3}}}

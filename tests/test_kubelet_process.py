@@ -350,6 +350,12 @@ async def test_fake_pods_run_end_and_go_without_a_process() -> None:
         assert _state(await world.phase("ends", "Failed"))["exitCode"] == 3
         await client.delete(PODS, "stays", "default")
         await world.gone("stays")
+        await world.create("slow", "any", metadata={"annotations": {f"{local}/leave-seconds": "1"}})
+        await world.phase("slow", "Running")
+        begin = time.monotonic()
+        await client.delete(PODS, "slow", "default")
+        await world.gone("slow")
+        assert time.monotonic() - begin >= 1
         begin = time.monotonic()
         await asyncio.gather(*(world.create(f"p-{index}", "any") for index in range(200)))
         while True:
