@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from tests.apiserver_process import ApiServerProcess
 from tests.operator_process import eventually
-from volcano_elastic.kube.client import ApiError, Client
+from volcano_elastic.kube.client import ApiError, Client, NotFound
 from volcano_elastic.kube.kubeconfig import Access
 from volcano_elastic.kube.resource import (
     CRDS,
@@ -34,6 +34,7 @@ from volcano_elastic.kube.resource import (
 )
 from volcano_elastic.local.apiserver.patch import json_patch
 from volcano_elastic.operator import webhook
+from volcano_elastic.operator.__main__ import main
 from volcano_elastic.operator.admission import WEBHOOKS, BadReview, answer
 from volcano_elastic.operator.certificate import Certificates, renewed
 
@@ -210,6 +211,9 @@ def test_a_secret_that_somebody_broke_is_nothing(key: str) -> None:
     assert Certificates.of_secret(data | {key: "bm9uc2Vuc2U="}) is None
     assert Certificates.of_secret(data | {key: "?"}) is None
     assert Certificates.of_secret({k: v for k, v in data.items() if k != key}) is None
+    other = renewed(None, NAMES, NOW)
+    assert other is not None
+    assert Certificates.of_secret(data | {key: other.secret_data()[key]}) is None
 
 
 def test_other_names_are_signed_for_by_the_same_authority() -> None:
@@ -334,7 +338,7 @@ async def test_replicas_serve_what_the_leader_keeps_and_renews(api: Client) -> N
         await eventually(serves_the_new, "the standby serves it without a restart")
 
 
-async def test_a_secret_that_somebody_broke_is_mended(api: Client) -> None:
+async def test_a_secret_that_somebody_broke_or_deleted_is_mended(api: Client) -> None:
     nonsense = {"ca.crt": "bm9uc2Vuc2U="}
     meta = {"name": webhook.NAME, "namespace": "default"}
     await api.create(
@@ -344,6 +348,15 @@ async def test_a_secret_that_somebody_broke_is_mended(api: Client) -> None:
     async with serving(server, leads=True):
         secret = await api.get(SECRETS, webhook.NAME, "default")
         assert (await ask(server.port, secret["data"]["ca.crt"]))[0] == 200
+        await api.delete(SECRETS, webhook.NAME, "default")
+
+        async def made_again() -> bool:
+            with contextlib.suppress(NotFound, aiohttp.ClientError):
+                new = await api.get(SECRETS, webhook.NAME, "default")
+                return (await ask(server.port, new["data"]["ca.crt"]))[0] == 200
+            return False
+
+        await eventually(made_again, "another Secret, and what is in it serves")
 
 
 def write(folder: Path, made: Certificates) -> tuple[Path, Path]:
@@ -445,6 +458,29 @@ async def test_an_address_in_use_is_told_at_the_start() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(webhook.AddressTaken, match=f"--webhook-address 127.0.0.1:{port}: "):
             webhook.WebhookServer(nobody(), webhook.Options(port=port))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--webhook-cert", "a"], "expected --webhook-cert and --webhook-key together"),
+        (
+            ["--webhook-address", "127.0.0.1:0", "--webhook-cert", "a", "--webhook-key", "b"],
+            "--webhook-cert a, --webhook-key b: expected a certificate in PEM and its key, found:",
+        ),
+    ],
+)
+def test_options_that_cannot_work_are_refused_in_words(
+    arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    names = {"clusters": "cluster", "users": "user", "contexts": "context"}
+    named: Object = {kind: [{"name": "a", one: {}}] for kind, one in names.items()}
+    named["clusters"][0]["cluster"] = {"server": "http://127.0.0.1:1"}
+    named["contexts"][0]["context"] = {"cluster": "a", "user": "a"}
+    kubeconfig.write_text(yaml.safe_dump(named | {"current-context": "a"}))
+    assert main(["--kubeconfig", str(kubeconfig), *arguments]) == 2
+    assert words in capsys.readouterr().err
 
 
 def test_the_configuration_names_every_path_that_is_served() -> None:

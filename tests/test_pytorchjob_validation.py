@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,12 @@ from volcano_elastic.api.pytorchjob_warning import warn
 from volcano_elastic.local.apiserver import patch as apiserver_patch
 from volcano_elastic.local.apiserver import schema as apiserver_schema
 from volcano_elastic.operator.snapshot import picture
+from volcano_elastic.pytorchjob.action import DeleteJob, PatchStatus, Requeue
 from volcano_elastic.pytorchjob.observed import Observed
-from volcano_elastic.pytorchjob.reconcile import reconcile
+from volcano_elastic.pytorchjob.reconcile import reconcile, refuse
 
 CRD = Path(__file__).parents[1] / "crds/kubeflow.org_pytorchjobs.yaml"
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 Object = dict[str, Any]
 WORKER = ("spec", "pytorchReplicaSpecs", "Worker")
 TEMPLATE = (*WORKER, "template")
@@ -727,4 +729,24 @@ def test_what_is_accepted_can_be_planned_and_carried_out(
         obj["spec"]["pytorchReplicaSpecs"]["Master"] = {"replicas": 1, "template": template}
     assume(not validate(defaulted(obj)))
     picture([obj])
-    reconcile(parse(obj), Observed(admitted=True), datetime(2026, 1, 1, tzinfo=UTC))
+    reconcile(parse(obj), Observed(admitted=True), NOW)
+
+
+def _finished(obj: Object) -> list[Any]:
+    (patch,) = [a for a in refuse(obj, validate(obj), NOW) if isinstance(a, PatchStatus)]
+    return refuse(obj | {"status": patch.status}, validate(obj), NOW + timedelta(seconds=60))
+
+
+def test_a_refused_job_goes_after_its_time_to_live() -> None:
+    for seconds, expected in ((60, [DeleteJob()]), (90, [Requeue(timedelta(seconds=30))])):
+        run_policy = {"ttlSecondsAfterFinished": seconds}
+        assert _finished(manifest({"min": 3, "max": 2}, runPolicy=run_policy)) == expected
+    assert _finished(manifest({"min": 3, "max": 2})) == []
+    # Wrong itself: nothing can be told from it.
+    assert _finished(manifest(runPolicy={"ttlSecondsAfterFinished": -1})) == []
+
+
+@pytest.mark.parametrize("manager", ["kueue.x-k8s.io/multikueue", "somebody"])
+def test_another_managers_job_is_left_alone_though_it_is_wrong(manager: str) -> None:
+    obj = manifest({"min": 3, "max": 2}, runPolicy={"managedBy": manager})
+    assert refuse(obj, validate(obj), NOW) == []

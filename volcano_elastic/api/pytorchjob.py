@@ -234,6 +234,12 @@ def parse(obj: Mapping[str, Any]) -> PyTorchJob:
     )
 
 
+def time_to_live(obj: Mapping[str, Any]) -> timedelta | None:
+    """After it finished, of a job that may be wrong in any field."""
+    found = pytorchjob_validation.run_policy(obj).get("ttlSecondsAfterFinished")
+    return _seconds(found) if isinstance(found, int) and found >= 0 else None
+
+
 def _elastic_policy(raw: Mapping[str, Any], replicas: int) -> ElasticPolicy:
     low, high = bounds(raw, replicas)
     cooldown = raw.get("cooldownSeconds")

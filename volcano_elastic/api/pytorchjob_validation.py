@@ -14,8 +14,8 @@ from volcano_elastic.api import quantity, shape
 from volcano_elastic.api.problem import Problem, forbidden, invalid, required, unsupported
 from volcano_elastic.api.pytorchjob_defaults import bounds, end
 from volcano_elastic.api.pytorchjob_shape import (
+    CONTROLLER,
     ELASTIC_POLICY,
-    MANAGERS,
     MASTER,
     REPLICA,
     RUN_POLICY,
@@ -53,14 +53,21 @@ def validate_update(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Prob
     return found
 
 
-def manager(obj: Mapping[str, Any]) -> str:
-    """Which controller carries the job out."""
-    return (obj["spec"].get("runPolicy") or {}).get("managedBy") or MANAGERS[0]
+def manager(obj: Mapping[str, Any]) -> object:
+    """Which controller carries the job out. The job may be wrong in any field."""
+    return run_policy(obj).get("managedBy") or CONTROLLER
+
+
+def run_policy(obj: Mapping[str, Any]) -> Mapping[str, Any]:
+    """As it stands in a job that may be wrong in any field."""
+    spec = obj.get("spec")
+    found = spec.get("runPolicy") if isinstance(spec, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
 
 
 def queue(obj: Mapping[str, Any]) -> str:
     """The job's Volcano queue: the policy's, else the annotation's, else `default`."""
-    policy = (obj["spec"].get("runPolicy") or {}).get("schedulingPolicy") or {}
+    policy = run_policy(obj).get("schedulingPolicy") or {}
     annotations = obj["metadata"].get("annotations") or {}
     return policy.get("queue") or annotations.get(QUEUE_ANNOTATION) or "default"
 
@@ -71,9 +78,8 @@ def _validate(obj: Mapping[str, Any]) -> Iterator[Problem]:
     if not isinstance(spec, Mapping):
         yield required("spec", "must be required")
         return
-    run_policy = spec.get("runPolicy")
-    if run_policy is not None:
-        yield from shape.problems(RUN_POLICY, run_policy, "spec.runPolicy")
+    if spec.get("runPolicy") is not None:
+        yield from shape.problems(RUN_POLICY, spec["runPolicy"], "spec.runPolicy")
     nproc = spec.get("nprocPerNode")
     if nproc is not None and not isinstance(nproc, str):
         yield invalid("spec.nprocPerNode", nproc, "must be a string: auto, cpu, gpu or a number")

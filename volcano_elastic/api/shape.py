@@ -61,34 +61,9 @@ Shape = Integer | Text | Flag | Amount | Items | Named | Fields
 def problems(shape: Shape, value: object, path: str) -> Iterator[Problem]:
     """Every place within `value` that is not as `shape` says."""
     match shape:
-        case Integer(least, most):
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            if not whole or not least <= value <= most:  # type: ignore[operator]
-                yield invalid(path, value, f"must be an integer {_range(least, most)}")
-        case Text(words):
-            if not isinstance(value, str):
-                yield invalid(path, value, "must be a string")
-            elif value and words and value not in words:
-                yield unsupported(path, value, words)
-        case Flag():
-            if not isinstance(value, bool):
-                yield invalid(path, value, "must be true or false")
-        case Amount():
-            yield from _amount(value, path)
-        case Items(item):
-            if not isinstance(value, list):
-                yield invalid(path, value, "must be a list")
-                return
-            for i, one in enumerate(value):
-                yield from problems(item, one, f"{path}[{i}]")
-        case Named(inner):
-            if not isinstance(value, Mapping):
-                yield invalid(path, value, "must be an object")
-                return
-            for name, one in value.items():
-                yield from problems(inner, one, f"{path}[{name}]")
+        # By how often they occur: jobs are read again with every change.
         case Fields(fields, _, needed):
-            if not isinstance(value, Mapping):
+            if not isinstance(value, dict):
                 yield invalid(path, value, "must be an object")
                 return
             for name, inner in fields.items():
@@ -96,18 +71,44 @@ def problems(shape: Shape, value: object, path: str) -> Iterator[Problem]:
                     yield from problems(inner, value[name], f"{path}.{name}")
                 elif name in needed:
                     yield required(f"{path}.{name}", "must be required")
+        case Text(words):
+            if not isinstance(value, str):
+                yield invalid(path, value, "must be a string")
+            elif value and words and value not in words:
+                yield unsupported(path, value, words)
+        case Items(item):
+            if not isinstance(value, list):
+                yield invalid(path, value, "must be a list")
+                return
+            for i, one in enumerate(value):
+                yield from problems(item, one, f"{path}[{i}]")
+        case Named(inner):
+            if not isinstance(value, dict):
+                yield invalid(path, value, "must be an object")
+                return
+            for name, one in value.items():
+                yield from problems(inner, one, f"{path}[{name}]")
+        case Amount():
+            yield from _amount(value, path)
+        case Integer(least, most):
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if not whole or not least <= value <= most:  # type: ignore[operator]
+                yield invalid(path, value, f"must be an integer {_range(least, most)}")
+        case Flag():
+            if not isinstance(value, bool):
+                yield invalid(path, value, "must be true or false")
 
 
 def unknown(shape: Shape, value: object, path: str) -> Iterator[str]:
     """A warning for each field that the shape lacks, with the likeliest correction."""
     match shape:
-        case Fields(fields, is_open, _) if isinstance(value, Mapping):
+        case Fields(fields, is_open, _) if isinstance(value, dict):
             for name, one in value.items():
                 if name in fields:
                     yield from unknown(fields[name], one, f"{path}.{name}")
                 elif not is_open:
                     yield f"unknown field {path}.{name}" + likely(name, fields)
-        case Named(inner) if isinstance(value, Mapping):
+        case Named(inner) if isinstance(value, dict):
             for name, one in value.items():
                 yield from unknown(inner, one, f"{path}[{name}]")
         case Items(item) if isinstance(value, list):

@@ -11,13 +11,13 @@ is served.
 from __future__ import annotations
 
 import base64
-import binascii
 import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -41,17 +41,18 @@ class Certificates:
 
     @classmethod
     def of_secret(cls, data: Mapping[str, str]) -> Certificates | None:
-        """From a Secret's data; None where it holds something else."""
+        """From a Secret's data; None where it holds something else, or parts that don't fit."""
         try:
-            parts = [base64.b64decode(data[name]) for name in _SECRET_KEYS]
-            found = cls(*parts)
-            _authorities(found)
-            x509.load_pem_x509_certificate(found.server)
-            for key in (found.authority_key, found.server_key):
-                _private_key(key)
-        except (KeyError, TypeError, ValueError, binascii.Error):
+            found = cls(*(base64.b64decode(data[name]) for name in _SECRET_KEYS))
+            authorities = _authorities(found)
+            server = x509.load_pem_x509_certificate(found.server)
+            (signer,) = [one for one in authorities if one.subject == server.issuer]
+            server.verify_directly_issued_by(signer)
+            pairs = ((authorities[0], found.authority_key), (server, found.server_key))
+            fits = all(_private_key(key).public_key() == c.public_key() for c, key in pairs)
+        except (KeyError, TypeError, ValueError, InvalidSignature):
             return None
-        return found
+        return found if fits else None
 
     def secret_data(self) -> dict[str, str]:
         parts = (self.authorities, self.authority_key, self.server, self.server_key)
