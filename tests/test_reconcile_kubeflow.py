@@ -466,6 +466,10 @@ def test_surplus_pods_get_the_policys_grace_where_it_is_shorter_than_their_own()
     worker["max"] = 2
     (gone,) = [x for x in world.reconcile() if isinstance(x, a.DeletePod)]
     assert gone.grace == timedelta(seconds=10)
+    world.grace = timedelta(0)
+    (gone,) = [x for x in world.reconcile() if isinstance(x, a.DeletePod)]
+    assert gone.grace == timedelta(seconds=1), "0 would forget it while it runs"
+    world.grace = timedelta(seconds=10)
     world.pods["a-worker-2"]["spec"]["terminationGracePeriodSeconds"] = 5
     (gone,) = [x for x in world.reconcile() if isinstance(x, a.DeletePod)]
     assert gone.grace is None, "its own is shorter"

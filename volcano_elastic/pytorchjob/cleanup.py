@@ -51,10 +51,15 @@ def clean_up(
     active = [r for r in view if r.live or r.state is State.LEAVING]
     if not active:
         actions += _podgroup(observed)
-    if job.run_policy.ttl is not None:
-        rest = completed + job.run_policy.ttl - now
-        actions.append(DeleteJob() if rest <= timedelta(0) else Requeue(rest))
-    return actions
+    return actions + expire(job.run_policy.ttl, completed, now)
+
+
+def expire(ttl: timedelta | None, completed: datetime, now: datetime) -> list[Action]:
+    """Of a finished job: itself, once its time to live is over."""
+    if ttl is None:
+        return []
+    rest = completed + ttl - now
+    return [DeleteJob() if rest <= timedelta(0) else Requeue(rest)]
 
 
 def take_away(view: Sequence[Replica], observed: Observed) -> list[Action]:

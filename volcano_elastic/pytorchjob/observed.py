@@ -112,7 +112,8 @@ def _replica(job: PyTorchJob, pod: Mapping[str, Any]) -> Replica | None:
     if kind is None or not index.isdigit():
         return None
     phase, leaves_by = status.get("phase", "Pending"), meta.get("deletionTimestamp")
-    code = api_pod.exit_code(pod, CONTAINER)
+    over = phase in ("Succeeded", "Failed")
+    code = api_pod.exit_code(pod, CONTAINER) if over else None
     evicted = api_pod.evicted_at(pod)
     ready = api_pod.condition(pod, "Ready")
     annotations = meta.get("annotations") or {}
@@ -142,7 +143,7 @@ def _replica(job: PyTorchJob, pod: Mapping[str, Any]) -> Replica | None:
         grace=timedelta(seconds=float(spec.get("terminationGracePeriodSeconds", 30))),
         leaves_by=moment.parse_optional(leaves_by),
         evicted=evicted,
-        ended=api_pod.finished_at(pod),
+        ended=api_pod.finished_at(pod) if over else None,
         exit_code=code,
     )
 

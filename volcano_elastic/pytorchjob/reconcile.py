@@ -16,7 +16,8 @@ from typing import Any
 from volcano_elastic.api import condition, moment
 from volcano_elastic.api import pod as api_pod
 from volcano_elastic.api.problem import Problem
-from volcano_elastic.api.pytorchjob import MASTER, WORKER, PyTorchJob
+from volcano_elastic.api.pytorchjob import CONTROLLER, MASTER, WORKER, PyTorchJob, time_to_live
+from volcano_elastic.api.pytorchjob_validation import manager
 from volcano_elastic.podgroup import podgroup, protection
 from volcano_elastic.podgroup.pod_annotation import PREEMPTABLE, preemptable
 from volcano_elastic.pytorchjob import (
@@ -50,6 +51,8 @@ from volcano_elastic.pytorchjob.size import Size
 
 # A planner that does not answer keeps nobody waiting for longer.
 ADMISSION_LIMIT = timedelta(seconds=2)
+# With none at all the API server forgets a pod whose processes still run.
+_SHORTEST_GRACE = timedelta(seconds=1)
 
 
 def reconcile(
@@ -111,8 +114,11 @@ def refuse(obj: Mapping[str, Any], problems: Sequence[Problem], now: datetime) -
     was accepted before goes on as it is until it is right again; its edit is refused."""
     old = obj.get("status") or {}
     conditions = list(old.get("conditions") or ())
-    if condition.finished(conditions) or obj["metadata"].get("deletionTimestamp"):
+    if obj["metadata"].get("deletionTimestamp") or manager(obj) != CONTROLLER:
         return []
+    if condition.finished(conditions):
+        completed = moment.parse_optional(old.get("completionTime")) or now
+        return cleanup.expire(time_to_live(obj), completed, now)
     message = "; ".join(str(problem) for problem in problems)
     if condition.is_true(conditions, "Created"):
         new = dict(old) | {"elastic": (old.get("elastic") or {}) | {"message": message}}
@@ -232,7 +238,8 @@ def _grace(replica: Replica, wanted: Size | None, observed: Observed) -> timedel
     """A surplus pod gets the policy's grace where that is shorter than its own."""
     if replica.kind != WORKER or wanted is None or observed.grace is None:
         return None
-    return observed.grace if observed.grace < replica.grace else None
+    grace = max(observed.grace, _SHORTEST_GRACE)
+    return grace if grace < replica.grace else None
 
 
 def _annotate(name: str, *, protected: bool) -> PatchPod:
