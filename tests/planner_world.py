@@ -78,11 +78,15 @@ def by_job(made: Plan) -> Mapping[str, Decision]:
 def applied(snapshot: Snapshot, made: Plan, now: datetime) -> Snapshot:
     """What the API server holds once the plan is carried out: removed pods are Terminating, missing
     pods of admitted jobs exist and have no node."""
-    decisions = {decision.job: decision for decision in made.decisions}
-    removed = {key for decision in made.decisions for key in decision.remove}
+    done = [decision for decision in made.decisions if not decision.dry_run]
+    decisions = {decision.job: decision for decision in done}
+    removed = {key for decision in done for key in decision.remove}
+    promoted = {key for decision in done for key in decision.protect}
     kept = [
         replace(p, terminating=True, leaves_by=now + timedelta(seconds=30))
         if p.key in removed
+        else replace(p, protected=True)
+        if p.key in promoted
         else p
         for p in snapshot.pods
         if p.key not in removed or p.node is not None
@@ -108,7 +112,7 @@ def applied(snapshot: Snapshot, made: Plan, now: datetime) -> Snapshot:
             made_pod = pod(new, index, None, created=now)
             kept.append(made_pod)
             names.add(made_pod.key)
-    return replace(snapshot, pods=tuple(kept), jobs=tuple(jobs))
+    return replace(snapshot, pods=tuple(kept), jobs=tuple(jobs), memory=made.memory)
 
 
 def settled(snapshot: Snapshot) -> Snapshot:

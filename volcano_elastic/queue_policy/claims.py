@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from volcano_elastic.queue_policy.fit import Dimensions, Shape
@@ -97,12 +97,12 @@ def gang_claim(gang: Gang, pods: Iterable[Pod], dimensions: Dimensions) -> Claim
 
 
 def claims(
-    standings: Mapping[str, Standing],
+    standings: Iterable[Standing],
     gangs: Iterable[tuple[Gang, list[Pod]]],
     dimensions: Dimensions,
 ) -> list[Claim]:
     """All claims, who goes first first."""
-    found = [job_claim(standing, dimensions) for standing in standings.values()]
+    found = [job_claim(standing, dimensions) for standing in standings]
     found += [gang_claim(gang, pods, dimensions) for gang, pods in gangs]
     return sorted((claim for claim in found if claim is not None), key=lambda claim: claim.order)
 

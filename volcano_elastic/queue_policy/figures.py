@@ -9,21 +9,13 @@ from volcano_elastic.queue_policy.claims import Claim
 from volcano_elastic.queue_policy.decision import QueueFigures
 from volcano_elastic.queue_policy.fit import Dimensions
 from volcano_elastic.queue_policy.inventory import Inventory
-from volcano_elastic.queue_policy.room import Room
 
 
 def figures(inventory: Inventory) -> dict[str, QueueFigures]:
     """By queue, in its policy's resource, before the plan changes anything; nothing owed yet."""
     names, queues = inventory.dimensions.names, inventory.queues
-    idle = inventory.nodes.free_in_all(Room.IDLE)
-    surplus, jobs = dict.fromkeys(queues.used, 0), dict.fromkeys(queues.used, 0)
-    for standing in inventory.standings.values():
-        job = standing.job
-        if job.queue in jobs:
-            jobs[job.queue] += 1
-            beyond = len(standing.bound) + len(standing.excess) - job.min
-            if beyond > 0:
-                surplus[job.queue] += beyond * job.pod_requests.get(standing.policy.resource, 0)
+    idle = inventory.nodes.idle()
+    surplus, jobs = inventory.surplus_in, inventory.jobs_in
     found: dict[str, QueueFigures] = {}
     for name, used in queues.used.items():
         resource = inventory.policy(name).resource

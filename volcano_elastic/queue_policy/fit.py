@@ -47,6 +47,11 @@ class Dimensions:
         self.names: tuple[str, ...] = tuple(sorted(names))
         self._by_content: dict[frozenset[tuple[str, int]], Vector] = {}
 
+    def know(self, requests: Iterable[Resources]) -> bool:
+        """Whether every resource named has its dimension."""
+        known = set(self.names)
+        return all(mapping.keys() <= known for mapping in requests)
+
     def request(self, requests: Resources) -> Vector:
         content = frozenset(requests.items())
         vector = self._by_content.get(content)

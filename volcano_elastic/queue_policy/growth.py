@@ -13,7 +13,7 @@ from datetime import datetime
 
 from volcano_elastic.queue_policy.decision import Reason
 from volcano_elastic.queue_policy.fit import Shape
-from volcano_elastic.queue_policy.lineup import Entry, Lineup, entry
+from volcano_elastic.queue_policy.lineup import Entry, Lineup, end, entry
 from volcano_elastic.queue_policy.queue_room import QueueRoom
 from volcano_elastic.queue_policy.room import NodeRoom, Room
 from volcano_elastic.queue_policy.snapshot import Job
@@ -98,12 +98,12 @@ class Growth:
             standing = line.pop()
             if standing.job.key not in self._resting:
                 more = self._step(standing, room)
-                place = entry(standing)
-                if place is None:
-                    self.why[standing.job.key] = end(standing)
-                elif more:
+                place, ended = entry(standing), end(standing)
+                if place is None and ended is not None:
+                    self.why[standing.job.key] = ended
+                elif place is not None and more:
                     line.push(place)
-                elif self.why[standing.job.key] is Reason.NO_ROOM:
+                elif place is not None and self.why[standing.job.key] is Reason.NO_ROOM:
                     unplaced.append((line, place))
             again = self._turn(turn[-1])
             if again is not None:
@@ -165,12 +165,6 @@ class Growth:
         log_speed = standing.curve.log_speed
         won = log_speed(size) - log_speed(max(1, standing.job.desired))
         return won * horizon(self._now, standing.job) >= standing.job.pause.total_seconds()
-
-
-def end(standing: Standing) -> Reason:
-    """Why a job without a next step has none."""
-    size = standing.size + standing.hoped
-    return Reason.AT_MAX if size + standing.unit > standing.most else Reason.INEFFICIENT
 
 
 def horizon(now: datetime, *jobs: Job) -> float:

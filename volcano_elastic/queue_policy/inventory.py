@@ -6,13 +6,14 @@ Values are told apart by identity: a pod that is the same object is the same pod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime, timedelta
-from itertools import compress
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from itertools import compress, count, islice
 from operator import is_not
 
 from volcano_elastic.api.queue_policy import GPU, Mode, Order, QueuePolicy, Step, effective
-from volcano_elastic.queue_policy.decision import Reason
+from volcano_elastic.queue_policy.decision import Reason, Stay
 from volcano_elastic.queue_policy.fit import Dimensions, Shape, Vector
 from volcano_elastic.queue_policy.ladder import Ladder
 from volcano_elastic.queue_policy.lineup import Lineup
@@ -21,6 +22,7 @@ from volcano_elastic.queue_policy.room import NodeRoom, Room, leaving
 from volcano_elastic.queue_policy.snapshot import Gang, Job, Pod, Resources, Snapshot
 from volcano_elastic.queue_policy.speed import CPUS, Curve
 from volcano_elastic.queue_policy.standing import Standing
+from volcano_elastic.queue_policy.stays import settled
 
 Group = tuple[str, str]
 """("job" or "gang", key); ("", "") of pods that belong to nobody."""
@@ -29,27 +31,23 @@ Group = tuple[str, str]
 class Inventory:
     def __init__(self) -> None:
         self._snapshot: Snapshot | None = None
+        self.now: datetime
 
     def update(self, snapshot: Snapshot, now: datetime) -> None:
         """Take in `snapshot`, and forget what the last plan did."""
-        self.now = now
         old, self._snapshot = self._snapshot, snapshot
-        if old is None or not self._alike(old, snapshot):
+        if old is None or now < self.now or not self._take(old, snapshot):
+            self.now = now
             self._start(snapshot)
-        else:
-            self.nodes.begin()
-            self.queues.begin()
-            self._dirty |= self.touched | self.restless
-            self.touched.clear()
-            self._take_jobs(snapshot.jobs)
-            self._take_gangs(snapshot.gangs)
-            self._take_pods(old.pods, snapshot.pods)
+        self.now = now
         for key in self._dirty:
             self._stand(key)
         self._dirty.clear()
         for standing in self.lineup.advance(now):
-            self.restless.discard(standing.job.key)
+            self.stays[standing.job.key] = settled(standing, self._open(standing), now)
+        self.lineup.settle()
         self._let_leave()
+        self.queues.begin()
         if snapshot.proportion:
             self.queues.share_by_weight(self._wishes())
 
@@ -63,18 +61,31 @@ class Inventory:
 
     # What changes seldom
 
-    def _alike(self, old: Snapshot, new: Snapshot) -> bool:
-        """Whether only jobs, gangs and pods may differ, and none of them in the resources named."""
-        return (
-            old.nodes == new.nodes
-            and old.queues == new.queues
-            and old.policies == new.policies
-            and old.proportion == new.proportion
-            and self.dimensions.knows(_requests(new, set(map(id, old.pods))))
-        )
+    def _take(self, old: Snapshot, new: Snapshot) -> bool:
+        """Take in the difference; False, and nothing taken, if more than jobs, gangs and pods
+        differ, or pods name new resources."""
+        if (
+            old.nodes != new.nodes
+            or old.queues != new.queues
+            or old.policies != new.policies
+            or old.proportion != new.proportion
+        ):
+            return False
+        gone, come = _difference(old.pods, new.pods)
+        jobs = [job for job in new.jobs if self._jobs.get(job.key) is not job]
+        if not self.dimensions.know(_requests(jobs, new.gangs, come)):
+            return False
+        self.nodes.begin()
+        self._dirty |= self.touched | self.restless
+        self.touched.clear()
+        self._take_jobs(new.jobs)
+        self._take_gangs(new.gangs)
+        self._take_pods(gone, come)
+        return True
 
     def _start(self, snapshot: Snapshot) -> None:
-        self.dimensions = Dimensions(snapshot.nodes, _requests(snapshot, ()))
+        asked = _requests(snapshot.jobs, snapshot.gangs, snapshot.pods)
+        self.dimensions = Dimensions(snapshot.nodes, asked)
         self.nodes = NodeRoom(snapshot.nodes, self.dimensions)
         self.policies = effective(snapshot.policies)
         self.queues = QueueRoom(
@@ -82,6 +93,13 @@ class Inventory:
         )
         self._ladders: dict[tuple[object, ...], tuple[Curve, Ladder]] = {}
         self._jobs: dict[str, Job] = {}
+        self.stays: dict[str, Stay] = {}
+        """Of calm elastic jobs, as far as they depend on the job alone."""
+        self.jobs_in: Counter[str] = Counter()
+        """By queue."""
+        self.surplus_in: Counter[str] = Counter()
+        """By queue, what pods beyond minimums hold, in the policy's resource."""
+        self._counted: dict[str, tuple[str, int]] = {}
         self.standings: dict[str, Standing] = {}
         self.lineup = Lineup()
         self.touched: set[str] = set()
@@ -114,13 +132,14 @@ class Inventory:
         found = {gang.key: gang for gang in gangs if gang.key not in self._jobs}
         if found == self.gangs:
             return
-        changed = {key for key in self.gangs.keys() | found if self.gangs.get(key) != found.get(key)}
+        changed = {
+            key for key in self.gangs.keys() | found if self.gangs.get(key) != found.get(key)
+        }
         self.gangs = found
         for key in changed:
             self._hold(("gang", key))
 
-    def _take_pods(self, old: tuple[Pod, ...], new: tuple[Pod, ...]) -> None:
-        gone, come = _difference(old, new)
+    def _take_pods(self, gone: Sequence[Pod], come: Sequence[Pod]) -> None:
         groups: set[Group] = set()
         for pod in gone:
             group = _group(pod)
@@ -186,9 +205,10 @@ class Inventory:
             return
         counts: dict[Vector, int] = {}
         request = self.dimensions.request
+        usual, usually = owner.pod_requests, request(owner.pod_requests or {})
         for pod in self._pods.get(group, {}).values():
             if pod.node is not None and not pod.terminating:
-                vector = request(pod.requests)
+                vector = usually if pod.requests == usual else request(pod.requests)
                 counts[vector] = counts.get(vector, 0) + 1
         held = list(counts.items())
         for vector, times in held:
@@ -197,6 +217,8 @@ class Inventory:
 
     def _drop(self, key: str) -> None:
         standing = self.standings.pop(key, None)
+        self._count(key, None)
+        self.stays.pop(key, None)
         self._jobs.pop(key, None)
         self._dirty.discard(key)
         self.restless.discard(key)
@@ -228,16 +250,35 @@ class Inventory:
         if extra > 0:
             standing.excess = standing.drop(extra)
             standing.removed.clear()
+        self._count(key, standing)
         self.lineup.remove(key)
+        self.stays.pop(key, None)
         if standing.calm:
             self.restless.discard(key)
+            if job.elastic:
+                self.stays[key] = settled(standing, self._open(standing), self.now)
             mode, free = standing.policy.mode, not job.unmodelled and not job.succeeded
-            takes = free and mode is Mode.ACTIVE and self.queues.closed(job.queue) is None
+            takes = free and mode is Mode.ACTIVE and self._open(standing)
             gives = free and mode is Mode.ACTIVE and job.scaler == "volcano"
-            ready = cooled(standing)
-            self.lineup.put(standing, ready, self.now, takes=takes, gives=gives)
+            self.lineup.put(standing, self.now, takes=takes, gives=gives)
         else:
             self.restless.add(key)
+
+    def _open(self, standing: Standing) -> bool:
+        return self.queues.closed(standing.job.queue) is None
+
+    def _count(self, key: str, standing: Standing | None) -> None:
+        before = self._counted.pop(key, None)
+        if before is not None:
+            self.jobs_in[before[0]] -= 1
+            self.surplus_in[before[0]] -= before[1]
+        if standing is not None:
+            job = standing.job
+            beyond = max(0, len(standing.bound) + len(standing.excess) - job.min)
+            surplus = beyond * job.pod_requests.get(standing.policy.resource, 0)
+            self._counted[key] = (job.queue, surplus)
+            self.jobs_in[job.queue] += 1
+            self.surplus_in[job.queue] += surplus
 
     def _standing(self, job: Job) -> Standing:
         policy = self.policy(job.queue)
@@ -340,18 +381,6 @@ class Inventory:
         return wishes
 
 
-def cooled(standing: Standing) -> datetime | None:
-    """When the job may change its size again of its own; None if it has never changed it."""
-    job, grow = standing.job, standing.policy.grow
-    if job.last_scale is None:
-        return None
-    cooldown = max(job.cooldown, grow.stabilization)
-    if standing.policy.name:
-        # A default of ours must not overrule what the job says.
-        cooldown = max(cooldown, grow.cooldown)
-    return job.last_scale + cooldown
-
-
 def units(requests: Resources, resource: str) -> float:
     """What a pod holds of `resource`, else its CPUs, else 1: what sizes are compared in."""
     return (requests.get(resource, 0) or requests.get("cpu", 0)) / 1000 or 1.0
@@ -379,9 +408,33 @@ def _group(pod: Pod) -> Group:
     return ("", "") if pod.gang is None else ("gang", pod.gang)
 
 
-def _requests(snapshot: Snapshot, but: Iterable[int]) -> Iterable[Resources]:
-    """All that pods on their way may name; of pods only those whose id is not in `but`."""
-    yield from (job.pod_requests for job in snapshot.jobs)
-    yield from (job.master_requests for job in snapshot.jobs if job.master_requests is not None)
-    yield from (gang.pod_requests for gang in snapshot.gangs if gang.pod_requests is not None)
-    yield from (p.requests for p in snapshot.pods if p.node is None and id(p) not in but)
+def _requests(
+    jobs: Iterable[Job], gangs: Iterable[Gang], pods: Iterable[Pod]
+) -> Iterable[Resources]:
+    """All that pods on their way name."""
+    for job in jobs:
+        yield job.pod_requests
+        if job.master_requests is not None:
+            yield job.master_requests
+    yield from (gang.pod_requests for gang in gangs if gang.pod_requests is not None)
+    yield from (pod.requests for pod in pods if pod.node is None)
+
+
+def _difference(old: Sequence[Pod], new: Sequence[Pod]) -> tuple[list[Pod], list[Pod]]:
+    """Who has gone and who has come, told by identity."""
+    if old is new:
+        return [], []
+    if len(old) == len(new):
+        changed = list(map(is_not, old, new))
+        gone, come = list(compress(old, changed)), list(compress(new, changed))
+    else:
+        start = next(compress(count(), map(is_not, old, new)), min(len(old), len(new)))
+        most = min(len(old), len(new)) - start
+        pairs = map(is_not, islice(reversed(old), most), islice(reversed(new), most))
+        end = next(compress(count(), pairs), most)
+        gone, come = list(old[start : len(old) - end]), list(new[start : len(new) - end])
+    before, after = set(map(id, gone)), set(map(id, come))
+    return (
+        [pod for pod in gone if id(pod) not in after],
+        [pod for pod in come if id(pod) not in before],
+    )

@@ -3,21 +3,19 @@ no place, gangs that block each other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
 from volcano_elastic.queue_policy.claims import Claim
 from volcano_elastic.queue_policy.decision import Decision, Reason
 from volcano_elastic.queue_policy.snapshot import Memory, SetAside, Unplaced
-from volcano_elastic.queue_policy.standing import Standing
+from volcano_elastic.queue_policy.standing import UNPLACED_COOLDOWN, Standing
 
 UNBOUND_AFTER = timedelta(seconds=15)
 """A claim that idle room alone has been enough for this long, and that has not started."""
 SET_ASIDE = timedelta(seconds=60)
 """It holds nothing for so long the first time, and twice as long each time after."""
 BLOCKED_AFTER = timedelta(seconds=60)
-UNPLACED_COOLDOWN = timedelta(seconds=60)
-"""The least time after surplus found no place before the job grows again."""
 MOST_DOUBLINGS = 10
 
 
@@ -48,15 +46,14 @@ class Patience:
             f"the room until {until}: see its pods' events for what is in its way"
         )
 
-    def resting(self, standing: Standing) -> bool:
-        """Whether growth stays away because the job's surplus found no place."""
-        job = standing.job
-        if job.last_reason == Reason.SURPLUS_UNPLACED and job.last_scale is not None:
-            wait = max(job.cooldown, UNPLACED_COOLDOWN)
-            if self._now - job.last_scale < wait:
-                return True
-        found = self._memory.unplaced.get(job.key)
-        return found is not None and self._now - found.last < self._rest(found, job.cooldown)
+    def resting(self, standings: Mapping[str, Standing]) -> set[str]:
+        """Jobs whose growth stays away because their surplus found no place."""
+        return {
+            key
+            for key, found in self._memory.unplaced.items()
+            if key in standings
+            and self._now - found.last < self._rest(found, standings[key].job.cooldown)
+        }
 
     @staticmethod
     def _rest(found: Unplaced, cooldown: timedelta) -> timedelta:
@@ -69,7 +66,7 @@ class Patience:
         from_idle: set[str],
         waiting: Iterable[Claim],
         decisions: Iterable[Decision],
-        standings: dict[str, Standing],
+        standings: Mapping[str, Standing],
     ) -> Memory:
         """What the next plan must know of this one.
 

@@ -19,7 +19,6 @@ from datetime import datetime, timedelta
 
 from volcano_elastic.api.queue_policy import Mode
 from volcano_elastic.queue_policy.claims import Claim, claims
-from volcano_elastic.queue_policy.cooldown import cooldown_left
 from volcano_elastic.queue_policy.decision import Decision, Plan, Reason, Stay
 from volcano_elastic.queue_policy.figures import figures, with_owed
 from volcano_elastic.queue_policy.fit import Shape
@@ -29,8 +28,9 @@ from volcano_elastic.queue_policy.patience import Patience
 from volcano_elastic.queue_policy.rebalance import Rebalance
 from volcano_elastic.queue_policy.room import Room
 from volcano_elastic.queue_policy.shrink import Surplus
-from volcano_elastic.queue_policy.snapshot import Pod, Snapshot
+from volcano_elastic.queue_policy.snapshot import Memory, Pod, Snapshot
 from volcano_elastic.queue_policy.standing import Standing, leave_order
+from volcano_elastic.queue_policy.stays import restless, stays
 from volcano_elastic.queue_policy.wording import asked, message
 
 UNPLACED_AFTER = timedelta(seconds=30)
@@ -39,20 +39,41 @@ UNPLACED_AFTER = timedelta(seconds=30)
 
 def plan(snapshot: Snapshot, now: datetime) -> Plan:
     """What to change now. `now` must be aware if the snapshot's times are."""
-    made = _Planning(snapshot, now).plan()
-    trials = {p.queue for p in snapshot.policies if p.mode is Mode.DRY_RUN}
-    if not trials.isdisjoint(job.queue for job in snapshot.jobs):
-        return _with_trial(made, snapshot, now)
-    return made
+    return Planner().plan(snapshot, now)
 
 
-def _with_trial(made: Plan, snapshot: Snapshot, now: datetime) -> Plan:
+class Planner:
+    """`plan`, quicker: keeps what it has sorted, and sorts again only what has changed, told by the
+    identity of the snapshot's values. It says what `plan` says.
+    """
+
+    def __init__(self) -> None:
+        self._inventory = Inventory()
+        self._trial: Planner | None = None
+        self._memory = Memory()
+
+    def plan(self, snapshot: Snapshot, now: datetime) -> Plan:
+        """As `plan`. A snapshot without memory is given that of this planner's last plan."""
+        if snapshot.memory == Memory():
+            snapshot = replace(snapshot, memory=self._memory)
+        self._inventory.update(snapshot, now)
+        made = _Planning(self._inventory, snapshot.memory).plan()
+        self._memory = made.memory
+        trials = {p.queue for p in snapshot.policies if p.mode is Mode.DRY_RUN}
+        if trials.isdisjoint(job.queue for job in snapshot.jobs):
+            return made
+        self._trial = self._trial or Planner()
+        return _with_trial(made, snapshot, trials, self._trial, now)
+
+
+def _with_trial(
+    made: Plan, snapshot: Snapshot, trials: set[str], planner: Planner, now: datetime
+) -> Plan:
     """Adds what queues in mode DryRun would do: what a plan that is free to do it says of them."""
-    trials = {p.queue for p in snapshot.policies if p.mode is Mode.DRY_RUN}
     active = tuple(
         replace(p, mode=Mode.ACTIVE) if p.mode is Mode.DRY_RUN else p for p in snapshot.policies
     )
-    trial = _Planning(replace(snapshot, policies=active), now).plan()
+    trial = planner.plan(replace(snapshot, policies=active), now)
     inside = {job.key for job in snapshot.jobs if job.queue in trials}
     done = {decision.job for decision in made.decisions}
     shown = {d.job: replace(d, dry_run=True) for d in trial.decisions if d.job in inside - done}
@@ -66,40 +87,40 @@ def _with_trial(made: Plan, snapshot: Snapshot, now: datetime) -> Plan:
 
 
 class _Planning:
-    def __init__(self, snapshot: Snapshot, now: datetime) -> None:
-        self.now = now
-        self.inventory = Inventory(snapshot, now)
-        self.dimensions = self.inventory.dimensions
-        self.nodes, self.queues = self.inventory.nodes, self.inventory.queues
-        self.standings, self.gangs = self.inventory.standings, self.inventory.gangs
-        self.patience = Patience(snapshot.memory, now)
+    def __init__(self, inventory: Inventory, memory: Memory) -> None:
+        self.now = inventory.now
+        self.inventory = inventory
+        self.dimensions = inventory.dimensions
+        self.nodes, self.queues = inventory.nodes, inventory.queues
+        self.standings = inventory.standings
+        self.restless = [self.standings[key] for key in sorted(inventory.restless)]
+        """Only these can have a claim, or want something put right."""
+        self.gangs = inventory.waiting()
+        self.patience = Patience(memory, self.now)
         self.served: list[Claim] = []
         self.blocked: dict[str, str] = {}
         self.waiting: list[Claim] = []
         """The claims that are blocked."""
-        self._idle_without_promises: dict[Shape, bool] = {}
+        self._idle_but_promised: dict[Shape, bool] = {}
 
     def plan(self) -> Plan:
         queues = figures(self.inventory)
-        for standing in self.standings.values():
+        for standing in self.restless:
             self._leave(standing, standing.excess)
             self._put_right(standing)
-        asking = claims(self.standings, self.gangs.values(), self.dimensions)
-        self._claim(asking)
+        asking = claims(self.restless, self.gangs, self.dimensions)
+        self.surplus = Surplus(self.nodes, self.queues, self.standings.values(), self.now)
+        self._serve(asking)
         self._unblock()
         self._reserve()
-        self._grow()
-        decisions: list[Decision] = []
-        stays: dict[str, Stay] = {}
-        for key, standing in self.standings.items():
-            decision = self._decision(standing)
-            if decision is not None:
-                decisions.append(decision)
-            elif standing.job.elastic:
-                stays[key] = self._stay(standing)
+        why = self._grow()
+        changed = [self.standings[key] for key in self.inventory.touched]
+        changed += [s for s in self.restless if s.job.key not in self.inventory.touched]
+        found = (self._decision(standing) for standing in changed)
+        decisions = sorted((d for d in found if d is not None), key=lambda d: d.job)
         return Plan(
             decisions=tuple(decisions),
-            stays=stays,
+            stays=self._stays(decisions, why, asked=bool(asking)),
             admitted=frozenset(self.standings.keys() - self.blocked.keys()),
             blocked=self.blocked,
             queues=with_owed(queues, asking, self.dimensions),
@@ -122,7 +143,6 @@ class _Planning:
             n = self.nodes.index(pod.node)
             if n is not None:
                 self.nodes.leave(n, standing.shape.vector)
-                self.nodes.occupy(Room.POTENTIAL, n, standing.shape.vector, -1)
 
     def _lower(self, standing: Standing, size: int, reason: Reason) -> None:
         self._leave(standing, standing.lower(size, reason))
@@ -149,7 +169,8 @@ class _Planning:
         """Only what was measured at this very size tells that it is too large."""
         job = standing.job
         best = standing.curve.best if job.desired in job.speeds else None
-        if best is None or standing.size <= best or not standing.settled or self._cooling(standing):
+        whole = len(standing.bound) == standing.size == job.desired and not standing.departing
+        if best is None or standing.size <= best or not whole or standing.cooling(self.now):
             return
         size = standing.floor(max(best, job.min))
         if size < standing.size:
@@ -169,10 +190,6 @@ class _Planning:
             self._leave(standing, standing.lower(size, Reason.SURPLUS_UNPLACED, first=late))
 
     # Claim
-
-    def _claim(self, asking: list[Claim]) -> None:
-        self.surplus = Surplus(self.nodes, self.queues, self.standings.values(), self.now)
-        self._serve(asking)
 
     def _serve(self, asking: list[Claim]) -> None:
         self.waiting = []
@@ -209,12 +226,9 @@ class _Planning:
             if self.surplus.serve(claim) is None:
                 break
         else:
-            for pod in pods:
-                self.queues.use(standing.job.queue, standing.shape.vector)
-                n = self.nodes.index(pod.node)
-                if n is not None:
-                    self.nodes.occupy(Room.POTENTIAL, n, standing.shape.vector, 1)
+            self.queues.use(standing.job.queue, standing.shape.vector, len(pods))
             self.nodes.rollback(mark)
+            self.surplus.forget_failures()
             return False
         standing.removed = [*pods, *standing.unbound.values()]
         standing.bound, standing.unbound = {}, {}
@@ -232,9 +246,9 @@ class _Planning:
 
     def _reserve(self) -> None:
         """Room for pods that wait and are nobody's claim; surplus without room is given up."""
-        loose = [(self.inventory.shape_of(p), p.key) for p in self.inventory.others]
+        loose = [(self.inventory.shape_of(p), p.key) for p in self.inventory.strangers()]
         claimed = {claim.key for claim in self.served} | self.blocked.keys()
-        for gang, pods in self.gangs.values():
+        for gang, pods in self.gangs:
             if gang.key not in claimed:
                 loose += [
                     (self.inventory.shape_of(p), p.key)
@@ -252,7 +266,7 @@ class _Planning:
         """False if pods with a node left, so that claims called blocked may start after all; then
         nothing is reserved."""
         ordered = sorted(
-            (s for s in self.standings.values() if s.waiting_surplus),
+            (s for s in self.restless if s.waiting_surplus),
             key=lambda s: (
                 # Last, since others may yet free what they need.
                 s.blocked,
@@ -321,58 +335,27 @@ class _Planning:
 
     # Grow
 
-    def _grow(self) -> None:
-        idle = self.nodes.free_in_all(Room.IDLE)
-        self.queues.open_growth(idle, self.nodes.free_in_all(Room.COMING))
-        growing = [s for s in self.standings.values() if self._why_not_grow(s) is None]
-        growth = Growth(growing, self.nodes, self.queues, self.now)
+    def _grow(self) -> dict[str, Reason]:
+        """Why those that had a turn grow no further."""
+        if self.queues.keeps_free:
+            idle = self.nodes.free_in_all(Room.IDLE)
+            self.queues.open_growth(idle, self.nodes.free_in_all(Room.COMING))
+        lineup = self.inventory.lineup
+        self.resting = self.patience.resting(self.standings)
+        growth = Growth(lineup, self.resting, self.nodes, self.queues, self.now)
         growth.run()
-        takers = [s for s in growth.hungry if self._may_trade(s)]
-        if takers:
-            givers = [s for s in self.standings.values() if self._may_give(s)]
-            Rebalance(givers, takers, self.nodes, self.queues, self.now).run()
+        Rebalance(
+            growth.lines, lineup.offers, self._trades, self.nodes, self.queues, self.now
+        ).run()
+        return growth.why
 
-    def _why_not_grow(self, standing: Standing) -> Reason | None:
-        """Why this job may not even be offered room; None if it may."""
-        job = standing.job
-        if job.unmodelled:
-            return Reason.UNMODELLED
-        if standing.policy.mode is not Mode.ACTIVE:
-            return Reason.HELD
-        if standing.size + standing.unit > standing.cap:
-            return Reason.AT_MAX
-        if self.queues.closed(job.queue) is not None:
-            return Reason.QUEUE_CLOSED
-        if job.succeeded:
-            return Reason.FINISHING
-        if standing.waiting or standing.excess or standing.blocked:
-            return Reason.WAITING_FOR_PODS
-        if standing.size != job.desired or self._cooling(standing):
-            return Reason.COOLING_DOWN
-        return None
-
-    def _cooling(self, standing: Standing) -> bool:
-        left = cooldown_left(standing.job, standing.policy, self.now)
-        return bool(left) or self.patience.resting(standing)
-
-    def _may_trade(self, standing: Standing) -> bool:
-        rules = standing.policy.rebalance
-        if not rules.gap or standing.job.scaler != "volcano":
+    def _trades(self, standing: Standing) -> bool:
+        """Whether the job takes part in rebalancing."""
+        rules, job = standing.policy.rebalance, standing.job
+        if not rules.gap or job.scaler != "volcano" or job.key in self.resting:
             return False
-        last = self.inventory.last_rebalance.get(standing.job.queue)
-        return last is None or self.now - last >= rules.cooldown
-
-    def _may_give(self, standing: Standing) -> bool:
-        return (
-            standing.policy.mode is Mode.ACTIVE
-            and standing.movable
-            and standing.size > standing.job.min
-            and not standing.hoped
-            and not standing.job.succeeded
-            and standing.settled
-            and not self._cooling(standing)
-            and self._may_trade(standing)
-        )
+        last = self.inventory.last_rebalance(job.queue)
+        return standing.size >= job.desired and (last is None or self.now - last >= rules.cooldown)
 
     # Say
 
@@ -394,29 +377,31 @@ class _Planning:
             protect=standing.successors() if standing.removed else (),
         )
 
-    def _stay(self, standing: Standing) -> Stay:
-        job = standing.job
-        more = self._why_not_grow(standing) or standing.why_not_more or Reason.NO_ROOM
-        if more is Reason.NO_ROOM and self.served and self._held_for_claims(standing):
-            more = Reason.ROOM_OWED_TO_MINIMUM
-        less = Reason.NOBODY_WAITS
-        if standing.size <= job.min:
-            less = Reason.AT_MIN
-        elif job.unmodelled:
-            less = Reason.UNMODELLED
-        elif not standing.movable:
-            less = Reason.HELD
-        elif self.served or self.blocked:
-            less = Reason.NOT_NEEDED
-        return Stay(more, less)
+    def _stays(
+        self, decisions: list[Decision], why: dict[str, Reason], asked: bool
+    ) -> dict[str, Stay]:
+        others = (
+            (s.job.key, restless(s, self.queues.closed(s.job.queue) is None, self.now, asked))
+            for s in self.restless
+            if s.job.elastic
+        )
+        return stays(
+            self.inventory.stays,
+            others,
+            changed={decision.job for decision in decisions},
+            why=why,
+            resting=self.resting,
+            owed=self._owed if self.served else None,
+            asked=asked,
+        )
 
-    def _held_for_claims(self, standing: Standing) -> bool:
+    def _owed(self, key: str) -> bool:
         """Whether there would be room for this job if idle room were not promised."""
-        nodes, shape = self.nodes, standing.shape
-        known = self._idle_without_promises.get(shape)
+        shape, idle = self.standings[key].shape, self.nodes.bases[Room.IDLE]
+        known = self._idle_but_promised.get(shape)
         if known is None:
-            known = self._idle_without_promises[shape] = any(
-                all(nodes.bases[Room.IDLE][n][i] >= need for i, need in shape.needs)
-                for n in nodes.eligible(shape)
+            known = self._idle_but_promised[shape] = any(
+                all(idle[n][i] >= need for i, need in shape.needs)
+                for n in self.nodes.eligible(shape)
             )
         return known

@@ -35,7 +35,8 @@ class QueueRoom:
         self._lenient = not self._queues
         self._names, self._everything = names, list(everything)
         self._zero = [0] * len(names)
-        self.used: dict[str, list[int]] = {name: list(self._zero) for name in self._queues}
+        self._held: dict[str, list[int]] = {name: list(self._zero) for name in self._queues}
+        self.used: dict[str, list[int]] = {}
         """Children's included."""
         self._chains = {name: self._chain(name) for name in self._queues}
         self._children: dict[str | None, list[str]] = {}
@@ -51,10 +52,26 @@ class QueueRoom:
         self._caps: dict[str, list[int]] = {}
         for name in sorted(self._queues, key=lambda name: (len(self._chains[name]), name)):
             self._caps[name] = self._real_capability(name)
-        self._spare: list[int] = []
         self._idle: list[int] = []
+        self._spare: list[int] = []
         for name in self._queues:
             self._limit_borrowing(name)
+        self._limits = ({**self._caps}, {**self._deserved})
+        self.begin()
+
+    def hold(self, name: str, vector: Sequence[int], times: int) -> None:
+        """`times` more such pods are there, for the next `begin`."""
+        for queue in self._chains.get(name, ()):
+            held = self._held[queue]
+            for i, amount in enumerate(vector):
+                if amount:
+                    held[i] += amount * times
+
+    def begin(self) -> None:
+        """Forget all that the last plan did."""
+        self.used = {name: list(held) for name, held in self._held.items()}
+        self._caps, self._deserved = {**self._limits[0]}, {**self._limits[1]}
+        self._idle, self._spare = [], []
 
     def _chain(self, name: str) -> tuple[str, ...]:
         """The queue and its ancestors that exist; a ring of parents ends where it closes."""
@@ -89,7 +106,9 @@ class QueueRoom:
             return
         i = self._names.index(policy.resource)
         right = max(self._deserved[name][i], self.guarantees[name][i], 0)
-        self._caps[name][i] = min(self._caps[name][i], right + policy.borrowing_limit)
+        caps = list(self._caps[name])
+        caps[i] = min(caps[i], right + policy.borrowing_limit)
+        self._caps[name] = caps
 
     def share_by_weight(self, wishes: Mapping[str, Sequence[int]]) -> None:
         """The proportion plugin: `wishes` is what each queue holds and would take more.
@@ -199,6 +218,11 @@ class QueueRoom:
 
     # Growth
 
+    @property
+    def keeps_free(self) -> bool:
+        """Whether growth must leave something: then `open_growth` must have been told of it."""
+        return self._any_guarantee or any(map(self._headroom, self._policies))
+
     def open_growth(self, idle: Sequence[int], coming: Sequence[int]) -> None:
         """What is free on all nodes, now and once the leavers are gone."""
         self._idle, self._spare = list(idle), list(coming)
@@ -225,7 +249,7 @@ class QueueRoom:
 
     def grow(self, name: str, vector: Sequence[int], times: int) -> None:
         self.use(name, vector, times)
-        for i, amount in enumerate(vector):
+        for i, amount in enumerate(vector if self._idle else ()):
             self._idle[i] -= amount * times
             self._spare[i] -= amount * times
 

@@ -109,6 +109,9 @@ class NodeRoom:
         self._slots: dict[tuple[Shape, Room], Slots] = {}
         self._eligible: dict[tuple[object, object, object], list[int]] = {}
         self._per_node: dict[Shape, int] = {}
+        self._idle: list[Vector | None] | None = None
+        self._idle_total: list[int] = []
+        self._idle_seen = 0
 
     def index(self, name: str | None) -> int | None:
         return None if name is None else self._index.get(name)
@@ -127,6 +130,7 @@ class NodeRoom:
             # Cheaper than to have every count go through them.
             self.changes.clear()
             self._slots.clear()
+            self._idle = None
 
     def expect(self, surplus: Mapping[int, Vector]) -> None:
         """Sets potential: coming, and by node what surplus could leave besides."""
@@ -197,6 +201,25 @@ class NodeRoom:
                 self.take(n, shape.vector)
                 placed.append(n)
         return placed
+
+    def idle(self) -> list[int]:
+        """What is idle on all nodes that take pods, by dimension, before the plan gives any."""
+        if self._idle is None:
+            self._idle = [None] * len(self.nodes)
+            self._idle_total, news = [0] * len(self.dimensions.names), set(range(len(self.nodes)))
+        else:
+            news = set(self.changes[self._idle_seen :])
+        self._idle_seen = len(self.changes)
+        total = self._idle_total
+        for n in news:
+            node = self.nodes[n]
+            if node.ready and not node.unschedulable:
+                before, base = self._idle[n], self.bases[Room.IDLE][n]
+                for i, amount in enumerate(base):
+                    old = before[i] if before is not None else 0
+                    total[i] += max(0, amount) - max(0, old)
+                self._idle[n] = base
+        return list(total)
 
     def free_in_all(self, kind: Room) -> list[int]:
         """What is free on all nodes that take pods, less what is taken, by dimension."""

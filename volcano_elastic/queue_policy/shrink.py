@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
+from operator import add
 
 from volcano_elastic.queue_policy.claims import Claim
 from volcano_elastic.queue_policy.fit import Shape, Vector
@@ -69,19 +70,15 @@ class Surplus:
     """All bound pods that may be asked to leave, by node, and the search among them."""
 
     def __init__(
-        self,
-        nodes: NodeRoom,
-        queues: QueueRoom,
-        standings: Iterable[Standing],
-        now: datetime,
+        self, nodes: NodeRoom, queues: QueueRoom, standings: Iterable[Standing], now: datetime
     ) -> None:
         self.nodes = nodes
-        self._now = now
+        self._queues, self._standings, self._now = queues, standings, now
         self.protected_until: datetime | None = None
         """When the first pod that is still too young to be taken may be."""
         self.from_idle: set[str] = set()
         """Keys of the claims served by idle room alone."""
-        self._queues = queues
+        self._gathered = False
         self.on_node: dict[int, list[Victim]] = {}
         self._nodes_of: dict[str, list[int]] = {}
         self._by_queue: dict[str, list[Victim]] = {}
@@ -90,17 +87,29 @@ class Surplus:
         self._promised: Counter[Shape] = Counter()
         self._failed: dict[tuple[object, ...], int] = {}
         self._served = 0
-        for standing in standings:
+
+    def _gather(self) -> None:
+        """Only when a claim needs it: most of the time nobody has to leave."""
+        if self._gathered:
+            return
+        self._gathered = True
+        nodes, zero = self.nodes, (0,) * self._width
+        sums: dict[int, Vector] = {}
+        for standing in self._standings:
             if standing.size - standing.unit < standing.job.min or not standing.movable:
                 continue
+            vector, key = standing.shape.vector, standing.job.key
+            protects = bool(standing.policy.shrink.protect)
             for pod in standing.bound.values():
                 n = nodes.index(pod.node)
-                if pod.index != 0 and n is not None and not self._too_young(pod, standing):
-                    victim = Victim(pod, standing, n, standing.shape.vector)
-                    self.on_node.setdefault(n, []).append(victim)
-                    self._by_queue.setdefault(standing.job.queue, []).append(victim)
-                    self._nodes_of.setdefault(standing.job.key, []).append(n)
-        for n, victims in self.on_node.items():
+                if pod.index == 0 or n is None or (protects and self._too_young(pod, standing)):
+                    continue
+                victim = Victim(pod, standing, n, vector)
+                self.on_node.setdefault(n, []).append(victim)
+                self._by_queue.setdefault(standing.job.queue, []).append(victim)
+                self._nodes_of.setdefault(key, []).append(n)
+                sums[n] = tuple(map(add, sums.get(n, zero), vector))
+        for victims in self.on_node.values():
             # Per job, who costs least first: of equal pods only that one need be looked at.
             victims.sort(
                 key=lambda v: (
@@ -111,8 +120,7 @@ class Surplus:
                     v.pod.key,
                 )
             )
-            for victim in victims:
-                nodes.occupy(Room.POTENTIAL, n, victim.vector, -1)
+        nodes.expect(sums)
 
     def _too_young(self, pod: Pod, standing: Standing) -> bool:
         """As Volcano's cdp plugin, but from creation: `shrink.protectSeconds`."""
@@ -128,15 +136,20 @@ class Surplus:
     def forget_failures(self) -> None:
         """Room has come free in another way than by `serve`: try everything again."""
         self._failed.clear()
+        self._options.clear()
+        self.on_node, self._nodes_of, self._by_queue = {}, {}, {}
+        self._gathered = False
 
     def serve(self, claim: Claim) -> str | None:
         """Keep room for the claim, asking surplus to leave if need be; else say why it cannot."""
         closed = self._queues.closed(claim.queue)
         if closed is not None:
             return closed
-        room = Room.POTENTIAL if claim.may_shrink else Room.COMING
         for shape, count in claim.groups:
-            if self.nodes.slots(shape, room).total() < count:
+            if self.nodes.slots(shape, Room.COMING).total() >= count:
+                continue
+            self._gather()
+            if not claim.may_shrink or self.nodes.slots(shape, Room.POTENTIAL).total() < count:
                 return self._too_little("the nodes have too little room for it", claim)
         own = claim.key if claim.own_surplus_first else None
         memory = (claim.queue, claim.groups, own)
@@ -209,6 +222,7 @@ class Surplus:
         while need or queues.full(claim.queue, request):
             if not claim.may_shrink:
                 return False
+            self._gather()
             full = queues.full(claim.queue, request)
             if full is not None:
                 option = self._from_full_queue(*full, claim.queue, shape, need, protected)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
 from volcano_elastic.api.queue_policy import Mode, QueuePolicy
 from volcano_elastic.queue_policy.decision import Reason
@@ -12,8 +13,11 @@ from volcano_elastic.queue_policy.ladder import Ladder
 from volcano_elastic.queue_policy.snapshot import Job, Pod
 from volcano_elastic.queue_policy.speed import Curve
 
+UNPLACED_COOLDOWN = timedelta(seconds=60)
+"""The least time after surplus found no place before the job grows again."""
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, eq=False)
 class Standing:
     """One job while the plan is made; the only mutable thing about it."""
 
@@ -84,6 +88,24 @@ class Standing:
             and (size == job.min or self.policy.mode is not Mode.HOLD_AND_DRAIN)
             and (self.curve.best is None or size <= max(self.curve.best, job.min))
         )
+
+    @property
+    def ready(self) -> datetime | None:
+        """When the job may change its size again of its own; None if it has never changed it."""
+        job, grow = self.job, self.policy.grow
+        if job.last_scale is None:
+            return None
+        cooldown = max(job.cooldown, grow.stabilization)
+        if job.last_reason == Reason.SURPLUS_UNPLACED:
+            cooldown = max(cooldown, UNPLACED_COOLDOWN)
+        if self.policy.name:
+            # A default of ours must not overrule what the job says.
+            cooldown = max(cooldown, grow.cooldown)
+        return job.last_scale + cooldown
+
+    def cooling(self, now: datetime) -> bool:
+        ready = self.ready
+        return ready is not None and ready > now
 
     @property
     def held(self) -> int:
