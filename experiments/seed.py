@@ -66,6 +66,8 @@ def section(source: Source, processes: int) -> str:
     for case, result in zip(CASES, elastic, strict=True):
         rows.append([case.label, *_cells(result), f"{case.oracle:,.0f}"])
         pauses = case.pause * max(run.resizes for run in result.first.runs)
+        if case.most >= case.cpus:
+            continue
         limit = round(1.03 * case.oracle + pauses, 1)
         verdicts += verdict(f"{case.label}: all done after", result.found.makespan, limit)
     head = ["", "all done after, s", "mean completion, s", "newer waits, s", "resizes", "oracle, s"]
