@@ -20,8 +20,11 @@ from cluster_process import ROOT, eventually, local_cluster
 
 from volcano_elastic.cli.observation import Trouble, ask
 from volcano_elastic.kube.client import ApiError, Client
+from volcano_elastic.queue_policy.decision import Reason
+from volcano_elastic.queue_policy.explain import WORDS
 
 SECRET = "only-for-the-pod"
+AT_MAX = f"why not more: {WORDS[Reason.AT_MAX]}"
 JOB = f"""
 apiVersion: kubeflow.org/v1
 kind: PyTorchJob
@@ -91,7 +94,7 @@ def test_what_is_live_and_what_is_saved_are_explained_alike(
     saved = tool(kubeconfig, "explain", "bert", "--snapshot", str(file))
     passing = re.compile(r"\d+ \w+ ago.*")
     assert passing.sub("", live.stdout) == passing.sub("", saved.stdout)
-    assert "why not more: it is at its maximum" in live.stdout
+    assert AT_MAX in live.stdout
 
 
 def test_a_snapshot_has_no_environment_command_or_image(kubeconfig: Path) -> None:
@@ -164,7 +167,7 @@ def test_shells_complete_jobs_and_queues(kubeconfig: Path) -> None:
 
 
 def test_it_is_a_kubectl_plugin(kubeconfig: Path) -> None:
-    assert "it is at its maximum" in kubectl(kubeconfig, "elastic", "explain", "bert")
+    assert AT_MAX in kubectl(kubeconfig, "elastic", "explain", "bert")
 
 
 def test_credentials_that_are_not_known_are_told_apart_from_no_answer(

@@ -18,6 +18,8 @@ from volcano_elastic.cli.main import main
 from volcano_elastic.cli.manifest_changes import apply
 from volcano_elastic.cli.top import top_json, view
 from volcano_elastic.queue_policy.codec import Observation, encode
+from volcano_elastic.queue_policy.decision import Reason
+from volcano_elastic.queue_policy.explain import WORDS
 from volcano_elastic.queue_policy.plan import plan
 from volcano_elastic.queue_policy.snapshot import Job, Queue, Snapshot
 from volcano_elastic.queue_policy.what_if import Changes, changed, give_way, newcomer
@@ -253,8 +255,8 @@ def test_explain_says_why_not_more_and_why_not_less(saved: Any) -> None:
     assert said.startswith("ns/a: 4 workers (min 1, max 4) in queue default, 4 running\n")
     assert "policy:       defaults, mode Active" in said
     assert "last change:  GrewIntoIdle 30 s ago, cooling down for 30 s more" in said
-    assert "why not more: it is at its maximum" in said
-    assert "why not less: nobody waits for its surplus" in said
+    assert f"why not more: {WORDS[Reason.AT_MAX]}" in said
+    assert f"why not less: {WORDS[Reason.NOBODY_WAITS]}" in said
     assert "one more such pod in the queue: ns/a (4 → 3, a-worker-3) would give way" in said
 
 
@@ -262,7 +264,7 @@ def test_explain_json_has_the_documented_fields(saved: Any) -> None:
     found = json.loads(run("explain", "a", "--json", "--snapshot", saved(FULL)).output)
     more = found.pop("ifOneMoreCame")
     assert more["fits"] and [d["pods"] for d in more["givesWay"]] == [["ns/a-worker-3"]]
-    assert found.pop("whyNotMore") == {"reason": "AtMax", "words": "it is at its maximum"}
+    assert found.pop("whyNotMore") == {"reason": "AtMax", "words": WORDS[Reason.AT_MAX]}
     assert found.pop("whyNotLess")["reason"] == "NobodyWaits"
     assert found == {
         "job": "ns/a",
