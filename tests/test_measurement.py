@@ -144,7 +144,7 @@ async def measured(respond: Callable[[web.Request], Any]) -> tuple[list[Object],
             informer.on_change(lambda old, new: adapter.change(old, new) and None)
         cluster.jobs.put(job(rdzvPort=port - 1))
         cluster.pods.put(worker_zero("127.0.0.1"))
-        measurement = Measurement(cluster, adapter, lambda obj: True, lambda: NOW)
+        measurement = Measurement(cluster, adapter, lambda: NOW)
         task = asyncio.create_task(measurement.run())
         await asyncio.sleep(0.5)
         task.cancel()

@@ -12,6 +12,7 @@ import yaml
 from job_world import World, active, job_object
 
 from volcano_elastic.api.pytorchjob import parse
+from volcano_elastic.operator.reading import read_job, view_job
 from volcano_elastic.pytorchjob import action as a
 from volcano_elastic.pytorchjob.neighbour import left_alone, missing_fields
 
@@ -130,6 +131,22 @@ def test_a_job_that_kueue_admitted_keeps_exactly_its_replicas() -> None:
     world.job["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = 2
     assert "ScaleIgnored" not in world.events(world.settle())
     assert len(world.live()) == 2
+
+
+def test_to_the_planner_a_job_that_kueue_admitted_is_of_fixed_size() -> None:
+    job = job_object(elastic={"min": 1, "max": 8}, replicas=3)
+    job["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team"}
+    parsed = read_job(job)
+    assert parsed is not None
+    view = view_job(parsed, succeeded=0, priority=0, podgroup=None, pause=timedelta(0))
+    assert (view.min, view.desired, view.max, view.elastic) == (3, 3, 3, False)
+
+
+def test_to_the_planner_a_job_that_is_left_alone_is_no_job() -> None:
+    world = ours()
+    assert read_job(world.job) is not None
+    wrote(world, "manager")
+    assert read_job(world.job) is None
 
 
 # The served schema

@@ -239,6 +239,22 @@ async def test_metrics_bring_an_autoscaler_that_ends_with_the_job(tmp_path: Path
         await eventually(gone, "the autoscaler goes with the job's end")
 
 
+async def test_somebody_elses_autoscaler_is_left_alone_and_the_job_goes_on(tmp_path: Path) -> None:
+    async with scene(tmp_path) as s:
+        meta = {"name": "a", "namespace": "default"}
+        target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}
+        spec = {"scaleTargetRef": target, "maxReplicas": 9}
+        kind = {"apiVersion": AUTOSCALERS.api_version, "kind": AUTOSCALERS.kind}
+        await s.client.create(AUTOSCALERS, kind | {"metadata": meta, "spec": spec})
+        metric = {"type": "Resource", "resource": {"name": "cpu", "target": {}}}
+        await s.client.create(PYTORCHJOBS, job("a", 2, 2, metrics=[metric]))
+        await s.wait_for_size("a", 2)
+        found = await s.client.get(AUTOSCALERS, "a", "default")
+        assert found["spec"]["maxReplicas"] == 9 and not found["metadata"].get("ownerReferences")
+        (event,) = [e for e in await s.events("a") if e["reason"] == "FailedCreateAutoscaler"]
+        assert "belongs to somebody else" in event["message"]
+
+
 async def test_scaling_an_elastic_job_by_hand_brings_one_warning(tmp_path: Path) -> None:
     async with scene(tmp_path) as s:
         await s.client.create(PYTORCHJOBS, job("a", 1, 1))

@@ -87,7 +87,10 @@ class Executor:
             ]
             if failures:
                 self._tell_failures(job, failures, now)
-                raise failures[0][1]
+            for action, error in failures:
+                # Without an autoscaler of its own the job still goes on.
+                if not (isinstance(action, CreateAutoscaler) and isinstance(error, NameTaken)):
+                    raise error
 
     async def settle(self, seconds: float) -> None:
         """Gives events under way that long to be told."""

@@ -14,9 +14,8 @@ from typing import Any
 
 import aiohttp
 
-from volcano_elastic.api.pytorchjob import WORKER, InvalidJob, PyTorchJob, parse
+from volcano_elastic.api.pytorchjob import WORKER, PyTorchJob
 from volcano_elastic.kube.client import ApiError, NotFound
-from volcano_elastic.kube.resource import Object
 from volcano_elastic.operator.cluster import Cluster, controlled_by
 from volcano_elastic.operator.snapshot import Adapter
 from volcano_elastic.pytorchjob.label import replica_name
@@ -130,11 +129,9 @@ class Measurement:
         self,
         cluster: Cluster,
         adapter: Adapter,
-        serves: Callable[[Object], bool],
         clock: Callable[[], datetime],
     ) -> None:
-        self._cluster, self._adapter = cluster, adapter
-        self._serves, self._clock = serves, clock
+        self._cluster, self._adapter, self._clock = cluster, adapter, clock
         self._uses: dict[str, Use] = {}
         """By uid."""
 
@@ -157,11 +154,8 @@ class Measurement:
                 await asyncio.sleep(max(_EVERY_SECONDS, asked / _AT_MOST_PER_SECOND))
 
     async def _once(self, session: aiohttp.ClientSession) -> int:
-        jobs = [
-            job
-            for obj in self._cluster.jobs
-            if self._serves(obj) and (job := _measured(obj)) is not None
-        ]
+        # Before its first size is written, there is nothing to add to.
+        jobs = [j for j in self._adapter.parsed() if j.elastic and j.desired is not None]
         self._uses = {j.uid: self._uses[j.uid] for j in jobs if j.uid in self._uses}
         free = asyncio.Semaphore(_AT_ONCE)
 
@@ -181,11 +175,12 @@ class Measurement:
         report = Report() if url is None else await _ask(session, url, job)
         if report.pause is not None:
             self._adapter.paused(job.key, report.pause)
+        assert job.desired is not None
         elastic = job.status["elastic"]
         change: dict[str, Any] = {}
         if found := news(elastic.get("speeds") or {}, report.speeds):
             change["speeds"] = found
-        now, desired = self._clock(), int(elastic["desired"])
+        now, desired = self._clock(), job.desired
         use = used(
             self._uses.get(job.uid),
             self._unit(job) * int(elastic.get("ready") or 0),
@@ -223,18 +218,6 @@ class Measurement:
             return False
         jobs.put(answer)
         return True
-
-
-def _measured(obj: Object) -> PyTorchJob | None:
-    """None unless the job is elastic and has begun, and goes on."""
-    if (obj.get("status") or {}).get("elastic", {}).get("desired") is None:
-        return None
-    try:
-        job = parse(obj)
-    except InvalidJob:
-        return None
-    wanted = job.elastic is not None and job.ours
-    return job if wanted and not (job.finished or job.deleting) else None
 
 
 async def _ask(session: aiohttp.ClientSession, url: str, job: PyTorchJob) -> Report:

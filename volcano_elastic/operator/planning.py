@@ -56,7 +56,7 @@ class Planning:
         self._adapter = Adapter(controller.serves)
         self._adapter.proportion = plugin == "proportion"
         self._report = PolicyReport(cluster.policies, self._adapter)
-        self._measurement = Measurement(cluster, self._adapter, controller.serves, clock)
+        self._measurement = Measurement(cluster, self._adapter, clock)
         self._changed = asyncio.Event()
         for informer in cluster:
             if informer.resource in KINDS:

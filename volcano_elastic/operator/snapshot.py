@@ -139,6 +139,10 @@ class Adapter:
             memory=self.memory,
         )
 
+    def parsed(self) -> list[PyTorchJob]:
+        """The jobs of the picture, as they were last seen."""
+        return list(self._parsed.values())
+
     def job(self, key: str) -> Job | None:
         return self._jobs.get(key)
 

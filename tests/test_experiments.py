@@ -1,0 +1,77 @@
+"""The experiments in a quick form: small generated workloads, the same code."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from experiments import philly, pollux, seed, service
+from experiments.__main__ import SECTIONS
+from experiments.source import MissingTraces, Source
+from experiments.table import MissingMarkers, write_section
+from experiments.trial import Scheduling, run
+
+QUICK = Source(None)
+
+
+def test_the_seed_experiment_meets_its_target_with_every_minimum_and_pause() -> None:
+    text = seed.section(QUICK, processes=1)
+    assert "| rigid gangs | 1,300 | 825 |" in text
+    assert text.count(": met") == 5 and "missed" not in text
+
+
+def test_the_service_never_waits_longer_than_the_grace_and_little_idles() -> None:
+    text = service.section(QUICK, processes=1)
+    assert text.count(": met") == 4 and "missed" not in text
+
+
+def test_the_service_is_as_large_as_its_curve_says() -> None:
+    pods = [job for job in service.jobs(7200) if job.queue == "service"]
+    for minute, size in enumerate(service.sizes(length=7200)):
+        at = 60 * minute
+        assert sum(p.submit <= at < p.submit + p.work for p in pods) == size
+
+
+def test_elastic_beats_rigid_and_no_bound_is_beaten() -> None:
+    whole = pollux.base(QUICK)
+    elastic = run(whole)
+    rigid = run(replace(whole, scheduling=Scheduling.RIGID))
+    assert elastic.bound.mean_completion < elastic.found.mean_completion
+    assert elastic.found.mean_completion < rigid.found.mean_completion
+    assert elastic.found.p99_wait <= 1 < rigid.found.p99_wait
+
+
+def test_queues_do_no_worse_than_alone() -> None:
+    result = run(philly.base(QUICK, 24))
+    assert not result.than_static[0].queues and result.than_rigid[0].start_later == 0
+
+
+def test_a_section_replaces_what_stood_there(tmp_path: Path) -> None:
+    document = tmp_path / "d.md"
+    document.write_text("a\n<!-- begin x -->\nold\n<!-- end x -->\nb\n")
+    for _ in range(2):
+        write_section(document, "x", "new\n")
+    assert document.read_text() == "a\n<!-- begin x -->\nnew\n<!-- end x -->\nb\n"
+    with pytest.raises(MissingMarkers, match="begin y"):
+        write_section(document, "y", "new")
+
+
+def test_the_document_has_a_place_for_every_section() -> None:
+    text = Path("docs/experiments.md").read_text()
+    assert all(f"<!-- begin {name} -->" in text for name in SECTIONS)
+
+
+def test_missing_traces_are_said_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(MissingTraces, match="give their folder with --traces"):
+        Source(tmp_path).pollux()
+    found = subprocess.run(
+        [sys.executable, "-m", "experiments", "pollux", "--traces", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert found.returncode == 1 and "No such file or directory; the experiments" in found.stderr

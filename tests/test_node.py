@@ -1,0 +1,42 @@
+"""Virtual nodes in the API: there, alive, and back when they were taken for lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+import pytest
+from apiserver_process import ApiServerProcess
+
+from volcano_elastic.kube.client import Client
+from volcano_elastic.kube.resource import NODES
+from volcano_elastic.local.kubelet import node
+
+
+async def test_a_node_taken_for_lost_says_that_it_is_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "_TAKEN_FOR_LOST_SECONDS", -1.0)
+    monkeypatch.setattr(node, "_RENEW_SECONDS", 0.02)
+    with ApiServerProcess(tmp_path) as apiserver:
+        async with apiserver.client() as client:
+            await node.register(client, ["node-1"], 2)
+            lost = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
+            await client.patch(NODES, "node-1", None, lost, subresource="status")
+            alive = asyncio.create_task(node.keep_alive(client, ["node-1"], 2))
+            try:
+                async with asyncio.timeout(20):
+                    await _ready(client)
+            finally:
+                alive.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await alive
+
+
+async def _ready(client: Client) -> None:
+    while True:
+        status = (await client.get(NODES, "node-1"))["status"]
+        if [c["status"] for c in status["conditions"] if c["type"] == "Ready"] == ["True"]:
+            return
+        await asyncio.sleep(0.02)
