@@ -38,6 +38,7 @@ JOBS = 40
 NAMESPACE = "default"
 _SETTLE_SECONDS = 120.0
 _CALM_SECONDS = 1.5
+_LEAST_KILLS = 4
 # Of the fake kubelet.
 _RUN_SECONDS = "local.volcano-elastic.io/run-seconds"
 
@@ -346,6 +347,10 @@ async def disturbed(
         ]
         try:
             await apply(client, changes, seconds)
+            # A slow machine starts operators slowly; it shall be no quiet time there either.
+            async with asyncio.timeout(_SETTLE_SECONDS):
+                while outcome.kills < _LEAST_KILLS and not any(task.done() for task in breaking):
+                    await asyncio.sleep(0.1)
         finally:
             for task in breaking:
                 task.cancel()

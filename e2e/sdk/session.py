@@ -51,8 +51,7 @@ def elastic(training: TrainingClient, folder: Path) -> None:
     # Without a Master, worker 0 bears the role.
     assert training.get_job_pod_names("elastic", is_master=True) == first
 
-    job.metadata.labels = {"touched-by": "the-sdk"}
-    training.update_job(job, "elastic")
+    _until(lambda: _label(training, "elastic"), "a label")
     assert training.get_job("elastic").metadata.labels["touched-by"] == "the-sdk"
 
     done.touch()
@@ -126,6 +125,17 @@ def _elastic_job(name: str, *, until: Path) -> KubeflowOrgV1PyTorchJob:
             pytorch_replica_specs={"Worker": worker},
         ),
     )
+
+
+def _label(training: TrainingClient, name: str) -> bool:
+    """False where the job changed meanwhile: the SDK sends its resourceVersion along."""
+    job = training.get_job(name)
+    job.metadata.labels = {"touched-by": "the-sdk"}
+    try:
+        training.update_job(job, name)
+    except RuntimeError:
+        return False
+    return True
 
 
 def _delete(training: TrainingClient, name: str) -> None:
