@@ -524,9 +524,9 @@ async def test_defaults_are_stored_and_refusals_reach_the_client(asked: Client) 
     stored = await asked.create(PYTORCHJOBS, of_default(job({"max": 4})))
     assert stored["spec"]["runPolicy"] == {"cleanPodPolicy": "None", "suspend": False}
     assert stored["spec"]["pytorchReplicaSpecs"]["Worker"]["restartPolicy"] == "OnFailure"
+    wrong = of_default(job({"min": 3, "max": 2}))
+    wrong["metadata"]["name"] = "b"
     with pytest.raises(ApiError) as refused:
-        wrong = of_default(job({"min": 3, "max": 2}))
-        wrong["metadata"]["name"] = "b"
         await asked.create(PYTORCHJOBS, wrong)
     assert (refused.value.code, refused.value.reason) == (403, "Forbidden")
     assert refused.value.message == (

@@ -13,6 +13,7 @@ import yaml
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from tests.job_world import World, job_object
 from volcano_elastic.api import json_patch, shape
 from volcano_elastic.api.pytorchjob import InvalidJob, parse
 from volcano_elastic.api.pytorchjob_defaults import defaulted
@@ -530,6 +531,25 @@ def test_the_crd_keeps_kubeflows_columns_first_and_its_subresources() -> None:
             "labelSelectorPath": ".status.replicaStatuses.Worker.selector",
         },
     }
+
+
+def test_the_crd_keeps_every_field_of_the_status_that_is_written() -> None:
+    world = World(job_object(elastic={"min": 2, "max": 4}), NOW)
+    world.settle()
+    world.run_all()
+    world.grow(4)
+    world.settle()
+    world.finish("a-worker-0")
+    world.settle()
+    status = world.status
+    assert {"desired", "ready", "lastScaleTime", "lastScaleReason"} <= status["elastic"].keys()
+    # By operator/measurement.py.
+    status["elastic"] |= {"speeds": {"2": 100.5}, "gpuHours": 1.25}
+    schema = _crd_version()["schema"]["openAPIV3Schema"]
+    obj = manifest() | {"status": copy.deepcopy(status)}
+    assert apiserver_schema.prune(obj, schema) == []
+    assert apiserver_schema.validate(obj, schema) == []
+    assert obj["status"] == status
 
 
 def test_every_field_of_the_crd_is_described() -> None:
