@@ -1,36 +1,26 @@
 """Which of Volcano's pitfalls a scheduler configuration falls into, and how to get out of them.
 
 Pure: text in, findings out. The facts are from Volcano's source (v1.15) and from what a real
-Volcano 1.15.1 did. Volcano asks the plugins tier by tier: the first tier whose filters leave a
-victim decides; a tier that leaves none hands the *full* list to the next one; and inside a tier an
-intersection that has become empty is filled again by the next filter.
+Volcano 1.15.1 did.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
 
-from volcano_elastic.api import quantity
+from volcano_elastic.queue_policy.check_eviction import FIRST_TIER, tier_walk, victims
+from volcano_elastic.queue_policy.check_queue import check_deployment, check_queue
 from volcano_elastic.queue_policy.finding import Finding, Path, Severity
 from volcano_elastic.queue_policy.scheduler_configuration import (
     INVALID,
     Configuration,
-    PluginOption,
     parse,
     sources,
 )
-from volcano_elastic.queue_policy.volcano_vocabulary import (
-    HARMLESS_FILTERS,
-    JOB_ORDERS,
-    PREEMPT_FILTERS,
-    RECLAIM_FILTERS,
-    STARVING,
-)
+from volcano_elastic.queue_policy.volcano_vocabulary import JOB_ORDERS
 
 Version = tuple[int, int]
 _ERROR, _WARNING, _INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
-_FIRST_TIER: Path = ("tiers", 0, "plugins")
 _ACTIONS: Path = ("actions",)
 _RANK = {severity: rank for rank, severity in enumerate(Severity)}
 
@@ -59,11 +49,11 @@ def check(text: str, file: str, version: Version | None = None) -> list[Finding]
     queues = [source for source in listed if source.kind == "Queue"]
     names = {str((source.document.get("metadata") or {}).get("name")) for source in queues}
     for source in queues:
-        judged = _queue(source.document, plugins, hierarchy, names)
+        judged = check_queue(source.document, plugins, hierarchy, names)
         found += source.located(judged)
     for source in listed:
         if source.kind == "Deployment":
-            found += source.located(_deployment(source.document))
+            found += source.located(check_deployment(source.document))
     return sorted(found, key=lambda f: (_RANK[f.severity], f.source, f.line or 0, f.code))
 
 
@@ -155,166 +145,6 @@ def _actions(conf: Configuration) -> Iterator[Finding]:
             )
 
 
-# Who may be evicted
-
-
-def _filters(conf: Configuration, action: str) -> list[list[PluginOption]]:
-    """By tier, the plugins that say who may be evicted by an action."""
-    names, switch = (
-        (PREEMPT_FILTERS, "enablePreemptable")
-        if action == "preempt"
-        else (RECLAIM_FILTERS, "enableReclaimable")
-    )
-
-    def filters(option: PluginOption) -> bool:
-        if option.name == "drf" and action == "reclaim":
-            return option.on(switch) and option.on("enableHierarchy")
-        if option.name == "extender":
-            verb = "preemptable" if action == "preempt" else "reclaimable"
-            return option.on(switch) and bool(option.arguments.get(f"extender.{verb}Verb"))
-        return option.name in names and option.on(switch)
-
-    return [[option for option in tier if filters(option)] for tier in conf.tiers]
-
-
-def _tier_walk(conf: Configuration) -> Iterator[Finding]:
-    for action in ("preempt", "reclaim"):
-        if conf.action(action) is None:
-            continue
-        switch = "enablePreemptable" if action == "preempt" else "enableReclaimable"
-        tiers = [tier for tier in _filters(conf, action) if tier]
-        for later in tiers[1:]:
-            yield from _falls_through(action, switch, tiers[0], later)
-        for tier in tiers:
-            real = [option for option in tier if option.name not in HARMLESS_FILTERS]
-            if len(real) > 2:
-                listed = ", ".join(option.name for option in real)
-                yield Finding(
-                    "ThreeFilters",
-                    _WARNING,
-                    real[-1].path,
-                    f"{len(real)} plugins of one tier filter {action}'s victims: {listed}",
-                    "when two of them leave nobody, the next one fills the list again, and pods "
-                    "that two of them refused are evicted",
-                    f"keep two: set {switch}: false on the others ({_spare(action)})",
-                )
-            after = [option.name for option in tier]
-            if "cdp" in after and after[-1] != "cdp":
-                cdp = next(option for option in tier if option.name == "cdp")
-                last = after[-1]
-                yield Finding(
-                    "CdpNotLast",
-                    _ERROR,
-                    cdp.path,
-                    f"in its tier, {last} filters {action}'s victims after cdp",
-                    f"when every candidate is cooling down, {last} fills the list again and they "
-                    "are evicted nevertheless",
-                    "name cdp last of its tier",
-                )
-
-
-def _falls_through(
-    action: str, switch: str, first: list[PluginOption], later: list[PluginOption]
-) -> Iterator[Finding]:
-    for option in later:
-        if option.name in ("capacity", "proportion"):
-            code = "DeservedAskedTooLate"
-            consequence = (
-                "what a queue deserves is asked only when the tier above leaves nobody, and then "
-                "without gang: gangs lose their minimums, and queues pods they deserve"
-            )
-            repair = f"move {option.name} into the first tier"
-        elif any(above.name == "cdp" for above in first):
-            code = "CooldownLost"
-            consequence = (
-                f"when every candidate is cooling down, cdp leaves nobody, and {option.name} "
-                "chooses from all of them: the cooldown fails just when it counts"
-            )
-            repair = f"set {switch}: false on {option.name}"
-        else:
-            code = "TierFallsThrough"
-            consequence = (
-                f"whenever the tier above leaves no victim, {option.name} alone chooses from "
-                "the full list, pods included that the tier above protects"
-            )
-            repair = f"set {switch}: false on {option.name}, or move it into the first tier"
-        above = ", ".join(o.name for o in first)
-        finding = f"{option.name} filters {action}'s victims below another tier ({above})"
-        yield Finding(code, _ERROR, option.path, finding, consequence, repair)
-
-
-def _spare(action: str) -> str:
-    return "gang and cdp suffice" if action == "preempt" else "capacity or proportion, and cdp"
-
-
-def _victims(conf: Configuration) -> Iterator[Finding]:
-    gang, priority, cdp = conf.plugin("gang"), conf.plugin("priority"), conf.plugin("cdp")
-    preempts = conf.action("preempt") is not None
-    if priority is not None and preempts and priority.on("enablePreemptable"):
-        yield Finding(
-            "EqualPrioritiesKeepSurplus",
-            _ERROR,
-            (*priority.path, "enablePreemptable"),
-            "priority filters preempt's victims",
-            "only jobs of strictly lower priority give pods up: among equals, a gang waits for "
-            "the surplus of others until their jobs end",
-            "set enablePreemptable: false on priority; then a gang of low priority may take the "
-            "surplus (never the minimum) of a job of high priority",
-        )
-    if gang is not None and preempts and not gang.on("enablePreemptable"):
-        yield Finding(
-            "MinimumsPreemptable",
-            _ERROR,
-            (*gang.path, "enablePreemptable"),
-            "gang doesn't filter preempt's victims (as in Volcano's shipped configurations)",
-            "pods of a running gang's minimum are preempted, and the gang breaks; only pods "
-            'annotated volcano.sh/preemptable: "false" are safe, as this operator\'s are',
-            "remove enablePreemptable: false from gang",
-        )
-    if conf.plugin("conformance") is None:
-        yield Finding(
-            "NoConformance",
-            _WARNING,
-            _FIRST_TIER,
-            "conformance is missing",
-            "the cluster's own critical pods may be evicted",
-            "name conformance in the first tier",
-        )
-    if cdp is None:
-        yield Finding(
-            "NoCooldownProtection",
-            _WARNING,
-            _FIRST_TIER,
-            "cdp is missing",
-            "volcano.sh/cooldown-time, and with it a QueuePolicy's shrink.protectSeconds, does "
-            "not keep Volcano from evicting young pods",
-            "name cdp last in the first tier",
-        )
-    elif off := [s for s in ("enablePreemptable", "enableReclaimable") if not cdp.on(s)]:
-        yield Finding(
-            "NoCooldownProtection",
-            _WARNING,
-            (*cdp.path, off[0]),
-            f"{off[0]} is off on cdp",
-            "a QueuePolicy's shrink.protectSeconds does not keep Volcano from evicting young pods",
-            f"remove {off[0]}: false from cdp",
-        )
-    order = [o.name for o in conf.plugins if o.name in STARVING and o.on("enableJobStarving")]
-    tiers = [[o.name for o in tier if o.name in order] for tier in conf.tiers]
-    deciding = next((tier for tier in tiers if tier), [])
-    if (preempts or conf.action("reclaim") is not None) and "gang" not in deciding:
-        yield Finding(
-            "SurplusEvicts",
-            _ERROR,
-            _FIRST_TIER,
-            "gang doesn't take part in saying who starves"
-            + (f"; {', '.join(deciding)} alone decides" if deciding else ""),
-            "a job with any waiting pod counts as starving: pods are evicted for others' surplus, "
-            "back and forth",
-            "name gang in the first tier, without enableJobStarving: false",
-        )
-
-
 # Order and room
 
 
@@ -324,7 +154,7 @@ def _orders(conf: Configuration) -> Iterator[Finding]:
         yield Finding(
             "NoGang",
             _ERROR,
-            _FIRST_TIER,
+            FIRST_TIER,
             "gang is missing",
             "jobs are placed pod by pod, so two of them can each hold half of what they need for "
             "ever",
@@ -400,7 +230,7 @@ def _room(conf: Configuration) -> Iterator[Finding]:
         yield Finding(
             "NoQueueLimits",
             _ERROR,
-            _FIRST_TIER,
+            FIRST_TIER,
             "neither capacity nor proportion is named",
             "queues are only names: capability, guarantee, deserved and weight don't count",
             "name capacity (amounts) or proportion (weights) in the first tier, before cdp",
@@ -479,116 +309,9 @@ def _release(conf: Configuration, version: Version) -> Iterator[Finding]:
 
 _RULES: tuple[Callable[[Configuration], Iterable[Finding]], ...] = (
     _actions,
-    _tier_walk,
-    _victims,
+    tier_walk,
+    victims,
     _orders,
     _room,
     _twice,
 )
-
-
-# Queues and the scheduler's Deployment
-
-
-def _queue(
-    queue: Mapping[str, Any], plugins: set[str], hierarchy: bool, names: set[str]
-) -> Iterator[Finding]:
-    spec = queue.get("spec") or {}
-    deserved, parent = spec.get("deserved") or {}, spec.get("parent")
-    plain = sorted(deserved.keys() & {"cpu", "memory", "ephemeral-storage", "pods"})
-    if "proportion" in plugins and deserved:
-        yield Finding(
-            "DeservedUnderProportion",
-            _WARNING,
-            ("spec", "deserved"),
-            "deserved is set, and the scheduler runs proportion",
-            "proportion reckons what is deserved from weights, and doesn't read this",
-            "set weight, or change the scheduler to capacity",
-        )
-    elif deserved and len(plain) == len(deserved):
-        yield Finding(
-            "DeservedWithoutDevices",
-            _WARNING,
-            ("spec", "deserved"),
-            f"deserved lists {', '.join(plain)} and no GPUs",
-            "a pod that shares no resource with its queue's deserved is a victim at once",
-            "list nvidia.com/gpu",
-        )
-    elif plain:
-        yield Finding(
-            "DeservedListsMore",
-            _WARNING,
-            ("spec", "deserved", plain[0]),
-            f"deserved lists {', '.join(plain)} beside GPUs",
-            "under capacity, whoever exceeds any of them loses GPU pods, although it holds no more "
-            "GPUs than it deserves",
-            "list GPUs only",
-        )
-    if parent not in (None, "", "root"):
-        if str(parent) not in names:
-            yield Finding(
-                "ParentMissing",
-                _WARNING,
-                ("spec", "parent"),
-                f"the parent {parent!r} is not among these objects",
-                "if the cluster hasn't got it either, Volcano's queue status update crashes",
-                f"create the Queue {parent!r} first",
-            )
-        if "capacity" in plugins and not hierarchy:
-            yield Finding(
-                "HierarchyOff",
-                _WARNING,
-                ("spec", "parent"),
-                f"it has the parent {parent!r}, and capacity runs without enableHierarchy",
-                "the parent's limits don't count",
-                "set enableHierarchy: true on capacity",
-            )
-    if spec.get("reclaimable") is False:
-        yield Finding(
-            "NotReclaimable",
-            _WARNING,
-            ("spec", "reclaimable"),
-            "reclaimable is false",
-            "what this queue borrows, Volcano never takes back for others",
-            "remove it, or set a QueuePolicy's borrowing.limit",
-        )
-    guarantee = (spec.get("guarantee") or {}).get("resource") or {}
-    for low, high, below, above in (
-        ("guarantee.resource", "deserved", guarantee, deserved),
-        ("deserved", "capability", deserved, spec.get("capability") or {}),
-        ("guarantee.resource", "capability", guarantee, spec.get("capability") or {}),
-    ):
-        for name in sorted(below.keys() & above.keys()):
-            if _amount(below[name]) > _amount(above[name]):
-                yield Finding(
-                    "LimitsContradict",
-                    _ERROR,
-                    ("spec", *low.split("."), name),
-                    f"{low} of {name} is {below[name]}, above its {high}, {above[name]}",
-                    "Volcano's webhook refuses it; without the webhook the larger one wins in "
-                    "some places and the smaller one in others",
-                    "keep guarantee ≤ deserved ≤ capability",
-                )
-
-
-def _amount(value: Any) -> int:
-    try:
-        return quantity.milli(value)
-    except quantity.QuantityError:
-        return 0
-
-
-def _deployment(deployment: Mapping[str, Any]) -> Iterator[Finding]:
-    spec = (((deployment.get("spec") or {}).get("template") or {}).get("spec")) or {}
-    for n, container in enumerate(spec.get("containers") or ()):
-        words = [*(container.get("command") or ()), *(container.get("args") or ())]
-        text = " ".join(map(str, words))
-        if "--scheduler-conf" in text and "--disable-default-scheduler-config" not in text:
-            yield Finding(
-                "SilentDefault",
-                _WARNING,
-                ("spec", "template", "spec", "containers", n),
-                "the scheduler runs without --disable-default-scheduler-config",
-                INVALID,
-                "add --disable-default-scheduler-config to its arguments (Volcano ≥ 1.14)",
-            )

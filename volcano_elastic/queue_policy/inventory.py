@@ -44,7 +44,8 @@ class Inventory:
             self._stand(key)
         self._dirty.clear()
         for standing in self.lineup.advance(now):
-            self.stays[standing.job.key] = settled(standing, self._open(standing), now)
+            if standing.job.elastic:
+                self.stays[standing.job.key] = settled(standing, self._open(standing), now)
         self.lineup.settle()
         self._let_leave()
         self.queues.begin()
