@@ -15,7 +15,6 @@ from volcano_elastic.api.queue_policy import (
     Rebalance,
     Shrink,
 )
-from volcano_elastic.cli.simulation_page import held
 from volcano_elastic.queue_policy.simulator.setting import Setting
 
 WEEK = 7 * 86_400.0
@@ -52,6 +51,9 @@ def section(source: Source, processes: int, pictures: Path | None = None) -> str
         text += f"\n**{total} GPUs**\n\n" + markdown(HEAD, [*rows, bound_row(elastic)])
         text += "\n" + _worse(elastic) + "\n" + _verdicts(elastic, total)
         if pictures is not None:
+            # Takes a second or more, and most runs draw nothing.
+            from volcano_elastic.cli.simulation_page import held
+
             figure = held(elastic.first)
             figure.savefig(pictures / f"philly-{total}.png", dpi=90)
             text += f"\n![GPUs held by queue, {total} GPUs](pictures/philly-{total}.png)\n"
