@@ -65,7 +65,7 @@ def tool(kubeconfig: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
 
 
@@ -77,7 +77,7 @@ def kubectl(kubeconfig: Path, *arguments: str, text: str | None = None) -> str:
         env=os.environ | {"KUBECONFIG": str(kubeconfig), "PATH": path},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -155,7 +155,7 @@ def test_shells_complete_jobs_and_queues(kubeconfig: Path) -> None:
             },
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
         )
         return [entry.partition(",")[2] for entry in said.stdout.splitlines()]
 
