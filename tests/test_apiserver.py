@@ -519,7 +519,9 @@ async def test_a_watch_ends_in_time_and_sends_its_first_state(
     params = {"watch": "1", "timeoutSeconds": "1"}
     async with asyncio.timeout(5):
         async with client.session.get(
-            client.access.server + CONFIGMAPS.path(namespace), params=params
+            client.access.server + CONFIGMAPS.path(namespace),
+            params=params,
+            headers=client.access.headers,
         ) as answer:
             lines = [line async for line in answer.content]
     assert len(lines) == 1 and b'"type":"ADDED"' in lines[0]
@@ -759,7 +761,7 @@ async def test_a_log_is_read_and_followed(client: Client, namespace: str, tmp_pa
 
     async def read(**params: str) -> str:
         url = f"{client.access.server}{PODS.path(namespace, 'one', 'log')}"
-        async with client.session.get(url, params=params) as answer:
+        async with client.session.get(url, params=params, headers=client.access.headers) as answer:
             return await answer.text()
 
     assert await read() == "first\nsecond\n"
@@ -944,7 +946,7 @@ async def test_tables_follow_printer_columns(
     )
     accept = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}
     url = client.access.server + toys.path(namespace)
-    async with client.session.get(url, headers=accept) as answer:
+    async with client.session.get(url, headers=client.access.headers | accept) as answer:
         table = await answer.json()
     assert [column["name"] for column in table["columnDefinitions"]] == ["Name", "Size", "State"]
     assert table["rows"][0]["cells"] == ["one", 3, "Running"]
@@ -981,7 +983,9 @@ async def test_bad_bodies_are_the_clients_fault(
 ) -> None:
     url = client.access.server + PODS.path(namespace)
     headers = {"Content-Type": content_type}
-    async with client.session.post(url, data=io.BytesIO(body), headers=headers) as answer:
+    async with client.session.post(
+        url, data=io.BytesIO(body), headers=client.access.headers | headers
+    ) as answer:
         status = await answer.json()
         assert (answer.status, status["kind"], status["code"]) == (code, "Status", code), status
 
