@@ -327,12 +327,16 @@ async def disturbed(
         operator = OperatorLoop(kubeconfig, folder / "operator.log")
         stack.push_async_callback(operator.kill)
 
+        enough = asyncio.Event()
+
         async def kill_operators() -> None:
             while True:
                 await operator.start()
                 await asyncio.sleep(dice.uniform(0.2, 1.5))
                 await operator.kill()
                 outcome.kills += 1
+                if outcome.kills >= _LEAST_KILLS:
+                    enough.set()
 
         async def restart_api_server() -> None:
             while True:
@@ -348,9 +352,13 @@ async def disturbed(
         try:
             await apply(client, changes, seconds)
             # A slow machine starts operators slowly; it shall be no quiet time there either.
-            async with asyncio.timeout(_SETTLE_SECONDS):
-                while outcome.kills < _LEAST_KILLS and not any(task.done() for task in breaking):
-                    await asyncio.sleep(0.1)
+            waiting = asyncio.create_task(enough.wait())
+            await asyncio.wait(
+                {waiting, *breaking},
+                timeout=_SETTLE_SECONDS,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            waiting.cancel()
         finally:
             for task in breaking:
                 task.cancel()

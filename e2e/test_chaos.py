@@ -11,7 +11,7 @@ from e2e import chaos
 
 @pytest.mark.e2e
 async def test_forty_jobs_end_as_undisturbed_whatever_breaks_meanwhile(tmp_path: Path) -> None:
-    outcome = await chaos.run(tmp_path, seconds=15, seed=7)
+    outcome = await chaos.run(tmp_path, seconds=10, seed=7)
     assert outcome.differences() == [], (tmp_path / "disturbed" / "operator.log").read_text()[
         -9000:
     ]
