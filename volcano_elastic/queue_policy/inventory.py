@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import compress, count, islice
 from operator import is_not
+from typing import TypeVar
 
 from volcano_elastic.api.queue_policy import GPU, Mode, Order, QueuePolicy, Step, effective
 from volcano_elastic.queue_policy.decision import Reason, Stay
@@ -23,6 +24,8 @@ from volcano_elastic.queue_policy.snapshot import Gang, Job, Pod, Resources, Sna
 from volcano_elastic.queue_policy.speed import CPUS, Curve
 from volcano_elastic.queue_policy.standing import Standing
 from volcano_elastic.queue_policy.stays import settled
+
+_T = TypeVar("_T")
 
 Group = tuple[str, str]
 """("job" or "gang", key); ("", "") of pods that belong to nobody."""
@@ -73,13 +76,13 @@ class Inventory:
         ):
             return False
         gone, come = _difference(old.pods, new.pods)
-        jobs = [job for job in new.jobs if self._jobs.get(job.key) is not job]
-        if not self.dimensions.know(_requests(jobs, new.gangs, come)):
+        left, arrived = _difference(old.jobs, new.jobs)
+        if not self.dimensions.know(_requests(arrived, new.gangs, come)):
             return False
         self.nodes.begin()
         self._dirty |= self.touched | self.restless
         self.touched.clear()
-        self._take_jobs(new.jobs)
+        self._take_jobs(left, arrived)
         self._take_gangs(new.gangs)
         self._take_pods(gone, come)
         return True
@@ -116,18 +119,19 @@ class Inventory:
         self._dirty: set[str] = set()
         self.rebalanced: dict[str, dict[str, datetime]] = {}
         """By queue, the jobs last changed by rebalancing, and when."""
-        self._take_jobs(snapshot.jobs)
+        self._take_jobs((), snapshot.jobs)
         self._take_gangs(snapshot.gangs)
         self._take_pods((), snapshot.pods)
 
     # What changes often
 
-    def _take_jobs(self, jobs: tuple[Job, ...]) -> None:
-        known, found = self._jobs, {job.key: job for job in jobs}
-        for key in known.keys() - found.keys():
-            self._drop(key)
-        self._dirty.update(key for key, job in found.items() if known.get(key) is not job)
-        self._jobs = found
+    def _take_jobs(self, left: Sequence[Job], arrived: Sequence[Job]) -> None:
+        found = {job.key: job for job in arrived}
+        for job in left:
+            if job.key not in found:
+                self._drop(job.key)
+        self._jobs |= found
+        self._dirty |= found.keys()
 
     def _take_gangs(self, gangs: tuple[Gang, ...]) -> None:
         found = {gang.key: gang for gang in gangs if gang.key not in self._jobs}
@@ -421,7 +425,7 @@ def _requests(
     yield from (pod.requests for pod in pods if pod.node is None)
 
 
-def _difference(old: Sequence[Pod], new: Sequence[Pod]) -> tuple[list[Pod], list[Pod]]:
+def _difference(old: Sequence[_T], new: Sequence[_T]) -> tuple[list[_T], list[_T]]:
     """Who has gone and who has come, told by identity."""
     if old is new:
         return [], []
@@ -436,6 +440,6 @@ def _difference(old: Sequence[Pod], new: Sequence[Pod]) -> tuple[list[Pod], list
         gone, come = list(old[start : len(old) - end]), list(new[start : len(new) - end])
     before, after = set(map(id, gone)), set(map(id, come))
     return (
-        [pod for pod in gone if id(pod) not in after],
-        [pod for pod in come if id(pod) not in before],
+        [value for value in gone if id(value) not in after],
+        [value for value in come if id(value) not in before],
     )

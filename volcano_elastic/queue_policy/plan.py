@@ -60,7 +60,7 @@ class Planner:
         made = _Planning(self._inventory, snapshot.memory).plan()
         self._memory = made.memory
         trials = {p.queue for p in snapshot.policies if p.mode is Mode.DRY_RUN}
-        if trials.isdisjoint(job.queue for job in snapshot.jobs):
+        if not trials or trials.isdisjoint(job.queue for job in snapshot.jobs):
             return made
         self._trial = self._trial or Planner()
         return _with_trial(made, snapshot, trials, self._trial, now)
