@@ -21,7 +21,7 @@ from volcano_elastic.operator.policy_report import PolicyReport
 from volcano_elastic.operator.snapshot import KINDS, Adapter
 from volcano_elastic.pytorchjob.observed import Resize
 from volcano_elastic.queue_policy.decision import Decision, Plan
-from volcano_elastic.queue_policy.plan import plan
+from volcano_elastic.queue_policy.plan import Planner
 from volcano_elastic.queue_policy.snapshot import Memory, Snapshot
 
 _log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ _DEBOUNCE_SECONDS = 0.05
 _AT_LEAST_EVERY_SECONDS = 1.0
 _CARRY_OUT_SECONDS = 2.0
 
-Planner = Callable[[Snapshot, datetime], Plan]
+MakePlan = Callable[[Snapshot, datetime], Plan]
 
 
 class Planning:
@@ -47,11 +47,12 @@ class Planning:
         metrics: Metrics,
         *,
         plugin: str | None = None,
-        planner: Planner = plan,
+        planner: Callable[[], MakePlan] = lambda: Planner().plan,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._cluster, self._controller, self._metrics = cluster, controller, metrics
-        self._planner, self._clock = planner, clock
+        self._new_planner, self._clock = planner, clock
+        self._plan = planner()
         self._plugin = plugin
         self._adapter = Adapter(controller.serves)
         self._adapter.proportion = plugin == "proportion"
@@ -66,6 +67,7 @@ class Planning:
     async def run(self) -> None:
         """Until cancelled; may be called again then. Call it when the cluster is synced."""
         # Another operator may have led meanwhile.
+        self._plan = self._new_planner()
         self._adapter.memory = Memory()
         self._report.forget()
         async with asyncio.TaskGroup() as group:
@@ -87,6 +89,8 @@ class Planning:
                 if repr(error) != failure:
                     _log.exception("no plan could be made")
                 failure = repr(error)
+                # What it keeps between plans may be what is wrong.
+                self._plan = self._new_planner()
                 self._report.failed(failure, self._clock())
                 await asyncio.sleep(_AT_LEAST_EVERY_SECONDS)
             try:
@@ -99,7 +103,7 @@ class Planning:
     async def _once(self) -> None:
         now = self._clock()
         with self._metrics.planning():
-            result = self._planner(self._adapter.snapshot(), now)
+            result = self._plan(self._adapter.snapshot(), now)
         self._adapter.memory = result.memory
         self._metrics.planned(result)
         acting = {d.job: d for d in result.decisions if not d.dry_run}
