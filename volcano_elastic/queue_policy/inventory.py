@@ -430,8 +430,8 @@ def _difference(old: Sequence[_T], new: Sequence[_T]) -> tuple[list[_T], list[_T
     if old is new:
         return [], []
     if len(old) == len(new):
-        changed = list(map(is_not, old, new))
-        gone, come = list(compress(old, changed)), list(compress(new, changed))
+        changed = list(compress(range(len(old)), map(is_not, old, new)))
+        gone, come = [old[i] for i in changed], [new[i] for i in changed]
     else:
         start = next(compress(count(), map(is_not, old, new)), min(len(old), len(new)))
         most = min(len(old), len(new)) - start
