@@ -1,9 +1,17 @@
-"""How long a full plan takes, from a built snapshot.
+"""How long a plan takes, from a built snapshot, and what the planner keeps in memory.
 
     python -m benchmarks.planner [--json] [--jobs N --pods N --nodes N] [--repeat N]
 
 Cases: `calm` is a full cluster with nothing to do, `growth` has a tenth of its GPUs idle, `claims`
-has newcomers that all surplus together can just about serve.
+has newcomers that all surplus together can just about serve, `newcomer` has one of them.
+
+Times, in milliseconds, medians of the repeats:
+
+  first    a new planner: every pod and job is sorted, and all of them are planned
+  full     the planner has sorted the snapshot before: all jobs are planned again
+  change   after one pod of the snapshot has changed
+
+Garbage is collected before, not during: the operator freezes what it has built too.
 """
 
 from __future__ import annotations
@@ -13,16 +21,17 @@ import gc
 import json
 import statistics
 import time
+import tracemalloc
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from volcano_elastic.queue_policy.plan import plan
+from volcano_elastic.queue_policy.plan import Planner
 from volcano_elastic.queue_policy.snapshot import Job, Node, Pod, Queue, Snapshot
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-SIZES = ((1_000, 10_000, 200), (10_000, 100_000, 2_000))
-CASES = ("calm", "growth", "claims")
-QUEUES = 10
+SIZES = ((1_000, 10_000, 200), (3_000, 30_000, 600), (10_000, 100_000, 2_000))
+CASES = ("calm", "growth", "newcomer", "claims")
+QUEUES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +40,11 @@ class Row:
     jobs: int
     pods: int
     nodes: int
-    milliseconds: float
-    """Median of the repeats."""
+    first_ms: float
+    full_ms: float
+    change_ms: float
+    megabytes: float
+    """What the planner holds besides the snapshot, after the first plan."""
     decisions: int
     blocked: int
 
@@ -75,10 +87,11 @@ def cluster(jobs: int, pods: int, nodes: int, case: str) -> Snapshot:
         gone = {job.key for job in made_jobs[::10]}
         made_jobs = [job for job in made_jobs if job.key not in gone]
         made_pods = [pod for pod in made_pods if pod.job not in gone]
-    if case == "claims":
+    newcomers = {"claims": jobs // 100, "newcomer": 1}.get(case)
+    if newcomers:
         made_jobs += [
             replace(job, key=f"ns/new{i}", created=NOW, min=size, desired=size)
-            for i, job in enumerate(made_jobs[: jobs // 100])
+            for i, job in enumerate(made_jobs[:newcomers])
         ]
     shape = {"nvidia.com/gpu": per_node * 1000, "cpu": per_node * 4000, "memory": per_node << 44}
     return Snapshot(
@@ -91,23 +104,42 @@ def cluster(jobs: int, pods: int, nodes: int, case: str) -> Snapshot:
 
 def measure(jobs: int, pods: int, nodes: int, case: str, repeat: int) -> Row:
     snapshot = cluster(jobs, pods, nodes, case)
-    gc.collect()
-    gc.freeze()
-    times: list[float] = []
+    first, full, change = [], [], []
     for _ in range(repeat):
-        start = time.perf_counter()
-        made = plan(snapshot, NOW)
-        times.append((time.perf_counter() - start) * 1000)
-    gc.unfreeze()
+        planner = Planner()
+        gc.collect()
+        gc.freeze()
+        first.append(_milliseconds(planner, snapshot))
+        gc.collect()
+        gc.freeze()
+        full.append(_milliseconds(planner, snapshot))
+        middle = len(snapshot.pods) // 2
+        changed = replace(snapshot.pods[middle], running=False)
+        after = (*snapshot.pods[:middle], changed, *snapshot.pods[middle + 1 :])
+        change.append(_milliseconds(planner, replace(snapshot, pods=after)))
+        gc.unfreeze()
+    tracemalloc.start()
+    made = (planner := Planner()).plan(snapshot, NOW)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
     return Row(
-        case,
-        len(snapshot.jobs),
-        len(snapshot.pods),
-        len(snapshot.nodes),
-        round(statistics.median(times), 1),
-        len(made.decisions),
-        len(made.blocked),
+        case=case,
+        jobs=len(snapshot.jobs),
+        pods=len(snapshot.pods),
+        nodes=len(snapshot.nodes),
+        first_ms=round(statistics.median(first), 1),
+        full_ms=round(statistics.median(full), 1),
+        change_ms=round(statistics.median(change), 1),
+        megabytes=round(held / 1e6, 1),
+        decisions=len(made.decisions),
+        blocked=len(made.blocked),
     )
+
+
+def _milliseconds(planner: Planner, snapshot: Snapshot) -> float:
+    start = time.perf_counter()
+    planner.plan(snapshot, NOW)
+    return (time.perf_counter() - start) * 1000
 
 
 def main() -> None:
@@ -133,12 +165,14 @@ def main() -> None:
         print(json.dumps([asdict(row) for row in rows], indent=2))
         return
     print(
-        f"{'case':8}{'jobs':>8}{'pods':>9}{'nodes':>7}{'plan ms':>10}{'changes':>9}{'blocked':>9}"
+        f"{'case':10}{'jobs':>8}{'pods':>9}{'nodes':>7}{'first ms':>10}{'full ms':>10}"
+        f"{'change ms':>11}{'MB':>7}{'changes':>9}{'blocked':>9}"
     )
     for row in rows:
         print(
-            f"{row.case:8}{row.jobs:>8}{row.pods:>9}{row.nodes:>7}"
-            f"{row.milliseconds:>10.1f}{row.decisions:>9}{row.blocked:>9}"
+            f"{row.case:10}{row.jobs:>8}{row.pods:>9}{row.nodes:>7}{row.first_ms:>10.1f}"
+            f"{row.full_ms:>10.1f}{row.change_ms:>11.1f}{row.megabytes:>7.1f}"
+            f"{row.decisions:>9}{row.blocked:>9}"
         )
 
 

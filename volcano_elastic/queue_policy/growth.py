@@ -22,6 +22,9 @@ from volcano_elastic.queue_policy.standing import Standing
 LASTS = 1800.0
 """Seconds that any change is expected to last, however young the job."""
 
+PART_LASTS = 120.0
+"""The same for a part of a step: the rest of it will stop the job again."""
+
 Turn = tuple[bool, float, float, float, float, str, int]
 """Beyond its deserved, share of it, then as in `Entry`; the line."""
 
@@ -147,7 +150,8 @@ class Growth:
             nodes.rollback(mark)
             self.why[key] = Reason.NO_ROOM
             return False
-        if room is Room.IDLE and not self._pays(standing, size + len(placed)):
+        whole = len(placed) == rung.size - size
+        if room is Room.IDLE and not self._pays(standing, size + len(placed), whole):
             nodes.rollback(mark)
             self.why[key] = Reason.NOT_WORTH_A_PAUSE
             return False
@@ -160,11 +164,12 @@ class Growth:
             self.why[key] = Reason.NO_ROOM
         return len(placed) == wanted
 
-    def _pays(self, standing: Standing, size: int) -> bool:
+    def _pays(self, standing: Standing, size: int, whole: bool) -> bool:
         """Whether growing to `size` is worth the pause."""
         log_speed = standing.curve.log_speed
         won = log_speed(size) - log_speed(max(1, standing.job.desired))
-        return won * horizon(self._now, standing.job) >= standing.job.pause.total_seconds()
+        lasts = horizon(self._now, standing.job) if whole else PART_LASTS
+        return won * lasts >= standing.job.pause.total_seconds()
 
 
 def horizon(now: datetime, *jobs: Job) -> float:

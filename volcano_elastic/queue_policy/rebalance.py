@@ -2,7 +2,8 @@
 
 A move is made when the gain is at least the policy's `gap` times the loss, and pays back the pauses
 of both jobs: what both together gain in log(speed) over `horizon` is more than the time both stand
-still. Only the giver shrinks now; the taker grows when the pods have left.
+still. Since the giver stands still anyway, it gives a whole step, and what one taker leaves of it
+goes to the next. Only the giver shrinks now; the takers grow when the pods have left.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class Rebalance:
         self._nodes, self._queues, self._now = nodes, queues, now
         self._offers, self._at = offers, 0
         self._again: list[Offer] = []
+        self._left = False
+        """Somebody has given, perhaps more than was taken."""
 
     def run(self) -> None:
         heads = [(*head[:4], i) for i, line in enumerate(self._lines) if (head := line.head())]
@@ -83,6 +86,8 @@ class Rebalance:
         if rung is None or taker.size + taker.hoped + taker.unit > taker.most:
             return False
         gain = rung.worth * taker.weight
+        if self._left and self._take(taker, min(rung.size, taker.most) - taker.size - taker.hoped):
+            return True
         aside: list[Offer] = []
         served: bool | None = False
         while len(aside) < TRIES and not served:
@@ -121,8 +126,7 @@ class Rebalance:
         rung = taker.ladder.up(size)
         assert rung is not None
         wanted = min(rung.size, taker.most) - size
-        pods = -(-int(wanted * taker.unit_gpus * 1000) // int(giver.unit_gpus * 1000))
-        count = min(giver.size - lowered, -(-pods // giver.unit) * giver.unit)
+        count = giver.size - lowered
         won = (gain / taker.weight - loss / giver.weight) * count * giver.unit_gpus
         lasts = horizon(self._now, taker.job, giver.job)
         if won * lasts < (taker.job.pause + giver.job.pause).total_seconds():
@@ -152,14 +156,24 @@ class Rebalance:
             if n is not None:
                 nodes.leave(n, giver.shape.vector)
         queues.use(giver.job.queue, giver.shape.vector, -len(leaving))
+        if not self._take(taker, wanted):
+            queues.use(giver.job.queue, giver.shape.vector, len(leaving))
+            nodes.rollback(mark)
+            return False
+        giver.give(leaving, taker.job.key)
+        self._left = True
+        return True
+
+    def _take(self, taker: Standing, wanted: int) -> bool:
+        """Promise the taker up to so many workers' room that is coming; whole units."""
+        nodes, queues = self._nodes, self._queues
         often, _ = queues.may_grow(taker.job.queue, taker.unit_vector)
         count = min(wanted, often * taker.unit)
+        mark = nodes.mark()
         placed = nodes.place(taker.shape, count, Room.COMING) if count > 0 else []
         if not placed or len(placed) % taker.unit:
-            queues.use(giver.job.queue, giver.shape.vector, len(leaving))
             nodes.rollback(mark)
             return False
         queues.use(taker.job.queue, taker.shape.vector, len(placed))
         taker.hope(len(placed))
-        giver.give(leaving, taker.job.key)
         return True

@@ -420,7 +420,7 @@ class Surplus:
             (queues.share(v.standing.job.queue) for v in victims if v.standing.job.queue != queue),
             default=0.0,
         )
-        last = min(victims, key=lambda v: (v.standing.surplus * v.standing.unit_gpus, v.pod.index))
+        last = min(victims, key=lambda v: (v.standing.spare, v.pod.index))
         return (
             cost / slots,
             cost,
@@ -428,7 +428,7 @@ class Surplus:
             sum(v.pod.running for v in victims),
             max(ranks),
             -share,
-            -last.standing.surplus * last.standing.unit_gpus,
+            -last.standing.spare,
             -last.pod.index,
             last.pod.key,
         )

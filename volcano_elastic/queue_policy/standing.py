@@ -159,6 +159,12 @@ class Standing:
         """How many pods that hold room may still be asked to leave."""
         return min(self.size, self.held) - self.job.min + self.credit
 
+    @property
+    def spare(self) -> float:
+        """By which the largest surplus is chosen: a young job's counts for as much less as its
+        gains count for more, or claims would take what growth has just given it."""
+        return self.surplus * self.unit_gpus / self.weight
+
     def cost(self) -> int | None:
         """Pods that leave if one more is picked: 0 when its unit leaves anyway; None: may not."""
         if self.held - 1 < self.job.min:

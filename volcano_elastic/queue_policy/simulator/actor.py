@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -110,8 +111,11 @@ class Actor:
         return Run(self.trace, start, now, self.resizes, tuple(self.segments))
 
     def hours(self, now: float) -> float:
-        """Worker-hours it has held, rounded down so that the planner's view seldom changes."""
-        return float((self.held + self.size * (now - self.since)) // 3600)
+        """Worker-hours it has held, rounded down to an hour or a sixteenth, so that the planner's
+        view of a job seldom changes."""
+        hours = (self.held + self.size * (now - self.since)) / 3600
+        step = 2.0 ** max(0, math.frexp(hours)[1] - 5)
+        return hours // step * step
 
     def measured(self, now: float) -> None:
         """The speed at the present size is known."""

@@ -6,7 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from volcano_elastic.api.queue_policy import QueuePolicy, effective
 from volcano_elastic.queue_policy.simulator.bounds import bounds
+from volcano_elastic.queue_policy.simulator.curve import efficient
 from volcano_elastic.queue_policy.simulator.setting import Outcome, Run
 from volcano_elastic.queue_policy.simulator.trace import TraceJob
 
@@ -31,8 +33,8 @@ class Figures:
     allocated_utilisation: float | None
     """Worker-seconds held in the window over all. Badly scaling jobs inflate it."""
     idle_while_wanted_hours: float
-    """Worker-hours idle while some job could have taken them: the integral of
-    max(0, min(all, sum of max over active jobs) - held)."""
+    """Worker-hours idle while some job could have used them efficiently: the integral of
+    max(0, min(all, sum over active jobs of what each wants) - held)."""
     standstill_hours: float
     """Worker-hours held by jobs that stood still at a resize."""
     resizes_per_job: float
@@ -42,8 +44,7 @@ FIELDS = tuple(Figures.__dataclass_fields__)
 
 
 def figures(outcome: Outcome, window: float, *, rigid: bool = False) -> Figures:
-    """Utilisation counts from the first submission for `window` seconds; `rigid` says that no job
-    could have used more than it asked for."""
+    """Utilisation counts from the first submission for `window` seconds; see `wanted_over_time`."""
     runs, total = outcome.runs, outcome.setting.total
     zero = min(run.job.submit for run in runs)
     until = zero + window
@@ -69,7 +70,7 @@ def figures(outcome: Outcome, window: float, *, rigid: bool = False) -> Figures:
         makespan=max(run.finish for run in runs) - zero,
         useful_utilisation=useful / (total * window),
         allocated_utilisation=held / (total * window),
-        idle_while_wanted_hours=_idle_while_wanted(runs, total, rigid) / HOUR,
+        idle_while_wanted_hours=_idle_while_wanted(outcome, rigid) / HOUR,
         standstill_hours=still / HOUR,
         resizes_per_job=sum(run.resizes for run in runs) / len(runs),
     )
@@ -110,19 +111,32 @@ def held_over_time(runs: Iterable[Run]) -> list[tuple[float, int]]:
     )
 
 
-def wanted_over_time(runs: Iterable[Run], *, rigid: bool = False) -> list[tuple[float, int]]:
-    """(time, workers that active jobs could use from then on), at each change."""
+def wanted_over_time(outcome: Outcome, *, rigid: bool = False) -> list[tuple[float, int]]:
+    """(time, workers that active jobs could use from then on), at each change.
+
+    A job wants its max, but no more than the policy of its queue calls efficient; with `rigid`,
+    just what it asked for.
+    """
+    policies = effective(outcome.setting.policies)
+
+    def most(job: TraceJob) -> int:
+        if rigid:
+            return job.gpus
+        rules = (policies.get(job.queue) or QueuePolicy(job.queue)).surplus
+        return max(job.min, min(job.max, efficient(job.curve, rules.min_efficiency)))
+
     return _sum_up(
         change
-        for run in runs
-        for most in [run.job.gpus if rigid else run.job.max]
-        for change in ((run.job.submit, most), (run.finish, -most))
+        for run in outcome.runs
+        for size in [most(run.job)]
+        for change in ((run.job.submit, size), (run.finish, -size))
     )
 
 
-def _idle_while_wanted(runs: Sequence[Run], total: int, rigid: bool) -> float:
-    held = [(t, n, 0) for t, n in held_over_time(runs)]
-    wanted = [(t, n, 1) for t, n in wanted_over_time(runs, rigid=rigid)]
+def _idle_while_wanted(outcome: Outcome, rigid: bool) -> float:
+    total = outcome.setting.total
+    held = [(t, n, 0) for t, n in held_over_time(outcome.runs)]
+    wanted = [(t, n, 1) for t, n in wanted_over_time(outcome, rigid=rigid)]
     idle, now, levels = 0.0, 0.0, [0, 0]
     for time, level, which in sorted(held + wanted):
         idle += max(0, min(total, levels[1]) - levels[0]) * (time - now)

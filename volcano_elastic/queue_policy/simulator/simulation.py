@@ -31,7 +31,7 @@ from volcano_elastic.queue_policy.simulator.setting import (
 from volcano_elastic.queue_policy.simulator.trace import TraceJob
 from volcano_elastic.queue_policy.snapshot import Job, Memory, Pod, Snapshot
 
-Planner = Callable[[Snapshot, datetime], Plan]
+MakePlan = Callable[[Snapshot, datetime], Plan]
 
 TICK = 1.0
 """Seconds in which changes come together; the operator plans at least as often."""
@@ -44,18 +44,19 @@ MEASURED_AFTER = 30.0
 def simulate(
     jobs: Iterable[TraceJob],
     setting: Setting,
-    planner: Planner | None,
+    make_plan: MakePlan | None,
     progress: Callable[[int], None] = lambda finished: None,
 ) -> Outcome:
     """Run `jobs` to the end; without a planner each is a gang of the size it asked for.
 
     Args:
+        make_plan: `queue_policy.plan.plan`, or a fresh `Planner().plan`, which is quicker.
         progress: is told the number of finished jobs whenever it grows.
 
     Raises:
         Stuck: some jobs can never finish, e.g. in a queue that is too small for them.
     """
-    return _Simulation(list(jobs), setting, planner, progress).run()
+    return _Simulation(list(jobs), setting, make_plan, progress).run()
 
 
 class _Simulation:
@@ -63,10 +64,10 @@ class _Simulation:
         self,
         jobs: list[TraceJob],
         setting: Setting,
-        planner: Planner | None,
+        make_plan: MakePlan | None,
         progress: Callable[[int], None],
     ) -> None:
-        self._setting, self._planner, self._progress = setting, planner, progress
+        self._setting, self._make_plan, self._progress = setting, make_plan, progress
         self._jobs = sorted(jobs, key=lambda job: job.submit)
         self._submitted = 0
         self._floor = Floor(setting)
@@ -107,8 +108,8 @@ class _Simulation:
                 at, _, happen = heapq.heappop(self._events)
                 happen(at)
             self._bind(now)
-            if self._planner is not None and self._changed:
-                self._plan(self._planner, now)
+            if self._make_plan is not None and self._changed:
+                self._plan(self._make_plan, now)
             self._settle(now)
             if len(self._runs) > finished:
                 self._progress(len(self._runs))
@@ -151,7 +152,7 @@ class _Simulation:
         self._changed = True
 
     def _submit(self, trace: TraceJob) -> None:
-        rigid = self._planner is None
+        rigid = self._make_plan is None
         least = trace.gpus if rigid else trace.min
         job = Job(
             key=trace.name,
@@ -263,10 +264,10 @@ class _Simulation:
 
     # What the operator does
 
-    def _plan(self, planner: Planner, now: float) -> None:
+    def _plan(self, make_plan: MakePlan, now: float) -> None:
         self._changed = False
         self._plans += 1
-        made = planner(self._snapshot(now), moment(now))
+        made = make_plan(self._snapshot(now), moment(now))
         self._memory = made.memory
         removed: list[Pod] = []
         for decision in made.decisions:

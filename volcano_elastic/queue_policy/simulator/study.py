@@ -9,7 +9,7 @@ from volcano_elastic.queue_policy.simulator.comparison import WorseOff, worse_of
 from volcano_elastic.queue_policy.simulator.figures import FIELDS, Figures, figures, limits
 from volcano_elastic.queue_policy.simulator.queue import partitioned
 from volcano_elastic.queue_policy.simulator.setting import Outcome, Setting
-from volcano_elastic.queue_policy.simulator.simulation import Planner, simulate
+from volcano_elastic.queue_policy.simulator.simulation import MakePlan, simulate
 from volcano_elastic.queue_policy.simulator.trace import TraceJob
 
 
@@ -31,7 +31,7 @@ class Study:
 def study(
     jobs: Sequence[TraceJob],
     setting: Setting,
-    planner: Planner | None,
+    make_plan: MakePlan | None,
     *,
     window: float | None = None,
     progress: Callable[[int], None] = lambda finished: None,
@@ -44,16 +44,16 @@ def study(
     Raises:
         Stuck: some jobs can never finish.
     """
-    if planner is None:
+    if make_plan is None:
         # What no rigid schedule can beat.
         jobs = [replace(job, min=job.gpus, max=job.gpus) for job in jobs]
     window = window or limits(jobs, setting.total, 1.0).makespan
     bound = limits(jobs, setting.total, window)
     rigid = simulate(jobs, setting, None)
     found = Study(window, figures(rigid, window, rigid=True), bound, rigid)
-    if planner is None:
+    if make_plan is None:
         return found
-    outcome = simulate(jobs, setting, planner, progress)
+    outcome = simulate(jobs, setting, make_plan, progress)
     found = replace(
         found,
         elastic=figures(outcome, window),
