@@ -9,12 +9,12 @@ from datetime import datetime
 from enum import StrEnum
 
 from volcano_elastic.queue_policy.decision import Plan
-from volcano_elastic.queue_policy.plan import plan
+from volcano_elastic.queue_policy.plan import Planner
 from volcano_elastic.queue_policy.simulator.comparison import WorseOff, worse_off
 from volcano_elastic.queue_policy.simulator.figures import Figures, figures, limits
 from volcano_elastic.queue_policy.simulator.queue import partitioned
 from volcano_elastic.queue_policy.simulator.setting import Discipline, Outcome, Setting
-from volcano_elastic.queue_policy.simulator.simulation import Planner, simulate
+from volcano_elastic.queue_policy.simulator.simulation import MakePlan, simulate
 from volcano_elastic.queue_policy.simulator.study import mean
 from volcano_elastic.queue_policy.simulator.trace import TraceJob
 from volcano_elastic.queue_policy.snapshot import Snapshot
@@ -96,19 +96,22 @@ def run_all(trials: Iterable[Trial], processes: int) -> list[Result]:
 
 
 def _simulate(scheduling: Scheduling, jobs: Sequence[TraceJob], setting: Setting) -> Outcome:
-    planner: Planner | None = None
+    make_plan: MakePlan | None = None
     if scheduling is Scheduling.ELASTIC:
-        planner = plan
+        make_plan = Planner().plan
     elif scheduling is Scheduling.GROW_ONLY:
-        planner = _grow_only
+        make_plan = _grow_only(Planner().plan)
     elif scheduling is Scheduling.FIFO:
         setting = replace(setting, discipline=Discipline.FIFO)
     elif scheduling is Scheduling.STATIC:
         setting = replace(setting, queues=partitioned(setting.queues))
-    return simulate(jobs, setting, planner)
+    return simulate(jobs, setting, make_plan)
 
 
-def _grow_only(snapshot: Snapshot, now: datetime) -> Plan:
-    made = plan(snapshot, now)
-    grown = tuple(decision for decision in made.decisions if decision.new > decision.old)
-    return replace(made, decisions=grown)
+def _grow_only(make_plan: MakePlan) -> MakePlan:
+    def growing(snapshot: Snapshot, now: datetime) -> Plan:
+        made = make_plan(snapshot, now)
+        grown = tuple(decision for decision in made.decisions if decision.new > decision.old)
+        return replace(made, decisions=grown)
+
+    return growing

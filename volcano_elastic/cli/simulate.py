@@ -20,7 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from volcano_elastic.api.queue_policy import GPU, InvalidPolicy, QueuePolicy, parse
 from volcano_elastic.cli.observation import Trouble, json_option
 from volcano_elastic.cli.simulation_report import jobs_csv, report, rows, show
-from volcano_elastic.queue_policy.plan import plan
+from volcano_elastic.queue_policy.plan import Planner
 from volcano_elastic.queue_policy.simulator.curve import (
     CurveError,
     CurveTable,
@@ -161,7 +161,11 @@ def simulate(
         with _progress(sum(map(len, workloads.values())), quiet=as_json) as advance:
             for name, jobs in workloads.items():
                 made = study(
-                    jobs, setting, None if rigid else plan, window=window, progress=advance(name)
+                    jobs,
+                    setting,
+                    None if rigid else Planner().plan,
+                    window=window,
+                    progress=advance(name),
                 )
                 studies[name] = made
     except Stuck as stuck:

@@ -41,7 +41,7 @@ def page(
             parts.append(f"<h2>Workload {html.escape(name)}</h2>")
         prefix = f"{_safe(name)}-" if name else ""
         for title, figure in (
-            ("gpus", held(made.outcome or made.rigid_outcome)),
+            ("gpus", held(made.outcome or made.rigid_outcome, rigid=made.outcome is None)),
             ("completions", distributions(made)),
         ):
             path = out / f"{prefix}{title}.png"
@@ -62,7 +62,7 @@ def page(
     )
 
 
-def held(outcome: Outcome) -> Figure:
+def held(outcome: Outcome, *, rigid: bool = False) -> Figure:
     """GPUs held over time, by queue, below the line of GPUs wanted."""
     runs, total = outcome.runs, outcome.setting.total
     zero, end = min(run.job.submit for run in runs), max(run.finish for run in runs)
@@ -83,7 +83,7 @@ def held(outcome: Outcome) -> Figure:
     axes.stackplot(
         hours, bands, labels=[*largest, *(["others"] if rest else [])], step="post", alpha=0.85
     )
-    wanted = [min(level, 2 * total) for level in _at(wanted_over_time(runs), times)]
+    wanted = [min(level, 2 * total) for level in _at(wanted_over_time(outcome, rigid=rigid), times)]
     axes.step(hours, wanted, where="post", color="#333333", linewidth=0.8, label="wanted")
     axes.axhline(total, color="#555555", linewidth=1, linestyle="--")
     axes.set(xlim=(0, hours[-1]), ylim=(0, 1.35 * total), xlabel="hours", ylabel="workers")
