@@ -57,6 +57,13 @@ class Slots:
                 slots = fits
         return slots if slots > 0 else 0
 
+    def would_fit(self, n: int, more: Vector) -> bool:
+        """Whether one fits on node n once `more` has left it."""
+        if n not in self._counts:
+            return False
+        base, taken = self._base[n], self._nodes.taken[n]
+        return all(base[i] - taken[i] + more[i] >= amount for i, amount in self._shape.needs)
+
     def _update(self, n: int) -> None:
         old = self._counts.get(n)
         if old is None:

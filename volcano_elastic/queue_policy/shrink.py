@@ -25,30 +25,12 @@ from volcano_elastic.queue_policy.claims import Claim
 from volcano_elastic.queue_policy.fit import Shape, Vector
 from volcano_elastic.queue_policy.queue_room import QueueRoom
 from volcano_elastic.queue_policy.room import NodeRoom, Room
+from volcano_elastic.queue_policy.single import Singles
 from volcano_elastic.queue_policy.snapshot import Pod
 from volcano_elastic.queue_policy.standing import Standing
+from volcano_elastic.queue_policy.victim import Key, Option, Victim
 
 ENDLESS = 1 << 30
-
-Key = tuple[float, int, int, int, int, float, float, int, str]
-"""Pods that leave per slot won, pods that leave, protected, running, whose queue, its share,
-surplus, index, name: smallest first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Victim:
-    pod: Pod
-    standing: Standing
-    node: int
-    vector: Vector
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    key: Key
-    victims: tuple[Victim, ...]
-    slots: int = 1
-    """How many more pods of the claim it makes room for."""
 
 
 @dataclass(slots=True)
@@ -79,6 +61,7 @@ class Surplus:
         self.from_idle: set[str] = set()
         """Keys of the claims served by idle room alone."""
         self._gathered = False
+        self._singles: Singles | None = None
         self.on_node: dict[int, list[Victim]] = {}
         self._nodes_of: dict[str, list[int]] = {}
         self._by_queue: dict[str, list[Victim]] = {}
@@ -138,7 +121,7 @@ class Surplus:
         self._failed.clear()
         self._options.clear()
         self.on_node, self._nodes_of, self._by_queue = {}, {}, {}
-        self._gathered = False
+        self._gathered, self._singles = False, None
 
     def serve(self, claim: Claim) -> str | None:
         """Keep room for the claim, asking surplus to leave if need be; else say why it cannot."""
@@ -146,10 +129,8 @@ class Surplus:
         if closed is not None:
             return closed
         for shape, count in claim.groups:
-            if self.nodes.slots(shape, Room.COMING).total() >= count:
-                continue
-            self._gather()
-            if not claim.may_shrink or self.nodes.slots(shape, Room.POTENTIAL).total() < count:
+            lack = count - self.nodes.slots(shape, Room.COMING).total()
+            if lack > 0 and (not claim.may_shrink or not self._may_free(shape, count, lack)):
                 return self._too_little("the nodes have too little room for it", claim)
         own = claim.key if claim.own_surplus_first else None
         memory = (claim.queue, claim.groups, own)
@@ -174,6 +155,22 @@ class Surplus:
             return self._too_little(f"queue {full[0]} has too little room for it", claim)
         return self._too_little("there is too little room for it", claim)
 
+    def _may_free(self, shape: Shape, count: int, lack: int) -> bool:
+        """Whether all surplus together might make up for what is lacking."""
+        if self._single().suit(shape):
+            return self._single().pods >= lack
+        self._gather()
+        return self.nodes.slots(shape, Room.POTENTIAL).total() >= count
+
+    def _holds_more(self, queue: str) -> None:
+        if self._singles is not None:
+            self._singles.changed(queue)
+
+    def _single(self) -> Singles:
+        if self._singles is None:
+            self._singles = Singles(self._standings, self.nodes, self._queues, self._too_young)
+        return self._singles
+
     def _too_little(self, what: str, claim: Claim) -> str:
         if not claim.may_shrink:
             why = claim.standing.job.unmodelled if claim.standing else ""
@@ -193,6 +190,7 @@ class Surplus:
             self._serve_group(attempt, claim, shape, count, own, protected)
             for shape, count in claim.groups
         ):
+            self._holds_more(claim.queue)
             if attempt.idle and not attempt.victims:
                 self.from_idle.add(claim.key)
             for n, shape in attempt.placed:
@@ -222,8 +220,18 @@ class Surplus:
         while need or queues.full(claim.queue, request):
             if not claim.may_shrink:
                 return False
-            self._gather()
             full = queues.full(claim.queue, request)
+            if full is None and own is None and self._single().suit(shape):
+                victim = self._single().best(shape, claim.queue, protected)
+                if victim is not None:
+                    self._remove(victim)
+                    attempt.victims.append(victim)
+                    self._single().changed(victim.standing.job.queue)
+                    need -= self._place(attempt, shape, need)
+                    continue
+            self._gather()
+            if need and self.nodes.slots(shape, Room.POTENTIAL).total() < need:
+                return False
             if full is not None:
                 option = self._from_full_queue(*full, claim.queue, shape, need, protected)
             else:
@@ -444,6 +452,7 @@ class Surplus:
             self.nodes.changes.extend(self._nodes_of[standing.job.key])
 
     def _undo(self, attempt: Attempt, queue: str) -> None:
+        self._singles = None
         for request in attempt.used:
             self._queues.use(queue, request, -1)
         for victim in reversed(attempt.victims):

@@ -48,6 +48,7 @@ class Standing:
     departing: bool = False
     """Some of its pods are terminating and still have a node: it has been running."""
     master_bound: bool = False
+    _softest: tuple[bool, bool] | None = None
     promised: int = 0
     """Workers of the minimum that wait and have been given room by this plan."""
     credit: int = 0
@@ -160,6 +161,14 @@ class Standing:
         return min(self.size, self.held) - self.job.min + self.credit
 
     @property
+    def softest(self) -> tuple[bool, bool]:
+        """(protected, running) of the pod whose leaving costs least."""
+        if self._softest is None:
+            pods = (p for p in self.bound.values() if p.index != 0)
+            self._softest = min(((p.protected, p.running) for p in pods), default=(True, True))
+        return self._softest
+
+    @property
     def spare(self) -> float:
         """By which the largest surplus is chosen: a young job's counts for as much less as its
         gains count for more, or claims would take what growth has just given it."""
@@ -203,11 +212,13 @@ class Standing:
             self.credit = unit - 1
         self._alive(pod).pop(pod.key)
         self.removed.append(pod)
+        self._softest = None
 
     def unpick(self, pod: Pod) -> None:
         """Exactly undoes the latest `pick`, which was of this pod."""
         unit = self.unit
         self.removed.pop()
+        self._softest = None
         self._alive(pod)[pod.key] = pod
         if self.credit == unit - 1:
             self.credit = 0
