@@ -50,6 +50,11 @@ def section(source: Source, processes: int, pictures: Path | None = None) -> str
         rows = [row(result) for result in (elastic, one_pool, rigid, static)]
         text += f"\n**{total} GPUs**\n\n" + markdown(HEAD, [*rows, bound_row(elastic)])
         text += "\n" + _worse(elastic) + "\n" + _verdicts(elastic, total)
+        hours, spare = _surplus_while_waiting(elastic)
+        text += (
+            f"\nSome job waited to start in {hours:,.1f} h; meanwhile all others together held "
+            f"{spare:,.1f} GPUs beyond their minimums.\n"
+        )
         if pictures is not None:
             # Takes a second or more, and most runs draw nothing.
             from volcano_elastic.cli.simulation_page import held
@@ -58,6 +63,26 @@ def section(source: Source, processes: int, pictures: Path | None = None) -> str
             figure.savefig(pictures / f"philly-{total}.png", dpi=90)
             text += f"\n![GPUs held by queue, {total} GPUs](pictures/philly-{total}.png)\n"
     return text
+
+
+def _surplus_while_waiting(result: Result) -> tuple[float, float]:
+    """(hours in which some job waited to start, mean of the GPUs that others held beyond their
+    minimums meanwhile)."""
+    changes: list[tuple[float, int, int]] = []
+    for run in result.first.runs:
+        if run.wait > 0:
+            changes += [(run.job.submit, 1, 0), (run.start, -1, 0)]
+        for part in run.segments:
+            surplus = part.size - run.job.min
+            changes += [(part.begin, 0, surplus), (part.end, 0, -surplus)]
+    hours = spare = now = 0.0
+    waiting = surplus = 0
+    for time, waits, more in sorted(changes):
+        if waiting:
+            hours += (time - now) / 3600
+            spare += surplus * (time - now) / 3600
+        now, waiting, surplus = time, waiting + waits, surplus + more
+    return hours, spare / hours if hours else 0.0
 
 
 def _worse(result: Result) -> str:
