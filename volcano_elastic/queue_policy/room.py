@@ -173,8 +173,8 @@ class NodeRoom:
         self.taken[n] = taken
         self.changes.append(n)
 
-    def take(self, n: int, vector: Vector) -> None:
-        taken = tuple(a + b for a, b in zip(self.taken[n], vector, strict=True))
+    def take(self, n: int, vector: Vector, times: int = 1) -> None:
+        taken = tuple(a + b * times for a, b in zip(self.taken[n], vector, strict=True))
         self._changed(n, self.bases[Room.COMING][n], taken)
 
     def give_back(self, n: int, vector: Vector) -> None:
@@ -205,8 +205,10 @@ class NodeRoom:
                 n = slots.tightest()
                 if n is None:
                     break
-                self.take(n, shape.vector)
-                placed.append(n)
+                # After one more it is still the tightest, until it is full.
+                times = min(slots.count(n), count - len(placed))
+                self.take(n, shape.vector, times)
+                placed += [n] * times
         return placed
 
     def idle(self) -> list[int]:
