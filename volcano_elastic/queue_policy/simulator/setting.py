@@ -44,6 +44,8 @@ class Setting:
     """Seconds that a removed pod still holds its room."""
     speeds: Speeds = Speeds.KNOWN
     discipline: Discipline = Discipline.BACKFILL
+    round: float = 0.0
+    """The planner is asked only at multiples of so many seconds; 0: whenever something changes."""
 
     @property
     def total(self) -> int:

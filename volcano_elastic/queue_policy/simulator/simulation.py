@@ -109,7 +109,11 @@ class _Simulation:
                 happen(at)
             self._bind(now)
             if self._make_plan is not None and self._changed:
-                self._plan(self._make_plan, now)
+                if self._setting.round and now % self._setting.round:
+                    self._changed = False
+                    self._wake(math.ceil(now / self._setting.round) * self._setting.round)
+                else:
+                    self._plan(self._make_plan, now)
             self._settle(now)
             if len(self._runs) > finished:
                 self._progress(len(self._runs))
@@ -285,9 +289,9 @@ class _Simulation:
             self._wake(now + policy.rebalance.cooldown.total_seconds())
         if removed:
             self._remove(removed, now)
-        for actor in self._actors.values():
-            if len(actor.pods) < actor.job.desired:
-                self._create_pods(actor, now)
+        created = [a for a in self._actors.values() if len(a.pods) < a.job.desired]
+        for actor in created:
+            self._create_pods(actor, now)
         before = self._floor.free
         self._bind(now)
         idle = self._floor.free == self._setting.total
@@ -295,7 +299,7 @@ class _Simulation:
         if made.decisions or self._floor.free < before:
             # What has changed opens new chances, e.g. a newcomer that has its minimum may grow.
             self._wake(now + TICK)
-        if any(key not in made.blocked for key in self._waiting):
+        if any(actor.unbound and actor.job.key not in made.blocked for actor in created):
             # Somebody was promised room and has none: the planner's patience ends one day.
             self._wake(now + 16)
             self._wake(now + 31)
