@@ -56,16 +56,21 @@ def base(source: Source) -> Trial:
 
 def section(source: Source, processes: int) -> str:
     whole = base(source)
-    thirty, five, fifo, rigid = run_all(
+    thirty, five, redealt, fifo, rigid = run_all(
         [
             replace(whole, label="elastic, pause 30 s"),
             replace(whole, label="elastic, pause 5 s", setting=replace(whole.setting, pause=5.0)),
+            replace(
+                whole,
+                label="all dealt anew each minute, pause 30 s",
+                scheduling=Scheduling.REDEALT,
+            ),
             replace(whole, label="rigid, in strict order", scheduling=Scheduling.FIFO),
             replace(whole, label="rigid, with backfill", scheduling=Scheduling.RIGID),
         ],
         processes,
     )
-    rows = [row(result) for result in (thirty, five, rigid, fifo)] + [bound_row(thirty)]
+    rows = [row(result) for result in (thirty, five, redealt, rigid, fifo)] + [bound_row(thirty)]
     text = markdown(HEAD, rows)
     published = source.published()
     if published:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
+from experiments.redealt import ROUND, redealt
 from volcano_elastic.queue_policy.decision import Plan
 from volcano_elastic.queue_policy.plan import Planner
 from volcano_elastic.queue_policy.simulator.comparison import WorseOff, worse_off
@@ -28,6 +29,8 @@ class Scheduling(StrEnum):
     """Gangs of the size asked for, with backfill."""
     FIFO = "fifo"
     """The same in strict order."""
+    REDEALT = "re-dealt"
+    """In rounds, everything anew, whoever holds what (see `redealt`)."""
     STATIC = "static"
     """With backfill, each queue confined to what it deserves."""
 
@@ -69,7 +72,7 @@ def run(trial: Trial) -> Result:
         bounds.append(limits(jobs, setting.total, window))
         outcome = _simulate(trial.scheduling, jobs, setting)
         outcomes.append(outcome)
-        rigid = trial.scheduling not in (Scheduling.ELASTIC, Scheduling.GROW_ONLY)
+        rigid = trial.scheduling in (Scheduling.RIGID, Scheduling.FIFO, Scheduling.STATIC)
         found[name] = figures(outcome, window, rigid=rigid)
         than_rigid.append(worse_off(outcome, _simulate(Scheduling.RIGID, jobs, setting)))
         if any(queue.deserved for queue in setting.queues):
@@ -101,6 +104,9 @@ def _simulate(scheduling: Scheduling, jobs: Sequence[TraceJob], setting: Setting
         make_plan = Planner().plan
     elif scheduling is Scheduling.GROW_ONLY:
         make_plan = _grow_only(Planner().plan)
+    elif scheduling is Scheduling.REDEALT:
+        make_plan = redealt
+        setting = replace(setting, round=ROUND)
     elif scheduling is Scheduling.FIFO:
         setting = replace(setting, discipline=Discipline.FIFO)
     elif scheduling is Scheduling.STATIC:
