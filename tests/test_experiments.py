@@ -72,3 +72,13 @@ def test_missing_traces_are_said_with_what_to_do(
     monkeypatch.setattr(sys, "argv", ["experiments", "pollux", "--traces", str(tmp_path)])
     with pytest.raises(SystemExit, match="No such file or directory; the experiments need"):
         main()
+
+
+def test_dealing_anew_gives_minimums_first_and_never_more_than_there_is() -> None:
+    whole = pollux.base(QUICK)
+    found = run(replace(whole, scheduling=Scheduling.REDEALT))
+    assert found.found.p99_wait <= 60 and found.found.allocated_utilisation is not None
+    starts = [one.start for one in found.first.runs]
+    assert all(start % 60 == 0 for start in starts)
+    elastic = run(whole)
+    assert elastic.found.mean_wait < found.found.mean_wait
