@@ -155,13 +155,16 @@ def test_a_plan_carried_out_leaves_the_next_nothing_to_do(snapshot: Snapshot) ->
 @given(snapshots())
 def test_the_next_plan_takes_nothing_back(snapshot: Snapshot) -> None:
     """Among pods of several sizes the next plan may find a place that this one did not see, for a
-    claim it called blocked; but it never undoes what this one did."""
+    claim it called blocked, or find that waiting surplus has none after all; but it never undoes
+    what this one did."""
     first = plan(snapshot, NOW)
-    second = plan(applied(snapshot, first, NOW), NOW)
+    after = applied(snapshot, first, NOW)
+    second = plan(after, NOW)
     before = {d.job: d.new - d.old for d in first.decisions}
     assert not any(before.get(d.job, 0) * (d.new - d.old) < 0 for d in second.decisions)
-    if second.decisions:
-        assert first.blocked.keys() - second.blocked.keys()
+    waiting = {p.key for p in after.pods if p.node is None}
+    gives_up = all(d.new < d.old and set(d.remove) <= waiting for d in second.decisions)
+    assert gives_up or first.blocked.keys() - second.blocked.keys()
 
 
 @calm
