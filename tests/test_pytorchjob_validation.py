@@ -241,6 +241,19 @@ def test_an_impossible_elastic_policy_is_refused(elastic: Object, words: str) ->
             edited("metadata", "name", value="a" * 53, of=manifest({"min": 1, "max": 101})),
             'metadata.name: Invalid value: "' + "a" * 53 + '": must be no more than 52 characters',
         ),
+        (
+            edited(*WORKER, "replicas", value=2**31 - 1),
+            "spec.pytorchReplicaSpecs[Worker].replicas: Invalid value: 2147483647: must be at most "
+            "100000",
+        ),
+        (
+            manifest({"min": 100_001, "max": 200_000}),
+            "spec.elasticPolicy.min: Invalid value: 100001: must be at most 100000",
+        ),
+        (
+            manifest({"maxReplicas": 2**31 - 1}),
+            "spec.elasticPolicy.maxReplicas: Invalid value: 2147483647: must be at most 100000",
+        ),
     ],
 )
 def test_what_could_never_run_is_refused_with_its_path(obj: Object, words: str) -> None:

@@ -52,6 +52,19 @@ def test_a_new_job_gets_its_podgroup_and_waits_for_the_planner() -> None:
     assert any(isinstance(a, CreatePod) for a in world.reconcile())
 
 
+@pytest.mark.parametrize("policy", [None, {"min": 100_000, "max": 2**31 - 1}])
+def test_a_huge_job_is_made_in_portions(policy: dict[str, Any] | None) -> None:
+    world = World(job_object(elastic=policy, replicas=100_000), NOW)
+    if policy:
+        assert world.created(world.step()) == ["a-worker-0"]
+    for so_far in (0, 2000):
+        actions = world.reconcile()
+        assert sum(isinstance(a, CreatePod) for a in actions) == 2000
+        assert Requeue(timedelta(0)) in actions
+        assert len(world.created(world.step())) == 2000
+        assert len(world.pods) == so_far + 2000 + bool(policy)
+
+
 def test_worker_0_comes_first_and_the_others_when_it_exists() -> None:
     world = World(job_object(elastic={"min": 3, "max": 4}), NOW)
     assert world.created(world.step()) == ["a-worker-0"]

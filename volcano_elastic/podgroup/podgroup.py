@@ -37,15 +37,19 @@ def min_resources(
     if explicit is not None:
         return {name: quantity.text(quantity.milli(v)) for name, v in explicit.items()}
     most = job.elastic.max if job.elastic else None
-    lists: list[Mapping[str, int]] = []
+    total: dict[str, int] = {}
+    left = members
     for kind in (MASTER, WORKER):
         spec = job.replicas.get(kind)
         if spec is None:
             continue
         count = spec.replicas if kind == MASTER or most is None else most
         each = requests[kind] if kind in requests else pod.requests(spec.pod_spec)
-        lists += [each] * min(count, members - len(lists))
-    return {name: quantity.text(amount) for name, amount in quantity.total(lists).items() if amount}
+        taken = min(count, left)
+        left -= taken
+        for name, amount in each.items():
+            total[name] = total.get(name, 0) + amount * taken
+    return {name: quantity.text(amount) for name, amount in total.items() if amount}
 
 
 def build(job: PyTorchJob, owner: Mapping[str, Any]) -> dict[str, Any]:
