@@ -510,3 +510,30 @@ def test_a_running_job_that_is_edited_into_nonsense_goes_on() -> None:
     assert world.state == "Running"
     assert "must be at most max (1)" in world.status["elastic"]["message"]
     assert refuse(world.job, validate(world.job), NOW) == []
+    world.job["spec"]["elasticPolicy"]["max"] = 4
+    world.settle()
+    assert "message" not in world.status["elastic"]
+
+
+def test_a_job_that_is_elastic_no_longer_forgets_its_size() -> None:
+    world = elastic(low=1, replicas=1)
+    world.status["elastic"]["gpuHours"] = 1.5
+    del world.job["spec"]["elasticPolicy"]
+    world.settle()
+    assert world.status["elastic"] == {"gpuHours": 1.5, "restarts": 0}
+
+
+@pytest.mark.parametrize("phase", ["Running", "Succeeded", "Failed"])
+def test_pods_of_a_type_that_was_taken_out_go_and_decide_nothing(phase: str) -> None:
+    world = World(job_object(master=True, restartPolicy="Never"), NOW)
+    world.settle()
+    world.run_all()
+    world.settle()
+    world.pods["a-worker-1"]["status"]["phase"] = phase
+    del world.services["a-worker-1"]
+    del world.job["spec"]["pytorchReplicaSpecs"]["Worker"]
+    world.step()
+    world.collect()
+    world.settle()
+    assert world.pods.keys() == world.services.keys() == {"a-master-0"}
+    assert world.state == "Running"
