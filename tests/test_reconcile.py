@@ -500,6 +500,18 @@ def test_an_invalid_job_fails_saying_what_would_be_right_and_gets_no_pods() -> N
     assert refuse(obj, validate(obj), NOW) == []
 
 
+def test_however_much_is_wrong_the_status_can_hold_it() -> None:
+    obj = job_object()
+    containers = obj["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    containers += [{"name": f"c{i}", "image": ""} for i in range(20_000)]
+    obj["spec"]["pytorchReplicaSpecs"]["x" * 100_000] = {}
+    actions = refuse(obj, validate(obj), NOW)
+    (patch,) = (a for a in actions if isinstance(a, PatchStatus))
+    message = patch.status["conditions"][-1]["message"]
+    assert "containers[1].image" in message and "and 19981 more" in message
+    assert len(message) < 10_000
+
+
 def test_a_running_job_that_is_edited_into_nonsense_goes_on() -> None:
     world = elastic()
     world.run_all()

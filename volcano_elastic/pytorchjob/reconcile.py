@@ -15,7 +15,7 @@ from typing import Any
 
 from volcano_elastic.api import condition, moment
 from volcano_elastic.api import pod as api_pod
-from volcano_elastic.api.problem import Problem
+from volcano_elastic.api.problem import Problem, listed
 from volcano_elastic.api.pytorchjob import CONTROLLER, MASTER, WORKER, PyTorchJob, time_to_live
 from volcano_elastic.api.pytorchjob_validation import manager
 from volcano_elastic.podgroup import podgroup, protection
@@ -124,7 +124,7 @@ def refuse(obj: Mapping[str, Any], problems: Sequence[Problem], now: datetime) -
     if condition.finished(conditions):
         completed = moment.parse_optional(old.get("completionTime")) or now
         return cleanup.expire(time_to_live(obj), completed, now)
-    message = "; ".join(str(problem) for problem in problems)
+    message = listed(problems)
     if condition.is_true(conditions, "Created"):
         message = status.REFUSED + message
         new = dict(old) | {"elastic": (old.get("elastic") or {}) | {"message": message}}
