@@ -87,6 +87,21 @@ async def test_a_pod_template_is_kept_in_full_and_its_defaults_are_left_to_the_p
     assert stored["spec"] == template["spec"]
 
 
+async def test_a_field_without_a_value_counts_as_absent(kubectl: Kubectl) -> None:
+    """As templates leave them: `elasticPolicy:` and nothing behind it is null."""
+    job = copy.deepcopy(_JOB)
+    worker = job["spec"]["pytorchReplicaSpecs"]["Worker"]
+    worker |= {"replicas": None, "restartPolicy": None}
+    worker["template"]["spec"] |= {"nodeSelector": {"zone": None}, "tolerations": None}
+    job["spec"] |= {"elasticPolicy": None, "runPolicy": None, "nprocPerNode": None}
+    answer = await kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=job)
+    spec = json.loads(answer)["spec"]
+    assert spec.keys() == {"pytorchReplicaSpecs", "runPolicy"}
+    assert spec["runPolicy"] == {"suspend": False}
+    assert spec["pytorchReplicaSpecs"]["Worker"].keys() == {"template"}
+    assert spec["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["nodeSelector"] == {}
+
+
 _REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (_JOB, {"spec": {"elasticPolicy": {"minReplicas": 5}}}, "spec.elasticPolicy"),
     (_JOB, {"spec": {"elasticPolicy": {"minReplicas": None, "min": 5}}}, "spec.elasticPolicy"),

@@ -861,7 +861,7 @@ async def test_unknown_fields_are_pruned_unless_kept(
         ({"size": "big"}, 'spec.size: Invalid value: "string": spec.size in body must be of type'),
         ({"size": 0}, "spec.size in body should be greater than or equal to 1"),
         ({"size": 10}, "spec.size in body should be less than or equal to 9"),
-        ({"size": None}, "spec.size: Invalid value"),
+        ({"size": None}, "spec.size: Required value"),
         ({"colour": "green"}, 'Unsupported value: "green": supported values: "red", "blue"'),
         ({"code": "A1"}, "spec.code in body should match '^[a-z]+$'"),
         ({"port": 1.5}, "spec.port in body must be of type integer or string"),

@@ -68,6 +68,23 @@ def test_the_gang_is_the_minimum_and_its_requests(
     assert spec["minResources"] == resources
 
 
+def test_a_gang_of_any_size_is_added_up_without_a_list_of_its_pods() -> None:
+    most = 2**31 - 1
+    spec = podgroup.build(_job(high=most, scheduling={"minAvailable": most}), OWNER)["spec"]
+    assert spec["minMember"] == most
+    assert spec["minResources"]["nvidia.com/gpu"] == str(most)
+
+
+def test_min_resources_stay_within_what_volcano_can_count() -> None:
+    asked = {"minResources": {"nvidia.com/gpu": "1e18", "memory": "1e18", "cpu": "500m"}}
+    spec = podgroup.build(_job(scheduling=asked), OWNER)["spec"]
+    assert spec["minResources"] == {
+        "nvidia.com/gpu": str((2**63 - 1) // 1000),
+        "memory": str(10**18),
+        "cpu": "500m",
+    }
+
+
 def test_queue_and_priority_come_from_the_scheduling_policy() -> None:
     body = podgroup.build(_job(scheduling={"queue": "research", "priorityClass": "high"}), OWNER)
     assert (body["spec"]["queue"], body["spec"]["priorityClassName"]) == ("research", "high")

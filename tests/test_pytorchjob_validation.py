@@ -212,6 +212,21 @@ def test_an_impossible_elastic_policy_is_refused(elastic: Object, words: str) ->
             'Invalid value: "lots": expected a quantity such as 2, 500m, 1.5 or 8Gi',
         ),
         (
+            edited(*CONTAINERS, 0, "resources", value={"requests": {"cpu": "-1"}}),
+            "spec.pytorchReplicaSpecs[Worker].template.spec.containers[0].resources.requests[cpu]: "
+            'Invalid value: "-1": must be at least 0',
+        ),
+        (
+            edited(*CONTAINERS, 0, "resources", value={"limits": {"nvidia.com/gpu": "1e30"}}),
+            "spec.pytorchReplicaSpecs[Worker].template.spec.containers[0].resources.limits"
+            '[nvidia.com/gpu]: Invalid value: "1e30": must be at most 9223372036854775',
+        ),
+        (
+            manifest(runPolicy={"schedulingPolicy": {"minResources": {"cpu": "-1m"}}}),
+            "spec.runPolicy.schedulingPolicy.minResources[cpu]: Invalid value: "
+            '"-1m": must be at least 0',
+        ),
+        (
             edited(*TEMPLATE, value="pod"),
             'spec.pytorchReplicaSpecs[Worker].template: Invalid value: "pod": must be an object',
         ),
@@ -240,6 +255,19 @@ def test_an_impossible_elastic_policy_is_refused(elastic: Object, words: str) ->
         (
             edited("metadata", "name", value="a" * 53, of=manifest({"min": 1, "max": 101})),
             'metadata.name: Invalid value: "' + "a" * 53 + '": must be no more than 52 characters',
+        ),
+        (
+            edited(*WORKER, "replicas", value=2**31 - 1),
+            "spec.pytorchReplicaSpecs[Worker].replicas: Invalid value: 2147483647: must be at most "
+            "100000",
+        ),
+        (
+            manifest({"min": 100_001, "max": 200_000}),
+            "spec.elasticPolicy.min: Invalid value: 100001: must be at most 100000",
+        ),
+        (
+            manifest({"maxReplicas": 2**31 - 1}),
+            "spec.elasticPolicy.maxReplicas: Invalid value: 2147483647: must be at most 100000",
         ),
     ],
 )

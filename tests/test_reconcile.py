@@ -52,6 +52,19 @@ def test_a_new_job_gets_its_podgroup_and_waits_for_the_planner() -> None:
     assert any(isinstance(a, CreatePod) for a in world.reconcile())
 
 
+@pytest.mark.parametrize("policy", [None, {"min": 100_000, "max": 2**31 - 1}])
+def test_a_huge_job_is_made_in_portions(policy: dict[str, Any] | None) -> None:
+    world = World(job_object(elastic=policy, replicas=100_000), NOW)
+    if policy:
+        assert world.created(world.step()) == ["a-worker-0"]
+    for so_far in (0, 2000):
+        actions = world.reconcile()
+        assert sum(isinstance(a, CreatePod) for a in actions) == 2000
+        assert Requeue(timedelta(0)) in actions
+        assert len(world.created(world.step())) == 2000
+        assert len(world.pods) == so_far + 2000 + bool(policy)
+
+
 def test_worker_0_comes_first_and_the_others_when_it_exists() -> None:
     world = World(job_object(elastic={"min": 3, "max": 4}), NOW)
     assert world.created(world.step()) == ["a-worker-0"]
@@ -487,6 +500,18 @@ def test_an_invalid_job_fails_saying_what_would_be_right_and_gets_no_pods() -> N
     assert refuse(obj, validate(obj), NOW) == []
 
 
+def test_however_much_is_wrong_the_status_can_hold_it() -> None:
+    obj = job_object()
+    containers = obj["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    containers += [{"name": f"c{i}", "image": ""} for i in range(20_000)]
+    obj["spec"]["pytorchReplicaSpecs"]["x" * 100_000] = {}
+    actions = refuse(obj, validate(obj), NOW)
+    (patch,) = (a for a in actions if isinstance(a, PatchStatus))
+    message = patch.status["conditions"][-1]["message"]
+    assert "containers[1].image" in message and "and 19981 more" in message
+    assert len(message) < 10_000
+
+
 def test_a_running_job_that_is_edited_into_nonsense_goes_on() -> None:
     world = elastic()
     world.run_all()
@@ -497,3 +522,30 @@ def test_a_running_job_that_is_edited_into_nonsense_goes_on() -> None:
     assert world.state == "Running"
     assert "must be at most max (1)" in world.status["elastic"]["message"]
     assert refuse(world.job, validate(world.job), NOW) == []
+    world.job["spec"]["elasticPolicy"]["max"] = 4
+    world.settle()
+    assert "message" not in world.status["elastic"]
+
+
+def test_a_job_that_is_elastic_no_longer_forgets_its_size() -> None:
+    world = elastic(low=1, replicas=1)
+    world.status["elastic"]["gpuHours"] = 1.5
+    del world.job["spec"]["elasticPolicy"]
+    world.settle()
+    assert world.status["elastic"] == {"gpuHours": 1.5, "restarts": 0}
+
+
+@pytest.mark.parametrize("phase", ["Running", "Succeeded", "Failed"])
+def test_pods_of_a_type_that_was_taken_out_go_and_decide_nothing(phase: str) -> None:
+    world = World(job_object(master=True, restartPolicy="Never"), NOW)
+    world.settle()
+    world.run_all()
+    world.settle()
+    world.pods["a-worker-1"]["status"]["phase"] = phase
+    del world.services["a-worker-1"]
+    del world.job["spec"]["pytorchReplicaSpecs"]["Worker"]
+    world.step()
+    world.collect()
+    world.settle()
+    assert world.pods.keys() == world.services.keys() == {"a-master-0"}
+    assert world.state == "Running"

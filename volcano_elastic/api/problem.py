@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+_MOST = 20
+# Names within a path may be of any length.
+_LONGEST = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +38,22 @@ def unsupported(path: str, value: object, choices: Iterable[str]) -> Problem:
     return Problem(path, f"Unsupported value: {shown(value)}: supported values: {supported}")
 
 
-def aggregate(problems: Iterable[Problem]) -> str:
+def aggregate(problems: Sequence[Problem]) -> str:
     """One text for all, as Kubernetes' error lists print."""
-    words = [str(problem) for problem in problems]
-    return words[0] if len(words) == 1 else f"[{', '.join(words)}]"
+    return _cut(problems[0]) if len(problems) == 1 else f"[{listed(problems, ', ')}]"
+
+
+def listed(problems: Sequence[Problem], between: str = "; ") -> str:
+    """The first few, and how many more: a job may have more than its status could hold."""
+    words = [_cut(problem) for problem in problems[:_MOST]]
+    if len(problems) > _MOST:
+        words.append(f"and {len(problems) - _MOST} more")
+    return between.join(words)
+
+
+def _cut(problem: Problem) -> str:
+    text = str(problem)
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
 
 
 def shown(value: object) -> str:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from volcano_elastic.api import condition, moment, pytorchjob_validation
-from volcano_elastic.api.problem import Problem
+from volcano_elastic.api.problem import Problem, listed
 from volcano_elastic.api.pytorchjob_defaults import bounds, defaulted, scaler
 from volcano_elastic.api.pytorchjob_shape import CLEAN_POD_POLICIES
 from volcano_elastic.api.pytorchjob_shape import CONTROLLER as CONTROLLER
@@ -37,7 +37,7 @@ class InvalidJob(ValueError):
     """A job that cannot be carried out; says which fields, and what would be right."""
 
     def __init__(self, problems: list[Problem]) -> None:
-        super().__init__("; ".join(str(problem) for problem in problems))
+        super().__init__(listed(problems))
         self.problems = problems
 
 

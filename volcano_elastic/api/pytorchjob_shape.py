@@ -120,7 +120,8 @@ SCHEDULING_POLICY = Fields(
     {
         "minAvailable": Integer(least=0),
         "queue": Text(),
-        "minResources": Named(Amount()),
+        # Of all pods together; the PodGroup's stay within what Volcano can count.
+        "minResources": Named(Amount(most=2**63 - 1)),
         "priorityClass": Text(),
         "scheduleTimeoutSeconds": Integer(),
     }

@@ -33,6 +33,8 @@ _NAME_RULE = (
     " or 'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')"
 )
 _NAME_LIMIT = 63
+# As many as an indexed Job may run at once; clusters are not made for more.
+_MOST_PODS = 100_000
 
 
 def validate(obj: Mapping[str, Any]) -> list[Problem]:
@@ -191,9 +193,15 @@ def _sizes(
     workers = replicas[WORKER].get("replicas") if WORKER in replicas else 0
     workers = 1 if workers is None else workers
     elastic, path = spec.get("elasticPolicy"), "spec.elasticPolicy"
+    if workers > _MOST_PODS:
+        field = f"spec.pytorchReplicaSpecs[{WORKER}].replicas"
+        yield invalid(field, workers, f"must be at most {_MOST_PODS}")
+        return
     if elastic is not None:
         low, high = bounds(elastic, workers)
         low_name, high_name = (_name_of(elastic, short) for short in ("min", "max"))
+        if low > _MOST_PODS:
+            yield invalid(f"{path}.{low_name or high_name}", low, f"must be at most {_MOST_PODS}")
         if low > high:
             yield invalid(f"{path}.{low_name}", low, f"must be at most {high_name} ({high})")
         unit = elastic.get("nodeUnit") or 1

@@ -32,7 +32,11 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """A Kubernetes quantity."""
+    """A Kubernetes quantity that is not negative."""
+
+    most: int = (2**63 - 1) // 1000
+    """By default one whose thousandths fit 64 bits: Volcano counts in those, and its scheduler
+    ends with a panic where they overflow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +92,8 @@ def problems(shape: Shape, value: object, path: str) -> Iterator[Problem]:
                 return
             for name, one in value.items():
                 yield from problems(inner, one, f"{path}[{name}]")
-        case Amount():
-            yield from _amount(value, path)
+        case Amount(most):
+            yield from _amount(value, most, path)
         case Integer(least, most):
             whole = isinstance(value, int) and not isinstance(value, bool)
             if not whole or not least <= value <= most:  # type: ignore[operator]
@@ -122,13 +126,18 @@ def likely(name: str, names: Mapping[str, object]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def _amount(value: object, path: str) -> Iterator[Problem]:
+def _amount(value: object, most: int, path: str) -> Iterator[Problem]:
     try:
         if not isinstance(value, str | int | float):
             raise quantity.QuantityError("expected a quantity such as 2, 500m, 1.5 or 8Gi")
-        quantity.milli(value)
+        amount = quantity.milli(value)
     except quantity.QuantityError as error:
         yield invalid(path, value, str(error))
+        return
+    if amount < 0:
+        yield invalid(path, value, "must be at least 0")
+    elif amount > most * 1000:
+        yield invalid(path, value, f"must be at most {most}")
 
 
 def _range(least: int, most: int) -> str:

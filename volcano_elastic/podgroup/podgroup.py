@@ -15,6 +15,10 @@ from volcano_elastic.api.pytorchjob import MASTER, WORKER, PyTorchJob
 # Annotations of the job that mean something only there.
 _NOT_COPIED = ("kubectl.kubernetes.io/", "kopf.", "volcano-elastic.io/")
 
+# Whole units whose thousandths fit 64 bits. Volcano counts all but memory in those, and its
+# scheduler ends with a panic where they overflow.
+_MOST = (2**63 - 1) // 1000 * 1000
+
 Requests = Mapping[str, Mapping[str, int]]
 """What a pod of each replica type asks for, in thousandths, where pods tell it already."""
 
@@ -35,17 +39,25 @@ def min_resources(
     """
     explicit = job.run_policy.scheduling.min_resources
     if explicit is not None:
-        return {name: quantity.text(quantity.milli(v)) for name, v in explicit.items()}
+        return {name: _text(name, quantity.milli(v)) for name, v in explicit.items()}
     most = job.elastic.max if job.elastic else None
-    lists: list[Mapping[str, int]] = []
+    total: dict[str, int] = {}
+    left = members
     for kind in (MASTER, WORKER):
         spec = job.replicas.get(kind)
         if spec is None:
             continue
         count = spec.replicas if kind == MASTER or most is None else most
         each = requests[kind] if kind in requests else pod.requests(spec.pod_spec)
-        lists += [each] * min(count, members - len(lists))
-    return {name: quantity.text(amount) for name, amount in quantity.total(lists).items() if amount}
+        taken = min(count, left)
+        left -= taken
+        for name, amount in each.items():
+            total[name] = total.get(name, 0) + amount * taken
+    return {name: _text(name, amount) for name, amount in total.items() if amount}
+
+
+def _text(name: str, amount: int) -> str:
+    return quantity.text(amount if name == "memory" else min(amount, _MOST))
 
 
 def build(job: PyTorchJob, owner: Mapping[str, Any]) -> dict[str, Any]:

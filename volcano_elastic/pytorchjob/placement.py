@@ -20,6 +20,8 @@ _STEADY = timedelta(minutes=10)
 _LONGEST_BACKOFF = timedelta(minutes=5)
 # Past its grace the kubelet has killed its processes, unless its node is gone.
 _STUCK = timedelta(minutes=1)
+# So that a huge job is looked at anew between its pods, and holds up nobody else's.
+_MOST_AT_ONCE = 2000
 _PRESENT = (State.LIVE, State.SUCCEEDED)
 
 
@@ -57,6 +59,8 @@ def place(job: PyTorchJob, view: Sequence[Replica], size: Size | None, now: date
             _elastic(out, mine, size, now)
         else:
             _fixed(out, kind, mine, spec.replicas, now)
+    if len(out.create) >= _MOST_AT_ONCE:
+        _look_again(out, now)
     return out
 
 
@@ -65,6 +69,8 @@ def _fixed(out: Placement, kind: str, mine: list[Replica], count: int, now: date
     for index in range(count):
         replica = by_index.get(index)
         if replica is None:
+            if len(out.create) >= _MOST_AT_ONCE:
+                break
             out.create.append(New(kind, index))
         elif replica.live:
             out.keep.append(replica)
@@ -119,7 +125,7 @@ def _elastic(out: Placement, mine: list[Replica], size: Size, now: datetime) -> 
     taken = {r.index for r in mine if r not in out.clear} | {0}
     taken |= {new.index for new in out.create if new.kind == WORKER}
     free = (index for index in range(1, len(taken) + size.desired + 1) if index not in taken)
-    for _ in range(-surplus):
+    for _ in range(min(-surplus, _MOST_AT_ONCE)):
         out.create.append(New(WORKER, next(free)))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from volcano_elastic.api import condition, moment
 from volcano_elastic.api import pod as api_pod
-from volcano_elastic.api.problem import Problem
+from volcano_elastic.api.problem import Problem, listed
 from volcano_elastic.api.pytorchjob import CONTROLLER, MASTER, WORKER, PyTorchJob, time_to_live
 from volcano_elastic.api.pytorchjob_validation import manager
 from volcano_elastic.podgroup import podgroup, protection
@@ -73,6 +73,9 @@ def reconcile(
     begin = [] if condition.is_true(job.conditions, "Created") else event.at_begin(job)
     if job.run_policy.suspend:
         return [*begin, *_suspend(job, view, observed, now)]
+    # Of a type that an edit took out; nothing of theirs decides about the job.
+    unasked = [r for r in view if r.kind not in job.replicas]
+    view = [r for r in view if r.kind in job.replicas]
     wanted = size.size(job, view, observed.resize, now)
     result = outcome.outcome(job, view, wanted, status.restarts(job, view), now)
     new = status.sized(status.counted(status.begun(job, now), job, view), job, view, wanted, now)
@@ -83,12 +86,14 @@ def reconcile(
             *begin,
             *status.change(job.status, status.ended(new, result, now), now),
             *event.exited(job, lost),
-            *cleanup.clean_up(job, view, observed, now, now),
+            *cleanup.clean_up(job, [*view, *unasked], observed, now, now),
         ]
     burst = any(r.live and not r.ready for r in view)
     actions: list[Action] = [*begin, *status.change(job.status, new, now, burst=burst)]
     actions += status.scale_ignored(job)
     plan = placement.place(job, view, wanted, now)
+    plan.leave += [r for r in unasked if r.live]
+    plan.clear += [r for r in unasked if not r.live and r.state is not State.LEAVING]
     failed = [r for r in plan.clear if r.state is State.RETRY]
     if wanted is not None and wanted.changed:
         actions.append(EmitEvent(wanted.reason, wanted.message))
@@ -100,7 +105,7 @@ def reconcile(
         actions.append(Requeue(job.created + ADMISSION_LIMIT - now))
     actions += _gang(job, observed, plan.keep)
     actions += autoscaler.keep(job, observed.autoscaler)
-    actions += _replicas(job, plan, wanted, observed, view, settings)
+    actions += _replicas(job, plan, wanted, observed, [*view, *unasked], settings)
     if plan.retry_at is not None:
         actions.append(Requeue(plan.retry_at - now))
     deadline, start = job.run_policy.active_deadline, moment.parse(new["startTime"])
@@ -119,8 +124,9 @@ def refuse(obj: Mapping[str, Any], problems: Sequence[Problem], now: datetime) -
     if condition.finished(conditions):
         completed = moment.parse_optional(old.get("completionTime")) or now
         return cleanup.expire(time_to_live(obj), completed, now)
-    message = "; ".join(str(problem) for problem in problems)
+    message = listed(problems)
     if condition.is_true(conditions, "Created"):
+        message = status.REFUSED + message
         new = dict(old) | {"elastic": (old.get("elastic") or {}) | {"message": message}}
         actions = status.change(old, new, now)
         return [*actions, EmitEvent("PyTorchJobInvalid", message, True)] if actions else []
@@ -255,7 +261,9 @@ def _services(
         r.name: (r.kind, r.index)
         for r in view
         # A leaving pod is still spoken to until it has gone.
-        if r.name not in dismissed and r.state in (State.LIVE, State.RETRY, State.SUCCEEDED)
+        if r.name not in dismissed
+        and r.kind in job.replicas
+        and r.state in (State.LIVE, State.RETRY, State.SUCCEEDED)
     }
     needed |= {replica_name(job.name, n.kind, n.index): (n.kind, n.index) for n in plan.create}
     present = {s["metadata"]["name"] for s in observed.services}

@@ -18,6 +18,12 @@ Status = dict[str, Any]
 
 # While pods come up in a burst their count need not be told with each of them.
 _BURST = timedelta(seconds=1)
+REFUSED = "Not carried out: "
+"""How the message of an edit begins that asks for the impossible."""
+# What of status.elastic only an elastic job has.
+_OF_A_SIZE = frozenset(
+    ("desired", "ready", "min", "max", "replicas", "lastScaleTime", "lastScaleReason", "message")
+)
 
 
 def restarts(job: PyTorchJob, view: Sequence[Replica]) -> int:
@@ -78,11 +84,19 @@ def counted(status: Status, job: PyTorchJob, view: Sequence[Replica]) -> Status:
 def sized(
     status: Status, job: PyTorchJob, view: Sequence[Replica], size: Size | None, now: datetime
 ) -> Status:
-    """The status with an elastic job's size; of a fixed job, its restarts."""
+    """The status with an elastic job's size; of a fixed job, its restarts and no size that it
+    had while it was elastic."""
     policy, count = job.elastic, restarts(job, view)
     elastic = dict(job.status.get("elastic") or {})
     if policy is None or size is None:
-        return status | ({"elastic": elastic | {"restarts": count}} if count else {})
+        rest = {name: value for name, value in elastic.items() if name not in _OF_A_SIZE}
+        if count:
+            rest["restarts"] = count
+        without = {name: value for name, value in status.items() if name != "elastic"}
+        return without | ({"elastic": rest} if rest else {})
+    if str(elastic.get("message") or "").startswith(REFUSED):
+        # It has been put right since.
+        del elastic["message"]
     elastic |= {
         "desired": size.desired,
         "ready": sum(r.live and r.ready for r in view if r.kind == WORKER),

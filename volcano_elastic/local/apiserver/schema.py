@@ -26,13 +26,13 @@ _ROOT_FIELDS = ("apiVersion", "kind", "metadata")
 def apply_defaults(value: Any, schema: Object) -> None:
     """Fill in, in place, what `default` says; a null that may not be one counts as absent."""
     if isinstance(value, dict):
+        extra = schema.get("additionalProperties")
+        _drop_nulls(value, schema.get("properties") or {}, extra)
         for name, sub in (schema.get("properties") or {}).items():
-            absent = name not in value or (value[name] is None and not sub.get("nullable"))
-            if absent and "default" in sub:
+            if name not in value and "default" in sub:
                 value[name] = copy.deepcopy(sub["default"])
             if name in value:
                 apply_defaults(value[name], sub)
-        extra = schema.get("additionalProperties")
         if isinstance(extra, dict):
             for name, one in value.items():
                 if name not in (schema.get("properties") or {}):
@@ -40,6 +40,13 @@ def apply_defaults(value: Any, schema: Object) -> None:
     elif isinstance(value, list) and isinstance(schema.get("items"), dict):
         for one in value:
             apply_defaults(one, schema["items"])
+
+
+def _drop_nulls(value: Object, properties: Object, extra: Any) -> None:
+    for name in [name for name, one in value.items() if one is None]:
+        sub = properties.get(name, extra)
+        if isinstance(sub, dict) and not sub.get("nullable"):
+            del value[name]
 
 
 def prune(obj: Object, schema: Object) -> list[str]:
