@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 from torchrun_job import gone
@@ -313,6 +313,7 @@ def test_without_follow_a_step_is_a_step() -> None:
     assert (taken, sampler.cursor) == (order_of(0), Cursor(1, 0, 10))
 
 
+@pytest.mark.filterwarnings("ignore:.*is deprecated, please do not call")  # torchdata 0.11's use
 @pytest.mark.parametrize("workers", [0, 2])
 def test_torchdatas_loader_keeps_the_position_of_what_it_returned(workers: int) -> None:
     loaders = pytest.importorskip("torchdata.stateful_dataloader", reason="needs torchdata")
