@@ -165,8 +165,10 @@ class Interleaving(RuleBasedStateMachine):
         if self.ledger.add(lease):
             self.model.append(lease)
 
-    @rule(index=st.integers(0, 3), count=st.integers(1, 4))
-    def fetch(self, index: int, count: int) -> None:
+    @rule(index=st.integers(0, 3), count=st.integers(1, 4), owner=st.booleans())
+    def fetch(self, index: int, count: int, owner: bool) -> None:
+        if owner:
+            self.connect(self.owner)
         self.take([self.owner, *self.workers][index % (1 + len(self.workers))], count)
 
     @rule(index=st.integers(0, 3))
@@ -184,18 +186,15 @@ class Interleaving(RuleBasedStateMachine):
     def tell(self, durable: bool) -> None:
         self.connect(self.owner)
         if durable:
-            self.saved = (copy.copy(self.model), self.ledger.state_dict(), self.saved[2] + 1)
+            self.save()
             self.ledger.committed = self.ledger.consumed
         told = Told(self.owner.name, self.ledger.life, self.ledger.consumed, self.saved[2], durable)
         assert self.send(told) == Done()
         self.owner.held -= self.ledger.consumed
 
-    @rule()
-    def save_and_die_before_telling(self) -> None:
+    def save(self) -> None:
         self.saved = (copy.copy(self.model), self.ledger.state_dict(), self.saved[2] + 1)
-        self.roll_back()
 
-    @rule()
     def roll_back(self) -> None:
         """The owner dies; its successor loads the commit."""
         if self.owner.connected:
@@ -207,7 +206,15 @@ class Interleaving(RuleBasedStateMachine):
         self.ledger = Ledger(**self.sizes, audit=Path(self.folder.name))
         self.ledger.load_state_dict(self.saved[1])
 
-    @rule()
+    @rule(how=st.sampled_from(["in place", "anew", "anew, saved and untold"]))
+    def fail(self, how: str) -> None:
+        if how == "in place":
+            self.roll_back_in_place()
+        else:
+            if how == "anew, saved and untold":
+                self.save()
+            self.roll_back()
+
     def roll_back_in_place(self) -> None:
         """The owner lives on, and loads the commit."""
         self.stray += self.owner.leases
@@ -217,14 +224,13 @@ class Interleaving(RuleBasedStateMachine):
         self.owner.connected = False  # to be told at the next request
 
     @precondition(lambda self: self.workers)
-    @rule(index=st.integers(0, 2), arrives=st.booleans())
-    def kill_worker(self, index: int, arrives: bool) -> None:
+    @rule(index=st.integers(0, 2))
+    def lose_worker(self, index: int) -> None:
         index %= len(self.workers)
         worker = self.workers[index]
         if worker.connected:
             self.send(Lost(worker.name))
-        if arrives:
-            self.stray += worker.leases
+        self.stray += worker.leases
         self.names += 1
         self.workers[index] = Worker(f"worker-{index}-{self.names}", connected=False)
 
@@ -264,6 +270,8 @@ class Interleaving(RuleBasedStateMachine):
 
     def finish(self) -> None:
         """From any state, ordinary work comes to the end, and the model has all of it once."""
+        while len(self.stray) > 1:
+            self.straggle()
         for _ in range(1000):
             self.now += 1.1
             busy = False
@@ -277,6 +285,8 @@ class Interleaving(RuleBasedStateMachine):
                 break
         else:
             raise AssertionError(f"no end: {self.state}")
+        if self.stray:
+            self.straggle()
         assert sorted(self.stream()) == list(range(self.sizes["samples"] * self.sizes["epochs"]))
         report = verify(Path(self.folder.name), self.sizes["samples"], self.sizes["epochs"])
         assert report.ok, report
