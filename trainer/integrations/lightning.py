@@ -34,7 +34,7 @@ class ElasticCallback(lightning.Callback):
         every: steps (int) or time between commits; None: see Checkpointer.
 
     Raises:
-        ValueError: when training begins, for what is said above.
+        ValueError: by `fit`, for what is said above.
     """
 
     def __init__(
@@ -49,7 +49,8 @@ class ElasticCallback(lightning.Callback):
         self._every = every
         self._checkpointer: Checkpointer | None = None
 
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        # Before the data loader is iterated, and with the optimizer made.
         self._refuse(trainer)
         schedulers = {
             f"scheduler {number}": config.scheduler
@@ -66,32 +67,29 @@ class ElasticCallback(lightning.Callback):
         progress = trainer.fit_loop.epoch_progress.current
         progress.ready = progress.started = self._sampler.cursor.epoch
         progress.processed = progress.completed = self._sampler.cursor.epoch
-        self._stop(trainer)
 
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
-    ) -> int | None:
+    ) -> None:
         sampler = self._sampler
-        if sampler.cursor.epoch >= trainer.max_epochs:
-            return -1  # it was complete before: Lightning skips the rest of this epoch
         # Lightning is a batch ahead, so nobody can follow: this is the batch after the cursor.
         sampler.weight = sampler.micro_batches(sampler.cursor)[0].weight
-        return None
+        if batch_idx == 0 and sampler.cursor.position:
+            # What is left of an epoch ends like a whole one, also to the learning rate's schedule.
+            left = -(-(sampler.samples - sampler.cursor.position) // sampler.batch)
+            progress = trainer.fit_loop.epoch_loop.batch_progress.current
+            progress.ready += len(sampler) - left
+            progress.started = progress.processed = progress.completed = progress.ready - 1
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         assert self._checkpointer is not None
         self._checkpointer.step()
-        self._stop(trainer)
 
-    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        if self._checkpointer is not None:
-            self._checkpointer.finish()
-
-    def _stop(self, trainer: Any) -> None:
-        if self._sampler.cursor.epoch >= trainer.max_epochs:
-            trainer.should_stop = True
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        assert self._checkpointer is not None
+        self._checkpointer.finish()
 
     def _refuse(self, trainer: Any) -> None:
         if trainer.accumulate_grad_batches != 1:
