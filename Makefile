@@ -39,7 +39,7 @@ experiments: .venv/ready
 	$(BIN)/python -m experiments $(SECTIONS) --traces $(TRACES) --doc docs/experiments.md
 
 proto: .venv/ready
-	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. trainer/proto/coordinator.proto
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. trainer/proto/*.proto
 
 # Pinned with hashes, and naming no index: any mirror that serves the same files will do.
 requirements:

@@ -112,8 +112,8 @@ class TestCursor:
         self, samples: int, batch: int, world: int, position: int
     ) -> None:
         cursor = Cursor(0, position % samples, 7)
-        split = {"samples": samples, "local_batch": batch, "world": world}
-        shares = [cursor.share(rank, **split) for rank in range(world)]
+        split = {"samples": samples, "batch": batch * world}
+        shares = [cursor.share(rank, world=world, **split) for rank in range(world)]
         taken = [position for share in shares for position in range(share.start, share.stop)]
         assert taken == list(range(cursor.position, cursor.position + cursor.taken(**split)))
         sizes = [share.samples for share in shares]
@@ -128,16 +128,16 @@ class TestCursor:
         cursor, taken, turn = Cursor(), 0, 0
         while cursor.epoch < 2:
             world = worlds[turn % len(worlds)]
-            taken += cursor.taken(samples, 3, world)
-            cursor = cursor.advance(samples=samples, local_batch=3, world=world)
+            taken += cursor.taken(samples=samples, batch=3 * world)
+            cursor = cursor.advance(samples=samples, batch=3 * world)
             turn += 1
         assert (taken, cursor) == (2 * samples, Cursor(2, 0, turn))
 
     def test_bad_sizes_are_refused(self) -> None:
-        with pytest.raises(ValueError, match="world is 0: expected at least 1"):
-            Cursor().taken(10, 2, 0)
+        with pytest.raises(ValueError, match="batch is 0: expected at least 1"):
+            Cursor().taken(samples=10, batch=0)
         with pytest.raises(ValueError, match="rank 2 in a world of 2"):
-            Cursor().share(2, samples=10, local_batch=2, world=2)
+            Cursor().share(2, samples=10, batch=4, world=2)
 
 
 class TestElasticDataset:
@@ -209,7 +209,7 @@ class TestElasticDataset:
         assert sorted(torch.cat([rows[0] for rows in loader]).tolist()) == list(range(10))
 
     def test_worker_processes_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("torch.utils.data.get_worker_info", lambda: object())
+        monkeypatch.setattr("trainer.data.dataset.get_worker_info", lambda: object())
         with pytest.raises(RuntimeError, match="num_workers=0"):
             next(iter(numbers(4)))
 

@@ -17,7 +17,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from trainer.agent.link import Order, WorkerLink
 from trainer.checkpoint.storage import Commit, Storage, StorageError
-from trainer.data.dataset import ElasticDataset
+from trainer.data.order import ElasticOrder
 from trainer.data.process_group import ProcessGroup
 
 STATE = "state.pt"
@@ -54,7 +54,7 @@ class Checkpointer:
         folder: shared by all pods of the job.
         model: replicated on every rank; may be wrapped in DistributedDataParallel.
         optimizer: of the model.
-        data: the dataset being iterated.
+        data: the ElasticDataset or ElasticSampler being iterated.
         every: steps (int) or time between commits. None: as often as keeps their cost under 1 % of
             the time, at most once a second.
         extra: more to save and restore, such as a learning rate scheduler.
@@ -65,7 +65,7 @@ class Checkpointer:
 
     Raises:
         StorageError: the folder can't be written (by rank 0), or a rank can't read the commit.
-        ValueError: the commit was made with other data, see ElasticDataset.load_state_dict.
+        ValueError: the commit was made with other data, see ElasticOrder.load_state_dict.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Checkpointer:
         *,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
-        data: ElasticDataset,
+        data: ElasticOrder,
         every: int | timedelta | None = None,
         extra: Mapping[str, Stateful] | None = None,
         keep: int = 3,

@@ -13,6 +13,8 @@ from typing import Any
 import grpc.aio
 
 from trainer.coordinator.http import serve_status
+from trainer.coordinator.keepalive import OPTIONS
+from trainer.coordinator.lease_server import LeaseService
 from trainer.coordinator.message import (
     CoordinatorMessage,
     Heartbeat,
@@ -27,6 +29,7 @@ from trainer.proto.coordinator_pb2_grpc import (
     CoordinatorServicer,
     add_CoordinatorServicer_to_server,
 )
+from trainer.proto.leases_pb2_grpc import add_LeasesServicer_to_server
 
 log = logging.getLogger("trainer.coordinator")
 
@@ -123,8 +126,9 @@ class CoordinatorServer(CoordinatorServicer):
         Raises OSError if either address can't be bound.
         """
         # Not shared: a second coordinator on this address must fail, not answer every other call.
-        server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        server = grpc.aio.server(options=[("grpc.so_reuseport", 0), *OPTIONS])
         add_CoordinatorServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+        add_LeasesServicer_to_server(LeaseService(), server)  # type: ignore[no-untyped-call]
         try:
             bound = server.add_insecure_port(f"{host}:{port}")
         except RuntimeError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,18 @@ class Share:
     def samples(self) -> int:
         return self.stop - self.start
 
+    def micro_batches(self, size: int | None) -> list[Share]:
+        """The share in parts of `size` samples at most, which differ by at most one; never none.
+
+        The gradients of the parts, each with its own weight, add up to the share's.
+        """
+        parts = 1 if size is None else max(1, -(-self.samples // size))
+        bounds = [self.start + self.samples * part // parts for part in range(parts + 1)]
+        return [
+            Share(start, stop, self.weight * (stop - start) / max(1, self.samples))
+            for start, stop in pairwise(bounds)
+        ]
+
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
@@ -32,36 +45,39 @@ class Cursor:
     position: int = 0
     step: int = 0
 
-    def taken(self, samples: int, local_batch: int, world: int) -> int:
-        """How many samples the next step takes: the global batch, or what the epoch still has.
+    def taken(self, *, samples: int, batch: int) -> int:
+        """How many samples the next step takes: `batch`, or what the epoch still has.
 
         Raises:
             ValueError: a size below 1, or a position outside the epoch.
         """
-        for name, value in (("samples", samples), ("local batch", local_batch), ("world", world)):
+        for name, value in (("samples", samples), ("batch", batch)):
             if value < 1:
                 raise ValueError(f"{name} is {value}: expected at least 1")
         if not 0 <= self.position < samples:
             raise ValueError(f"position {self.position} in an epoch of {samples} samples")
-        return min(local_batch * world, samples - self.position)
+        return min(batch, samples - self.position)
 
-    def share(self, rank: int, *, samples: int, local_batch: int, world: int) -> Share:
-        """The contiguous part of the next step that `rank` takes.
+    def share(self, rank: int, *, samples: int, batch: int, world: int) -> Share:
+        """The contiguous part of the next step that `rank` takes; `batch` is all ranks' together.
 
-        In the last step of an epoch shares differ by at most one, and a rank may get nothing: it
-        still takes part in the step, so all ranks make the same number of steps.
+        Shares differ by at most one sample, and a rank may get nothing: it still takes part in the
+        step, so all ranks make the same number of steps.
+
+        Raises:
+            ValueError: as `taken`, and for a rank outside the world.
         """
         if not 0 <= rank < world:
             raise ValueError(f"rank {rank} in a world of {world}")
-        taken = self.taken(samples, local_batch, world)
+        taken = self.taken(samples=samples, batch=batch)
         each, extra = divmod(taken, world)
         start = self.position + rank * each + min(rank, extra)
         own = each + (rank < extra)
         return Share(start, start + own, own * world / taken)
 
-    def advance(self, *, samples: int, local_batch: int, world: int) -> Cursor:
+    def advance(self, *, samples: int, batch: int) -> Cursor:
         """The cursor after the next step of the whole world."""
-        position = self.position + self.taken(samples, local_batch, world)
+        position = self.position + self.taken(samples=samples, batch=batch)
         if position == samples:
             return Cursor(self.epoch + 1, 0, self.step + 1)
         return Cursor(self.epoch, position, self.step + 1)

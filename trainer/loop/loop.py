@@ -5,6 +5,9 @@
         with loop.step():
             (loop.weight * cross_entropy(loop.model(images), labels)).backward()
 
+A step may have several batches, see ElasticDataset's `global_batch`: gradients are added up, and
+the last one's `with` averages them over the ranks and applies the step.
+
 A round ends by a fence (somebody joins or leaves) or because a peer is lost. The process lives on:
 
     round over ─► collectives broken ─► out of the group ─► next place ─► new group ─► level
@@ -24,6 +27,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -58,11 +62,11 @@ class ElasticLoop:
     """Iterates over `data`'s batches of this rank; `with loop.step():` around each one's training.
 
     It connects the processes (don't call `init_process_group`), restores the newest state, wraps
-    the model for each round, zeroes gradients before and steps the optimizer after the `with`'s
-    body, and commits. Under another launcher, or alone, it does the same without rounds.
+    the model for each round, zeroes gradients before a step's first `with` and steps the optimizer
+    after its last, and commits. Under another launcher, or alone, it does the same without rounds.
 
-    A body may be run again for the same batch if its round breaks: what it keeps for itself
-    (a running mean of the loss) should be kept after the `with`.
+    A step's batches may come again if its round breaks: what the body keeps for itself (a running
+    mean of the loss) should be kept after the `with`, once `loop.stepped` is True.
 
     Args:
         folder: for commits, shared by all pods of the job.
@@ -111,7 +115,9 @@ class ElasticLoop:
         self._carried = False
         """The place is not the one that this process was started for."""
         self._identity = _NOTHING
-        self._stepped = self._broken = False
+        self.stepped = False
+        """Whether the last `with loop.step():` has applied a step."""
+        self._begun = self._passed = self._broken = False
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.link = WorkerLink.from_environment(broken=self._break)
         self.checkpointer = Checkpointer(
@@ -140,11 +146,11 @@ class ElasticLoop:
         while True:
             self._enter()
             for batch in self.data:
-                self._stepped = False
+                self._passed = False
                 yield batch
-                if not self._stepped:
+                if not self._passed:
                     raise RuntimeError("a batch was not trained on: put it in `with loop.step():`")
-                if self._broken or self._leave_round():
+                if self._broken or (self.stepped and self._leave_round()):
                     break
             else:
                 if self._attempt(self.checkpointer.finish):
@@ -153,29 +159,39 @@ class ElasticLoop:
             self._disconnect()
 
     def step(self) -> _Step:
-        """Around forward and backward; applies the step at its end, unless the round broke."""
+        """Around a batch's forward and backward pass; at the end of a step's last batch it applies
+        the step, unless the round broke."""
         return _Step(self)
 
     # ---- one step
 
-    def _begin_step(self) -> None:
-        self.optimizer.zero_grad(set_to_none=True)
-        if self._reseed:
-            torch.manual_seed(hash((self.data.seed, self.data.steps, self.rank)))
-        # An aborted forward has moved them (batch norm's running mean); the step is done again.
-        self._buffers = [(buffer, buffer.clone()) for buffer in self.module.buffers()]
+    def _begin_batch(self) -> AbstractContextManager[Any]:
+        self.stepped = False
+        if not self._begun:
+            self._begun = True
+            self.optimizer.zero_grad(set_to_none=True)
+            if self._reseed:
+                torch.manual_seed(hash((self.data.seed, self.data.steps, self.rank)))
+            # An aborted forward moves them (batch norm's running mean); the step is done again.
+            self._buffers = [(buffer, buffer.clone()) for buffer in self.module.buffers()]
+        return self.data.micro_batch(self.model)
 
-    def _end_step(self) -> None:
+    def _end_batch(self) -> None:
+        self._passed = True
+        if not self.data.last:
+            return
         self.optimizer.step()
         self.data.applied()
         self._identity = (self.checkpointer.run, self.data.steps)
-        self._stepped = True
+        self.stepped = True
+        self._begun = False
 
     def _undo_step(self) -> None:
         with torch.no_grad():
             for buffer, before in self._buffers:
                 buffer.copy_(before)
-        self._stepped = self._broken = True
+        self._begun = False
+        self._passed = self._broken = True
 
     def _leave_round(self) -> bool:
         """After a step: whether the round ends here; commits where one is due."""
@@ -315,13 +331,14 @@ def _shut_until_forgotten(connections: Connections) -> None:
 
 
 class _Step:
-    """The `with` of one step; a class, since a generator would cost each step more."""
+    """The `with` of one batch; a class, since a generator would cost each step more."""
 
     def __init__(self, loop: ElasticLoop) -> None:
         self._loop = loop
 
     def __enter__(self) -> None:
-        self._loop._begin_step()
+        self._synchronization = self._loop._begin_batch()
+        self._synchronization.__enter__()
 
     def __exit__(
         self,
@@ -329,8 +346,9 @@ class _Step:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
+        self._synchronization.__exit__(kind, error, trace)
         if error is None:
-            self._loop._end_step()
+            self._loop._end_batch()
             return False
         if not isinstance(error, RuntimeError) or not self._loop.link.lost(PATIENCE_SECONDS):
             return False
