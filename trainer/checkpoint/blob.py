@@ -68,9 +68,9 @@ def lay_out(state: Any) -> Blob:
 
 
 def read(
-    skeleton: bytes, tensors: torch.Tensor, meshes: Mapping[MeshKey, DeviceMesh] | None = None
+    skeleton: bytes, tensors: memoryview, meshes: Mapping[MeshKey, DeviceMesh] | None = None
 ) -> Any:
-    """The state, its tensors being views of `tensors`, the tensors' part.
+    """The state, its tensors sharing the memory of `tensors`, the tensors' part.
 
     Args:
         meshes: of this process, by `mesh_key`, where the state holds DTensors.
@@ -161,7 +161,7 @@ class _Pickler(pickle.Pickler):
 
 class _Unpickler(pickle.Unpickler):
     def __init__(
-        self, file: io.BytesIO, tensors: torch.Tensor, meshes: Mapping[MeshKey, DeviceMesh]
+        self, file: io.BytesIO, tensors: memoryview, meshes: Mapping[MeshKey, DeviceMesh]
     ) -> None:
         super().__init__(file)
         self._tensors = tensors
@@ -178,12 +178,12 @@ class _Unpickler(pickle.Unpickler):
         if kind == "dtype":
             return _dtype(content)
         name, shape, offset, size = content
-        if not 0 <= offset <= offset + size <= self._tensors.numel():
-            raise BlobError(
-                f"a tensor at {offset}..{offset + size}, of {self._tensors.numel()} bytes"
-            )
-        flat = self._tensors[offset : offset + size]
-        local = flat.view(_dtype(name)).reshape(shape)
+        if not 0 <= offset <= offset + size <= len(self._tensors):
+            raise BlobError(f"a tensor at {offset}..{offset + size}, of {len(self._tensors)} bytes")
+        # Each its own storage: torch.save would write a shared one whole.
+        part = self._tensors[offset : offset + size]
+        flat = torch.frombuffer(part, dtype=_dtype(name)) if size else torch.empty(0)
+        local = flat.to(_dtype(name)).reshape(shape)
         if kind == "tensor":
             return local
         key, placements, global_shape, stride = spec

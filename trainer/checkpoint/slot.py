@@ -174,7 +174,7 @@ class Slot:
         start = _payload_start(label.skeleton)
         skeleton = self._map[PAYLOAD : PAYLOAD + label.skeleton]
         try:
-            return read(skeleton, self._bytes[start : start + label.tensors], meshes)
+            return read(skeleton, memoryview(self._map)[start : start + label.tensors], meshes)
         except BlobError as error:
             raise SlotError(f"{self.path} can't be read: {error}") from error
 
