@@ -239,14 +239,19 @@ class WorkerLink:
 
     def settle(self, *, storage: bool) -> str:
         """Waits until the agent has verified what this node saved, or brought it to storage too;
-        why that failed, or nothing."""
+        why that failed, or nothing.
+
+        Raises LinkError if the round is over before.
+        """
         if self._connection is None:
             return ""
         with self._changed:
             self._settled = None
             self._send({"type": "settle", "storage": storage})
-            while self._settled is None:
+            while self._settled is None and not self._over:
                 self._changed.wait()
+            if self._settled is None:
+                raise LinkError("the round is over; the next one goes on from what was saved")
             return self._settled
 
     def fenced(self, step: int, order: Order) -> NoReturn:

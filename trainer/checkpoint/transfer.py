@@ -51,7 +51,7 @@ def receive(source: int) -> Any:
     tensors = torch.empty(size, dtype=torch.uint8)
     for start, length in zip(bounds[::2], bounds[1::2], strict=True):
         take(tensors[start : start + length])
-    return read(skeleton, memoryview(tensors.numpy()))
+    return read(skeleton, tensors.numpy().data)
 
 
 def _spans(blob: Blob) -> Iterator[tuple[int, torch.Tensor]]:
