@@ -98,7 +98,7 @@ class TestStorage:
                 case "rename":
                     patch.setattr(Path, "rename", full)
                 case _:
-                    patch.setattr("trainer.checkpoint.storage._write_durably", full)
+                    patch.setattr(Storage, "_publish_marker", full)
             with pytest.raises(StorageError, match=r"step 2 can't be committed.*No space left"):
                 commit(storage, 2)
         assert newest(tmp_path) == 1
@@ -299,7 +299,8 @@ class TestCheckpointer:
         monkeypatch.setattr(ProcessGroup, "from_rank", say)
         monkeypatch.setattr(ProcessGroup, "barrier", lambda _: calls.append("barrier"))
         Script(tmp_path).train()
-        assert calls == ["broadcast", "barrier"]
+        assert calls[0] == "broadcast"
+        assert calls[-1] == "barrier"
 
     def test_an_error_in_the_loop_is_no_end(self, tmp_path: Path) -> None:
         link = AgentLink(Order.GO, at=0)
@@ -334,12 +335,12 @@ class TestCheckpointer:
         link = AgentLink(Order.GO, at=0)
         script = Script(tmp_path, link=link, clock=clock)
         script.train(5)
-        assert script.checkpointer.commit_time == timedelta(0)  # 1 s at least
+        assert script.checkpointer.save_time == timedelta(0)  # 1 s at least
         clock.now += 1
         iterator = iter(script.data)
         next(iterator)
         script.checkpointer.step()
-        assert script.checkpointer.commit_time == pytest.approx(
+        assert script.checkpointer.save_time == pytest.approx(
             timedelta(seconds=0.05), abs=timedelta(milliseconds=1)
         )
         clock.now += 4.5

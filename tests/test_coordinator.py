@@ -317,6 +317,18 @@ def test_a_fence_without_a_stop_step_is_called_off_after_a_restart() -> None:
     assert job.state.phase is Phase.RUNNING
 
 
+def test_a_step_is_committed_once_all_have_it_in_memory() -> None:
+    job = Job(min_nodes=1, max_nodes=2).running(0, 1)
+    job.say("a0", Committed(1, 20, in_memory=True))
+    assert job.state.committed_step == -1  # lost with one node, it would be lost
+    job.say("a1", Committed(1, 10, in_memory=True))
+    assert job.state.committed_step == 10
+    job.say("a1", Committed(1, 20, in_memory=True))
+    assert job.state.committed_step == 20
+    job.say("a0", Committed(1, 30, in_memory=True), Committed(1, 30))
+    assert job.state.committed_step == 30  # in storage
+
+
 def test_status_tells_speed_and_pauses() -> None:
     job = Job(min_nodes=1, max_nodes=2).running(0, 1)
     for number in range(1, 11):

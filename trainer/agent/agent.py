@@ -21,9 +21,11 @@ import grpc.aio
 
 from trainer.agent.coordinator_process import CoordinatorProcess
 from trainer.agent.identity import Identity, address_toward, free_port
+from trainer.agent.memory import MemoryFolder
 from trainer.agent.workers import WorkerServer
 from trainer.coordinator.message import (
     AgentMessage,
+    Committed,
     Dismissed,
     FenceAsk,
     FenceCancel,
@@ -57,6 +59,8 @@ LEAVE_SECONDS = 28.0
 IDLE_SECONDS = 30.0
 """For workers that recover in process to come out of a round that is over. Their collectives are
 broken at once; what they may still do is compute."""
+PERSIST_SECONDS = 10.0
+"""At the end, for a checkpoint on its way to storage."""
 EXIT_SECONDS = 3.0
 """For workers told to leave to exit by themselves."""
 
@@ -81,8 +85,14 @@ class DismissedError(RuntimeError):
 
 
 class Agent:
-    def __init__(self, identity: Identity, coordinator: CoordinatorProcess) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        coordinator: CoordinatorProcess,
+        memory: MemoryFolder | None = None,
+    ) -> None:
         self.identity = identity
+        self._memory = memory
         self.exit_code: int | None = None
         """Set when this process is to end; SIGTERM then tells the main thread."""
         self._coordinator = coordinator
@@ -99,6 +109,8 @@ class Agent:
         """Without a future it is for workers that wait in process."""
         self._fruitless = 0
         self._leaving = False
+        self._dismissed = False
+        """There is no next round for this agent."""
         self._connected = False
         self._closing = False
         self._done = asyncio.Event()
@@ -135,7 +147,16 @@ class Agent:
         self._call(self._leave)
 
     def close(self, complete: bool) -> None:
-        """Says goodbye and ends the thread; and the coordinator, if it is ours."""
+        """Says goodbye and ends the thread; and the coordinator, if it is ours.
+
+        What is in memory stays for a restarted container, unless training is complete or left.
+        """
+        self._workers.persister.close(PERSIST_SECONDS)
+        if self._memory is not None:
+            if complete or self._leaving or self._dismissed:
+                self._memory.remove()
+            else:
+                self._memory.close()
         if self._thread.is_alive():
             with contextlib.suppress(Exception):
                 asyncio.run_coroutine_threadsafe(self._close(complete), self._loop).result(2.0)
@@ -209,6 +230,9 @@ class Agent:
             outbox: asyncio.Queue[AgentMessage | None] = asyncio.Queue()
             if self._joining is not None:
                 outbox.put_nowait(self._joining[0])
+            local = self._workers.local
+            if local.held_step >= 0:
+                outbox.put_nowait(Committed(local.round, local.held_step, in_memory=True))
             self._outbox = outbox
             writer = self._writing = asyncio.ensure_future(self._write(call, outbox))
             try:
@@ -353,6 +377,7 @@ class Agent:
 
     def _dismiss(self, message: Dismissed) -> None:
         if self._joining is not None:
+            self._dismissed = True
             future = self._joining[1]
             self._joining = None
             if future is None:

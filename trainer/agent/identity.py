@@ -36,6 +36,8 @@ class Identity:
     max_nodes: int
     node_unit: int
     heartbeat_timeout: float
+    pod: str = ""
+    """Stays the same when this container is restarted."""
 
     @classmethod
     def read(
@@ -63,6 +65,7 @@ class Identity:
             max_nodes=max_nodes,
             node_unit=node_unit or _number(environment, NODE_UNIT_VARIABLE, int, 1),
             heartbeat_timeout=_number(environment, HEARTBEAT_TIMEOUT_VARIABLE, float, 1.0),
+            pod=f"{uid}/{_pod_index(environment, arguments)}",
         )
 
     @property

@@ -105,6 +105,8 @@ class WorkerLink:
         self._closing = False
         self._failing = False
         self._changed = threading.Condition()
+        self._settled: str | None = None
+        """The answer to `settle`; None: there is none yet."""
         self._sending = threading.Lock()
         self._progress: memoryview[int] | None = None
 
@@ -214,6 +216,43 @@ class WorkerLink:
     def committed(self, step: int) -> None:
         """A commit for `step` is durable; rank 0 says it."""
         self._send({"type": "committed", "round": self.round, "step": step})
+
+    def saved(self, path: str, step: int, savers: int, folder: str = "", keep: int = 3) -> None:
+        """The slot at `path` holds a new state, for the agent to verify.
+
+        Args:
+            savers: how many of this node's workers save.
+            folder: the storage that the agent is to bring it to; empty: none.
+            keep: commits to keep there.
+        """
+        self._send(
+            {
+                "type": "saved",
+                "round": self.round,
+                "path": path,
+                "step": step,
+                "savers": savers,
+                "folder": folder,
+                "keep": keep,
+            }
+        )
+
+    def settle(self, *, storage: bool) -> str:
+        """Waits until the agent has verified what this node saved, or brought it to storage too;
+        why that failed, or nothing.
+
+        Raises LinkError if the round is over before.
+        """
+        if self._connection is None:
+            return ""
+        with self._changed:
+            self._settled = None
+            self._send({"type": "settle", "storage": storage})
+            while self._settled is None and not self._over:
+                self._changed.wait()
+            if self._settled is None:
+                raise LinkError("the round is over; the next one goes on from what was saved")
+            return self._settled
 
     def fenced(self, step: int, order: Order) -> NoReturn:
         """After the commit: waits to be restarted (FENCE), or exits 0 (LEAVE).
@@ -332,6 +371,9 @@ class WorkerLink:
                     answer = {"type": "idle", "round": ended}
             elif kind == "round":
                 self._place = Place(**{name: message[name] for name in Place.__slots__})
+                answer = None
+            elif kind == "settled":
+                self._settled = str(message["error"])
                 answer = None
             elif kind == "bye":
                 self._home = True

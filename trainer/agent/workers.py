@@ -12,9 +12,11 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from trainer.agent.link import PROGRESS_BYTES
+from trainer.agent.persister import Persister, Saved
 from trainer.coordinator.message import (
     AgentMessage,
     Committed,
@@ -68,6 +70,12 @@ class LocalRound:
     """A worker ends in an exception, maybe because a peer vanished, and waits to be told."""
     failed: bool = False
 
+    savers: int = 0
+    """How many workers save to memory."""
+    sealed: dict[int, int] = field(default_factory=dict)
+    """By local rank, the newest step that is verified in memory."""
+    held_step: int = -1
+    """The newest that is so of all that save."""
     joined: set[int] = field(default_factory=set)
     """Local ranks that took their place in a round they did not start with."""
     carried: bool = False
@@ -117,8 +125,11 @@ class WorkerServer:
         self._failing = failing
         self._idle = idle
         self._server: asyncio.AbstractServer | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.persister = Persister(self._on_loop(self._sealed), self._on_loop(self._stored))
 
     async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
         self._server = await asyncio.start_unix_server(self._serve, "\0" + self.address[1:])
 
     # ---- from the coordinator
@@ -282,8 +293,22 @@ class WorkerServer:
                 self._tell_progress()
                 self._tell(Fenced(local.fence, message["step"]))
         elif kind == "committed":
-            self.committed_step = max(self.committed_step, message["step"])
-            self._tell(Committed(local.round, message["step"]))
+            self._committed(message["step"])
+        elif kind == "saved":
+            local.savers = message["savers"]
+            number = next(n for n, one in local.workers.items() if one is worker)
+            self.persister.saved(
+                Saved(
+                    message["path"],
+                    message["step"],
+                    number,
+                    message["round"],
+                    message["folder"],
+                    message["keep"],
+                )
+            )
+        elif kind == "settle":
+            self.persister.settle(message["storage"], self._on_loop(partial(_settled, worker)))
         elif kind == "finished":
             worker.closing = True
             self._tell_progress()
@@ -303,6 +328,32 @@ class WorkerServer:
                 self._tell(Linked(local.round, local.pids, local.recovers))
         elif kind == "goodbye":
             worker.closing = True
+
+    def _committed(self, step: int) -> None:
+        self.committed_step = max(self.committed_step, step)
+        self._tell(Committed(self.local.round, step))
+
+    def _stored(self, saved: Saved) -> None:
+        self._committed(saved.step)
+
+    def _sealed(self, saved: Saved) -> None:
+        local = self.local
+        if saved.round != local.round:
+            return
+        local.sealed[saved.local_rank] = saved.step
+        if len(local.sealed) == local.savers:
+            local.held_step = min(local.sealed.values())
+            self._tell(Committed(local.round, local.held_step, in_memory=True))
+
+    def _on_loop(self, function: Callable[..., None]) -> Callable[..., None]:
+        """To be called in any thread."""
+
+        def call(*arguments: Any) -> None:
+            if self._loop is not None and not self._loop.is_closed():
+                with contextlib.suppress(RuntimeError):  # closed since
+                    self._loop.call_soon_threadsafe(function, *arguments)
+
+        return call
 
     def _tell_progress(self) -> None:
         progress = self.progress()
@@ -326,6 +377,10 @@ def _state(pid: int) -> str:
 def _kill(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
+
+
+def _settled(worker: Worker, error: str) -> None:
+    _write(worker.writer, {"type": "settled", "error": error})
 
 
 def _write(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """Commits in a folder: a directory a step, whole or not there, verified before it is believed.
 
+    TRAINING               which training this is, drawn when the folder is first used
     step-120/state.pt      written and fsynced under a temporary name, then renamed
     step-120/COMMITTED     last: step, run, cursor, sizes and digests of the files, and its own
 
@@ -12,15 +13,28 @@ import json
 import logging
 import os
 import re
-import shutil
-from collections.abc import Callable, Iterator, Mapping
+import uuid
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import xxhash
 
+from trainer.checkpoint.folder import (
+    FileRecord,
+    Folder,
+    HashedFile,
+    LocalFolder,
+    RemoteFolder,
+    Writer,
+    is_url,
+)
+
+__all__ = ["Commit", "FileRecord", "HashedFile", "Storage", "StorageError", "Writer"]
+
 MARKER = "COMMITTED"
+TRAINING = "TRAINING"
 _STEP = re.compile(r"step-(\d+)")
 _TEMPORARY = ".writing-"
 
@@ -32,13 +46,6 @@ class StorageError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class FileRecord:
-    size: int
-    """Bytes."""
-    xxh3: str
-
-
-@dataclass(frozen=True, slots=True)
 class Commit:
     step: int
     run: int
@@ -46,82 +53,90 @@ class Commit:
     cursor: Mapping[str, int]
     files: Mapping[str, FileRecord]
 
-
-class HashedFile:
-    """A file being written, and the digest of what was written to it."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._digest = xxhash.xxh3_128()
-        self._size = 0
-
-    def write(self, data: bytes | bytearray | memoryview) -> int:
-        self._digest.update(data)
-        self._size += len(data)
-        return self._file.write(data)
-
-    def flush(self) -> None:
-        self._file.flush()
-
     @property
-    def record(self) -> FileRecord:
-        return FileRecord(self._size, self._digest.hexdigest())
-
-
-Writer = Callable[[HashedFile], None]
+    def identity(self) -> tuple[int, int]:
+        return (self.run, self.step)
 
 
 class Storage:
     """The commits of one job.
 
     Args:
-        folder: shared by all pods of the job.
+        folder: shared by all pods of the job; a path, or a URL that fsspec knows.
         keep: commits to keep; older ones are removed after each write.
+
+    Raises:
+        ValueError: `keep` is below 2, or there is no fsspec for a URL.
     """
 
     def __init__(self, folder: str | Path, *, keep: int = 3) -> None:
         if keep < 2:
             raise ValueError(f"keep is {keep}: expected at least 2, in case the newest is damaged")
-        self.folder = Path(folder)
+        self.folder = Path() if is_url(folder) else Path(folder)
+        """Of a local storage."""
+        self.location = str(folder) if is_url(folder) else str(self.folder.absolute())
         self.keep = keep
+        self._files: Folder = (
+            RemoteFolder(self.location)
+            if is_url(folder)
+            else LocalFolder(self.folder, f"{_TEMPORARY}{os.getpid()}-")
+        )
 
     def prepare(self) -> None:
-        """Make the folder, clear what interrupted writes left, and try a write.
+        """Make the folder, and try a write.
 
         Raises:
             StorageError: it can't be written; said at the start, not at the first commit.
         """
-        probe = self.folder / f"{_TEMPORARY}probe-{os.getpid()}"
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            for left in self.folder.glob(f"{_TEMPORARY}*"):
-                shutil.rmtree(left, ignore_errors=True)
-            probe.mkdir()
-            _write_durably(probe / "probe", b"probe")
-            shutil.rmtree(probe)
+            self._files.make()
+            probe = self._files.begin("probe")
+            self._files.write(f"{probe}/probe", lambda file: _put(file, b"probe"))
+            self._files.remove(probe)
         except OSError as error:
             raise StorageError(
-                f"the checkpoint folder {self.folder} can't be written: {error.strerror} "
-                f"({error.filename}); name a folder that every worker can write"
+                f"the checkpoint folder {self.location} can't be written: {error.strerror or error}"
+                f" ({error.filename}); name a folder that every worker can write"
             ) from error
+
+    def training(self) -> str:
+        """Which training's folder this is: what is kept elsewhere of another is not to be mixed in.
+
+        Raises:
+            StorageError: it can't be read, or not be written the first time.
+        """
+        try:
+            if TRAINING in self._files.names():
+                return self._files.read(TRAINING).decode()
+            drawn = uuid.uuid4().hex
+            self._files.write(TRAINING, lambda file: _put(file, drawn.encode()))
+        except OSError as error:
+            raise StorageError(
+                f"{self.location}/{TRAINING} can't be used: {error.strerror or error}"
+            ) from error
+        return drawn
+
+    def commits(self) -> list[Commit]:
+        """Those whose markers verify, newest first; the files aren't looked at."""
+        found = []
+        for name in self._steps():
+            try:
+                found.append(self._marker(name))
+            except StorageError as error:
+                log.warning("passing over %s/%s: %s", self.location, name, error)
+        return sorted(found, key=lambda commit: commit.identity, reverse=True)
 
     def newest(self) -> Commit | None:
         """The newest commit whose marker and files all verify; each damaged one is warned about."""
-        for path in sorted(self._directories(), key=_order, reverse=True):
+        for commit in self.commits():
             try:
-                commit = _marker(path)
                 for name in commit.files:
-                    self.read(commit, name)
+                    self.verify(commit, name)
             except StorageError as error:
-                log.warning("passing over %s: %s", path, error)
+                log.warning("passing over %s: %s", self.path(commit.step), error)
             else:
                 return commit
         return None
-
-    def newest_identity(self) -> tuple[int, int]:
-        """Run and step of the newest commit by its marker alone; (-1, step) or (-1, -1) for none.
-        Cheap, whatever the commits' size."""
-        return max(map(_order, self._directories()), default=(-1, -1))
 
     def read(self, commit: Commit, name: str) -> bytes:
         """A file of a commit, verified.
@@ -129,19 +144,26 @@ class Storage:
         Raises:
             StorageError: it is missing, or isn't what was committed.
         """
-        path = self.path(commit.step) / name
-        expected = commit.files[name]
+        path = f"step-{commit.step}/{name}"
         try:
-            data = path.read_bytes()
+            data = self._files.read(path)
         except OSError as error:
-            raise StorageError(f"{path} can't be read: {error.strerror}") from error
-        found = FileRecord(len(data), xxhash.xxh3_128_hexdigest(data))
-        if found != expected:
             raise StorageError(
-                f"{path} is damaged: expected {expected.size} bytes with digest {expected.xxh3}, "
-                f"found {found.size} with {found.xxh3}"
-            )
+                f"{self.location}/{path} can't be read: {error.strerror or error}"
+            ) from error
+        self._compare(path, commit, name, FileRecord(len(data), xxhash.xxh3_128_hexdigest(data)))
         return data
+
+    def verify(self, commit: Commit, name: str) -> None:
+        """Raises StorageError as `read`; the file need not fit into memory."""
+        path = f"step-{commit.step}/{name}"
+        try:
+            found = self._files.record(path)
+        except OSError as error:
+            raise StorageError(
+                f"{self.location}/{path} can't be read: {error.strerror or error}"
+            ) from error
+        self._compare(path, commit, name, found)
 
     def write(
         self, *, step: int, run: int, cursor: Mapping[str, int], files: Mapping[str, Writer]
@@ -151,55 +173,132 @@ class Storage:
         Raises:
             StorageError: the storage refused; earlier commits are as they were.
         """
-        target = self.path(step)
-        temporary = self.folder / f"{_TEMPORARY}{step}-{os.getpid()}"
+        written = self.begin(step)
         try:
-            shutil.rmtree(temporary, ignore_errors=True)
-            temporary.mkdir()
-            records = {name: _stream(temporary / name, writer) for name, writer in files.items()}
-            _sync_directory(temporary)
-            if target.exists():
-                # Torn or damaged, or made by a run that was rolled back: this one replaces it.
-                aside = self.folder / f"{_TEMPORARY}replaced-{step}-{os.getpid()}"
-                shutil.rmtree(aside, ignore_errors=True)
-                target.rename(aside)
-            temporary.rename(target)
-            _sync_directory(self.folder)
-            commit = Commit(step, run, dict(cursor), records)
-            _write_durably(target / f"{MARKER}.new", _encode(commit))
-            (target / f"{MARKER}.new").rename(target / MARKER)
-            _sync_directory(target)
+            records = {
+                name: self._files.write(f"{written}/{name}", writer)
+                for name, writer in files.items()
+            }
         except OSError as error:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise StorageError(
-                f"step {step} can't be committed to {self.folder}: {error.strerror} "
-                f"({error.filename})"
-            ) from error
+            self._files.remove(written)
+            raise self._refused(step, error) from error
+        return self.finish(written, step=step, run=run, cursor=cursor, files=records)
+
+    def begin(self, step: int) -> str:
+        """A place for the files of a commit that others write. Raises StorageError."""
+        try:
+            self._files.make()
+            self._clear()
+            return self._files.begin(f"step-{step}")
+        except OSError as error:
+            raise self._refused(step, error) from error
+
+    def place(self, written: str) -> str:
+        """The path or URL of what `begin` gave."""
+        return self._files.path(written)
+
+    def names(self, written: str) -> list[str]:
+        """The files at what `begin` gave. Raises OSError."""
+        return self._files.names(written)
+
+    def write_file(self, path: str, writer: Writer) -> FileRecord:
+        """At what `begin` gave, and durable. Raises OSError."""
+        return self._files.write(path, writer)
+
+    def record(self, written: str, name: str) -> FileRecord:
+        """Of a file at what `begin` gave. Raises OSError."""
+        return self._files.record(f"{written}/{name}")
+
+    def finish(
+        self,
+        written: str,
+        *,
+        step: int,
+        run: int,
+        cursor: Mapping[str, int],
+        files: Mapping[str, FileRecord],
+    ) -> Commit:
+        """What was written becomes the commit of `step`. Raises StorageError as `write`."""
+        commit = Commit(step, run, dict(cursor), dict(files))
+        try:
+            self._files.publish(written, f"step-{step}")
+            self._publish_marker(commit)
+        except OSError as error:
+            self._files.remove(written)
+            raise self._refused(step, error) from error
         self._retain()
         return commit
 
-    def path(self, step: int) -> Path:
-        return self.folder / f"step-{step}"
+    def _publish_marker(self, commit: Commit) -> None:
+        name = f"step-{commit.step}/{MARKER}"
+        self._files.write(name, lambda file: _put(file, _encode(commit)))
 
-    def _directories(self) -> Iterator[Path]:
-        if self.folder.is_dir():
-            yield from (path for path in self.folder.iterdir() if _STEP.fullmatch(path.name))
+    def path(self, step: int) -> str:
+        return self._files.path(f"step-{step}")
+
+    def _refused(self, step: int, error: OSError) -> StorageError:
+        return StorageError(
+            f"step {step} can't be committed to {self.location}: {error.strerror or error} "
+            f"({error.filename})"
+        )
+
+    def _compare(self, path: str, commit: Commit, name: str, found: FileRecord) -> None:
+        expected = commit.files[name]
+        if found != expected:
+            raise StorageError(
+                f"{self.location}/{path} is damaged: expected {expected.size} bytes with digest "
+                f"{expected.xxh3}, found {found.size} with {found.xxh3}"
+            )
+
+    def _steps(self) -> list[str]:
+        try:
+            return [name for name in self._files.names() if _STEP.fullmatch(name)]
+        except OSError as error:
+            raise StorageError(
+                f"{self.location} can't be read: {error.strerror or error}"
+            ) from error
+
+    def _order(self, name: str) -> tuple[int, int]:
+        try:
+            return self._marker(name).identity
+        except StorageError:
+            return (-1, int(name.removeprefix("step-")))
 
     def _retain(self) -> None:
         # Those without a marker sort last, so they go first. Damage elsewhere isn't looked for
         # here: a run that passed a damaged commit over writes newer ones, which sort before it.
-        for old in sorted(self._directories(), key=_order, reverse=True)[self.keep :]:
-            shutil.rmtree(old, ignore_errors=True)
-        for left in self.folder.glob(f"{_TEMPORARY}*"):
-            shutil.rmtree(left, ignore_errors=True)
+        for old in sorted(self._steps(), key=self._order, reverse=True)[self.keep :]:
+            self._files.remove(old)
+        self._clear()
+
+    def _clear(self) -> None:
+        for name in self._files.names():
+            if name.startswith(_TEMPORARY):
+                self._files.remove(name)
+
+    def _marker(self, name: str) -> Commit:
+        """Raises StorageError: there is none, or it isn't what was written."""
+        marker = f"{self.location}/{name}/{MARKER}"
+        try:
+            body = json.loads(self._files.read(f"{name}/{MARKER}"))
+            digest = body.pop("xxh3")
+            if digest != _digest(body):
+                raise StorageError(f"{marker} is damaged: its digest doesn't match its content")
+            files = {name: FileRecord(**record) for name, record in body["files"].items()}
+            commit = Commit(body["step"], body["run"], body["cursor"], files)
+        except FileNotFoundError:
+            raise StorageError(f"no {MARKER}: the commit was never completed") from None
+        except OSError as error:
+            raise StorageError(f"{marker} can't be read: {error.strerror or error}") from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise StorageError(f"{marker} is damaged: {error}") from error
+        if name != f"step-{commit.step}":
+            raise StorageError(f"{marker} is for step {commit.step}: was the directory renamed?")
+        return commit
 
 
-def _order(path: Path) -> tuple[int, int]:
-    try:
-        commit = _marker(path)
-    except StorageError:
-        return (-1, int(path.name.removeprefix("step-")))
-    return (commit.run, commit.step)
+def _put(file: HashedFile, data: bytes) -> None:
+    file.write(data)
 
 
 def _encode(commit: Commit) -> bytes:
@@ -210,48 +309,3 @@ def _encode(commit: Commit) -> bytes:
 def _digest(body: Mapping[str, Any]) -> str:
     canonical = json.dumps(body, sort_keys=True, separators=(",", ":"))
     return xxhash.xxh3_128_hexdigest(canonical.encode())
-
-
-def _marker(path: Path) -> Commit:
-    """Raises StorageError: there is none, or it isn't what was written."""
-    marker = path / MARKER
-    try:
-        body = json.loads(marker.read_bytes())
-        digest = body.pop("xxh3")
-        if digest != _digest(body):
-            raise StorageError(f"{marker} is damaged: its digest doesn't match its content")
-        files = {name: FileRecord(**record) for name, record in body["files"].items()}
-        commit = Commit(body["step"], body["run"], body["cursor"], files)
-    except FileNotFoundError:
-        raise StorageError(f"no {MARKER}: the commit was never completed") from None
-    except OSError as error:
-        raise StorageError(f"{marker} can't be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StorageError(f"{marker} is damaged: {error}") from error
-    if path.name != f"step-{commit.step}":
-        raise StorageError(f"{marker} is for step {commit.step}: was the directory renamed?")
-    return commit
-
-
-def _stream(path: Path, writer: Writer) -> FileRecord:
-    with path.open("wb") as file:
-        hashed = HashedFile(file)
-        writer(hashed)
-        file.flush()
-        os.fsync(file.fileno())
-    return hashed.record
-
-
-def _write_durably(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

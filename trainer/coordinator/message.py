@@ -97,6 +97,7 @@ class Fenced:
 class Committed:
     round: int = 0
     step: int = -1
+    in_memory: bool = False
 
 
 @dataclass(frozen=True)

@@ -88,6 +88,8 @@ class Agent:
     """Its workers go from round to round without a restart."""
     pids: tuple[int, ...] = ()
     leaving_since: float | None = None
+    held_step: int = -1
+    """The newest that is in its workers' memory, verified."""
     told_fence: int = 0
     told_stop: int = -1
     fenced: bool = False

@@ -244,7 +244,13 @@ def _fenced(draft: Draft, agent: Agent, message: Fenced) -> None:
 
 
 def _committed(draft: Draft, agent: Agent, message: Committed) -> None:
-    committed = max(draft.state.committed_step, message.step)
+    step = message.step
+    if message.in_memory:
+        draft.put(replace(agent, held_step=step))
+        # Committed once every rank of the round has it.
+        attached = [one for one in draft.state.agents.values() if one.attached]
+        step = min((one.held_step for one in attached), default=-1)
+    committed = max(draft.state.committed_step, step)
     draft.state = replace(draft.state, committed_step=committed)
 
 

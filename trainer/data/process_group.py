@@ -43,6 +43,16 @@ class ProcessGroup:
         agreed: T = said[0]
         return agreed
 
+    def gather(self, value: T) -> list[T]:
+        """Every rank's value, by rank, on every rank."""
+        if self.world == 1:
+            return [value]
+        import torch.distributed as dist
+
+        said: list[Any] = [None] * self.world
+        dist.all_gather_object(said, value)
+        return said
+
     def barrier(self) -> None:
         """Returns once every rank is here.
 

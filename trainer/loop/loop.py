@@ -12,9 +12,8 @@ A round ends by a fence (somebody joins or leaves) or because a peer is lost. Th
 
     round over ─► collectives broken ─► out of the group ─► next place ─► new group ─► level
 
-Level: the rank with the newest state, by (run, step), gives it to those that have another. A state
-is named by the run that made its last step and that step: steps of equal number in two runs differ
-in bits. Where nobody has a live state, or storage holds a newer one, it comes from the last commit.
+Level: the rank with the newest state gives it to those that have another; where nobody has it live,
+it comes from shared memory or from storage (trainer/checkpoint/level.py).
 
 A step is applied whole or not at all: from the last collective (in `backward`) to the end of
 `optimizer.step()` there is none, so a round that breaks leaves every survivor between two steps.
@@ -26,9 +25,10 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -39,11 +39,12 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer.agent.link import Order, Place, WorkerLink
-from trainer.checkpoint.checkpointer import Checkpointer, Stateful
+from trainer.checkpoint.checkpointer import Checkpointer
+from trainer.checkpoint.level import NOTHING
+from trainer.checkpoint.model_state import Stateful
 from trainer.data.dataset import ElasticDataset
 from trainer.data.process_group import ProcessGroup
 from trainer.loop.connection import Connections
-from trainer.loop.transfer import receive, send
 
 CONNECT_SECONDS = 10.0
 """For all of a round's ranks to find one another."""
@@ -53,9 +54,6 @@ SHUT_AGAIN_SECONDS = 0.01
 """While the main thread is on its way out of a round, it may still be opening connections."""
 
 log = logging.getLogger(__name__)
-
-_NOTHING = (0, 0)
-"""The identity of a state that nobody trained."""
 
 
 class ElasticLoop:
@@ -114,7 +112,7 @@ class ElasticLoop:
         self._store: TCPStore | None = None
         self._carried = False
         """The place is not the one that this process was started for."""
-        self._identity = _NOTHING
+        self._identity = NOTHING
         self.stepped = False
         """Whether the last `with loop.step():` has applied a step."""
         self._begun = self._passed = self._broken = False
@@ -196,12 +194,12 @@ class ElasticLoop:
     def _leave_round(self) -> bool:
         """After a step: whether the round ends here; commits where one is due."""
         order = self.link.boundary(self.data.steps, self.data.consumed)
+        checkpointer = self.checkpointer
         if order is Order.GO:
-            self.checkpointer.commit_if_due()
-            return False
+            return not self._attempt(checkpointer.save_if_due)
         if order is Order.OVER:
             return True
-        if self.link.commit_wanted and not self._attempt(self.checkpointer.commit_on_all_ranks):
+        if self.link.commit_wanted and not self._attempt(partial(checkpointer.commit, stored=True)):
             return True
         if order is Order.LEAVE:
             self.data.close()
@@ -276,44 +274,9 @@ class ElasticLoop:
 
     def _level(self) -> None:
         """Every rank gets the newest state; the run begins."""
-        mine = torch.tensor(self._identity)
-        known = [torch.empty_like(mine) for _ in range(self.world)]
-        if self.world > 1:
-            dist.all_gather(known, mine)
-        else:
-            known = [mine]
-        identities = [(int(run), int(step)) for run, step in (tensor.tolist() for tensor in known)]
-        newest = max(identities)
-        source = identities.index(newest)
-        decision = self._decide(newest) if self.rank == source else None
-        run = self.data.group.from_rank(source, decision)
-        if run is None:
-            self.checkpointer.restore()
-            if not self.checkpointer.parent:
-                self._share(0, range(1, self.world))
-        else:
-            self._share(source, [r for r, found in enumerate(identities) if found != newest])
-            self.checkpointer.begin(run=run, parent=newest[0])
+        self.checkpointer.restore(self._identity, share=True)
         self._identity = (self.checkpointer.parent, self.data.steps)
         self.model = self._wrap(self.module) if self.world > 1 else self.module
-
-    def _decide(self, newest: tuple[int, int]) -> int | None:
-        """By the source: the run's number; None if storage knows better than anybody alive."""
-        if newest == _NOTHING:
-            return None
-        storage = self.checkpointer.storage
-        if storage.newest_identity() > newest:
-            commit = storage.newest()  # verified: a damaged one is no better
-            if commit is not None and (commit.run, commit.step) > newest:
-                return None
-        return 1 + max(newest[0], self.data.last_run())
-
-    def _share(self, source: int, ranks: Sequence[int]) -> None:
-        if self.rank == source:
-            if ranks:
-                send(self.checkpointer.state(), ranks)
-        elif self.rank in ranks:
-            self.checkpointer.load_state(receive(source))
 
     def _break(self) -> None:
         """In the link's thread: the round is over, whatever the main thread waits for."""

@@ -119,12 +119,14 @@ class Fenced(_message.Message):
     def __init__(self, fence: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
 
 class Committed(_message.Message):
-    __slots__ = ("round", "step")
+    __slots__ = ("round", "step", "in_memory")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
+    IN_MEMORY_FIELD_NUMBER: _ClassVar[int]
     round: int
     step: int
-    def __init__(self, round: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
+    in_memory: bool
+    def __init__(self, round: _Optional[int] = ..., step: _Optional[int] = ..., in_memory: _Optional[bool] = ...) -> None: ...
 
 class WorkersFailed(_message.Message):
     __slots__ = ("round",)

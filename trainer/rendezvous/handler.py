@@ -79,8 +79,13 @@ def create(parameters: RendezvousParameters) -> RendezvousHandler:
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     from trainer.agent.agent import Agent
     from trainer.agent.link import SOCKET_VARIABLE
+    from trainer.agent.memory import MemoryFolder
+    from trainer.checkpoint.slot import MEMORY_VARIABLE
 
-    agent = Agent(identity, coordinator)
+    memory = MemoryFolder.claim(identity.job, identity.pod)
+    if memory is not None:
+        os.environ[MEMORY_VARIABLE] = str(memory.path)
+    agent = Agent(identity, coordinator, memory)
     os.environ[SOCKET_VARIABLE] = agent.start()
     # All nodes have the same number of workers, so torchrun can number them without a store.
     os.environ["TORCH_ELASTIC_WORKER_IDENTICAL"] = "1"

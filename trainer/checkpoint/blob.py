@@ -1,0 +1,223 @@
+"""A state as one run of bytes: a skeleton that lists its tensors, then the tensors' own bytes.
+
+    skeleton    pickle of the state; a tensor in it is a dtype, a shape, an offset and a size
+    tensors     each at a multiple of ALIGNMENT from the beginning of this part
+
+A skeleton is read back by an unpickler that knows plain values and what `_GLOBALS` lists, so that
+neither a damaged nor a malicious one runs code.
+"""
+
+from __future__ import annotations
+
+import collections
+import io
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+ALIGNMENT = 64
+"""Bytes: a cache line, and more than any dtype needs."""
+
+MeshKey = tuple[str, tuple[int, ...], tuple[int, ...], tuple[str, ...] | None]
+
+_GLOBALS: dict[tuple[str, str], Any] = {
+    ("collections", "OrderedDict"): collections.OrderedDict,
+    ("collections", "Counter"): collections.Counter,
+    ("builtins", "set"): set,
+    ("torch", "Size"): torch.Size,
+    ("torch", "device"): torch.device,
+}
+
+
+class BlobError(ValueError):
+    """The state holds something that no blob can, or a skeleton isn't one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    skeleton: bytes
+    pieces: tuple[tuple[int, torch.Tensor], ...]
+    """Offset and bytes (uint8, on the tensor's own device) of each tensor, in order."""
+    size: int
+    """Bytes of the tensors' part, padding included."""
+
+    def write(self, target: torch.Tensor) -> None:
+        """Copy the tensors' part to the beginning of `target` (uint8), with torch's threads."""
+        for offset, piece in self.pieces:
+            target[offset : offset + piece.numel()].copy_(piece)
+
+
+def lay_out(state: Any) -> Blob:
+    """The blob of nested dicts, lists, tuples and tensors, which it goes on to share.
+
+    Raises:
+        BlobError: it holds something else; said by its type.
+    """
+    file = io.BytesIO()
+    pickler = _Pickler(file)
+    try:
+        pickler.dump(state)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise BlobError(f"the state can't be saved: {error}") from error
+    return Blob(file.getvalue(), tuple(pickler.pieces), pickler.size)
+
+
+def read(
+    skeleton: bytes, tensors: memoryview, meshes: Mapping[MeshKey, DeviceMesh] | None = None
+) -> Any:
+    """The state, its tensors sharing the memory of `tensors`, the tensors' part.
+
+    Args:
+        meshes: of this process, by `mesh_key`, where the state holds DTensors.
+
+    Raises:
+        BlobError: `skeleton` is damaged, needs what a state doesn't, or a mesh that isn't here.
+    """
+    try:
+        return _Unpickler(io.BytesIO(skeleton), tensors, meshes or {}).load()
+    except BlobError:
+        raise
+    except Exception as error:  # pickle raises nearly anything for bytes that are no pickle
+        raise BlobError(f"not the skeleton of a state: {error!r}") from error
+
+
+def own(state: Any) -> Any:
+    """The same with tensors that share no memory with `state`'s."""
+    if isinstance(state, torch.Tensor):
+        return state.clone()
+    if isinstance(state, dict):
+        return type(state)((key, own(value)) for key, value in state.items())
+    if type(state) in (list, tuple):
+        return type(state)(own(value) for value in state)
+    return state
+
+
+def mesh_key(mesh: DeviceMesh) -> MeshKey:
+    """What tells one mesh from another, in every process alike."""
+    ranks = mesh.mesh
+    return (
+        mesh.device_type,
+        tuple(ranks.shape),
+        tuple(ranks.flatten().tolist()),
+        mesh.mesh_dim_names,
+    )
+
+
+class _Pickler(pickle.Pickler):
+    """Tensors are left out of the pickle."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+        self.pieces: list[tuple[int, torch.Tensor]] = []
+        self.size = 0
+        self._places: dict[Any, int] = {}
+        """Offsets by where the tensor is, so that tied ones are stored once."""
+
+    def persistent_id(self, obj: Any) -> Any:
+        if isinstance(obj, DTensor):
+            local = obj.to_local()
+            spec = (
+                mesh_key(obj.device_mesh),
+                tuple(_encoded(placement) for placement in obj.placements),
+                tuple(obj.shape),
+                tuple(obj.stride()),
+            )
+            return ("shard", self._place(local), spec)
+        if isinstance(obj, torch.Tensor):
+            return ("tensor", self._place(obj), None)
+        if isinstance(obj, torch.dtype):
+            return ("dtype", str(obj).removeprefix("torch."), None)
+        return None
+
+    def reducer_override(self, obj: Any) -> Any:
+        kind = obj if isinstance(obj, type) or callable(obj) else type(obj)
+        if (kind.__module__, getattr(kind, "__qualname__", "")) not in _GLOBALS:
+            raise BlobError(
+                f"the state holds a {kind.__module__}.{getattr(kind, '__qualname__', kind)}: "
+                "expected tensors, numbers, strings, dicts, lists, tuples and sets; leave it out "
+                "of state_dict()"
+            )
+        return NotImplemented
+
+    def _place(self, tensor: torch.Tensor) -> tuple[str, tuple[int, ...], int, int]:
+        if tensor.layout is not torch.strided:
+            raise BlobError(
+                f"the state holds a tensor of layout {tensor.layout}: expected a dense one"
+            )
+        tensor = tensor.detach()
+        size = tensor.numel() * tensor.element_size()
+        key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device)
+        offset = self._places.setdefault(key, self.size)
+        if offset == self.size and size:
+            self.pieces.append((offset, tensor.contiguous().reshape(-1).view(torch.uint8)))
+            self.size = _aligned(offset + size)
+        return (str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), offset, size)
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(
+        self, file: io.BytesIO, tensors: memoryview, meshes: Mapping[MeshKey, DeviceMesh]
+    ) -> None:
+        super().__init__(file)
+        self._tensors = tensors
+        self._meshes = meshes
+
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return _GLOBALS[module, name]
+        except KeyError:
+            raise BlobError(f"a state doesn't need {module}.{name}: not read") from None
+
+    def persistent_load(self, pid: Any) -> Any:
+        kind, content, spec = pid
+        if kind == "dtype":
+            return _dtype(content)
+        name, shape, offset, size = content
+        if not 0 <= offset <= offset + size <= len(self._tensors):
+            raise BlobError(f"a tensor at {offset}..{offset + size}, of {len(self._tensors)} bytes")
+        # Each its own storage: torch.save would write a shared one whole.
+        part = self._tensors[offset : offset + size]
+        flat = torch.frombuffer(part, dtype=_dtype(name)) if size else torch.empty(0)
+        local = flat.to(_dtype(name)).reshape(shape)
+        if kind == "tensor":
+            return local
+        key, placements, global_shape, stride = spec
+        if key not in self._meshes:
+            raise BlobError(f"the state is sharded over mesh {key}, here is {list(self._meshes)}")
+        return DTensor.from_local(
+            local,
+            self._meshes[key],
+            [_decoded(placement) for placement in placements],
+            run_check=False,
+            shape=torch.Size(global_shape),
+            stride=stride,
+        )
+
+
+def _dtype(name: str) -> torch.dtype:
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise BlobError(f"no dtype of this torch: {name!r}")
+    return found
+
+
+def _encoded(placement: Any) -> int:
+    """The sharded dimension; -1 for a replica."""
+    if type(placement) is Replicate:
+        return -1
+    if type(placement) is Shard:
+        return placement.dim
+    raise BlobError(f"the state holds a DTensor placed as {placement}: expected Shard or Replicate")
+
+
+def _decoded(dimension: int) -> Replicate | Shard:
+    return Replicate() if dimension < 0 else Shard(dimension)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
