@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import Any
 
 from fault_proxy import Proxy
-from torchrun_job import Job, children, free_endpoint
+from torchrun_job import Job, children, gone
 
 from trainer.agent.zygote import PRELOADED, Zygote
 
 SAMPLES, BATCH, SEED = 2048, 8, 3
 NODES = 4
-WHOLE_SECONDS = 90.0
+WHOLE_SECONDS = 60.0
 """For a job left alone to become whole."""
 COMMITS_SEEN_EVERY = 0.03
 _PR_SET_CHILD_SUBREAPER = 36
@@ -54,12 +54,13 @@ optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
 SCRIPT = (
     MODEL
     + f"""
-import os, sys, time
+import faulthandler, os, signal, sys, time
 from pathlib import Path
 from torch.utils.data import TensorDataset
 from trainer.data.dataset import ElasticDataset
 from trainer.loop.loop import ElasticLoop
 
+faulthandler.register(signal.SIGUSR1)  # so that a worker which hangs can tell where
 folder = Path(sys.argv[1])
 data = ElasticDataset(
     TensorDataset(inputs, targets),
@@ -203,6 +204,9 @@ class Harness:
                     return
             else:
                 first = None
+        for node in self.job.agents:
+            self._send(signal.SIGUSR1, self._process(node, "ve-worker"))
+        self.pass_time(0.5)
         raise AssertionError(
             f"not whole after {WHOLE_SECONDS} s: {len(self.wanted)} nodes wanted; "
             f"{json.dumps({**told, 'rounds': told.get('rounds', [])[-3:]})}"
@@ -437,8 +441,12 @@ def main() -> int:
         try:
             Harness(job, random.Random(options.seed), options.fixed).run(options.faults)
             time.sleep(0.5)
-            left = set(children(os.getpid())) - set(children(nursery.pid)) - {"ve-zygote"}
-            assert not left and not children(nursery.pid), (left, children(nursery.pid))
+            left = [
+                name
+                for name, pid in children(os.getpid()).items()
+                if not gone(pid) and pid != nursery.pid
+            ]
+            assert not left, f"left behind: {left}"
         except BaseException:
             if options.folder is None:
                 print(job.logs())

@@ -46,6 +46,8 @@ class Settings:
     """Seconds a leaver waits for the workers to link before it goes without a fence."""
     unlinked_join: float = 10.0
     """Age (seconds) at which a round whose workers never linked is restarted for joiners."""
+    carry_deadline: float = 60.0
+    """Seconds that waiting workers have to take their places in a round, state included."""
     restart_deadline: float = 45.0
     """Seconds that members have to come back after a round, torchrun's 30 s of SIGTERM included."""
 
