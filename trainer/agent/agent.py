@@ -18,6 +18,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from trainer.agent.coordinator_process import CoordinatorProcess
 from trainer.agent.identity import Identity, address_toward, free_port
@@ -97,6 +98,8 @@ class Agent:
         self._last_round = 0
         self._joining: tuple[Join, Future[Round] | None] | None = None
         """Without a future it is for workers that wait in process."""
+        self._stores: list[TCPStore] = []
+        """For rounds of workers that wait in process: the last two that this agent offered."""
         self._fruitless = 0
         self._leaving = False
         self._connected = False
@@ -326,7 +329,9 @@ class Agent:
         if self._current is not None and local.step >= 0:
             self._fruitless = 0
         self._current = None
-        self._joining = (Join(free_port(self._address) if self._address else 0, live=True), None)
+        # Served from now on: one that comes to a store too early tries again much later.
+        self._stores = [*self._stores[-1:], _store(self._address)]
+        self._joining = (Join(self._stores[-1].port, live=True), None)
         self._tell(self._joining[0])
 
     def _join(self, future: Future[Round]) -> None:
@@ -402,3 +407,7 @@ class Agent:
         if self._outbox is not None and self._writing is not None:
             self._outbox.put_nowait(None)
             await asyncio.wait({self._writing}, timeout=0.5)
+
+
+def _store(address: str) -> TCPStore:
+    return TCPStore(address, 0, is_master=True, wait_for_workers=False)

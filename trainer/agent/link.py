@@ -62,7 +62,9 @@ class Place:
     world: int
     address: str
     port: int
-    """Where rank 0 serves the round's store."""
+    """Where the round's store is."""
+    serves_store: bool = False
+    """It is this rank that serves it; an agent does for workers that waited in process."""
 
 
 class LinkError(RuntimeError):
@@ -332,7 +334,8 @@ class WorkerLink:
                     self._place = None
                     answer = {"type": "idle", "round": ended}
             elif kind == "round":
-                self._place = Place(**{name: message[name] for name in Place.__slots__})
+                names = ("round", "rank", "world", "address", "port")
+                self._place = Place(**{name: message[name] for name in names})
                 answer = None
             elif kind == "bye":
                 self._home = True

@@ -31,8 +31,6 @@ class Settings:
     """Seconds without a further joiner before the running round is fenced for the ones there."""
     batching_limit: float = 1.0
     """The longest a joiner waits for others."""
-    live_batching: float = 0.02
-    """Instead of both, where nobody restarts: a change costs less than a joiner's patience."""
     lost_after: float = 1.0
     """Seconds of silence after which an agent is lost."""
     adopt_grace: float = 3.0

@@ -289,9 +289,8 @@ class Draft:
             return []
         since = [agent.joined_at or 0.0 for agent in waiting]
         if self._live():
-            due = min(since) + settings.live_batching
-        else:
-            due = min(max(since) + settings.batching, min(since) + settings.batching_limit)
+            return waiting  # nobody restarts: a change costs less than waiting for others
+        due = min(max(since) + settings.batching, min(since) + settings.batching_limit)
         return waiting if now >= due else []
 
     def _settle_fencing(self) -> None:

@@ -225,7 +225,7 @@ class ElasticLoop:
                 place.address,
                 place.port,
                 place.world,
-                is_master=place.rank == 0,
+                is_master=place.serves_store,
                 timeout=timedelta(seconds=CONNECT_SECONDS),
                 wait_for_workers=False,
             )
@@ -246,7 +246,8 @@ class ElasticLoop:
         if self.link.round and not self._broken:
             names = ("RANK", "WORLD_SIZE", "MASTER_PORT")
             rank, world, port = (int(os.environ[name]) for name in names)
-            return Place(self.link.round, rank, world, os.environ["MASTER_ADDR"], port)
+            address = os.environ["MASTER_ADDR"]
+            return Place(self.link.round, rank, world, address, port, serves_store=rank == 0)
         self._carried = True
         return self.link.next_place()
 
