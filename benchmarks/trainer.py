@@ -1,10 +1,10 @@
-"""How long training pauses when a worker or a node is lost, leaves or joins; beside torchrun's c10d.
+"""How long training pauses when a worker or node is lost, leaves or joins; beside torchrun's c10d.
 
     python -m benchmarks.trainer [--tries N] [--event EVENT ...] [--system SYSTEM ...] [--json]
 
 Three torchrun agents with a worker each, on loopback, all in this machine. `loop` trains by
-ElasticLoop, `checkpointer` in a loop of its own with ElasticDataset and Checkpointer, `c10d` likewise
-with torch.save under torchrun's own rendezvous, with its defaults. Each worker notes the time after
+ElasticLoop, `checkpointer` in a loop of its own with ElasticDataset and Checkpointer, `c10d`
+likewise with torch.save under torchrun's own rendezvous, with its defaults. Each worker notes the time after
 each of its steps, 10 ms apart; figures are medians of the tries.
 
 `next step`: from the event to the first step in a world that knows of it; for a leave or a join,
@@ -218,7 +218,9 @@ class Job:
                 return steps
             time.sleep(0.1)
         logs = "\n".join(path.read_text()[-2000:] for path in self.folder.glob("*.log"))
-        raise SystemExit(f"{self.system}: {world} nodes don't train within {START_SECONDS} s\n{logs}")
+        raise SystemExit(
+            f"{self.system}: {world} nodes don't train within {START_SECONDS} s\n{logs}"
+        )
 
     def processes(self, node: int) -> list[int]:
         agent = self.agents[node].pid
@@ -362,6 +364,7 @@ def main() -> int:
     parser.add_argument("--system", action="append", choices=SYSTEMS)
     parser.add_argument("--json", action="store_true", help="one JSON array instead of the table")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # agents end too
     found = []
     for row in rows(given.system or SYSTEMS, given.event or EVENTS, given.tries):
         found.append(row)
@@ -369,7 +372,9 @@ def main() -> int:
     if given.json:
         print(json.dumps([asdict(row) for row in found], indent=2))
         return 0
-    table = Table("event", "system", "recovered", "next step (s)", "whole (s)", "lost", "c10d /", "load")
+    table = Table(
+        "event", "system", "recovered", "next step (s)", "whole (s)", "lost", "c10d /", "load"
+    )
     for row in found:
         table.add_row(
             row.event,

@@ -74,7 +74,7 @@ if enough.exists():
 for x, y in loop:
     with loop.step():
         (loop.weight * nn.functional.mse_loss(loop.model(x), y)).backward()
-    log.write(f"{{time.time()}} {{loop.steps}} {{loop.rank}} {{loop.world}} {{data.cursor.epoch}}\\n")
+    log.write(f"{{loop.steps}} {{data.cursor.epoch}}\\n")
     time.sleep(0.005)
     if enough.exists():
         data.epochs = int(enough.read_text())
@@ -284,14 +284,10 @@ class Harness:
         return False
 
     def kill_coordinator(self) -> bool:
-        return 0 in self.job.agents and self._send(
-            signal.SIGKILL, self._process(0, "coordinator")
-        )
+        return 0 in self.job.agents and self._send(signal.SIGKILL, self._process(0, "coordinator"))
 
     def terminate_coordinator(self) -> bool:
-        return 0 in self.job.agents and self._send(
-            signal.SIGTERM, self._process(0, "coordinator")
-        )
+        return 0 in self.job.agents and self._send(signal.SIGTERM, self._process(0, "coordinator"))
 
     def freeze_coordinator(self) -> bool:
         return 0 in self.job.agents and self._freeze(
@@ -384,9 +380,9 @@ class Harness:
     def _end(self) -> int:
         newest = max(
             (path.read_text().splitlines()[-1].split() for path in self._step_logs()),
-            key=lambda words: int(words[1]),
+            key=lambda words: int(words[0]),
         )
-        epochs = int(newest[4]) + 2
+        epochs = int(newest[1]) + 2
         told = self.job.folder / "enough.new"
         told.write_text(str(epochs))
         told.rename(self.job.folder / "enough")
@@ -406,9 +402,7 @@ class Harness:
         report = verify(self.job.folder / "audit", SAMPLES, epochs)
         steps, until = history(self.job.folder / "audit")
         lost = {
-            (run, step)
-            for run, step in self.commits - self.damaged
-            if step > until.get(run, -1)
+            (run, step) for run, step in self.commits - self.damaged if step > until.get(run, -1)
         }
         model, batches = deviation(MODEL, SEED, steps, self.job.folder)
         print(f"{dict(self.done)}")
@@ -433,6 +427,7 @@ def main() -> int:
     parser.add_argument("--fixed", action="store_true", help="two nodes, never more nor fewer")
     parser.add_argument("--folder", type=Path, help="kept; default: a temporary one")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # all ends with us
     # What loses its parent becomes our child, so that nothing left behind goes unseen.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     nursery = Nursery()

@@ -21,7 +21,7 @@ import grpc.aio
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from trainer.agent.coordinator_process import CoordinatorProcess
-from trainer.agent.identity import Identity, address_toward, free_port
+from trainer.agent.identity import Identity, address_toward
 from trainer.agent.workers import WorkerServer
 from trainer.coordinator.message import (
     AgentMessage,
@@ -99,7 +99,7 @@ class Agent:
         self._joining: tuple[Join, Future[Round] | None] | None = None
         """Without a future it is for workers that wait in process."""
         self._stores: list[TCPStore] = []
-        """For rounds of workers that wait in process: the last two that this agent offered."""
+        """The last two that this agent offered to serve a round with."""
         self._fruitless = 0
         self._leaving = False
         self._connected = False
@@ -321,7 +321,7 @@ class Agent:
         self._joining = None
         me = Member(self.identity.agent, self.identity.pod_index, self._address)
         if not future.done():
-            future.set_result(Round(0, (me,), self._address, free_port(self._address)))
+            future.set_result(Round(0, (me,), self._address, self._stores[-1].port))
 
     def _join_again(self) -> None:
         """All workers wait in process."""
@@ -329,10 +329,18 @@ class Agent:
         if self._current is not None and local.step >= 0:
             self._fruitless = 0
         self._current = None
-        # Served from now on: one that comes to a store too early tries again much later.
-        self._stores = [*self._stores[-1:], _store(self._address)]
-        self._joining = (Join(self._stores[-1].port, live=True), None)
+        self._joining = (Join(self._serve_store(), live=True), None)
         self._tell(self._joining[0])
+
+    def _serve_store(self) -> int:
+        """The port of a fresh store, for the round if it falls to this agent.
+
+        It answers before anybody is told of it: a worker that came too early would try again only
+        after some 0.5 s.
+        """
+        store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+        self._stores = [*self._stores[-1:], store]
+        return int(store.port)
 
     def _join(self, future: Future[Round]) -> None:
         if self._current is not None:
@@ -352,8 +360,7 @@ class Agent:
         self._current = None
         self._workers.end()
         self._workers.begin(0)
-        port = free_port(self._address) if self._address else 0
-        self._joining = (Join(port), future)
+        self._joining = (Join(self._serve_store()), future)
         self._tell(self._joining[0])
 
     def _dismiss(self, message: Dismissed) -> None:
@@ -407,7 +414,3 @@ class Agent:
         if self._outbox is not None and self._writing is not None:
             self._outbox.put_nowait(None)
             await asyncio.wait({self._writing}, timeout=0.5)
-
-
-def _store(address: str) -> TCPStore:
-    return TCPStore(address, 0, is_master=True, wait_for_workers=False)

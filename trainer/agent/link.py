@@ -62,9 +62,7 @@ class Place:
     world: int
     address: str
     port: int
-    """Where the round's store is."""
-    serves_store: bool = False
-    """It is this rank that serves it; an agent does for workers that waited in process."""
+    """Where an agent serves the round's store."""
 
 
 class LinkError(RuntimeError):
@@ -334,8 +332,7 @@ class WorkerLink:
                     self._place = None
                     answer = {"type": "idle", "round": ended}
             elif kind == "round":
-                names = ("round", "rank", "world", "address", "port")
-                self._place = Place(**{name: message[name] for name in names})
+                self._place = Place(**{name: message[name] for name in Place.__slots__})
                 answer = None
             elif kind == "bye":
                 self._home = True

@@ -225,7 +225,7 @@ class ElasticLoop:
                 place.address,
                 place.port,
                 place.world,
-                is_master=place.serves_store,
+                is_master=False,
                 timeout=timedelta(seconds=CONNECT_SECONDS),
                 wait_for_workers=False,
             )
@@ -246,8 +246,7 @@ class ElasticLoop:
         if self.link.round and not self._broken:
             names = ("RANK", "WORLD_SIZE", "MASTER_PORT")
             rank, world, port = (int(os.environ[name]) for name in names)
-            address = os.environ["MASTER_ADDR"]
-            return Place(self.link.round, rank, world, address, port, serves_store=rank == 0)
+            return Place(self.link.round, rank, world, os.environ["MASTER_ADDR"], port)
         self._carried = True
         return self.link.next_place()
 
