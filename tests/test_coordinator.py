@@ -207,6 +207,21 @@ def test_survivors_restart_at_once_when_a_worker_fails() -> None:
     assert job.members() == ["a0", "a1", "a2"]
 
 
+def test_a_round_that_waiting_workers_do_not_enter_is_ended() -> None:
+    job = Job(min_nodes=2, max_nodes=2).running(0, 1)
+    for agent in ("a0", "a1"):
+        job.say(agent, Linked(1, recovers=True))
+    job.say("a0", WorkersFailed(1))
+    job.say("a0", Join(5000, live=True))
+    job.say("a1", Join(5001, live=True))
+    assert job.state.phase is Phase.RUNNING and job.state.last_round == 2
+    job.say("a0", Linked(2, recovers=True))
+    job.pass_time(59.0)
+    assert job.state.phase is Phase.RUNNING, "a large state takes its time"
+    job.pass_time(2.0)
+    assert job.last("a0", RoundOver) == RoundOver(2, "worker 1 did not take its place in time")
+
+
 def test_joining_again_means_the_workers_failed() -> None:
     job = Job(min_nodes=2, max_nodes=2).running(0, 1)
     job.say("a0", Join(1))

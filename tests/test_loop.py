@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torchrun_job import Job, children, gone
 
+from trainer.agent.link import WorkerLink
 from trainer.data.audit import verify
 from trainer.data.dataset import ElasticDataset
 from trainer.loop.loop import ElasticLoop
@@ -160,6 +164,43 @@ def test_an_error_of_the_body_is_the_users(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"put it in `with loop\.step"):
         for _ in loop:
             pass
+
+
+@pytest.fixture
+def loop(tmp_path: Path) -> Iterator[ElasticLoop]:
+    net = torch.nn.Linear(2, 1)
+    data = ElasticDataset(torch.utils.data.TensorDataset(torch.ones(4, 2)), batch_size=2, epochs=1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    yield ElasticLoop(tmp_path, model=net, optimizer=optimizer, data=data)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def test_a_round_that_nobody_came_to_leaves_no_trace_in_the_next(loop: ElasticLoop) -> None:
+    lonely = timedelta(seconds=0.1)
+    with pytest.raises(RuntimeError):
+        dist.init_process_group(
+            "gloo", store=dist.HashStore(), rank=0, world_size=2, timeout=lonely
+        )
+    loop._disconnect()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    assert dist.group.WORLD is not None
+    assert dist.group.WORLD.group_name == "0"  # as in a process for which it is the first
+
+
+def test_a_round_that_is_over_before_it_begins_is_not_waited_for(
+    loop: ElasticLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        loop.link = link = WorkerLink(ours, 1, broken=loop._break)
+        for name, value in (("RANK", 1), ("WORLD_SIZE", 2), ("MASTER_PORT", 1)):
+            monkeypatch.setenv(name, str(value))
+        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+        link._hear({"type": "over", "round": 1})
+        with pytest.raises(RuntimeError, match="was over before"):
+            loop._connect()
+        assert link.lost(0)
 
 
 def sound(job: Job) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+_PR_SET_PDEATHSIG = 1
 PATIENCE = 120.0
 """Seconds: importing torch takes long when the machine is busy."""
 
@@ -63,7 +65,12 @@ class Job:
             ]
             with open(self.folder / f"agent-{index}.log", "ab") as log:
                 self.agents[index] = subprocess.Popen(
-                    arguments, env=environment, stdout=log, stderr=log, start_new_session=True
+                    arguments,
+                    env=environment,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    preexec_fn=_die_with_parent,
                 )
 
     def status(self) -> dict[str, Any]:
@@ -123,6 +130,10 @@ class Job:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(agent.pid, signal.SIGKILL)
             agent.wait(10)
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def children(pid: int) -> dict[str, int]:

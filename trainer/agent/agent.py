@@ -18,9 +18,10 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from trainer.agent.coordinator_process import CoordinatorProcess
-from trainer.agent.identity import Identity, address_toward, free_port
+from trainer.agent.identity import Identity, address_toward
 from trainer.agent.memory import MemoryFolder
 from trainer.agent.workers import WorkerServer
 from trainer.coordinator.message import (
@@ -107,6 +108,8 @@ class Agent:
         self._last_round = 0
         self._joining: tuple[Join, Future[Round] | None] | None = None
         """Without a future it is for workers that wait in process."""
+        self._stores: list[TCPStore] = []
+        """The last two that this agent offered to serve a round with."""
         self._fruitless = 0
         self._leaving = False
         self._dismissed = False
@@ -342,7 +345,7 @@ class Agent:
         self._joining = None
         me = Member(self.identity.agent, self.identity.pod_index, self._address)
         if not future.done():
-            future.set_result(Round(0, (me,), self._address, free_port(self._address)))
+            future.set_result(Round(0, (me,), self._address, self._stores[-1].port))
 
     def _join_again(self) -> None:
         """All workers wait in process."""
@@ -350,8 +353,18 @@ class Agent:
         if self._current is not None and local.step >= 0:
             self._fruitless = 0
         self._current = None
-        self._joining = (Join(free_port(self._address) if self._address else 0, live=True), None)
+        self._joining = (Join(self._serve_store(), live=True), None)
         self._tell(self._joining[0])
+
+    def _serve_store(self) -> int:
+        """The port of a fresh store, for the round if it falls to this agent.
+
+        It answers before anybody is told of it: a worker that came too early would try again only
+        after some 0.5 s.
+        """
+        store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+        self._stores = [*self._stores[-1:], store]
+        return int(store.port)
 
     def _join(self, future: Future[Round]) -> None:
         if self._current is not None:
@@ -371,8 +384,7 @@ class Agent:
         self._current = None
         self._workers.end()
         self._workers.begin(0)
-        port = free_port(self._address) if self._address else 0
-        self._joining = (Join(port), future)
+        self._joining = (Join(self._serve_store()), future)
         self._tell(self._joining[0])
 
     def _dismiss(self, message: Dismissed) -> None:

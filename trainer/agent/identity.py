@@ -120,13 +120,6 @@ def address_toward(host: str, port: int) -> str:
         return str(probe.getsockname()[0])
 
 
-def free_port(address: str) -> int:
-    """A port that was free on `address` a moment ago."""
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
-        probe.bind((address, 0))
-        return int(probe.getsockname()[1])
-
-
 def _pod_index(environment: Mapping[str, str], arguments: Sequence[str]) -> int:
     if environment.get(POD_INDEX_VARIABLE):
         return _number(environment, POD_INDEX_VARIABLE, int, -1)

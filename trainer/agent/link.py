@@ -62,7 +62,7 @@ class Place:
     world: int
     address: str
     port: int
-    """Where rank 0 serves the round's store."""
+    """Where an agent serves the round's store."""
 
 
 class LinkError(RuntimeError):
@@ -116,7 +116,8 @@ class WorkerLink:
         return self._connection is not None
 
     @property
-    def _over(self) -> bool:
+    def over(self) -> bool:
+        """Whether the round has ended."""
         return self._over_round >= self.round
 
     @classmethod
@@ -194,10 +195,10 @@ class WorkerLink:
                 self._hold is not None
                 and self._stop is None
                 and step >= self._hold
-                and not self._over
+                and not self.over
             ):
                 self._changed.wait()
-            if self._over:
+            if self.over:
                 over = True
             else:
                 over = False
@@ -263,7 +264,7 @@ class WorkerLink:
         if order is not Order.LEAVE:
             self._park()
         with self._changed:
-            while not self._over:
+            while not self.over:
                 self._changed.wait()
         self._closing = True
         self._send({"type": "goodbye"})
@@ -274,7 +275,7 @@ class WorkerLink:
         """As `fenced` with FENCE, for a worker that recovers in process; returns when all stand."""
         self._send({"type": "fenced", "round": self.round, "fence": self._fence, "step": step})
         with self._changed:
-            while not self._over:
+            while not self.over:
                 self._changed.wait()
 
     def lost(self, patience: float = BLAME_SECONDS) -> bool:
@@ -287,9 +288,9 @@ class WorkerLink:
         self._send({"type": "failing", "round": self.round})
         deadline = time.monotonic() + patience
         with self._changed:
-            while not self._over and (left := deadline - time.monotonic()) > 0:
+            while not self.over and (left := deadline - time.monotonic()) > 0:
                 self._changed.wait(left)
-            return self._over
+            return self.over
 
     def next_place(self) -> Place:
         """Out of any round, with no collective under way: waits for the next round.
@@ -361,7 +362,7 @@ class WorkerLink:
                 answer = None
             elif kind == "over":
                 ended = int(message["round"])
-                broke = not self._waiting and not self._over
+                broke = not self._waiting and not self.over
                 self._over_round = max(self._over_round, ended)
                 self._pending = True
                 answer = None
@@ -383,7 +384,7 @@ class WorkerLink:
             self._changed.notify_all()
         if answer is not None:
             self._send(answer)
-        if broke and self._over and self._broken is not None:
+        if broke and self.over and self._broken is not None:
             self._broken()
 
     # ---- ends

@@ -31,8 +31,6 @@ class Settings:
     """Seconds without a further joiner before the running round is fenced for the ones there."""
     batching_limit: float = 1.0
     """The longest a joiner waits for others."""
-    live_batching: float = 0.02
-    """Instead of both, where nobody restarts: a change costs less than a joiner's patience."""
     lost_after: float = 1.0
     """Seconds of silence after which an agent is lost."""
     adopt_grace: float = 3.0
@@ -46,6 +44,8 @@ class Settings:
     """Seconds a leaver waits for the workers to link before it goes without a fence."""
     unlinked_join: float = 10.0
     """Age (seconds) at which a round whose workers never linked is restarted for joiners."""
+    carry_deadline: float = 60.0
+    """Seconds that waiting workers have to take their places in a round, state included."""
     restart_deadline: float = 45.0
     """Seconds that members have to come back after a round, torchrun's 30 s of SIGTERM included."""
 

@@ -203,6 +203,7 @@ class Draft:
                     standby=False,
                     attached=True,
                     linked=False,
+                    recovers=agent.live,
                     pids=(),
                 )
             )
@@ -256,6 +257,12 @@ class Draft:
         self._stand_by()
         state, now, settings = self.state, self.now, self.state.settings
         attached = self._attached()
+        away = [agent for agent in attached if not agent.linked]
+        carried = all(agent.recovers for agent in attached)
+        if away and carried and now >= state.round_since + settings.carry_deadline:
+            who = ", ".join(str(agent.pod_index) for agent in away)
+            self.end_round(f"worker {who} did not take its place in time")
+            return
         leavers = [agent for agent in attached if agent.leaving]
         joiners = self._due_joiners(len(attached) - len(leavers))
         if not leavers and not joiners:
@@ -282,9 +289,8 @@ class Draft:
             return []
         since = [agent.joined_at or 0.0 for agent in waiting]
         if self._live():
-            due = min(since) + settings.live_batching
-        else:
-            due = min(max(since) + settings.batching, min(since) + settings.batching_limit)
+            return waiting  # nobody restarts: a change costs less than waiting for others
+        due = min(max(since) + settings.batching, min(since) + settings.batching_limit)
         return waiting if now >= due else []
 
     def _settle_fencing(self) -> None:

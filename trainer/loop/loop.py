@@ -35,7 +35,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import TCPStore, distributed_c10d  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer.agent.link import Order, Place, WorkerLink
@@ -233,11 +233,13 @@ class ElasticLoop:
         place = self._next_place()
         if place is not None:
             self._connections = connections = Connections()
+            if self.link.over:  # said before there was anything to break
+                raise RuntimeError("the round was over before this rank was in it")
             self._store = TCPStore(
                 place.address,
                 place.port,
                 place.world,
-                is_master=place.rank == 0,
+                is_master=False,
                 timeout=timedelta(seconds=CONNECT_SECONDS),
                 wait_for_workers=False,
             )
@@ -270,6 +272,9 @@ class ElasticLoop:
             self._connections.forget()
         if self.link.agent and dist.is_initialized():
             dist.destroy_process_group()
+        # A group is named by how many were made, and ranks find one another by the name; one whose
+        # making failed was counted, but can't be destroyed.
+        distributed_c10d._world.group_count = 0
         self._store = None
 
     def _level(self) -> None:

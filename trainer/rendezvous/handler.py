@@ -134,7 +134,7 @@ class ElasticHandler(RendezvousHandler):
 
     @property
     def use_agent_store(self) -> bool:
-        return False
+        return True  # the round's own store, served by the agent of its first node
 
     def next_rendezvous(self) -> RendezvousInfo:
         from trainer.agent.agent import DismissedError, FruitlessError

@@ -1,0 +1,394 @@
+"""How long training pauses when a worker or node is lost, leaves or joins; beside torchrun's c10d.
+
+    python -m benchmarks.trainer [--tries N] [--event EVENT ...] [--system SYSTEM ...] [--json]
+
+Three torchrun agents with a worker each, on loopback, all in this machine. `loop` trains by
+ElasticLoop, `checkpointer` in a loop of its own with ElasticDataset and Checkpointer, `c10d`
+likewise with torch.save under torchrun's own rendezvous, with its defaults. Each worker notes the time after
+each of its steps, 10 ms apart; figures are medians of the tries.
+
+`next step`: from the event to the first step in a world that knows of it; for a leave or a join,
+which nobody is surprised by, from the last step of the old world. `whole`: from the event to the
+first step with all nodes. `lost`: steps done again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+NODES = 3
+START_SECONDS = 120.0
+LIMIT_SECONDS = 60.0
+"""After so long a system is taken not to recover from an event."""
+SETTLE_SECONDS = 1.0
+LOOP, CHECKPOINTER, C10D = SYSTEMS = ("loop", "checkpointer", "c10d")
+EVENTS = ("worker killed", "node killed", "node silent", "leave", "join")
+_ANNOUNCED = ("leave", "join")
+
+_MODEL = """
+import os, sys, time
+from pathlib import Path
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+from torch.utils.data import TensorDataset
+
+folder = Path(sys.argv[1])
+torch.set_num_threads(1)
+torch.manual_seed(0)
+inputs = torch.randn(4096, 32)
+data = TensorDataset(inputs, inputs.sum(1, keepdim=True))
+net = nn.Sequential(nn.Linear(32, 256), nn.ReLU(), nn.Linear(256, 1))
+optimizer = torch.optim.Adam(net.parameters())
+log = open(folder / f"steps-{os.getpid()}", "a", buffering=1)
+
+def note(step, rank, world, round):
+    log.write(f"{time.time()} {step} {rank} {world} {round}\\n")
+    time.sleep(0.01)
+"""
+
+_SCRIPTS = {
+    LOOP: _MODEL
+    + """
+from trainer.data.dataset import ElasticDataset
+from trainer.loop.loop import ElasticLoop
+
+data = ElasticDataset(data, batch_size=16, epochs=10**6)
+loop = ElasticLoop(folder / "commits", model=net, optimizer=optimizer, data=data, every=100)
+for x, y in loop:
+    with loop.step():
+        (loop.weight * mse_loss(loop.model(x), y)).backward()
+    note(loop.steps, loop.rank, loop.world, loop.link.round)
+""",
+    CHECKPOINTER: _MODEL
+    + """
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from trainer.checkpoint.checkpointer import Checkpointer
+from trainer.data.dataset import ElasticDataset
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(net)
+data = ElasticDataset(data, batch_size=16, epochs=10**6)
+with Checkpointer(
+    folder / "commits", model=model, optimizer=optimizer, data=data, every=100
+) as checkpointer:
+    for x, y in data:
+        optimizer.zero_grad()
+        (data.weight * mse_loss(model(x), y)).backward()
+        optimizer.step()
+        checkpointer.step()
+        note(data.steps, dist.get_rank(), dist.get_world_size(), 0)
+""",
+    C10D: _MODEL
+    + """
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+
+dist.init_process_group("gloo")
+saved = folder / "state.pt"
+step = 0
+if saved.exists():
+    state = torch.load(saved)
+    net.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    step = state["step"]
+model = DistributedDataParallel(net)
+sampler = DistributedSampler(data)
+loader = DataLoader(data, batch_size=16, sampler=sampler)
+for epoch in range(10**6):
+    sampler.set_epoch(epoch)
+    for x, y in loader:
+        optimizer.zero_grad()
+        mse_loss(model(x), y).backward()
+        optimizer.step()
+        step += 1
+        if dist.get_rank() == 0 and step % 100 == 0:
+            state = {"model": net.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+            torch.save(state, folder / "state.new")
+            os.replace(folder / "state.new", saved)
+        note(step, dist.get_rank(), dist.get_world_size(), 0)
+""",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    time: float
+    step: int
+    rank: int
+    world: int
+    round: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    next_step: float | None
+    whole: float | None
+    lost: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    event: str
+    system: str
+    tries: int
+    recovered: int
+    """Tries in which a next step came within the limit."""
+    next_step_seconds: float | None
+    whole_seconds: float | None
+    lost_steps: int | None
+    """The most of a try."""
+    ratio: float | None
+    """How many times as long c10d took for its next step; at least, where it never did."""
+    load: float
+    """Load average a CPU, of the last minute."""
+
+
+class Job:
+    """One system's agents, and what their workers noted."""
+
+    def __init__(self, system: str, folder: Path, nodes: int) -> None:
+        self.system = system
+        self.folder = folder
+        self.script = folder / "train.py"
+        self.script.write_text(_SCRIPTS[system])
+        self.port = _free_port()
+        self.agents: dict[int, subprocess.Popen[bytes]] = {}
+        for node in range(nodes):
+            self.start(node)
+
+    def start(self, node: int) -> None:
+        backend = "c10d" if self.system == C10D else "volcano-elastic"
+        environment = {
+            **os.environ,
+            "VOLCANO_ELASTIC_POD_INDEX": str(node),
+            "VOLCANO_ELASTIC_POD_IP": f"127.0.0.{node + 1}",
+            "VOLCANO_ELASTIC_JOB": "benchmark/trainer",
+            "OMP_NUM_THREADS": "1",
+        }
+        command = [
+            *(sys.executable, "-m", "torch.distributed.run"),
+            *("--nnodes", f"1:{NODES}", "--nproc-per-node", "1", "--max-restarts", "100"),
+            *("--rdzv-backend", backend, "--rdzv-id", "benchmark"),
+            *("--rdzv-endpoint", f"127.0.0.1:{self.port}"),
+            *(str(self.script), str(self.folder)),
+        ]
+        with open(self.folder / f"agent-{node}.log", "ab") as log:
+            self.agents[node] = subprocess.Popen(
+                command, env=environment, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def steps(self) -> list[Step]:
+        found = []
+        for path in self.folder.glob("steps-*"):
+            for line in path.read_text().splitlines():
+                words = line.split()
+                if len(words) == 5:
+                    numbers = [int(word) for word in words[1:]]
+                    found.append(Step(float(words[0]), *numbers, pid=int(path.name[6:])))
+        return sorted(found, key=lambda step: step.time)
+
+    def whole(self, world: int) -> list[Step]:
+        """Waits until `world` nodes have trained together for a while; all the steps so far."""
+        end = time.monotonic() + START_SECONDS
+        while time.monotonic() < end:
+            steps = self.steps()
+            recent = [step for step in steps if step.time > time.time() - SETTLE_SECONDS]
+            places = {(step.rank, step.world) for step in recent}
+            if len(recent) > 10 and places == {(rank, world) for rank in range(world)}:
+                return steps
+            time.sleep(0.1)
+        logs = "\n".join(path.read_text()[-2000:] for path in self.folder.glob("*.log"))
+        raise SystemExit(
+            f"{self.system}: {world} nodes don't train within {START_SECONDS} s\n{logs}"
+        )
+
+    def processes(self, node: int) -> list[int]:
+        agent = self.agents[node].pid
+        return [agent, *_descendants(agent)]
+
+    def close(self) -> None:
+        for node in self.agents:
+            for pid in self.processes(node):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self.agents[node].wait()
+
+
+def once(job: Job, event: str, number: int) -> Try:
+    """Makes the event happen to a job that is whole, and measures."""
+    before = job.whole(NODES - 1 if event == "join" else NODES)
+    known = {step.pid for step in before}
+    last_round = before[-1].round
+    last = {step.rank: step for step in before}
+    node = NODES - 1
+    gone: set[int] = set()
+    at = time.time()
+    if event == "worker killed":
+        gone = {last[number % NODES].pid}
+        os.kill(*gone, signal.SIGKILL)
+    elif event in ("node killed", "node silent"):
+        gone = set(job.processes(node))
+        for pid in gone:
+            os.kill(pid, signal.SIGKILL if event == "node killed" else signal.SIGSTOP)
+    elif event == "leave":
+        job.agents[node].send_signal(signal.SIGTERM)
+    else:
+        job.start(node)
+    wants_whole = event in ("worker killed", "join")
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while True:
+        after = [
+            step
+            for step in job.steps()
+            if step.time > at and (step.pid not in known or step.round > last_round)
+        ]
+        whole = [step for step in after if step.world == NODES] if wants_whole else []
+        if time.monotonic() > deadline or (after and (whole or not wants_whole)):
+            break
+        time.sleep(0.05)
+    if not after:
+        return Try(None, None, None)
+    old = [step for step in job.steps() if step.pid in known and step.round <= last_round]
+    newest = max(step.step for step in old)
+    began = max(step.time for step in old) if event in _ANNOUNCED else at
+    return Try(
+        after[0].time - began,
+        whole[0].time - at if whole and event not in _ANNOUNCED else None,
+        max(0, newest + 1 - after[0].step),
+    )
+
+
+def measure(system: str, event: str, tries: int) -> list[Try]:
+    with tempfile.TemporaryDirectory() as folder:
+        job = Job(system, Path(folder), NODES - 1 if event == "join" else NODES)
+        found: list[Try] = []
+        try:
+            for number in range(tries):
+                found.append(once(job, event, number))
+                if found[-1].next_step is None:
+                    break
+                if number + 1 < tries:
+                    _restore(job, event)
+        finally:
+            job.close()
+    return found
+
+
+def _restore(job: Job, event: str) -> None:
+    """As it was before the event."""
+    node = NODES - 1
+    if event == "worker killed":
+        return
+    for pid in job.processes(node):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    job.agents[node].wait()
+    if event == "join":
+        job.whole(NODES - 1)
+    else:
+        job.start(node)
+
+
+def rows(systems: Sequence[str], events: Sequence[str], tries: int) -> Iterator[Row]:
+    for event in events:
+        peer: float | None = None
+        # c10d first: the others' ratios are to it.
+        for system in sorted(systems, key=lambda name: name != C10D):
+            found = measure(system, event, tries)
+            pauses = [one.next_step for one in found if one.next_step is not None]
+            wholes = [one.whole for one in found if one.whole is not None]
+            lost = [one.lost for one in found if one.lost is not None]
+            pause = statistics.median(pauses) if pauses else None
+            if system == C10D:
+                peer = LIMIT_SECONDS if pause is None else pause
+            yield Row(
+                event,
+                system,
+                len(found),
+                len(pauses),
+                pause,
+                statistics.median(wholes) if wholes else None,
+                max(lost, default=None),
+                peer / pause if peer and pause and system != C10D else None,
+                os.getloadavg()[0] / (os.cpu_count() or 1),
+            )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _descendants(pid: int) -> list[int]:
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                found += [int(child), *_descendants(int(child))]
+    return found
+
+
+def _text(seconds: float | None) -> str:
+    return "–" if seconds is None else f"{seconds:.3f}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.trainer",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--tries", type=int, default=3)
+    parser.add_argument("--event", action="append", choices=EVENTS)
+    parser.add_argument("--system", action="append", choices=SYSTEMS)
+    parser.add_argument("--json", action="store_true", help="one JSON array instead of the table")
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # agents end too
+    found = []
+    for row in rows(given.system or SYSTEMS, given.event or EVENTS, given.tries):
+        found.append(row)
+        print(f"{row.event}, {row.system}: {_text(row.next_step_seconds)} s", file=sys.stderr)
+    if given.json:
+        print(json.dumps([asdict(row) for row in found], indent=2))
+        return 0
+    table = Table(
+        "event", "system", "recovered", "next step (s)", "whole (s)", "lost", "c10d /", "load"
+    )
+    for row in found:
+        table.add_row(
+            row.event,
+            row.system,
+            f"{row.recovered}/{row.tries}",
+            _text(row.next_step_seconds),
+            _text(row.whole_seconds),
+            "–" if row.lost_steps is None else str(row.lost_steps),
+            "" if row.ratio is None else f"{row.ratio:.0f}",
+            f"{row.load:.1f}",
+        )
+    Console().print(table)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,24 @@
+"""Random faults in CI's length; `python tests/fault_harness.py --help` has the long form."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HARNESS = Path(__file__).with_name("fault_harness.py")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(["--seed", "1", "--faults", "12"], id="nodes come and go"),
+        pytest.param(["--seed", "2", "--faults", "8", "--fixed"], id="the world stays"),
+    ],
+)
+def test_random_faults_lose_and_repeat_nothing(options: list[str], tmp_path: Path) -> None:
+    command = [sys.executable, str(HARNESS), *options, "--folder", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-5000:]
