@@ -251,6 +251,16 @@ def test_a_claim_that_cannot_start_does_not_stop_a_smaller_one_behind_it() -> No
     assert made.admitted == {"ns/small"}
 
 
+def test_what_a_claim_in_vain_would_have_taken_still_helps_a_smaller_one_behind_it() -> None:
+    a, b = job("a", 2, 4, 3, pod_requests=gpus(2)), job("b", 2, 5, 3)
+    big = job("big", 2, 2, pod_requests=gpus(2), created=NOW - timedelta(hours=2))
+    small = job("small", 1, 1)
+    nodes, held = [node("n1", 4), node("n2", 4)], pods(a, "n1", "n1", "n2")
+    made = plan(world(nodes, [a, b, big, small], held, pods(b, "n2", "n2")), NOW)
+    assert by_job(made)["a"].remove == ("ns/a-worker-2",)
+    assert made.admitted == {"ns/a", "ns/b", "ns/small"}
+
+
 def test_the_first_growth_has_no_cooldown_the_second_has() -> None:
     a = job("a", 1, 4, 2)
     fresh = world(TWO_BY_TWO, [a], pods(a, "n1", "n1"))

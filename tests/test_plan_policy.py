@@ -22,7 +22,7 @@ from volcano_elastic.api.queue_policy import (
 )
 from volcano_elastic.queue_policy.decision import Plan, Reason, Stay
 from volcano_elastic.queue_policy.plan import plan
-from volcano_elastic.queue_policy.snapshot import Job, Pod, Queue, Requirement, Snapshot
+from volcano_elastic.queue_policy.snapshot import Gang, Job, Pod, Queue, Requirement, Snapshot
 
 EIGHT = (node("n1", 8),)
 LINEAR = {size: float(size) for size in range(1, 65)}
@@ -383,6 +383,31 @@ def test_a_claim_whose_victims_still_leave_is_not_set_aside() -> None:
     first = plan(start, NOW)
     waiting = applied(start, first, NOW)
     assert plan(replace(waiting, memory=first.memory), NOW + seconds(20)).blocked == {}
+
+
+def others(count: int, gang: str | None) -> list[Pod]:
+    """Pods of 2 GPUs that wait, and are no job's."""
+    owner = job("other", 1, 1, pod_requests=gpus(2))
+    return [pod(owner, i, None, job=None, gang=gang) for i in range(count)]
+
+
+@pytest.mark.parametrize("gang", [None, "ns/other"], ids=["nobody's", "of a gang of three"])
+def test_room_is_not_kept_for_ever_for_pods_that_do_not_take_it(gang: str | None) -> None:
+    """A volume that isn't there, say, or a gang whose other pods never come."""
+    a = job("a", 1, 8)
+    seen = world(EIGHT, [a], pods(a, "n1"), others(2, gang))
+    seen = replace(seen, gangs=(Gang("ns/other", "default", 3, NOW),) if gang else ())
+    made = turns(seen, 0, 14, 15, 74, 76)
+    assert [new_size(each, "a") for each in made] == [4, 4, 8, 8, 4]
+
+
+def test_no_room_is_kept_for_pods_that_their_queue_has_none_for() -> None:
+    a, queues = job("a", 1, 8), (Queue("default"), Queue("small", capability=gpus(2)))
+    seen = world(EIGHT, [a], pods(a, "n1"), others(2, "ns/other"), queues=queues)
+    gang = Gang("ns/other", "small", 0, NOW)
+    assert new_size(plan(replace(seen, gangs=(gang,)), NOW), "a") == 6
+    closed = (queues[0], replace(queues[1], open=False))
+    assert new_size(plan(replace(seen, gangs=(gang,), queues=closed), NOW), "a") == 8
 
 
 def blocking(first: datetime, second: datetime) -> tuple[Snapshot, Job, Job]:

@@ -27,17 +27,17 @@ class Patience:
         }
         self._aside: dict[str, SetAside] = {}
 
-    def set_aside(self, claim: Claim) -> str | None:
-        """Why the claim holds nothing for now, or None."""
-        found = self._memory.set_aside.get(claim.key)
-        since = self._memory.idle_since.get(claim.key)
+    def set_aside(self, key: str) -> str | None:
+        """Why this claim, or pod that is nobody's claim, holds nothing for now; or None."""
+        found = self._memory.set_aside.get(key)
+        since = self._memory.idle_since.get(key)
         if since is not None and self._now - since >= UNBOUND_AFTER:
             times = 1 if found is None else found.times + 1
             wait = SET_ASIDE * 2 ** min(times - 1, MOST_DOUBLINGS)
             found = SetAside(self._now + wait, times)
         if found is None:
             return None
-        self._aside[claim.key] = found
+        self._aside[key] = found
         if found.until <= self._now:
             return None
         until = found.until.isoformat(timespec="seconds")
@@ -70,7 +70,7 @@ class Patience:
     ) -> Memory:
         """What the next plan must know of this one.
 
-        from_idle: keys of the claims that idle room alone was enough for.
+        from_idle: keys of the claims, and of others' pods, that idle room alone was enough for.
         """
         old, now = self._memory, self._now
         unplaced = {

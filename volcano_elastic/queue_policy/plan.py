@@ -101,6 +101,8 @@ class _Planning:
         self.blocked: dict[str, str] = {}
         self.waiting: list[Claim] = []
         """The claims that are blocked."""
+        self.kept_idle: set[str] = set()
+        """`pod KEY` of others' pods that wait though there is idle room for them."""
         self._idle_but_promised: dict[Shape, bool] = {}
 
     def plan(self) -> Plan:
@@ -125,7 +127,7 @@ class _Planning:
             blocked=self.blocked,
             queues=with_owed(queues, asking, self.dimensions),
             memory=self.patience.memory(
-                from_idle=self.surplus.from_idle,
+                from_idle=self.surplus.from_idle | self.kept_idle,
                 waiting=self.waiting,
                 decisions=decisions,
                 standings=self.standings,
@@ -194,7 +196,7 @@ class _Planning:
     def _serve(self, asking: list[Claim]) -> None:
         self.waiting = []
         for claim in asking:
-            why = self.patience.set_aside(claim) or self.surplus.serve(claim)
+            why = self.patience.set_aside(claim.key) or self.surplus.serve(claim)
             if why is None:
                 self.served.append(claim)
                 self.blocked.pop(claim.key, None)
@@ -246,21 +248,38 @@ class _Planning:
 
     def _reserve(self) -> None:
         """Room for pods that wait and are nobody's claim; surplus without room is given up."""
-        loose = [(self.inventory.shape_of(p), p.key) for p in self.inventory.strangers()]
+        loose: list[tuple[Shape, str, str | None]] = [
+            (self.inventory.shape_of(pod), pod.key, None) for pod in self.inventory.strangers()
+        ]
         claimed = {claim.key for claim in self.served} | self.blocked.keys()
         for gang, pods in self.gangs:
-            if gang.key not in claimed:
+            if gang.key not in claimed and self.queues.closed(gang.queue) is None:
                 loose += [
-                    (self.inventory.shape_of(p), p.key)
-                    for p in pods
-                    if p.node is None and not p.terminating
+                    (self.inventory.shape_of(pod), pod.key, gang.queue)
+                    for pod in pods
+                    if pod.node is None and not pod.terminating
                 ]
-        for shape, _ in sorted(loose, key=lambda found: (found[0].vector, found[1]), reverse=True):
-            self.nodes.place(shape, 1, Room.COMING)
+        loose.sort(key=lambda found: (found[0].vector, found[1]), reverse=True)
+        for shape, key, queue in loose:
+            self._keep_for(shape, key, queue)
         while not self._reserve_surplus():
             # Whole units left, which was more than anybody had asked for.
             self.surplus.forget_failures()
             self._serve(self.waiting)
+
+    def _keep_for(self, shape: Shape, key: str, queue: str | None) -> None:
+        """Keep room for another's pod, unless its queue is full, or it had room and did not take
+        it: nobody may wait for ever for a pod that something we don't model keeps away."""
+        if queue is not None and not self.queues.fits_often(queue, shape.vector):
+            return
+        known = f"pod {key}"
+        if self.patience.set_aside(known) is not None:
+            return
+        idle = bool(self.nodes.place(shape, 1, Room.IDLE))
+        if idle:
+            self.kept_idle.add(known)
+        if (idle or self.nodes.place(shape, 1, Room.COMING)) and queue is not None:
+            self.queues.use(queue, shape.vector)
 
     def _reserve_surplus(self) -> bool:
         """False if pods with a node left, so that claims called blocked may start after all; then

@@ -71,17 +71,22 @@ class Surplus:
         self._failed: dict[tuple[object, ...], int] = {}
         self._served = 0
 
-    def _gather(self) -> None:
-        """Only when a claim needs it: most of the time nobody has to leave."""
+    def _gather(self, chosen: Iterable[Victim] = ()) -> None:
+        """Only when a claim needs it: most of the time nobody has to leave.
+
+        `chosen`: who leaves by an attempt that may still be undone, and then is surplus again.
+        """
         if self._gathered:
             return
         self._gathered = True
+        givers = {victim.standing.job.key for victim in chosen}
         nodes, zero = self.nodes, (0,) * self._width
         sums: dict[int, Vector] = {}
         for standing in self._standings:
-            if standing.size - standing.unit < standing.job.min or not standing.movable:
-                continue
             vector, key = standing.shape.vector, standing.job.key
+            gives = standing.size - standing.unit >= standing.job.min or key in givers
+            if not gives or not standing.movable:
+                continue
             protects = bool(standing.policy.shrink.protect)
             for pod in standing.bound.values():
                 n = nodes.index(pod.node)
@@ -92,6 +97,11 @@ class Surplus:
                 self._by_queue.setdefault(standing.job.queue, []).append(victim)
                 self._nodes_of.setdefault(key, []).append(n)
                 sums[n] = tuple(map(add, sums.get(n, zero), vector))
+        for victim in chosen:
+            # Their room counts as coming already.
+            self.on_node.setdefault(victim.node, []).append(victim)
+            self._by_queue.setdefault(victim.standing.job.queue, []).append(victim)
+            self._nodes_of.setdefault(victim.standing.job.key, []).append(victim.node)
         for victims in self.on_node.values():
             # Per job, who costs least first: of equal pods only that one need be looked at.
             victims.sort(
@@ -229,7 +239,7 @@ class Surplus:
                     self._single().changed(victim.standing.job.queue)
                     need -= self._place(attempt, shape, need)
                     continue
-            self._gather()
+            self._gather(attempt.victims)
             if need and self.nodes.slots(shape, Room.POTENTIAL).total() < need:
                 return False
             if full is not None:

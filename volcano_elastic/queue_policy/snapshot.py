@@ -165,11 +165,12 @@ class Unplaced:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a plan has to know of the plans before it, by key of the job or gang. Only calm is lost
-    with it, so it may live in the operator's memory."""
+    """What a plan has to know of the plans before it, by key of the job or gang, or by `pod KEY` of
+    a pod that is nobody's claim. Only calm is lost with it: it may live in the operator's memory.
+    """
 
     idle_since: Mapping[str, datetime] = field(default_factory=dict)
-    """Since when idle room alone has been enough for the claim."""
+    """Since when idle room alone has been enough for it."""
     set_aside: Mapping[str, SetAside] = field(default_factory=dict)
     blocked_since: Mapping[str, datetime] = field(default_factory=dict)
     """Gangs below their minimum that hold room and cannot go on."""
