@@ -249,7 +249,7 @@ class WorkerLink:
         with self._changed:
             self._settled = None
             self._send({"type": "settle", "storage": storage})
-            while self._settled is None and not self._over:
+            while self._settled is None and not self.over:
                 self._changed.wait()
             if self._settled is None:
                 raise LinkError("the round is over; the next one goes on from what was saved")
