@@ -11,10 +11,11 @@ from pathlib import Path
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 SCRIPT = """
-import json, sys
+import faulthandler, json, sys
 from datetime import timedelta
 from pathlib import Path
 
+faulthandler.dump_traceback_later(100, exit=True)
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
