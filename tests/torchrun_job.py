@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import http.client
 import json
 import os
 import signal
@@ -11,7 +12,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -74,7 +74,8 @@ class Job:
                 )
 
     def status(self) -> dict[str, Any]:
-        with contextlib.suppress(OSError, urllib.error.URLError, ValueError):
+        # Where nobody listens, a connection from the very same port finds itself and hears itself.
+        with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
             url = f"http://127.0.0.1:{self.port + 1}/status"
             with urllib.request.urlopen(url, timeout=2) as answer:
                 return dict(json.load(answer))

@@ -7,7 +7,9 @@ is wrapped; anything unexpected (another interpreter, NUMA binding, a lost zygot
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import signal
 import sys
 from typing import Any
 
@@ -37,6 +39,11 @@ def start_workers_from(zygote: Zygote) -> bool:
             except ZygoteError as error:
                 log.warning("starting a worker cold: %s", error)
                 return super()._popen(args, env)
+
+        def close(self, death_sig: signal.Signals | None = None) -> None:
+            # The zygote reaps its children, so one that just died has no group to be signalled.
+            with contextlib.suppress(ProcessLookupError):
+                super().close(death_sig)
 
     def get_subprocess_handler(*arguments: Any, **options: Any) -> Any:
         plain = options.get("entrypoint") == sys.executable and not options.get("numa_options")
