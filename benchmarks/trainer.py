@@ -3,9 +3,9 @@
     python -m benchmarks.trainer [--tries N] [--event EVENT ...] [--system SYSTEM ...] [--json]
 
 Three torchrun agents with a worker each, on loopback, all in this machine. `loop` trains by
-ElasticLoop, `checkpointer` in a loop of its own with ElasticDataset and Checkpointer, `c10d`
-likewise with torch.save under torchrun's own rendezvous, with its defaults. Each worker notes the time after
-each of its steps, 10 ms apart; figures are medians of the tries.
+ElasticLoop, `checkpointer` in a loop of its own with ElasticDataset and Checkpointer; `c10d`
+saves by torch.save and runs under torchrun's own rendezvous, with its defaults. Each worker notes
+the time after each of its steps, 10 ms apart; figures are medians of the tries.
 
 `next step`: from the event to the first step in a world that knows of it; for a leave or a join,
 which nobody is surprised by, from the last step of the old world. `whole`: from the event to the
