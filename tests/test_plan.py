@@ -278,6 +278,17 @@ def test_cooldown_never_protects_surplus_from_a_minimum() -> None:
     assert by_job(made)["a"].new == 2
 
 
+def test_growth_that_waits_is_not_taken_back_for_whoever_may_go_anywhere() -> None:
+    tainted = replace(node("n2", 4), taints=(("dedicated", "x", "NoSchedule"),))
+    anywhere = ({"key": "dedicated", "operator": "Exists"},)
+    a = job("a", 1, 4, 4, created=NOW - timedelta(hours=1), tolerations=anywhere)
+    b = job("b", 1, 3, 3)
+    held = [*pods(a, "n2", None, None, None), *pods(b, "n1", None, None)]
+    grown = [replace(p, created=NOW) for p in held]
+    made = plan(world([node("n1", 4), tainted], [a, b, job("c", 1, 1)], grown), NOW)
+    assert made.decisions == () and made.admitted == {"ns/a", "ns/b", "ns/c"}
+
+
 def test_growth_is_shared_equally_by_equal_jobs() -> None:
     nodes = [node(f"n{i}", 4) for i in range(2)]
     a, b = job("a", 1, 8), job("b", 1, 8)

@@ -410,6 +410,15 @@ def test_no_room_is_kept_for_pods_that_their_queue_has_none_for() -> None:
     assert new_size(plan(replace(seen, gangs=(gang,), queues=closed), NOW), "a") == 8
 
 
+@pytest.mark.parametrize("mode", [Mode.OFF, Mode.DRY_RUN])
+def test_half_a_unit_that_runs_stays_where_nothing_may_be_changed(mode: Mode) -> None:
+    a, b = job("a", 2, 8, 6, node_unit=2), job("b", 4, 4)
+    seen = world(EIGHT, [a, b], pods(a, *["n1"] * 5), pods(b, *[None] * 4))
+    made = plan(ruled(seen, mode=mode), NOW)
+    assert "ns/b" in made.blocked
+    assert [d for d in made.decisions if not d.dry_run] == []
+
+
 def blocking(first: datetime, second: datetime) -> tuple[Snapshot, Job, Job]:
     """Two gangs of two that have one pod each on a node of two."""
     a, b = job("a", 2, 2, created=first), job("b", 2, 2, created=second)
