@@ -203,6 +203,8 @@ def test_queues_and_nodes_can_be_added_and_changed(saved: Any, manifest: Any) ->
         ([torch_job("x", 4, 2)], "(PyTorchJob x): spec.elasticPolicy"),
         ([policy("p", mode="Fast")], "spec.mode: must be one of Active"),
         ([policy("p", mode=False)], "found False"),
+        ([policy("p", borowing={"limit": 1})], "spec.borowing: is not a field; there are borrow"),
+        ([policy("p", surplus={"oder": "Equal"})], "spec.surplus.oder: is not a field"),
         ([{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "m"}}], "status.allocatable"),
         ([{"kind": "Node"}], "apiVersion: expected a string"),
     ],

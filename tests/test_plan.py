@@ -23,7 +23,7 @@ from volcano_elastic.api.queue_policy import ForOtherQueues, QueuePolicy, Shrink
 from volcano_elastic.queue_policy.decision import Reason, Stay
 from volcano_elastic.queue_policy.explain import WORDS, explain, lines
 from volcano_elastic.queue_policy.plan import plan
-from volcano_elastic.queue_policy.snapshot import Gang, Queue
+from volcano_elastic.queue_policy.snapshot import Gang, Queue, Requirement
 
 TWO_BY_TWO = (node("n1"), node("n2"))
 
@@ -278,6 +278,17 @@ def test_cooldown_never_protects_surplus_from_a_minimum() -> None:
     assert by_job(made)["a"].new == 2
 
 
+def test_growth_that_waits_is_not_taken_back_for_whoever_may_go_anywhere() -> None:
+    tainted = replace(node("n2", 4), taints=(("dedicated", "x", "NoSchedule"),))
+    anywhere = ({"key": "dedicated", "operator": "Exists"},)
+    a = job("a", 1, 4, 4, created=NOW - timedelta(hours=1), tolerations=anywhere)
+    b = job("b", 1, 3, 3)
+    held = [*pods(a, "n2", None, None, None), *pods(b, "n1", None, None)]
+    grown = [replace(p, created=NOW) for p in held]
+    made = plan(world([node("n1", 4), tainted], [a, b, job("c", 1, 1)], grown), NOW)
+    assert made.decisions == () and made.admitted == {"ns/a", "ns/b", "ns/c"}
+
+
 def test_growth_is_shared_equally_by_equal_jobs() -> None:
     nodes = [node(f"n{i}", 4) for i in range(2)]
     a, b = job("a", 1, 8), job("b", 1, 8)
@@ -317,6 +328,19 @@ def test_a_tolerated_taint_is_no_obstacle() -> None:
     a = job("a", 1, 4, tolerations=({"key": "dedicated", "operator": "Exists"},))
     tainted = node("n2", taints=(("dedicated", "x", "NoSchedule"),))
     assert by_job(plan(world([node("n1", 1), tainted], [a], pods(a, "n1")), NOW))["a"].new == 3
+
+
+def test_a_taint_of_another_value_is_an_obstacle() -> None:
+    tainted = replace(node("n1", 4), taints=(("team", "x", "NoSchedule"),))
+    for value, started in (("x", {"ns/a"}), ("y", set())):
+        a = job("a", 1, 1, tolerations=({"key": "team", "value": value},))
+        assert plan(world([tainted], [a]), NOW).admitted == started
+
+
+def test_not_in_is_met_where_the_label_is_missing() -> None:
+    a = job("a", 1, 1, node_affinity=((Requirement("zone", "NotIn", ("x",)),),))
+    assert plan(world([node("n1")], [a]), NOW).admitted == {"ns/a"}
+    assert plan(world([node("n1", labels={"zone": "x"})], [a]), NOW).admitted == set()
 
 
 def test_surplus_unbound_for_30_seconds_lowers_the_size_even_if_we_think_it_fits() -> None:

@@ -410,6 +410,32 @@ def test_no_room_is_kept_for_pods_that_their_queue_has_none_for() -> None:
     assert new_size(plan(replace(seen, gangs=(gang,), queues=closed), NOW), "a") == 8
 
 
+@pytest.mark.parametrize("mode", [Mode.OFF, Mode.DRY_RUN])
+def test_half_a_unit_that_runs_stays_where_nothing_may_be_changed(mode: Mode) -> None:
+    a = job("a", 2, 8, 6, node_unit=2)
+    seen = world([node("n1", 5)], [a], pods(a, *["n1"] * 5))
+    assert new_size(plan(seen, NOW), "a") == 4
+    made = plan(ruled(seen, mode=mode), NOW)
+    assert [d for d in made.decisions if not d.dry_run] == []
+
+
+def test_gangs_of_others_go_by_priority_and_count_the_pods_they_have() -> None:
+    vcjob = Gang("ns/other", "default", 4, NOW, priority=5, pod_requests=gpus(2))
+    first = job("first", 4, 4, created=NOW - timedelta(days=1))
+    seen = replace(world(EIGHT, [first], others(2, "ns/other")), gangs=(vcjob,))
+    assert plan(seen, NOW).blocked.keys() == {"ns/first"}
+    assert plan(replace(seen, nodes=(node("n1", 12),)), NOW).blocked == {}
+    seen = replace(seen, gangs=(replace(vcjob, priority=-1),))
+    assert plan(seen, NOW).blocked.keys() == {"ns/other"}
+
+
+def test_headroom_is_left_in_the_queues_above_too() -> None:
+    queues = (Queue("team", capability=gpus(5)), Queue("default", parent="team"))
+    a = job("a", 1, 8)
+    seen = world(EIGHT, [a], pods(a, "n1"), queues=queues)
+    assert new_size(plan(ruled(seen, headroom=Headroom(1000)), NOW), "a") == 4
+
+
 def blocking(first: datetime, second: datetime) -> tuple[Snapshot, Job, Job]:
     """Two gangs of two that have one pod each on a node of two."""
     a, b = job("a", 2, 2, created=first), job("b", 2, 2, created=second)

@@ -313,13 +313,14 @@ def test_a_pollux_row_takes_its_speed_from_the_table() -> None:
 @pytest.mark.parametrize(
     ("row", "complaint"),
     [
-        ("1,x,q,1,10", "expected submit_s to be a number of at least 0, found 'x'"),
-        ("1,-5,q,1,10", "expected submit_s to be a number of at least 0, found '-5'"),
+        ("1,x,q,1,10", "expected submit_s to be a number from 0 to 1e+09, found 'x'"),
+        ("1,-5,q,1,10", "expected submit_s to be a number from 0 to 1e+09, found '-5'"),
         ("1,5,q,1.5,10", "expected gpus to be a whole number from 1 to the cluster's 64"),
         ("1,5,q,65,10", "expected gpus to be a whole number from 1 to the cluster's 64"),
         ("1,5,q,1,0", "expected duration_s above 0"),
         ("1,5,q,1,nan", "expected duration_s to be a number"),
-        ("1,5,q,1", "expected duration_s to be a number of at least 0, found None"),
+        ("1,5,q,1,1e308", "expected duration_s to be a number from 0 to 1e+09, found '1e308'"),
+        ("1,5,q,1", "expected duration_s to be a number from 0 to 1e+09, found None"),
         ("1,5,q,1,10,9", "expected 5 values, found more"),
         ("0,5,q,1,10", "job 0 is there twice"),
     ],
@@ -482,6 +483,9 @@ def test_a_bad_policy_and_a_missing_queue_are_said(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text("spec: {mode: Sometimes}\n")
     code, out = run("--trace", str(tmp_path / "t.csv"), "--policy", str(tmp_path / "p.yaml"))
     assert code == 2 and "spec.mode: must be one of" in out
+    (tmp_path / "p.yaml").write_text("spec: {growth: {maxStep: 1}}\n")
+    code, out = run("--trace", str(tmp_path / "t.csv"), "--policy", str(tmp_path / "p.yaml"))
+    assert code == 2 and "spec.growth: is not a field" in out
     (tmp_path / "q.csv").write_text("queue,deserved\nq,8\n")
     code, out = run("--trace", str(tmp_path / "t.csv"), "--queues", str(tmp_path / "q.csv"))
     assert code == 2 and "found no r" in out

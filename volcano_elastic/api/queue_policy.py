@@ -134,8 +134,12 @@ def effective(policies: Iterable[QueuePolicy]) -> dict[str, QueuePolicy]:
     return found
 
 
-def parse(obj: Mapping[str, Any]) -> QueuePolicy:
+def parse(obj: Mapping[str, Any], *, strict: bool = False) -> QueuePolicy:
     """The policy in `obj` with every default filled in.
+
+    Args:
+        strict: fields that don't exist are wrong too, as kubectl has it; for files that no API
+            server has seen.
 
     Raises:
         InvalidPolicy: some field makes no sense.
@@ -177,10 +181,12 @@ def parse(obj: Mapping[str, Any]) -> QueuePolicy:
         borrowing_limit=borrowing.amount("limit"),
         headroom=Headroom(
             amount=headroom.amount("amount"),
-            percent=headroom.raw.get("percent") and headroom.number("percent", 0, most=100),
+            percent=headroom.get("percent") and headroom.number("percent", 0, most=100),
         ),
     )
     problems = reader.problems
+    for part in (reader, surplus, young, grow, shrink, rebalance, borrowing, headroom):
+        problems += part.unknown() if strict else ()
     if not policy.queue:
         problems.append(Problem("spec.queue", "must name a Volcano queue, found none"))
     if 0 < policy.rebalance.gap < 1:
@@ -204,12 +210,26 @@ class _Reader:
         if raw is not None and not isinstance(raw, Mapping):
             self.problems.append(Problem(path, f"must be an object, found {raw!r}"))
         self.raw: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
+        self._known: set[str] = set()
+        """What has been asked for."""
+
+    def get(self, name: str) -> Any:
+        self._known.add(name)
+        return self.raw.get(name)
+
+    def unknown(self) -> list[Problem]:
+        """Fields that nobody has asked for."""
+        there_are = ", ".join(sorted(self._known))
+        return [
+            Problem(f"{self.path}.{name}", f"is not a field; there are {there_are}")
+            for name in sorted(map(str, self.raw.keys() - self._known))
+        ]
 
     def part(self, name: str) -> _Reader:
-        return _Reader(self.raw.get(name), f"{self.path}.{name}", self.problems)
+        return _Reader(self.get(name), f"{self.path}.{name}", self.problems)
 
     def text(self, name: str, default: str) -> str:
-        value = self.raw.get(name)
+        value = self.get(name)
         if value is None:
             return default
         if isinstance(value, str):
@@ -219,7 +239,7 @@ class _Reader:
 
     def word(self, name: str, default: Any) -> Any:
         """A word of the default's enumeration."""
-        value, words = self.raw.get(name), type(default)
+        value, words = self.get(name), type(default)
         if value is None:
             return default
         try:
@@ -231,7 +251,7 @@ class _Reader:
     def number(
         self, name: str, default: float, *, least: float = 0, most: float = float("inf")
     ) -> float:
-        value = self.raw.get(name)
+        value = self.get(name)
         if value is None:
             return default
         if (
@@ -247,7 +267,7 @@ class _Reader:
         return default
 
     def integer(self, name: str, least: int) -> int | None:
-        value = self.raw.get(name)
+        value = self.get(name)
         if value is None:
             return None
         if isinstance(value, int) and not isinstance(value, bool) and value >= least:
@@ -260,7 +280,7 @@ class _Reader:
         return timedelta(seconds=self.number(name, default.total_seconds(), most=3.2e9))
 
     def amount(self, name: str) -> int | None:
-        value = self.raw.get(name)
+        value = self.get(name)
         if value is None:
             return None
         try:

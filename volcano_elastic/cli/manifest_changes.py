@@ -95,7 +95,7 @@ def _check(manifest: Manifest, stamp: str) -> None:
             meta.setdefault("namespace", "default")
             parse_job(obj)
         elif kind == _POLICY:
-            parse_policy(obj)
+            parse_policy(obj, strict=True)
     except (InvalidJob, ValueError) as error:
         raise Trouble(f"{manifest}: {error}") from error
 

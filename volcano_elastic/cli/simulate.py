@@ -220,13 +220,13 @@ def _policies(path: Path | None, queues: set[str]) -> tuple[QueuePolicy, ...]:
                 raise Trouble(f"{path}: expected QueuePolicy objects, found {document!r}")
             spec = document.get("spec") or {}
             if spec.get("queue"):
-                found.append(_named(parse(document)))
+                found.append(_named(parse(document, strict=True)))
             else:
                 for_all = {**document, "spec": spec}
         if for_all is not None:
             for queue in sorted(queues - {policy.queue for policy in found}):
                 spec = {**for_all["spec"], "queue": queue}
-                found.append(_named(parse({**for_all, "spec": spec})))
+                found.append(_named(parse({**for_all, "spec": spec}, strict=True)))
     except yaml.YAMLError as error:
         raise Trouble(f"{path}: {error}") from error
     except InvalidPolicy as error:

@@ -188,8 +188,19 @@ class _Planning:
         late = late[: max(0, standing.size - max(standing.job.min, standing.held))]
         if late:
             # Those that don't exist would fare no better.
-            size = standing.floor(standing.size - len(late) - standing.absent)
-            self._leave(standing, standing.lower(size, Reason.SURPLUS_UNPLACED, first=late))
+            size = self._without(standing, standing.size - len(late) - standing.absent)
+            if size < standing.size:
+                self._leave(standing, standing.lower(size, Reason.SURPLUS_UNPLACED, first=late))
+
+    @staticmethod
+    def _without(standing: Standing, size: int) -> int:
+        """The size to give up surplus to that has no place: `size` in whole units. Of a job that
+        is to be left alone nothing that has a place goes with it, even if that is half a unit."""
+        size = standing.floor(size)
+        if not standing.movable:
+            placed, unit = len(standing.bound) + standing.job.succeeded, standing.unit
+            size = max(size, min(standing.size, -(-placed // unit) * unit))
+        return size
 
     # Claim
 
@@ -290,6 +301,8 @@ class _Planning:
                 # Last, since others may yet free what they need.
                 s.blocked,
                 [-amount for amount in s.shape.vector],
+                # Who may go to few nodes first: the others have more to choose from.
+                len(self.nodes.eligible(s.shape)),
                 s.job.created.timestamp(),
                 s.job.key,
             ),
@@ -318,7 +331,7 @@ class _Planning:
 
     def _give_up_blocked(self, standing: Standing) -> None:
         """Surplus of a job that cannot start finds no place either, however young it is."""
-        size = standing.floor(min(standing.size, standing.held + standing.headless))
+        size = self._without(standing, min(standing.size, standing.held + standing.headless))
         if size < standing.size:
             self._lower(standing, size, Reason.SURPLUS_UNPLACED)
 
@@ -343,7 +356,7 @@ class _Planning:
         else:
             # Pods that exist get their 30 s; those that don't (evicted, say) are not made again.
             hopeless, reason = min(without, standing.absent_surplus), Reason.SURPLUS_UNPLACED
-        size = standing.floor(standing.size - hopeless)
+        size = self._without(standing, standing.size - hopeless)
         if size == standing.size:
             return []
         if reason is Reason.SHRUNK_FOR_MINIMUM:

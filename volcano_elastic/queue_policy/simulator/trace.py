@@ -13,6 +13,8 @@ from volcano_elastic.queue_policy.simulator.elasticity import Elasticity, Elasti
 DEFAULT_SERIAL = 0.036
 """Of Amdahl's law, where the trace says nothing of speed: the middle of what was measured for the
 models of the Pollux study (.009 to .058)."""
+_MOST = 1e9
+"""Of any number in a trace: 31 years, where it is seconds."""
 
 
 class TraceError(ValueError):
@@ -168,8 +170,8 @@ def _number(row: Mapping[str, str | None], column: str, where: str) -> float:
         value = float(row[column] or "")
     except ValueError:
         value = math.nan
-    if not 0 <= value < math.inf:
+    if not 0 <= value <= _MOST:
         raise TraceError(
-            f"{where}: expected {column} to be a number of at least 0, found {row[column]!r}"
+            f"{where}: expected {column} to be a number from 0 to {_MOST:g}, found {row[column]!r}"
         )
     return value
