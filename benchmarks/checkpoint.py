@@ -1,6 +1,6 @@
 """What a checkpoint of a large state costs training, and what loading it costs a restart.
 
-    python benchmarks/checkpoint.py [--mebibytes 1024] [--repeats 5]
+    python -m benchmarks.checkpoint [--mebibytes 1024] [--repeats 5]
 
 The least of several saves, as other load only adds; the first is told apart, as it touches fresh
 pages. `warm memcpy` copies the same tensors into buffers that have been written before, with the
