@@ -203,6 +203,28 @@ def test_a_round_that_is_over_before_it_begins_is_not_waited_for(
         assert link.lost(0)
 
 
+@pytest.mark.parametrize("world", [1, 2])
+def test_peers_are_waited_for_shortly_and_steps_for_long(
+    loop: ElasticLoop, monkeypatch: pytest.MonkeyPatch, world: int
+) -> None:
+    monkeypatch.setattr("trainer.loop.loop.CONNECT_SECONDS", 0.5)
+    store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        loop.link = WorkerLink(ours, 1, broken=loop._break)
+        for name, value in (("RANK", 0), ("WORLD_SIZE", world), ("MASTER_PORT", store.port)):
+            monkeypatch.setenv(name, str(value))
+        monkeypatch.setenv("MASTER_ADDR", "localhost")
+        if world == 2:  # the other one never comes
+            with pytest.raises(RuntimeError):
+                loop._connect()
+            return
+        loop._connect()
+        assert dist.group.WORLD is not None
+        backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+        assert backend.options._timeout == dist.default_pg_timeout
+
+
 def sound(job: Job) -> bool:
     """No sample lost or repeated relative to the final model, and no step's model unlike."""
     epochs = max(json.loads(line)["epoch"] for line in _took(job)) + 1

@@ -35,7 +35,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import TCPStore, distributed_c10d  # type: ignore[attr-defined]
+from torch.distributed import TCPStore, default_pg_timeout, distributed_c10d  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer.agent.link import Order, Place, WorkerLink
@@ -243,15 +243,23 @@ class ElasticLoop:
                 timeout=timedelta(seconds=CONNECT_SECONDS),
                 wait_for_workers=False,
             )
+            # Who waits for a peer's connection waits at no connection that could be shut down: one
+            # that dies just then is noticed by this time only.
             dist.init_process_group(
-                "gloo", store=self._store, rank=place.rank, world_size=place.world
+                "gloo",
+                store=self._store,
+                rank=place.rank,
+                world_size=place.world,
+                timeout=timedelta(seconds=CONNECT_SECONDS),
             )
+            group = distributed_c10d._get_default_group()
+            group._get_backend(torch.device("cpu"))._set_default_timeout(default_pg_timeout)
             connections.seal()
         elif dist.is_torchelastic_launched() and not dist.is_initialized():
             dist.init_process_group("gloo")
-        group = ProcessGroup.current()
-        self.rank, self.world = group.rank, group.world
-        self.data.regroup(group)
+        member = ProcessGroup.current()
+        self.rank, self.world = member.rank, member.world
+        self.data.regroup(member)
 
     def _next_place(self) -> Place | None:
         """None where there are no rounds."""
