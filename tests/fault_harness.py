@@ -87,7 +87,7 @@ class Nursery:
     """Starts agents with torch imported: a node's start is not what is tried here."""
 
     def __init__(self) -> None:
-        self._zygote = Zygote.start([*PRELOADED[:-4], "torch.distributed.run", *PRELOADED[-3:]])
+        self._zygote = Zygote.start([*PRELOADED, "torch.distributed.run"])
         assert self._zygote.wait_ready(120.0)
         self.pid = self._zygote.pid
 
