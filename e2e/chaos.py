@@ -272,7 +272,7 @@ class OperatorLoop:
             )
         assert self._process.stdout is not None
         # An API server that is away at its start holds it up until it is back.
-        line = await asyncio.wait_for(self._process.stdout.readline(), 60)
+        line = await asyncio.wait_for(self._process.stdout.readline(), 120)
         if line != b"operator ready\n":
             raise RuntimeError(f"the operator ended; see {self._log}")
 
