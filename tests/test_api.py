@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from job_world import merged
 
 from volcano_elastic.api import condition, merge_patch, pod, quantity
 from volcano_elastic.api.pytorchjob import parse
@@ -161,21 +162,9 @@ _json = st.recursive(
 _objects = st.dictionaries(st.sampled_from("abcd"), _json, max_size=4)
 
 
-def _merge(target: Any, patch: Any) -> Any:
-    if not isinstance(patch, dict):
-        return patch
-    out = dict(target) if isinstance(target, dict) else {}
-    for key, value in patch.items():
-        if value is None:
-            out.pop(key, None)
-        else:
-            out[key] = _merge(out.get(key), value)
-    return out
-
-
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(_objects, _objects)
 def test_a_merge_patch_turns_the_old_into_the_new(old: dict[str, Any], new: dict[str, Any]) -> None:
     patch = merge_patch.difference(old, new)
-    assert _merge(old, patch) == new
+    assert merged(old, patch) == new
     assert bool(patch) == (old != new)

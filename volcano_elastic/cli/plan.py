@@ -159,19 +159,8 @@ def decision_json(decision: Decision) -> dict[str, Any]:
 
 
 def queues_json(made: Plan) -> list[dict[str, Any]]:
-    from volcano_elastic.api import quantity
-
     return [
-        {
-            "queue": name,
-            "resource": figures.resource,
-            "free": quantity.text(figures.free),
-            "guaranteed": quantity.text(figures.guaranteed),
-            "surplus": quantity.text(figures.surplus),
-            "borrowed": quantity.text(figures.borrowed),
-            "owedToMinimums": quantity.text(figures.owed_to_minimums),
-            "jobs": figures.jobs,
-        }
+        {"queue": name, "resource": figures.resource, **figures.shown()}
         for name, figures in sorted(made.queues.items())
     ]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from volcano_elastic.api import moment, quantity
+from volcano_elastic.api import moment
 from volcano_elastic.api.queue_policy import InvalidPolicy, Mode, QueuePolicy
 from volcano_elastic.queue_policy.decision import Decision, QueueFigures
 from volcano_elastic.queue_policy.snapshot import Queue
@@ -66,14 +66,7 @@ def _figures(old: Mapping[str, Any], seen: Seen) -> Status:
     if figures is None:
         kept = ("free", "guaranteed", "surplus", "borrowed", "owedToMinimums", "jobs")
         return {field: old[field] for field in kept if field in old} if seen.failure else {}
-    return {
-        "free": quantity.text(figures.free),
-        "guaranteed": quantity.text(figures.guaranteed),
-        "surplus": quantity.text(figures.surplus),
-        "borrowed": quantity.text(figures.borrowed),
-        "owedToMinimums": quantity.text(figures.owed_to_minimums),
-        "jobs": figures.jobs,
-    }
+    return figures.shown()
 
 
 def _change(decision: Decision) -> Status:

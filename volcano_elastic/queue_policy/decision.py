@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from volcano_elastic.api import quantity
 from volcano_elastic.queue_policy.snapshot import Memory
 
 
@@ -93,6 +94,17 @@ class QueueFigures:
     owed_to_minimums: int
     """What jobs and gangs of the queue still need to start or to go on."""
     jobs: int
+
+    def shown(self) -> dict[str, str | int]:
+        """As a policy's status and the tools show them: quantities, under the status' names."""
+        return {
+            "free": quantity.text(self.free),
+            "guaranteed": quantity.text(self.guaranteed),
+            "surplus": quantity.text(self.surplus),
+            "borrowed": quantity.text(self.borrowed),
+            "owedToMinimums": quantity.text(self.owed_to_minimums),
+            "jobs": self.jobs,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,11 +73,6 @@ def _line(decision: Decision) -> str:
     return f"{decision.job}: {decision.old} -> {decision.new}, {decision.message}{leave}{shown}"
 
 
-def unit_amount(requests: Resources) -> float:
-    """GPUs of a pod, else its CPUs, else 1: what sizes of jobs are compared in."""
-    return (requests.get(GPU, 0) or requests.get("cpu", 0)) / 1000 or 1.0
-
-
 def amount(requests: Iterable[tuple[Resources, int]]) -> str:
     """`2 GPUs`, for pods and how many of them; CPUs or pods where none asks for GPUs."""
     listed = list(requests)
