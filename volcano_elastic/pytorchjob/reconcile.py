@@ -76,7 +76,7 @@ def reconcile(
     # Of a type that an edit took out; nothing of theirs decides about the job.
     unasked = [r for r in view if r.kind not in job.replicas]
     view = [r for r in view if r.kind in job.replicas]
-    wanted = size.size(job, view, observed.resize, now)
+    wanted = size.size(job, view, observed.resize)
     result = outcome.outcome(job, view, wanted, status.restarts(job, view), now)
     new = status.sized(status.counted(status.begun(job, now), job, view), job, view, wanted, now)
     new = status.progressed(new, job, view, now)

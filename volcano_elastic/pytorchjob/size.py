@@ -35,9 +35,7 @@ class Size:
     """False if, after losses for good, fewer than min can go on."""
 
 
-def size(
-    job: PyTorchJob, view: Sequence[Replica], resize: Resize | None, now: datetime
-) -> Size | None:
+def size(job: PyTorchJob, view: Sequence[Replica], resize: Resize | None) -> Size | None:
     """None for a job of fixed size."""
     policy = job.elastic
     if policy is None:

@@ -42,7 +42,7 @@ def one(kind: Kind, stored: Stored, form: Form, query: Mapping[str, str], now: d
         meta = {"resourceVersion": stored.obj["metadata"].get("resourceVersion", "")}
         return _table(kind, [stored], query, now, meta, heads=True)
     if form == "PartialObjectMetadata":
-        return orjson.dumps(partial(kind, stored.obj))
+        return orjson.dumps(partial(stored.obj))
     return stored.raw
 
 
@@ -67,7 +67,7 @@ def many(
     if form == "Table":
         return _table(kind, found, query, now, meta, heads=True)
     if form == "PartialObjectMetadata":
-        items = [orjson.dumps(partial(kind, stored.obj)) for stored in found]
+        items = [orjson.dumps(partial(stored.obj)) for stored in found]
         name, api_version = "PartialObjectMetadataList", "meta.k8s.io/v1"
     else:
         items = [stored.raw for stored in found]

@@ -88,7 +88,7 @@ class Rest:
             meta.pop(name, None)
         meta["uid"] = str(uuid.UUID(int=self._random.getrandbits(128), version=4))
         meta["creationTimestamp"] = now
-        strategy.prepare_create(kind, obj, self.store, now)
+        strategy.prepare_create(kind, obj, self.store)
         self._shape(kind, obj, options)
         strategy.check(kind, obj)
         if self.store.get(kind.key, namespace, meta["name"]) is not None:

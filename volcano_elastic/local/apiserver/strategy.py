@@ -54,7 +54,7 @@ def check_types(kind: Kind, obj: Any) -> None:
         )
 
 
-def prepare_create(kind: Kind, obj: Object, store: Store, now: str) -> None:
+def prepare_create(kind: Kind, obj: Object, store: Store) -> None:
     """Fill in a new object, in place.
 
     Raises:

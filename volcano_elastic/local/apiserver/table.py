@@ -106,7 +106,7 @@ def table(
     }
 
 
-def partial(kind: Kind, obj: Object) -> Object:
+def partial(obj: Object) -> Object:
     """PartialObjectMetadata."""
     return {
         "kind": "PartialObjectMetadata",
@@ -145,7 +145,7 @@ def _row(kind: Kind, obj: Object, now: datetime, include: str) -> Object:
     if include == "Object":
         row["object"] = obj
     elif include != "None":
-        row["object"] = partial(kind, obj)
+        row["object"] = partial(obj)
     return row
 
 

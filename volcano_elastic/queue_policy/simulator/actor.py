@@ -117,7 +117,7 @@ class Actor:
         step = 2.0 ** max(0, math.frexp(hours)[1] - 5)
         return hours // step * step
 
-    def measured(self, now: float) -> None:
+    def measured(self) -> None:
         """The speed at the present size is known."""
         speeds = {**self.job.speeds, self.size: self.trace.curve[self.size]}
         self.job = replace(self.job, speeds=speeds)

@@ -107,7 +107,7 @@ class _Simulation:
             while self._events and self._events[0][0] <= now:
                 at, _, happen = heapq.heappop(self._events)
                 happen(at)
-            self._bind(now)
+            self._bind()
             if self._make_plan is not None and self._changed:
                 if self._setting.round and now % self._setting.round:
                     self._changed = False
@@ -210,7 +210,7 @@ class _Simulation:
         if actor.unbound:
             self._waiting[actor.job.key] = actor
 
-    def _bind(self, now: float) -> None:
+    def _bind(self) -> None:
         """Gangs below their minimum first, oldest first, whole or not at all; then single pods."""
         if not self._floor.free:
             return
@@ -263,7 +263,7 @@ class _Simulation:
 
     def _learn(self, actor: Actor, version: int, at: float) -> None:
         if actor.version == version:
-            actor.measured(at)
+            actor.measured()
             self._changed = True
 
     # What the operator does
@@ -293,7 +293,7 @@ class _Simulation:
         for actor in created:
             self._create_pods(actor, now)
         before = self._floor.free
-        self._bind(now)
+        self._bind()
         idle = self._floor.free == self._setting.total
         self._fruitless = self._fruitless + 1 if idle and not made.decisions else 0
         if made.decisions or self._floor.free < before:
