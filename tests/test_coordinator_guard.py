@@ -29,6 +29,7 @@ from trainer.coordinator.message import (
 from trainer.coordinator.model import Settings
 from trainer.coordinator.server import CoordinatorServer
 from trainer.proto.coordinator_pb2_grpc import CoordinatorStub
+from trainer.proto.leases_pb2_grpc import LeasesStub
 
 TOKEN = "token-of-this-job"
 HELLO = Hello("a", 0, "127.0.0.1", version=VERSION, job="ns/job", processes=2)
@@ -36,7 +37,7 @@ HELLO = Hello("a", 0, "127.0.0.1", version=VERSION, job="ns/job", processes=2)
 
 @contextlib.asynccontextmanager
 async def served(token: str = TOKEN) -> AsyncIterator[tuple[CoordinatorServer, int]]:
-    server = CoordinatorServer("ns/job", Settings(1, 4, grace=0.0), token)
+    server = CoordinatorServer("ns/job", Settings(1, 4, grace=0.0, lost_after=30.0), token)
     port, stopped = free_endpoint(), asyncio.Event()
     running = asyncio.create_task(server.run("127.0.0.1", port, stopped))
     try:
@@ -188,3 +189,9 @@ def test_a_token_is_compared_whole() -> None:
     assert stranger("", None) is None and stranger("abc", "abc") is None
     assert all(stranger("abc", given) for given in ("ab", "abcd", "ABC", "", None, "ä"))
     assert misfit(HELLO, "ns/job", [(1, 2), (2, 0)]) is None
+
+
+async def test_leases_are_for_holders_of_the_token_too() -> None:
+    async with served() as (_, port), grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        call = LeasesStub(channel).Attend(wait_for_ready=True, timeout=20)
+        assert (await refusal(call))[0] is grpc.StatusCode.UNAUTHENTICATED
