@@ -134,6 +134,7 @@ class Persister:
             if label is None or label.step != saved.step:
                 return  # overwritten: the newer one's word is on its way
             storage = Storage(saved.folder, keep=saved.keep)
+            storage.round = saved.round
             if label.identity not in {commit.identity for commit in storage.commits()}:
                 write_replica(storage, step=label.step, run=label.run, state=slot.read())
         self._error = ""

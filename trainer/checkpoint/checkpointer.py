@@ -143,6 +143,7 @@ class Checkpointer:
         while True:
             holdings = self._group.gather(holding)
             if holdings[0].refusal is not None:
+                self.link.give_up(holdings[0].refusal)
                 raise StorageError(holdings[0].refusal)
             self._training = holdings[0].training
             found = level(holdings, sharded=self._state.sharded)
@@ -219,7 +220,7 @@ class Checkpointer:
                 state = read_replica(self.storage, commit)
                 self._state.give(state)
                 self._state.give_generators(state)
-                self.link.committed(commit.step)
+                self.link.committed(commit.step, commit.round)
                 return
         raise StorageError(f"{self.storage.location} has no commit of step {identity[1]} any more")
 
@@ -234,6 +235,7 @@ class Checkpointer:
 
     def _begin(self, run: int, found: Level) -> None:
         self.run, self.parent = run, found.identity[0]
+        self.storage.round = self.link.round
         self.data.begin(run=run, parent=self.parent, round_=self.link.round)
         self._first = self._next = self.data.steps
         self.saved = self.data.steps if self.parent else None
@@ -376,6 +378,7 @@ class Checkpointer:
         finally:
             self._saved_at = self._clock()
             self.save_time = timedelta(seconds=self._saved_at - began)
+            self.link.stalled(self._saved_at - began)
 
     def _save_to_memory(self) -> tuple[Slot, Label] | tuple[None, None]:
         """Nothing where this rank has no slots, or there is no room."""

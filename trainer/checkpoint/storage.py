@@ -52,6 +52,8 @@ class Commit:
     """The run that wrote it. A later run knows better than a higher step of an earlier one."""
     cursor: Mapping[str, int]
     files: Mapping[str, FileRecord]
+    round: int = 0
+    """Rendezvous round that wrote it; 0 without an agent. Later rounds have higher numbers."""
 
     @property
     def identity(self) -> tuple[int, int]:
@@ -76,6 +78,8 @@ class Storage:
         """Of a local storage."""
         self.location = str(folder) if is_url(folder) else str(self.folder.absolute())
         self.keep = keep
+        self.round = 0
+        """Of the commits that are written."""
         self._files: Folder = (
             RemoteFolder(self.location)
             if is_url(folder)
@@ -219,7 +223,7 @@ class Storage:
         files: Mapping[str, FileRecord],
     ) -> Commit:
         """What was written becomes the commit of `step`. Raises StorageError as `write`."""
-        commit = Commit(step, run, dict(cursor), dict(files))
+        commit = Commit(step, run, dict(cursor), dict(files), self.round)
         try:
             self._files.publish(written, f"step-{step}")
             self._publish_marker(commit)
@@ -285,7 +289,7 @@ class Storage:
             if digest != _digest(body):
                 raise StorageError(f"{marker} is damaged: its digest doesn't match its content")
             files = {name: FileRecord(**record) for name, record in body["files"].items()}
-            commit = Commit(body["step"], body["run"], body["cursor"], files)
+            commit = Commit(body["step"], body["run"], body["cursor"], files, body.get("round", 0))
         except FileNotFoundError:
             raise StorageError(f"no {MARKER}: the commit was never completed") from None
         except OSError as error:

@@ -11,15 +11,13 @@ from typing import Any
 
 import grpc
 
+from trainer.coordinator.admission import HEADER, TOKEN_VARIABLE
 from trainer.coordinator.keepalive import OPTIONS
 from trainer.data.ledger import Lease, Ledger
 from trainer.data.ranges import Ranges
 from trainer.data.shards import Shards
 from trainer.proto import leases_pb2
 from trainer.proto.leases_pb2_grpc import LeasesStub
-
-TOKEN_VARIABLE = "VOLCANO_ELASTIC_TOKEN"
-HEADER = "volcano-elastic-token"
 
 WAIT_SECONDS = 1.0
 """How long one request waits for leases; others of the same client wait behind it."""
