@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from trainer.coordinator.__main__ import main
-from trainer.coordinator.http import respond, serve_status
+from trainer.coordinator.http import answer, json_answer, serve_http
 from trainer.coordinator.message import (
     AgentMessage,
     Committed,
@@ -50,6 +50,7 @@ from trainer.coordinator.model import (
     State,
     Tick,
 )
+from trainer.coordinator.server import CoordinatorServer
 from trainer.coordinator.state import step
 from trainer.coordinator.status import status
 
@@ -386,17 +387,18 @@ def test_orders_survive_the_wire() -> None:
 
 
 def test_other_paths_are_refused() -> None:
-    assert respond(b"GET / HTTP/1.1\r\n\r\n", dict)[0].startswith("404")
-    assert respond(b"POST /status HTTP/1.1\r\n\r\n", dict)[0].startswith("405")
+    server = CoordinatorServer("ns/job", Settings(1, 1))
+    assert answer(b"GET / HTTP/1.1\r\n\r\n", server.respond).code.startswith("404")
+    assert answer(b"POST /status HTTP/1.1\r\n\r\n", server.respond).code.startswith("405")
 
 
 async def test_status_over_http() -> None:
-    server = await serve_status("127.0.0.1", 0, lambda: {"step": 3})
+    server = await serve_http("127.0.0.1", 0, lambda path, _: json_answer("200 OK", {"step": 3}))
     port = server.sockets[0].getsockname()[1]
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n")
-    answer = await asyncio.wait_for(reader.read(), 5)
-    assert answer.startswith(b"HTTP/1.1 200") and json.loads(answer.split(b"\r\n\r\n")[1]) == {
+    told = await asyncio.wait_for(reader.read(), 5)
+    assert told.startswith(b"HTTP/1.1 200") and json.loads(told.split(b"\r\n\r\n")[1]) == {
         "step": 3
     }
     writer.close()

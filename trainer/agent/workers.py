@@ -14,7 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainer.agent.failure import Exit
 from trainer.agent.link import PROGRESS_BYTES
+from trainer.agent.metrics import Reading
 from trainer.coordinator.message import (
     AgentMessage,
     Committed,
@@ -40,6 +42,7 @@ class Worker:
     progress: memoryview[int]
     recovers: bool
     local: LocalRound
+    error_file: str = ""
     reply: int | None = None
     fenced: bool = False
     idle: bool = False
@@ -109,6 +112,8 @@ class WorkerServer:
         tell: Callable[[AgentMessage], None],
         failing: Callable[[], None],
         idle: Callable[[], None],
+        gave_way: Callable[[Exit], None],
+        fatal: Callable[[str], None],
     ) -> None:
         self.address = f"@volcano-elastic-{uuid.uuid4().hex}"
         self.local = LocalRound()
@@ -116,6 +121,10 @@ class WorkerServer:
         self._tell = tell
         self._failing = failing
         self._idle = idle
+        self._gave_way = gave_way
+        self._fatal = fatal
+        self.notes: dict[int, str] = {}
+        """Why this agent killed a worker, by process id; of the round."""
         self._server: asyncio.AbstractServer | None = None
 
     async def start(self) -> None:
@@ -126,6 +135,7 @@ class WorkerServer:
     def begin(self, number: int) -> None:
         """Before the workers of a round are started."""
         self.local = LocalRound(number)
+        self.notes.clear()
 
     def carry(self, begun: Round, node_rank: int) -> None:
         """Hands the idle workers their places in the next round."""
@@ -163,14 +173,27 @@ class WorkerServer:
             elif worker.stopped_since is None:
                 worker.stopped_since = now
             elif now - worker.stopped_since >= STOPPED_SECONDS:
-                _kill(worker.pid)
+                self._kill(worker.pid, f"it was stopped for {STOPPED_SECONDS} s, so it was killed")
 
     def kill_unless_idle(self, number: int) -> None:
         """Of round `number`: those that did not come out of it."""
         if self.local.round == number:
             for worker in self.local.workers.values():
                 if worker.recovers and not worker.idle:
-                    _kill(worker.pid)
+                    self._kill(worker.pid, "it did not come out of its broken round")
+
+    def _kill(self, pid: int, why: str) -> None:
+        self.notes[pid] = why
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+    def reading(self) -> Reading:
+        """Of the worker that is furthest."""
+        pages = [worker.progress for worker in self.local.workers.values()]
+        page = max(pages, key=lambda page: page[0], default=None)
+        if page is None:
+            return Reading()
+        return Reading(page[0], page[1] / 1e9, page[2], page[3] / 1e9)
 
     def ask(self, fence: int) -> None:
         self.local.fence, self.local.stop = fence, -1
@@ -239,7 +262,7 @@ class WorkerServer:
         # torchrun restarts all workers of a node when one dies; waiting for that costs seconds.
         for sibling in local.workers.values():
             if sibling is not worker and sibling.recovers:
-                _kill(sibling.pid)
+                self._kill(sibling.pid, "killed, as another worker of its node had failed")
         if not local.over:
             self._tell_progress()
             self._tell(WorkersFailed(local.round))
@@ -258,6 +281,7 @@ class WorkerServer:
             memoryview(pages).cast("q"),
             message["recovers"],
             local,
+            message["error_file"],
         )
         local.workers[message["local_rank"]] = worker
         local.local_world_size = message["local_world_size"]
@@ -283,7 +307,7 @@ class WorkerServer:
                 self._tell(Fenced(local.fence, message["step"]))
         elif kind == "committed":
             self.committed_step = max(self.committed_step, message["step"])
-            self._tell(Committed(local.round, message["step"]))
+            self._tell(Committed(message["round"], message["step"]))
         elif kind == "finished":
             worker.closing = True
             self._tell_progress()
@@ -301,6 +325,15 @@ class WorkerServer:
             local.joined |= {n for n, one in local.workers.items() if one is worker}
             if local.linked:
                 self._tell(Linked(local.round, local.pids, local.recovers))
+        elif kind == "gave_way":
+            number = next(n for n, one in local.workers.items() if one is worker)
+            self._gave_way(
+                Exit(
+                    local.round, worker.rank, number, worker.pid, 0, time.time(), worker.error_file
+                )
+            )
+        elif kind == "fatal":
+            self._fatal(str(message["reason"]))
         elif kind == "goodbye":
             worker.closing = True
 
@@ -321,11 +354,6 @@ def _state(pid: int) -> str:
             return file.read().rpartition(")")[2].split()[0]
     except OSError:
         return ""
-
-
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
 
 
 def _write(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:

@@ -115,6 +115,7 @@ class Checkpointer:
         start = self._group.from_rank(0, self._decide() if self._group.rank == 0 else None)
         assert start is not None  # rank 0 always says something
         if start.refusal is not None:
+            self.link.give_up(start.refusal)
             raise StorageError(start.refusal)
         if start.commit is not None:
             self._load(start.commit)
@@ -234,6 +235,7 @@ class Checkpointer:
         self.committed = self.data.steps
         self._committed_at = self._clock()
         self.commit_time = timedelta(seconds=self._committed_at - began)
+        self.link.stalled(self._committed_at - began)
         self.link.committed(self.data.steps)
 
 

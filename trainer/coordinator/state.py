@@ -6,13 +6,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from trainer.coordinator.failures import with_failure
 from trainer.coordinator.message import (
     Committed,
     Dismissed,
+    Failed,
     Fenced,
     FenceReply,
     Finished,
     Goodbye,
+    Heartbeat,
     Hello,
     Join,
     Leave,
@@ -59,7 +62,8 @@ def step(state: State, event: Event, now: float) -> tuple[State, list[Effect]]:
         _lose(draft, event.agent, event.reason)
     else:
         _tick(draft)
-    draft.settle()
+    if not (isinstance(event, Received) and isinstance(event.message, _IDLE)):
+        draft.settle()
     return draft.state, draft.effects
 
 
@@ -117,6 +121,7 @@ def _hello(draft: Draft, hello: Hello) -> None:
         now,
         leaving_since=now if hello.leaving else None,
         linked=hello.linked,
+        processes=hello.processes,
         recovers=hello.recovers,
         pids=hello.pids,
         told_fence=hello.fence,
@@ -244,8 +249,15 @@ def _fenced(draft: Draft, agent: Agent, message: Fenced) -> None:
 
 
 def _committed(draft: Draft, agent: Agent, message: Committed) -> None:
-    committed = max(draft.state.committed_step, message.step)
-    draft.state = replace(draft.state, committed_step=committed)
+    state = draft.state
+    draft.state = replace(
+        state,
+        committed_step=max(state.committed_step, message.step),
+        last_round=max(state.last_round, message.round),
+    )
+    if state.round is not None and state.round.round < message.round:
+        # Everybody was lost, and storage alone remembers: no number may be used twice.
+        draft.end_round(f"the commits know of round {message.round}")
 
 
 def _workers_failed(draft: Draft, agent: Agent, message: WorkersFailed) -> None:
@@ -264,6 +276,14 @@ def _leave(draft: Draft, agent: Agent, message: Leave) -> None:
 def _finished(draft: Draft, agent: Agent, message: Finished) -> None:
     if agent.attached and _round_number(draft.state) == message.round:
         draft.finish()
+
+
+def _failed(draft: Draft, agent: Agent, message: Failed) -> None:
+    state = draft.state
+    failures = with_failure(state.failures, replace(message, pod_index=agent.pod_index))
+    if failures != state.failures:
+        total = state.failures_total + 1
+        draft.state = replace(state, failures=failures, failures_total=total)
 
 
 def _goodbye(draft: Draft, agent: Agent, message: Goodbye) -> None:
@@ -285,4 +305,8 @@ _HANDLERS: dict[type[object], Callable[[Draft, Agent, Any], None]] = {
     Leave: _leave,
     Finished: _finished,
     Goodbye: _goodbye,
+    Failed: _failed,
 }
+
+_IDLE = (Heartbeat, Progress, Failed)
+"""They change nothing that a round depends on, and are nearly all that a large job says."""
