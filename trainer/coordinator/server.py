@@ -140,9 +140,7 @@ class CoordinatorServer(CoordinatorServicer):
             del self._sessions[session.agent]
             self._apply(Lost(session.agent))
 
-    async def _cut(
-        self, session: _Session, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> None:
+    async def _cut(self, session: _Session, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         """Ends the stream from outside: it may hang in a write that nobody reads."""
         await session.over.wait()
         self._end(session)
