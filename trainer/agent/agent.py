@@ -57,6 +57,9 @@ from trainer.proto.coordinator_pb2_grpc import CoordinatorStub
 log = logging.getLogger(__name__)
 
 BEAT_SECONDS = 0.2
+MOST_BEAT_SECONDS = 0.4
+BEATS_PER_SECOND = 2500.0
+"""Of all agents together; a large job's beat less often, up to MOST_BEAT_SECONDS."""
 RETRY_SECONDS = 0.1
 SILENT_SECONDS = 3.0
 """Without a word from the coordinator for so long, connect anew."""
@@ -89,6 +92,11 @@ KEPT_FAILURES = 8
 
 FRUITLESS_ROUNDS = 5
 """After so many rounds in a row that ended in a failure before the first step, trying is no use."""
+
+
+def beat_seconds(nodes: int) -> float:
+    """Between an agent's signs of life, in a round of so many nodes."""
+    return max(BEAT_SECONDS, min(MOST_BEAT_SECONDS, nodes / BEATS_PER_SECOND))
 
 
 class FruitlessError(RuntimeError):
@@ -223,7 +231,8 @@ class Agent:
 
     async def _beat(self) -> None:
         while True:
-            await asyncio.sleep(BEAT_SECONDS)
+            nodes = len(self._current.members) if self._current is not None else 1
+            await asyncio.sleep(beat_seconds(nodes))
             self._tell(self._workers.progress() or Heartbeat())
             self._metrics.read(self._workers.reading())
             self._workers.kill_stopped(time.monotonic())

@@ -182,7 +182,8 @@ class Lost:
 
 @dataclass(frozen=True)
 class Tick:
-    pass
+    heard: Mapping[str, float] = field(default_factory=dict)
+    """Agents that gave a sign of life and nothing more since the last tick, and when."""
 
 
 Event = Received | Lost | Tick

@@ -69,6 +69,7 @@ class CoordinatorServer(CoordinatorServicer):
         self.state = State(settings=settings, started=time.monotonic())
         self._token = token
         self._sessions: dict[str, _Session] = {}
+        self._heard: dict[str, float] = {}
 
     def _apply(self, event: Event) -> None:
         before = self.state.phase, self.state.last_round
@@ -190,8 +191,13 @@ class CoordinatorServer(CoordinatorServicer):
                     )
                     session.over.set()
                     return
+                if self._sessions.get(session.agent) is not session:
+                    return
+                if envelope.HasField("heartbeat"):
+                    self._heard[session.agent] = now  # most of what a large job says
+                    continue
                 message = decode(envelope)
-                if message is not None and self._sessions.get(session.agent) is session:
+                if message is not None:
                     self._apply(Received(session.agent, message))
         session.put(_CLOSE)
 
@@ -200,7 +206,8 @@ class CoordinatorServer(CoordinatorServicer):
         heartbeat = encode_coordinator(Heartbeat())
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            self._apply(Tick())
+            heard, self._heard = self._heard, {}
+            self._apply(Tick(heard))
             if time.monotonic() - beaten >= HEARTBEAT_SECONDS:
                 beaten = time.monotonic()
                 for session in self._sessions.values():

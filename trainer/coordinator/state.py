@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -61,20 +61,23 @@ def step(state: State, event: Event, now: float) -> tuple[State, list[Effect]]:
     elif isinstance(event, Lost):
         _lose(draft, event.agent, event.reason)
     else:
-        _tick(draft)
+        _tick(draft, event.heard)
     if not (isinstance(event, Received) and isinstance(event.message, _IDLE)):
         draft.settle()
     return draft.state, draft.effects
 
 
-def _tick(draft: Draft) -> None:
+def _tick(draft: Draft, heard: Mapping[str, float]) -> None:
     state, now = draft.state, draft.now
     lag = 0.0 if state.last_tick is None else now - state.last_tick
-    if lag > TICK_LAG:
-        for agent in state.agents.values():
-            draft.put(replace(agent, last_seen=min(now, agent.last_seen + lag)))
-    draft.state = replace(draft.state, last_tick=now)
-    for agent in list(draft.state.agents.values()):
+    allowance = lag if lag > TICK_LAG else 0.0
+    agents = dict(state.agents)
+    for name, agent in state.agents.items():
+        seen = max(heard.get(name, 0.0), min(now, agent.last_seen + allowance))
+        if seen > agent.last_seen:
+            agents[name] = replace(agent, last_seen=seen)
+    draft.state = replace(state, last_tick=now, agents=agents)
+    for agent in agents.values():
         if now - agent.last_seen > state.settings.lost_after:
             draft.effects.append(Drop(agent.agent))
             _lose(draft, agent.agent, f"silent for {now - agent.last_seen:.1f} s")
