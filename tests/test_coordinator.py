@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from trainer.coordinator.__main__ import main
+from trainer.coordinator.failures import KEPT, with_failure
 from trainer.coordinator.http import answer, json_answer, serve_http
 from trainer.coordinator.message import (
     AgentMessage,
     Committed,
     Dismissed,
+    Failed,
     FenceAsk,
     FenceCancel,
     Fenced,
@@ -316,6 +318,54 @@ def test_a_fence_without_a_stop_step_is_called_off_after_a_restart() -> None:
     hello_again(job)
     assert job.last("a0", FenceCancel) == FenceCancel(9)
     assert job.state.phase is Phase.RUNNING
+
+
+def test_commits_that_know_a_later_round_end_this_one_so_no_number_is_used_twice() -> None:
+    job = Job(min_nodes=1, max_nodes=2).running(0, 1)  # all was lost: it began at 1 again
+    job.say("a0", Committed(57, 400))
+    assert job.last("a1", RoundOver).reason == "the commits know of round 57"
+    job.join(0, 1)
+    assert job.state.round is not None and job.state.round.round == 58
+    job.link(0, 1)
+    job.say("a0", Committed(57, 400), Committed(58, 410))
+    assert job.state.phase is Phase.RUNNING and job.state.committed_step == 410
+
+
+def test_killed_while_forming_it_forms_with_those_who_join_again() -> None:
+    job = Job(min_nodes=2, max_nodes=2)
+    for index in (1, 0):
+        hello = Hello(f"a{index}", index, "10.0.0.1", last_round=6)
+        job.say(f"a{index}", hello, Join(1))
+    job.pass_time(0.4)
+    assert job.state.round is not None and job.state.round.round == 7
+    assert job.members() == ["a0", "a1"]
+
+
+def failure(number: int, rank: int, time: float) -> Failed:
+    return Failed(number, rank, rank, 0, 100 + rank, 1, "ValueError: x", "stack", time)
+
+
+def test_failures_are_told_by_time_once_and_with_their_round() -> None:
+    job = Job(min_nodes=1, max_nodes=2).running(0, 1)
+    job.say("a1", failure(1, 1, 20.25))
+    job.say("a0", failure(1, 0, 20.5), failure(1, 0, 20.5))
+    job.say("a1", failure(1, 1, 20.25))
+    told = status(job.state, "ns/job", job.now, 0.0)
+    assert [(f["rank"], f["time"]) for f in told["failures"]] == [(1, 20.25), (0, 20.5)]
+    assert told["failures_total"] == 2
+    json.dumps(told)
+
+
+def test_of_many_failures_each_round_keeps_its_first() -> None:
+    known: tuple[Failed, ...] = (failure(1, 0, 1.0),)
+    for rank in range(3 * KEPT):
+        known = with_failure(known, failure(2, rank, 10.0 + rank))
+    known = with_failure(known, failure(3, 0, 9999.0))
+    assert len(known) == KEPT
+    assert {1, 2, 3} == {one.round for one in known}
+    assert min(one.time for one in known if one.round == 2) == 10.0
+    long = with_failure((), Failed(message="m" * 10**6, stack="s" * 10**6))[0]
+    assert len(long.message) + len(long.stack) < 6000
 
 
 def test_status_tells_speed_and_pauses() -> None:

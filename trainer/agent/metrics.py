@@ -31,21 +31,20 @@ class WorkerMetrics:
         self._recoveries = 0
         self._recovery_seconds = self._recovery_total = 0.0
         self._last: Reading | None = None
+        self._stepped: float | None = None
         self._ended: float | None = None
         """When the last step of the round before was made."""
 
     def started(self) -> None:
         """Workers' processes are about to be started."""
         self._starts += 1
-        if self._last is not None:
-            self._last = Reading(time=self._last.time)
+        self._last = None
 
     def begun(self, number: int, world: int) -> None:
         """A round begins; `world` counts workers."""
         self._round, self._world = number, world
+        self._ended = self._stepped
         if self._last is not None:
-            if self._last.step >= 0:
-                self._ended = self._last.time
             self._last = Reading(stall=self._last.stall)
 
     def read(self, found: Reading) -> None:
@@ -62,6 +61,8 @@ class WorkerMetrics:
             self._recovery_seconds = max(0.0, found.time - self._ended)
             self._recovery_total += self._recovery_seconds
             self._ended = None
+        if found.step >= 0:
+            self._stepped = found.time
         self._last = found
 
     def metrics(self) -> list[Metric]:
