@@ -66,7 +66,10 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
             options=("--log-dir", str(folder / "logs"), "--redirects", "3"),
         )
         told = job.until("both failures are known", lambda told: len(told.get("failures", [])) == 2)
-        told = job.until("a third attempt", lambda told: told["round"] == 3 and told["step"] == 2)
+        told = job.until(
+            "steps of a third attempt",
+            lambda told: told["round"] == 3 and told["rounds"][-1]["last_step"] == 2,
+        )
         with urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=5) as answer:
             numbers = answer.read().decode()
         (folder / "go").touch()

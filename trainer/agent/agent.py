@@ -460,6 +460,7 @@ class Agent:
                 future.set_exception(FruitlessError(reason))
                 return
         self._current = None
+        self._metrics.read(self._workers.reading())  # the last of those that are gone
         self._metrics.started()
         self._workers.end()
         self._workers.begin(0)
