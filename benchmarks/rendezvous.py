@@ -200,8 +200,7 @@ def _c10d_agent(port: int, agents: int, ready: Any, answers: Any, host: bool) ->
     joined = time.monotonic()
     handler.next_rendezvous()
     answers.put((joined, time.monotonic()))
-    if host:  # it serves the others' store
-        time.sleep(2.0)
+    ready.wait(PATIENCE)  # the host serves the others' store
     handler.shutdown()
 
 

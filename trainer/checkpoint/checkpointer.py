@@ -192,7 +192,7 @@ class Checkpointer:
             # The others keep the generators their script seeded: alike ones would drop out alike.
             torch.set_rng_state(state["rng"])
             self.committed = commit.step
-            self.link.committed(commit.step)
+            self.link.committed(commit.step, commit.round)
 
     def state(self) -> dict[str, Any]:
         """All that a rank needs to go on from here, of which a commit is made."""
@@ -230,6 +230,7 @@ class Checkpointer:
             step=self.data.steps,
             run=self.run,
             cursor=state.pop("cursor"),
+            round_=self.link.round,
             files={STATE: lambda file: torch.save(state, cast(Any, file))},
         )
         self.committed = self.data.steps

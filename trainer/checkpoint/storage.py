@@ -45,6 +45,8 @@ class Commit:
     """The run that wrote it. A later run knows better than a higher step of an earlier one."""
     cursor: Mapping[str, int]
     files: Mapping[str, FileRecord]
+    round: int = 0
+    """Rendezvous round that wrote it; 0 without an agent. Later rounds have higher numbers."""
 
 
 class HashedFile:
@@ -144,7 +146,13 @@ class Storage:
         return data
 
     def write(
-        self, *, step: int, run: int, cursor: Mapping[str, int], files: Mapping[str, Writer]
+        self,
+        *,
+        step: int,
+        run: int,
+        cursor: Mapping[str, int],
+        files: Mapping[str, Writer],
+        round_: int = 0,
     ) -> Commit:
         """Commit a step: durable when this returns, absent or whole if it never does.
 
@@ -165,7 +173,7 @@ class Storage:
                 target.rename(aside)
             temporary.rename(target)
             _sync_directory(self.folder)
-            commit = Commit(step, run, dict(cursor), records)
+            commit = Commit(step, run, dict(cursor), records, round_)
             _write_durably(target / f"{MARKER}.new", _encode(commit))
             (target / f"{MARKER}.new").rename(target / MARKER)
             _sync_directory(target)
@@ -221,7 +229,7 @@ def _marker(path: Path) -> Commit:
         if digest != _digest(body):
             raise StorageError(f"{marker} is damaged: its digest doesn't match its content")
         files = {name: FileRecord(**record) for name, record in body["files"].items()}
-        commit = Commit(body["step"], body["run"], body["cursor"], files)
+        commit = Commit(body["step"], body["run"], body["cursor"], files, body.get("round", 0))
     except FileNotFoundError:
         raise StorageError(f"no {MARKER}: the commit was never completed") from None
     except OSError as error:

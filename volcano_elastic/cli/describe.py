@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 _ROUNDS = 10
 _SECONDS = 5.0
 """For the coordinator to answer."""
-_TOKEN_HEADER = "volcano-elastic-token"
 
 Told = Mapping[str, Any]
 
@@ -228,15 +227,12 @@ async def _coordinator(
     client: Client, job: PyTorchJob, pods: Sequence[Object]
 ) -> tuple[Told | None, str | None]:
     """What it tells, or why it doesn't."""
-    import base64
-
     from volcano_elastic.api.pytorchjob import WORKER
     from volcano_elastic.kube.client import ApiError
-    from volcano_elastic.kube.resource import SECRETS
     from volcano_elastic.operator.measurement import endpoint
+    from volcano_elastic.operator.token import HEADER, kept
     from volcano_elastic.pytorchjob.coordinator import dedicated, used
-    from volcano_elastic.pytorchjob.environment import TOKEN_KEY
-    from volcano_elastic.pytorchjob.label import coordinator_name, replica_name, token_secret_name
+    from volcano_elastic.pytorchjob.label import coordinator_name, replica_name
 
     if not used(job):
         return None, "its rendezvous is not volcano-elastic's"
@@ -245,13 +241,11 @@ async def _coordinator(
     url = endpoint(job, pod)
     if url is None:
         return None, f"pod {host}, where the coordinator is, does not run"
-    secret = token_secret_name(job)
     try:
-        kept = await client.get(SECRETS, secret, job.namespace)
-        token = base64.b64decode(kept["data"][TOKEN_KEY]).decode()
-    except (ApiError, KeyError, ValueError) as error:
-        return None, f"the job's token can't be read from Secret {job.namespace}/{secret}: {error}"
-    return await _ask(client, job.namespace, host, url, {_TOKEN_HEADER: token})
+        token = await kept(client, job.namespace, job.name, job.uid)
+    except (ApiError, ValueError) as error:
+        return None, f"the job's token can't be read: {error}"
+    return await _ask(client, job.namespace, host, url, {HEADER: token})
 
 
 async def _ask(

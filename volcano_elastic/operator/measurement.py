@@ -23,6 +23,7 @@ from volcano_elastic.operator.cluster import Cluster, controlled_by
 from volcano_elastic.operator.executor import COMPONENT
 from volcano_elastic.operator.failure_report import Failure
 from volcano_elastic.operator.snapshot import Adapter
+from volcano_elastic.operator.token import HEADER
 from volcano_elastic.pytorchjob.coordinator import dedicated
 from volcano_elastic.pytorchjob.label import coordinator_name, replica_name
 
@@ -35,8 +36,6 @@ _MOST_BYTES = 1 << 20
 _WRITE_HOURS_EVERY = timedelta(minutes=5)
 _NOISE = 0.05
 _PAUSES = 5
-_TOKEN_HEADER = "volcano-elastic-token"
-"""As trainer.coordinator.admission has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +265,7 @@ class Measurement:
 
 async def _ask(session: aiohttp.ClientSession, url: str, job: PyTorchJob, token: str) -> Report:
     try:
-        headers = {_TOKEN_HEADER: token}
+        headers = {HEADER: token}
         async with session.get(url, headers=headers, allow_redirects=False) as answer:
             body = b""
             async for chunk in answer.content.iter_any():

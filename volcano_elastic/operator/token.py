@@ -16,7 +16,11 @@ from typing import Any
 
 from volcano_elastic.kube.client import AlreadyExists, Client, NotFound
 from volcano_elastic.kube.resource import SECRETS
+from volcano_elastic.pytorchjob.environment import TOKEN_KEY
+from volcano_elastic.pytorchjob.label import token_secret_name
 
+HEADER = "volcano-elastic-token"
+"""Of a request to a coordinator, as trainer.coordinator.admission has it."""
 NAME = "volcano-elastic-tokens"
 """Of the Secret with the key, in the operator's namespace."""
 _FIELD = "key"
@@ -75,6 +79,21 @@ class Tokens:
                 f"found {len(key)}; delete it, and jobs that begin afterwards get new tokens"
             )
         return key
+
+
+async def kept(client: Client, namespace: str, job: str, uid: str) -> str:
+    """The job's token as its Secret has it, for those who may read that but not the key.
+
+    Raises:
+        ApiError, aiohttp.ClientError, TimeoutError: it can't be read.
+        ValueError: the Secret holds something else.
+    """
+    name = token_secret_name(job, uid)
+    secret = await client.get(SECRETS, name, namespace)
+    try:
+        return base64.b64decode(secret["data"][TOKEN_KEY], validate=True).decode()
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"Secret {namespace}/{name} holds no {TOKEN_KEY!r}") from error
 
 
 def token(key: bytes, uid: str) -> str:

@@ -53,7 +53,7 @@ def _token(job: PyTorchJob) -> list[Action]:
                 "type": "Opaque",
                 "immutable": True,
                 "metadata": {
-                    "name": token_secret_name(job),
+                    "name": token_secret_name(job.name, job.uid),
                     "namespace": job.namespace,
                     "labels": coordinator_labels(job),
                     "ownerReferences": [owner_reference(job)],

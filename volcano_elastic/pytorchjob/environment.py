@@ -53,7 +53,7 @@ def pod_identity() -> list[Variable]:
 
 def token(job: PyTorchJob) -> Variable:
     """By which the job's pods know one another."""
-    key = {"name": token_secret_name(job), "key": TOKEN_KEY}
+    key = {"name": token_secret_name(job.name, job.uid), "key": TOKEN_KEY}
     return {"name": "VOLCANO_ELASTIC_TOKEN", "valueFrom": {"secretKeyRef": key}}
 
 

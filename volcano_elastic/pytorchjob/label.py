@@ -34,9 +34,9 @@ def coordinator_labels(job: PyTorchJob) -> dict[str, str]:
     }
 
 
-def token_secret_name(job: PyTorchJob) -> str:
+def token_secret_name(job: str, uid: str) -> str:
     """With part of the uid: an earlier job of the same name had another token."""
-    return f"{job.name}-token-{job.uid[:8]}"
+    return f"{job}-token-{uid[:8]}"
 
 
 def selector(job: PyTorchJob, kind: str, index: int) -> dict[str, str]:
