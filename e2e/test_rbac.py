@@ -236,7 +236,14 @@ async def live(world: World) -> None:
     await client.patch(PYTORCHJOBS, "taken", "default", suspend)
     await world.gone(AUTOSCALERS, "taken")
     # The minimum rises: the PodGroup and the pods' protection with it.
-    await client.create(PYTORCHJOBS, job("grows", elastic={"min": 1, "max": 3, "scaler": "none"}))
+    await client.create(
+        PYTORCHJOBS,
+        job(
+            "grows",
+            # Its pods get a token.
+            elastic={"min": 1, "max": 3, "scaler": "none", "rdzvBackend": "volcano-elastic"},
+        ),
+    )
     await world.has("grows", 3)
     await client.patch(PYTORCHJOBS, "grows", "default", {"spec": {"elasticPolicy": {"min": 2}}})
 

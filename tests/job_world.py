@@ -93,6 +93,7 @@ class World:
     def __init__(self, job: Object, now: datetime) -> None:
         self.job, self.now = job, now
         self.pods: dict[str, Object] = {}
+        self.secrets: dict[str, Object] = {}
         self.services: dict[str, Object] = {}
         self.podgroup: Object | None = None
         self.autoscaler: Object | None = None
@@ -176,6 +177,8 @@ class World:
                 name = body["metadata"]["name"]
                 assert name not in self.services
                 self.services[name] = self._made(body)
+            case a.CreateSecret(body):
+                self.secrets[body["metadata"]["name"]] = body
             case a.DeleteService(name):
                 del self.services[name]
 

@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from trainer.coordinator.__main__ import main
-from trainer.coordinator.http import respond, serve_status
+from trainer.coordinator.failures import KEPT, with_failure
+from trainer.coordinator.http import answer, json_answer, serve_http
 from trainer.coordinator.message import (
     AgentMessage,
     Committed,
     Dismissed,
+    Failed,
     FenceAsk,
     FenceCancel,
     Fenced,
@@ -50,6 +52,7 @@ from trainer.coordinator.model import (
     State,
     Tick,
 )
+from trainer.coordinator.server import CoordinatorServer
 from trainer.coordinator.state import step
 from trainer.coordinator.status import status
 
@@ -344,6 +347,61 @@ def test_a_step_is_committed_once_all_have_it_in_memory() -> None:
     assert job.state.committed_step == 30  # in storage
 
 
+def test_commits_that_know_a_later_round_end_this_one_so_no_number_is_used_twice() -> None:
+    job = Job(min_nodes=1, max_nodes=2).running(0, 1)  # all was lost: it began at 1 again
+    job.say("a0", Committed(57, 400))
+    assert job.last("a1", RoundOver).reason == "the commits know of round 57"
+    job.join(0, 1)
+    assert job.state.round is not None and job.state.round.round == 58
+    job.link(0, 1)
+    job.say("a0", Committed(57, 400), Committed(58, 410))
+    assert job.state.phase is Phase.RUNNING and job.state.committed_step == 410
+
+
+def test_what_is_in_memory_knows_its_round_too() -> None:
+    job = Job(min_nodes=1, max_nodes=2).running(0, 1)
+    job.say("a1", Committed(57, 400, in_memory=True))
+    assert job.last("a0", RoundOver).reason == "the commits know of round 57"
+    assert job.state.last_round == 57 and job.state.committed_step == -1
+
+
+def test_killed_while_forming_it_forms_with_those_who_join_again() -> None:
+    job = Job(min_nodes=2, max_nodes=2)
+    for index in (1, 0):
+        hello = Hello(f"a{index}", index, "10.0.0.1", last_round=6)
+        job.say(f"a{index}", hello, Join(1))
+    job.pass_time(0.4)
+    assert job.state.round is not None and job.state.round.round == 7
+    assert job.members() == ["a0", "a1"]
+
+
+def failure(number: int, rank: int, time: float) -> Failed:
+    return Failed(number, rank, rank, 0, 100 + rank, 1, "ValueError: x", "stack", time)
+
+
+def test_failures_are_told_by_time_once_and_with_their_round() -> None:
+    job = Job(min_nodes=1, max_nodes=2).running(0, 1)
+    job.say("a1", failure(1, 1, 20.25))
+    job.say("a0", failure(1, 0, 20.5), failure(1, 0, 20.5))
+    job.say("a1", failure(1, 1, 20.25))
+    told = status(job.state, "ns/job", job.now, 0.0)
+    assert [(f["rank"], f["time"]) for f in told["failures"]] == [(1, 20.25), (0, 20.5)]
+    assert told["failures_total"] == 2
+    json.dumps(told)
+
+
+def test_of_many_failures_each_round_keeps_its_first() -> None:
+    known: tuple[Failed, ...] = (failure(1, 0, 1.0),)
+    for rank in range(3 * KEPT):
+        known = with_failure(known, failure(2, rank, 10.0 + rank))
+    known = with_failure(known, failure(3, 0, 9999.0))
+    assert len(known) == KEPT
+    assert {1, 2, 3} == {one.round for one in known}
+    assert min(one.time for one in known if one.round == 2) == 10.0
+    long = with_failure((), Failed(message="m" * 10**6, stack="s" * 10**6))[0]
+    assert len(long.message) + len(long.stack) < 6000
+
+
 def test_status_tells_speed_and_pauses() -> None:
     job = Job(min_nodes=1, max_nodes=2).running(0, 1)
     for number in range(1, 11):
@@ -413,17 +471,18 @@ def test_orders_survive_the_wire() -> None:
 
 
 def test_other_paths_are_refused() -> None:
-    assert respond(b"GET / HTTP/1.1\r\n\r\n", dict)[0].startswith("404")
-    assert respond(b"POST /status HTTP/1.1\r\n\r\n", dict)[0].startswith("405")
+    server = CoordinatorServer("ns/job", Settings(1, 1))
+    assert answer(b"GET / HTTP/1.1\r\n\r\n", server.respond).code.startswith("404")
+    assert answer(b"POST /status HTTP/1.1\r\n\r\n", server.respond).code.startswith("405")
 
 
 async def test_status_over_http() -> None:
-    server = await serve_status("127.0.0.1", 0, lambda: {"step": 3})
+    server = await serve_http("127.0.0.1", 0, lambda path, _: json_answer("200 OK", {"step": 3}))
     port = server.sockets[0].getsockname()[1]
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n")
-    answer = await asyncio.wait_for(reader.read(), 5)
-    assert answer.startswith(b"HTTP/1.1 200") and json.loads(answer.split(b"\r\n\r\n")[1]) == {
+    told = await asyncio.wait_for(reader.read(), 5)
+    assert told.startswith(b"HTTP/1.1 200") and json.loads(told.split(b"\r\n\r\n")[1]) == {
         "step": 3
     }
     writer.close()

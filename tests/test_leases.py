@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from torchrun_job import free_endpoint
 
+from trainer.coordinator.admission import TOKEN_VARIABLE
 from trainer.data import leases
 from trainer.data.audit import verify
 from trainer.data.leases import Done, Fetch, Later, Leases, Lost, Opened, Owned, Refused, Told
@@ -388,13 +389,14 @@ def endpoint() -> Iterator[Any]:
     port = free_endpoint()
     running: list[subprocess.Popen[bytes]] = []
 
-    def start() -> str:
+    def start(token: str = "") -> str:
         while running:
             process = running.pop()
             process.kill()
             process.wait(10)
         arguments = ["-m", "trainer.coordinator", "--port", str(port)]
-        running.append(subprocess.Popen([sys.executable, *arguments]))
+        environment = {**os.environ, TOKEN_VARIABLE: token}
+        running.append(subprocess.Popen([sys.executable, *arguments], env=environment))
         return f"127.0.0.1:{port}"
 
     yield start
@@ -480,6 +482,23 @@ def test_a_misfit_worker_is_told_why(endpoint: Any) -> None:
             worker.fetch()
         with pytest.raises(LeaseError, match="has no ledger"):
             ShardClient(address, samples=50).commit(1)
+
+
+def test_leases_are_for_holders_of_the_jobs_token(
+    endpoint: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = endpoint("its-own-token")
+    for wrong, found in (("", "none"), ("another", "another one")):
+        client = ShardClient(address, samples=10, token=wrong)
+        refused = f"refuses this client: expected this job's token .* found {found};"
+        with pytest.raises(LeaseError, match=refused) as error:
+            client.fetch(timeout=0)
+        assert "its-own-token" not in str(error.value)
+    monkeypatch.setenv(TOKEN_VARIABLE, "its-own-token")
+    with ShardClient(address, ledger=Ledger(samples=10, epochs=1, size=8)) as owner:
+        owner.tell()
+        with ShardClient(address, samples=10, epochs=1, size=8) as worker:
+            assert worker.fetch(2, timeout=20)
 
 
 def test_a_waiting_fetch_wakes_and_times_out(endpoint: Any) -> None:

@@ -134,6 +134,10 @@ async def coordinator(respond: Callable[[web.Request], Any]) -> AsyncIterator[in
         await runner.cleanup()
 
 
+async def token_of(uid: str) -> str:
+    return f"token of {uid}"
+
+
 async def measured(respond: Callable[[web.Request], Any]) -> tuple[list[Object], Adapter]:
     """What is written of one job after it was asked once."""
     async with coordinator(respond) as port:
@@ -144,7 +148,7 @@ async def measured(respond: Callable[[web.Request], Any]) -> tuple[list[Object],
             informer.on_change(lambda old, new: adapter.change(old, new) and None)
         cluster.jobs.put(job(rdzvPort=port - 1))
         cluster.pods.put(worker_zero("127.0.0.1"))
-        measurement = Measurement(cluster, adapter, lambda: NOW)
+        measurement = Measurement(cluster, adapter, lambda: NOW, token_of)
         task = asyncio.create_task(measurement.run())
         await asyncio.sleep(0.5)
         task.cancel()

@@ -95,6 +95,8 @@ def test_a_pod_tells_torchrun_and_the_trainer_who_they_are() -> None:
         "VOLCANO_ELASTIC_JOB": "team/a",
         "VOLCANO_ELASTIC_NODE_UNIT": "1",
         "VOLCANO_ELASTIC_POD_INDEX": "0",
+        "VOLCANO_ELASTIC_COORDINATOR": "worker0",
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
     }
     path = variables["VOLCANO_ELASTIC_POD_IP"]["valueFrom"]["fieldRef"]["fieldPath"]
     assert path == "status.podIP"

@@ -16,7 +16,7 @@ import pytest
 from job_world import World, active, job_object
 from torch.distributed.run import parse_args
 
-from volcano_elastic.api.pytorchjob import InvalidJob, parse
+from volcano_elastic.api.pytorchjob import parse
 from volcano_elastic.pytorchjob import action as a
 from volcano_elastic.pytorchjob.observed import Observed
 from volcano_elastic.pytorchjob.reconcile import reconcile
@@ -842,11 +842,6 @@ def test_defect_2361_pods_are_created_one_after_the_other() -> None:
     world = World(job_object(replicas=50), NOW)
     created = [x for x in world.reconcile() if isinstance(x, a.CreatePod)]
     assert len(created) == 50 and {x.stage for x in created} == {a.Stage.CREATE}
-
-
-def test_a_dedicated_coordinator_is_refused_for_now() -> None:
-    with pytest.raises(InvalidJob, match=r"coordinator.*dedicated is not supported yet"):
-        parse(job_object(elastic={"min": 1, "max": 2, "coordinator": "dedicated"}))
 
 
 def test_a_job_of_somebody_elses_manager_gets_nothing_at_all() -> None:

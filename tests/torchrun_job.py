@@ -13,9 +13,11 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from trainer.coordinator.admission import HEADER
 
 _PR_SET_PDEATHSIG = 1
 PATIENCE = 120.0
@@ -41,13 +43,21 @@ class Job:
         self.folder = folder
         self.port = free_endpoint()
         self.nodes = nodes
+        self.token = ""
+        """What /status is asked with."""
         self.script = folder / "train.py"
         self.script.write_text(script)
         self.agents: dict[int, subprocess.Popen[bytes]] = {}
 
-    def start(self, *indexes: int, restarts: int = 3) -> None:
+    def start(
+        self,
+        *indexes: int,
+        restarts: int = 3,
+        environment: Mapping[str, str] | None = None,
+        options: Sequence[str] = (),
+    ) -> None:
         for index in indexes:
-            environment = {
+            variables = {
                 **os.environ,
                 "VOLCANO_ELASTIC_POD_INDEX": str(index),
                 "VOLCANO_ELASTIC_POD_IP": f"127.0.0.{index + 1}",
@@ -55,18 +65,19 @@ class Job:
                 "VOLCANO_ELASTIC_HEARTBEAT_TIMEOUT": "5",
                 "VOLCANO_ELASTIC_PRELOAD": "-torch._dynamo",
                 "OMP_NUM_THREADS": "1",
+                **(environment or {}),
             }
             arguments = [
                 *(sys.executable, "-m", "torch.distributed.run"),
                 *("--nnodes", self.nodes, "--nproc-per-node", "1", "--max-restarts", str(restarts)),
                 *("--rdzv-backend", "volcano-elastic", "--rdzv-id", "test"),
-                *("--rdzv-endpoint", f"127.0.0.1:{self.port}"),
+                *("--rdzv-endpoint", f"127.0.0.1:{self.port}", *options),
                 *(str(self.script), str(self.folder)),
             ]
             with open(self.folder / f"agent-{index}.log", "ab") as log:
                 self.agents[index] = subprocess.Popen(
                     arguments,
-                    env=environment,
+                    env=variables,
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
@@ -76,7 +87,8 @@ class Job:
     def status(self) -> dict[str, Any]:
         with contextlib.suppress(OSError, urllib.error.URLError, ValueError):
             url = f"http://127.0.0.1:{self.port + 1}/status"
-            with urllib.request.urlopen(url, timeout=2) as answer:
+            request = urllib.request.Request(url, headers={HEADER: self.token})
+            with urllib.request.urlopen(request, timeout=2) as answer:
                 return dict(json.load(answer))
         return {"phase": "unreachable", "world": 0, "round": 0, "step": -1, "ranks": {}, "pids": {}}
 

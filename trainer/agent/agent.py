@@ -13,6 +13,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -21,13 +22,21 @@ import grpc.aio
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from trainer.agent.coordinator_process import CoordinatorProcess
+from trainer.agent.failure import Exit, describe, keep_logs, last_words, oom_kills
 from trainer.agent.identity import Identity, address_toward
 from trainer.agent.memory import MemoryFolder
+from trainer.agent.metrics import WorkerMetrics
 from trainer.agent.workers import WorkerServer
+from trainer.coordinator.admission import HEADER
+from trainer.coordinator.exposition import exposition
+from trainer.coordinator.failures import bounded
+from trainer.coordinator.http import Answer, json_answer, serve_http, text_answer
 from trainer.coordinator.message import (
+    MESSAGE_BYTES,
+    VERSION,
     AgentMessage,
-    Committed,
     Dismissed,
+    Failed,
     FenceAsk,
     FenceCancel,
     FenceStop,
@@ -50,6 +59,9 @@ from trainer.proto.coordinator_pb2_grpc import CoordinatorStub
 log = logging.getLogger(__name__)
 
 BEAT_SECONDS = 0.2
+MOST_BEAT_SECONDS = 0.4
+BEATS_PER_SECOND = 2500.0
+"""Of all agents together; a large job's beat less often, up to MOST_BEAT_SECONDS."""
 RETRY_SECONDS = 0.1
 SILENT_SECONDS = 3.0
 """Without a word from the coordinator for so long, connect anew."""
@@ -67,18 +79,36 @@ EXIT_SECONDS = 3.0
 
 EXIT_TERMINATED = 128 + signal.SIGTERM
 
+_REFUSALS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.FAILED_PRECONDITION)
+
 _CHANNEL_OPTIONS = [
+    ("grpc.max_receive_message_length", MESSAGE_BYTES),
     ("grpc.use_local_subchannel_pool", 1),  # else a retry waits for the last one's back-off
     ("grpc.enable_http_proxy", 0),
 ]
 
 
+REFUSED_SECONDS = 45.0
+"""How long an agent that is refused tries again: for a moment a name may still lead to the
+coordinator of an earlier job, which has Kubernetes' 30 s to end."""
+KEPT_FAILURES = 8
+"""Of this node, to tell a coordinator that was started anew."""
+
 FRUITLESS_ROUNDS = 5
 """After so many rounds in a row that ended in a failure before the first step, trying is no use."""
 
 
+def beat_seconds(nodes: int) -> float:
+    """Between an agent's signs of life, in a round of so many nodes."""
+    return max(BEAT_SECONDS, min(MOST_BEAT_SECONDS, nodes / BEATS_PER_SECOND))
+
+
 class FruitlessError(RuntimeError):
     """The workers fail before they make a step, each time: another try would not help."""
+
+
+class RefusedError(RuntimeError):
+    """The coordinator won't have this agent; says what it expected."""
 
 
 class DismissedError(RuntimeError):
@@ -97,7 +127,15 @@ class Agent:
         self.exit_code: int | None = None
         """Set when this process is to end; SIGTERM then tells the main thread."""
         self._coordinator = coordinator
-        self._workers = WorkerServer(self._tell, self._end_orphaned_round, self._join_again)
+        self._workers = WorkerServer(
+            self._tell, self._end_orphaned_round, self._join_again, self._gave_way, self._give_up_on
+        )
+        self._metrics = WorkerMetrics()
+        self._failures: list[Failed] = []
+        self._oom_kills = oom_kills()
+        self._fatal: str | None = None
+        """Why no worker is to be started again."""
+        self._refused_since: float | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="agent", daemon=True)
         self._started = threading.Event()
@@ -135,7 +173,7 @@ class Agent:
     def join(self, timeout: float) -> Round:
         """Waits for the next round.
 
-        Raises TimeoutError, DismissedError if there is none, or FruitlessError.
+        Raises TimeoutError, DismissedError if there is none, RefusedError, or FruitlessError.
         """
         future: Future[Round] = Future()
         self._call(self._join, future)
@@ -145,6 +183,18 @@ class Agent:
         """Whether the round that the workers are in is over; true for that round only."""
         current = self._current
         return current is not None and self._ended_round == current.round
+
+    def worker_failed(self, exit_: Exit) -> None:
+        """Before torchrun removes what the worker left."""
+        killed = oom_kills()
+        failed = describe(
+            exit_,
+            oom_killed=killed > self._oom_kills,
+            note=self._workers.notes.get(exit_.pid, ""),
+            log=keep_logs(exit_),
+        )
+        self._oom_kills = killed
+        self._call(self._collect, failed)
 
     def leave(self) -> None:
         self._call(self._leave)
@@ -166,6 +216,8 @@ class Agent:
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._done.set)
             self._thread.join(2.0)
+        if not complete:
+            last_words(self._failures)
         self._coordinator.close()
 
     def _call(self, function: Any, *arguments: Any) -> None:
@@ -183,6 +235,12 @@ class Agent:
 
     async def _main(self) -> None:
         await self._workers.start()
+        if self.identity.metrics is not None:
+            host, port = self.identity.metrics
+            try:
+                await serve_http(host, port, self._respond)
+            except OSError as error:
+                log.warning("no metrics: cannot serve %s:%d: %s", host, port, error)
         self._started.set()
         tasks = [
             asyncio.ensure_future(self._attend_for_ever()),
@@ -196,11 +254,15 @@ class Agent:
 
     async def _beat(self) -> None:
         while True:
-            await asyncio.sleep(BEAT_SECONDS)
+            nodes = len(self._current.members) if self._current is not None else 1
+            await asyncio.sleep(beat_seconds(nodes))
             self._tell(self._workers.progress() or Heartbeat())
+            self._metrics.read(self._workers.reading())
             self._workers.kill_stopped(time.monotonic())
-            if self.identity.pod_index == 0 and not self._closing:
+            if self.identity.pod_index == 0 and self.identity.may_host and not self._closing:
                 self._coordinator.ensure()
+            if self._coordinator.refusal is not None:
+                self._refuse_to_join(self._coordinator.refusal)
 
     def _tell(self, message: AgentMessage) -> None:
         """Without a connection it is dropped: the next Hello tells the state it led to."""
@@ -212,6 +274,8 @@ class Agent:
             try:
                 await self._attend()
             except (TimeoutError, grpc.RpcError, OSError) as error:
+                if isinstance(error, grpc.aio.AioRpcError) and error.code() in _REFUSALS:
+                    self._refused(str(error.details()))
                 log.debug("no coordinator at %s: %r", self.identity.host, error)
             self._outbox = None
             self._connected = False
@@ -228,14 +292,19 @@ class Agent:
         address = found[0][4][0]
         target = f"[{address}]:{port}" if ":" in str(address) else f"{address}:{port}"
         async with grpc.aio.insecure_channel(target, options=_CHANNEL_OPTIONS) as channel:
-            call = CoordinatorStub(channel).Attend()  # type: ignore[no-untyped-call]
+            token = self.identity.token
+            call = CoordinatorStub(channel).Attend(  # type: ignore[no-untyped-call]
+                metadata=((HEADER, token),) if token else ()
+            )
             await asyncio.wait_for(call.write(encode_agent(self._hello())), SILENT_SECONDS)
             outbox: asyncio.Queue[AgentMessage | None] = asyncio.Queue()
+            for failed in self._failures:
+                outbox.put_nowait(failed)
             if self._joining is not None:
                 outbox.put_nowait(self._joining[0])
             local = self._workers.local
             if local.held_step >= 0:
-                outbox.put_nowait(Committed(local.round, local.held_step, in_memory=True))
+                outbox.put_nowait(local.held)
             self._outbox = outbox
             writer = self._writing = asyncio.ensure_future(self._write(call, outbox))
             try:
@@ -243,7 +312,7 @@ class Agent:
                     envelope = await asyncio.wait_for(call.read(), SILENT_SECONDS)
                     if envelope is grpc.aio.EOF:
                         return
-                    self._connected = True
+                    self._connected, self._refused_since = True, None
                     message = decode(envelope)
                     if message is not None:
                         self._receive(message)
@@ -280,7 +349,56 @@ class Agent:
             fenced=running and local.fenced,
             pids=local.pids if running else (),
             recovers=running and local.recovers,
+            version=VERSION,
+            job=self.identity.job,
+            processes=self.identity.processes,
         )
+
+    def _refused(self, reason: str) -> None:
+        now = time.monotonic()
+        if self._refused_since is None:
+            self._refused_since = now
+            where = f"{self.identity.host}:{self.identity.port}"
+            log.warning("the coordinator at %s refuses this worker: %s", where, reason)
+        elif now - self._refused_since >= REFUSED_SECONDS:
+            self._refuse_to_join(reason)
+
+    def _refuse_to_join(self, reason: str) -> None:
+        future = self._joining[1] if self._joining is not None else None
+        if future is not None and not future.done():
+            future.set_exception(RefusedError(reason))
+
+    # ---- failures and figures
+
+    def _collect(self, failed: Failed) -> None:
+        known = {(one.pid, one.round) for one in self._failures}
+        if (failed.pid, failed.round) not in known:
+            failed = bounded(failed)
+            self._failures = [*self._failures, failed][-KEPT_FAILURES:]
+            self._tell(failed)
+
+    def _gave_way(self, exit_: Exit) -> None:
+        self._collect(describe(exit_, oom_killed=False, note="gave way to another's failure"))
+
+    def _give_up_on(self, reason: str) -> None:
+        self._fatal = reason
+
+    def _hopeless(self) -> str | None:
+        """Why another try is of no use."""
+        if self._fatal is not None:
+            return self._fatal
+        if self._fruitless < FRUITLESS_ROUNDS:
+            return None
+        last = self._failures[-1].message if self._failures else "see the workers' output above"
+        return f"{self._fruitless} rounds in a row failed before their first step; the last: {last}"
+
+    def _respond(self, path: str, headers: Mapping[str, str]) -> Answer:
+        if path != "/metrics":
+            return json_answer("404 Not Found", {"error": f"expected GET /metrics, found {path!r}"})
+        identity = self.identity
+        labels = {"job": identity.job, "worker": str(identity.pod_index)}
+        self._metrics.read(self._workers.reading())
+        return text_answer(exposition(self._metrics.metrics(), labels))
 
     # ---- what the coordinator says
 
@@ -325,6 +443,7 @@ class Agent:
         future = self._joining[1]
         self._joining = None
         self._current = begun
+        self._metrics.begun(begun.round, len(begun.members) * max(1, self.identity.processes))
         if future is None:
             if self._workers.local.failed:
                 self._tell(WorkersFailed(begun.round))
@@ -373,15 +492,12 @@ class Agent:
                 self._fruitless = 0
             elif local.failing or self._ended_round != self._current.round:
                 self._fruitless += 1
-            if self._fruitless >= FRUITLESS_ROUNDS:
-                future.set_exception(
-                    FruitlessError(
-                        f"{self._fruitless} rounds in a row failed before their first step; the "
-                        "reason is in the workers' output above"
-                    )
-                )
+            if (reason := self._hopeless()) is not None:
+                future.set_exception(FruitlessError(reason))
                 return
         self._current = None
+        self._metrics.read(self._workers.reading())  # the last of those that are gone
+        self._metrics.started()
         self._workers.end()
         self._workers.begin(0)
         self._joining = (Join(self._serve_store()), future)

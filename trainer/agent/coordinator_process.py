@@ -9,6 +9,8 @@ import sys
 import time
 
 from trainer.agent.identity import Identity
+from trainer.coordinator.__main__ import EXIT_PERMISSION
+from trainer.coordinator.admission import TOKEN_VARIABLE
 
 RESTART_SECONDS = 0.5
 """Between starts of a coordinator that ends at once."""
@@ -19,11 +21,20 @@ class CoordinatorProcess:
         self._identity = identity
         self._process: subprocess.Popen[bytes] | None = None
         self._started = 0.0
+        self.refusal: str | None = None
+        """Why there can be none; its own output says more."""
 
     def ensure(self, now: float | None = None) -> None:
         """Starts it if it isn't running."""
         now = time.monotonic() if now is None else now
         if self._process is not None and self._process.poll() is None:
+            return
+        if self._process is not None and self._process.returncode == EXIT_PERMISSION:
+            self.refusal = (
+                f"the coordinator may not serve {self._identity.bind_host} without "
+                f"{TOKEN_VARIABLE}, as others could reach it: set it to the same secret on every "
+                "node, or use a loopback endpoint"
+            )
             return
         if self._process is not None and now - self._started < RESTART_SECONDS:
             return
@@ -45,6 +56,7 @@ class CoordinatorProcess:
                 f"--parent={os.getpid()}",
             ],
             stdin=subprocess.DEVNULL,
+            env={**os.environ, TOKEN_VARIABLE: identity.token},  # not an argument: ps shows those
             # Its own session: a terminal's Ctrl-C is for torchrun.
             start_new_session=True,
         )

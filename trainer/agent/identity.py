@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
+
+from trainer.coordinator.admission import TOKEN_VARIABLE
 
 POD_INDEX_VARIABLE = "VOLCANO_ELASTIC_POD_INDEX"
 POD_IP_VARIABLE = "VOLCANO_ELASTIC_POD_IP"
@@ -16,6 +17,11 @@ JOB_VARIABLE = "VOLCANO_ELASTIC_JOB"
 NODE_UNIT_VARIABLE = "VOLCANO_ELASTIC_NODE_UNIT"
 HEARTBEAT_TIMEOUT_VARIABLE = "VOLCANO_ELASTIC_HEARTBEAT_TIMEOUT"
 """Seconds of silence after which the coordinator takes an agent for lost."""
+
+COORDINATOR_VARIABLE = "VOLCANO_ELASTIC_COORDINATOR"
+"""`dedicated`: it has a pod of its own, so no agent starts one."""
+METRICS_VARIABLE = "VOLCANO_ELASTIC_METRICS_ADDRESS"
+"""PORT (on loopback) or HOST:PORT where the agent serves its workers' metrics; unset: nowhere."""
 
 DEFAULT_PORT = 23456
 
@@ -38,6 +44,13 @@ class Identity:
     heartbeat_timeout: float
     pod: str = ""
     """Stays the same when this container is restarted."""
+    processes: int = 0
+    """Workers of this node; 0: not known."""
+    dedicated: bool = False
+    """The coordinator has a pod of its own."""
+    token: str = field(default="", repr=False)
+    metrics: tuple[str, int] | None = None
+    """Where to serve the workers' metrics."""
 
     @classmethod
     def read(
@@ -50,13 +63,14 @@ class Identity:
         node_unit: int | None,
         environment: Mapping[str, str],
         arguments: Sequence[str],
+        processes: int = 0,
     ) -> Identity:
         """Raises ValueError if the endpoint or a variable can't be read."""
         host, port = parse_endpoint(endpoint)
-        uid = environment.get(POD_UID_VARIABLE) or socket.gethostname()
+        pod_index = _pod_index(environment, arguments)
         return cls(
-            agent=f"{uid}/{os.getpid()}/{uuid.uuid4().hex[:8]}",
-            pod_index=_pod_index(environment, arguments),
+            agent=uuid.uuid4().hex[:16],
+            pod_index=pod_index,
             address=environment.get(POD_IP_VARIABLE) or local_address or "",
             host=host,
             port=port,
@@ -65,7 +79,11 @@ class Identity:
             max_nodes=max_nodes,
             node_unit=node_unit or _number(environment, NODE_UNIT_VARIABLE, int, 1),
             heartbeat_timeout=_number(environment, HEARTBEAT_TIMEOUT_VARIABLE, float, 1.0),
-            pod=f"{uid}/{_pod_index(environment, arguments)}",
+            pod=f"{environment.get(POD_UID_VARIABLE) or socket.gethostname()}/{pod_index}",
+            processes=processes,
+            dedicated=environment.get(COORDINATOR_VARIABLE, "") == "dedicated",
+            token=environment.get(TOKEN_VARIABLE, ""),
+            metrics=_metrics_address(environment.get(METRICS_VARIABLE, "")),
         )
 
     @property
@@ -74,6 +92,8 @@ class Identity:
 
         Without pod indexes: any agent on the endpoint's machine; the first to bind has it.
         """
+        if self.dedicated:
+            return False
         return self.pod_index == 0 or (self.pod_index < 0 and is_local(self.host))
 
     @property
@@ -94,6 +114,15 @@ def parse_endpoint(endpoint: str) -> tuple[str, int]:
             f"too), found {endpoint!r}"
         )
     return host.strip("[]"), int(port)
+
+
+def _metrics_address(text: str) -> tuple[str, int] | None:
+    if not text:
+        return None
+    host, _, port = text.rpartition(":")
+    if not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{METRICS_VARIABLE}: expected PORT or HOST:PORT, found {text!r}")
+    return host.strip("[]") or "127.0.0.1", int(port)
 
 
 def is_local(host: str) -> bool:

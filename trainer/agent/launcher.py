@@ -1,4 +1,4 @@
-"""Lets torchrun start its workers through the zygote.
+"""Lets torchrun start its workers through the zygote, and tells when one fails.
 
 torchrun reads PYTHON_EXEC before it creates the rendezvous handler, and a client process named
 there would cost an interpreter's start a worker. So the one function that makes a worker's process
@@ -8,26 +8,78 @@ is wrapped; anything unexpected (another interpreter, NUMA binding, a lost zygot
 from __future__ import annotations
 
 import logging
+import signal
 import sys
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch.distributed.elastic.multiprocessing.api as multiprocessing_api
 from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 
+from trainer.agent import error_file, log_folder
+from trainer.agent.failure import Exit
+from trainer.agent.link import ROUND_VARIABLE
 from trainer.agent.zygote import Zygote, ZygoteError
 
 log = logging.getLogger(__name__)
 
 
-def start_workers_from(zygote: Zygote) -> bool:
-    """Whether this torch has the function to wrap."""
-    cold = getattr(multiprocessing_api, "get_subprocess_handler", None)
-    if cold is None:
-        log.warning("this torch starts workers in another way; they will start cold")
+class _Watched:
+    """A worker's process, as torchrun sees it, that tells when it ends by itself in a failure."""
+
+    def __init__(
+        self, process: Any, environment: Mapping[str, str], failed: Callable[[Exit], None]
+    ) -> None:
+        self.pid: int = process.pid
+        self.stopping = False
+        """torchrun ends it."""
+        self._process, self._environment, self._failed = process, environment, failed
+        self._told = False
+
+    def poll(self) -> int | None:
+        return self._seen(self._process.poll())
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        return self._seen(self._process.wait(timeout))
+
+    def _seen(self, code: int | None) -> int | None:
+        if code and not self._told:
+            self._told = True
+            if not self.stopping:
+                names = (ROUND_VARIABLE, "RANK", "LOCAL_RANK")
+                number, rank, local_rank = (int(self._environment.get(n, "0")) for n in names)
+                path = self._environment.get(error_file.VARIABLE, "")
+                ended = getattr(self._process, "ended", None) or time.time()
+                self._failed(Exit(number, rank, local_rank, self.pid, code, ended, path))
+        return code
+
+
+def start_workers_from(zygote: Zygote | None, failed: Callable[[Exit], None]) -> bool:
+    """Whether this torch has the function to wrap.
+
+    Args:
+        zygote: None starts all workers cold.
+        failed: called on torchrun's main thread.
+    """
+    original = getattr(multiprocessing_api, "get_subprocess_handler", None)
+    if original is None:
+        log.warning("this torch starts workers in another way; they will start cold and unwatched")
         return False
 
-    class WarmSubprocessHandler(SubprocessHandler):
+    class WatchedHandler(SubprocessHandler):
+        proc: Any
+
         def _popen(self, args: tuple[str, ...], env: dict[str, str]) -> Any:
+            plain = args[0] == sys.executable
+            log_folder.note(env.get(error_file.VARIABLE, ""))
+            return _Watched(
+                (self._warm(args, env) if plain else None) or super()._popen(args, env), env, failed
+            )
+
+        def _warm(self, args: tuple[str, ...], env: dict[str, str]) -> Any:
+            if zygote is None:
+                return None
             outputs = [
                 stream.fileno() if stream is not None else number
                 for number, stream in ((1, self._stdout), (2, self._stderr))
@@ -36,11 +88,11 @@ def start_workers_from(zygote: Zygote) -> bool:
                 return zygote.launch(args[1:], env, outputs)
             except ZygoteError as error:
                 log.warning("starting a worker cold: %s", error)
-                return super()._popen(args, env)
+                return None
 
-    def get_subprocess_handler(*arguments: Any, **options: Any) -> Any:
-        plain = options.get("entrypoint") == sys.executable and not options.get("numa_options")
-        return (WarmSubprocessHandler if plain else cold)(*arguments, **options)
+        def close(self, death_sig: signal.Signals | None = None) -> None:
+            self.proc.stopping = True
+            super().close(death_sig)
 
-    setattr(multiprocessing_api, "get_subprocess_handler", get_subprocess_handler)  # noqa: B010
+    setattr(multiprocessing_api, "get_subprocess_handler", WatchedHandler)  # noqa: B010
     return True

@@ -28,6 +28,8 @@ from enum import Enum
 from types import TracebackType
 from typing import Any, NoReturn
 
+from trainer.agent import error_file
+
 SOCKET_VARIABLE = "VOLCANO_ELASTIC_AGENT_SOCKET"
 """Address of the agent's socket; a leading @ means Linux's abstract namespace."""
 
@@ -38,9 +40,10 @@ CONNECT_TIMEOUT_SECONDS = 10.0
 BLAME_SECONDS = 1.0
 """How long a failing worker waits to hear that another one failed first."""
 
-PROGRESS_BYTES = 24
-"""Three signed 64-bit integers: the last applied step, when (CLOCK_MONOTONIC, ns), and the samples
-that all ranks had consumed by then, 0 where that is not known."""
+PROGRESS_BYTES = 32
+"""Four signed 64-bit integers: the last applied step; when (CLOCK_MONOTONIC, ns); the samples that
+all ranks had consumed by then, 0 where that is not known; and how long (ns) commits have kept this
+process from training."""
 
 
 class Order(Enum):
@@ -160,6 +163,7 @@ class WorkerLink:
                 "pid": os.getpid(),
                 "recovers": self._broken is not None,
                 "progress": path,  # the agent maps it and removes the name
+                "error_file": os.environ.get(error_file.VARIABLE, ""),
             }
         )
         threading.Thread(target=self._read, name="agent-link", daemon=True).start()
@@ -214,9 +218,23 @@ class WorkerLink:
         self._send({"type": "stopped", "round": self.round, "fence": self._fence, "step": step})
         return Order.LEAVE if self._leaving else Order.FENCE
 
-    def committed(self, step: int) -> None:
-        """A commit for `step` is durable; rank 0 says it."""
-        self._send({"type": "committed", "round": self.round, "step": step})
+    def committed(self, step: int, round_: int = 0) -> None:
+        """A commit for `step` is durable; rank 0 says it.
+
+        Args:
+            round_: that made it, of a commit found in storage: later rounds must have higher
+                numbers, also where nobody is left to remember it.
+        """
+        self._send({"type": "committed", "round": round_ or self.round, "step": step})
+
+    def stalled(self, seconds: float) -> None:
+        """A commit has kept this process from training for so long; for its metrics."""
+        if self._progress is not None:
+            self._progress[3] += int(seconds * 1e9)
+
+    def give_up(self, reason: str) -> None:
+        """Before an error that another try would only repeat: no worker is started again."""
+        self._send({"type": "fatal", "reason": reason})
 
     def saved(self, path: str, step: int, savers: int, folder: str = "", keep: int = 3) -> None:
         """The slot at `path` holds a new state, for the agent to verify.
@@ -413,8 +431,10 @@ class WorkerLink:
         self._failing = True
         if issubclass(kind, KeyboardInterrupt):
             return
+        error_file.write(kind, error, trace)
         # One that recovers in process has asked before, and was told that this error is its own.
         if self._broken is None and self.lost():
+            self._send({"type": "gave_way"})
             self._park()
 
     def _goodbye(self) -> None:

@@ -13,6 +13,8 @@ import types
 from collections.abc import Sequence
 from types import TracebackType
 
+from trainer.agent import error_file
+
 
 def run_as_main(arguments: Sequence[str]) -> int:
     """`python ARGUMENTS`: options -u and -m, then the script or module and its arguments.
@@ -37,6 +39,7 @@ def run_as_main(arguments: Sequence[str]) -> int:
     except SystemExit as error:
         code = exit_code(error)
     except BaseException as error:
+        error_file.write(type(error), error, _own_frames_removed(error.__traceback__))
         sys.excepthook(type(error), error, _own_frames_removed(error.__traceback__))
         code = 1
     return _finish(code)

@@ -15,8 +15,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from trainer.agent.failure import Exit
 from trainer.agent.link import PROGRESS_BYTES
+from trainer.agent.metrics import Reading
 from trainer.agent.persister import Persister, Saved
+from trainer.checkpoint.slot import Label
 from trainer.coordinator.message import (
     AgentMessage,
     Committed,
@@ -42,6 +45,7 @@ class Worker:
     progress: memoryview[int]
     recovers: bool
     local: LocalRound
+    error_file: str = ""
     reply: int | None = None
     fenced: bool = False
     idle: bool = False
@@ -76,6 +80,8 @@ class LocalRound:
     """By local rank, the newest step that is verified in memory."""
     held_step: int = -1
     """The newest that is so of all that save."""
+    held_round: int = 0
+    """That made what is in memory: another than this one, of a state that was restored."""
     joined: set[int] = field(default_factory=set)
     """Local ranks that took their place in a round they did not start with."""
     carried: bool = False
@@ -101,6 +107,11 @@ class LocalRound:
         return self.recovers and all(worker.idle for worker in self.workers.values())
 
     @property
+    def held(self) -> Committed:
+        """What is in memory, for the coordinator."""
+        return Committed(self.held_round, self.held_step, in_memory=True)
+
+    @property
     def fenced(self) -> bool:
         return self.linked and all(worker.fenced for worker in self.workers.values())
 
@@ -117,6 +128,8 @@ class WorkerServer:
         tell: Callable[[AgentMessage], None],
         failing: Callable[[], None],
         idle: Callable[[], None],
+        gave_way: Callable[[Exit], None],
+        fatal: Callable[[str], None],
     ) -> None:
         self.address = f"@volcano-elastic-{uuid.uuid4().hex}"
         self.local = LocalRound()
@@ -124,6 +137,10 @@ class WorkerServer:
         self._tell = tell
         self._failing = failing
         self._idle = idle
+        self._gave_way = gave_way
+        self._fatal = fatal
+        self.notes: dict[int, str] = {}
+        """Why this agent killed a worker, by process id; of the round."""
         self._server: asyncio.AbstractServer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.persister = Persister(self._on_loop(self._sealed), self._on_loop(self._stored))
@@ -137,6 +154,7 @@ class WorkerServer:
     def begin(self, number: int) -> None:
         """Before the workers of a round are started."""
         self.local = LocalRound(number)
+        self.notes.clear()
 
     def carry(self, begun: Round, node_rank: int) -> None:
         """Hands the idle workers their places in the next round."""
@@ -174,14 +192,27 @@ class WorkerServer:
             elif worker.stopped_since is None:
                 worker.stopped_since = now
             elif now - worker.stopped_since >= STOPPED_SECONDS:
-                _kill(worker.pid)
+                self._kill(worker.pid, f"it was stopped for {STOPPED_SECONDS} s, so it was killed")
 
     def kill_unless_idle(self, number: int) -> None:
         """Of round `number`: those that did not come out of it."""
         if self.local.round == number:
             for worker in self.local.workers.values():
                 if worker.recovers and not worker.idle:
-                    _kill(worker.pid)
+                    self._kill(worker.pid, "it did not come out of its broken round")
+
+    def _kill(self, pid: int, why: str) -> None:
+        self.notes[pid] = why
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+    def reading(self) -> Reading:
+        """Of the worker that is furthest."""
+        pages = [worker.progress for worker in self.local.workers.values()]
+        page = max(pages, key=lambda page: page[0], default=None)
+        if page is None:
+            return Reading()
+        return Reading(page[0], page[1] / 1e9, page[2], page[3] / 1e9)
 
     def ask(self, fence: int) -> None:
         self.local.fence, self.local.stop = fence, -1
@@ -250,7 +281,7 @@ class WorkerServer:
         # torchrun restarts all workers of a node when one dies; waiting for that costs seconds.
         for sibling in local.workers.values():
             if sibling is not worker and sibling.recovers:
-                _kill(sibling.pid)
+                self._kill(sibling.pid, "killed, as another worker of its node had failed")
         if not local.over:
             self._tell_progress()
             self._tell(WorkersFailed(local.round))
@@ -269,6 +300,7 @@ class WorkerServer:
             memoryview(pages).cast("q"),
             message["recovers"],
             local,
+            message["error_file"],
         )
         local.workers[message["local_rank"]] = worker
         local.local_world_size = message["local_world_size"]
@@ -293,7 +325,7 @@ class WorkerServer:
                 self._tell_progress()
                 self._tell(Fenced(local.fence, message["step"]))
         elif kind == "committed":
-            self._committed(message["step"])
+            self._committed(message["step"], message["round"])
         elif kind == "saved":
             local.savers = message["savers"]
             number = next(n for n, one in local.workers.items() if one is worker)
@@ -326,24 +358,34 @@ class WorkerServer:
             local.joined |= {n for n, one in local.workers.items() if one is worker}
             if local.linked:
                 self._tell(Linked(local.round, local.pids, local.recovers))
+        elif kind == "gave_way":
+            number = next(n for n, one in local.workers.items() if one is worker)
+            self._gave_way(
+                Exit(
+                    local.round, worker.rank, number, worker.pid, 0, time.time(), worker.error_file
+                )
+            )
+        elif kind == "fatal":
+            self._fatal(str(message["reason"]))
         elif kind == "goodbye":
             worker.closing = True
 
-    def _committed(self, step: int) -> None:
+    def _committed(self, step: int, round_: int) -> None:
         self.committed_step = max(self.committed_step, step)
-        self._tell(Committed(self.local.round, step))
+        self._tell(Committed(round_, step))
 
-    def _stored(self, saved: Saved) -> None:
-        self._committed(saved.step)
+    def _stored(self, saved: Saved, label: Label) -> None:
+        self._committed(saved.step, label.round)
 
-    def _sealed(self, saved: Saved) -> None:
+    def _sealed(self, saved: Saved, label: Label) -> None:
         local = self.local
         if saved.round != local.round:
             return
         local.sealed[saved.local_rank] = saved.step
+        local.held_round = max(local.held_round, label.round)
         if len(local.sealed) == local.savers:
             local.held_step = min(local.sealed.values())
-            self._tell(Committed(local.round, local.held_step, in_memory=True))
+            self._tell(local.held)
 
     def _on_loop(self, function: Callable[..., None]) -> Callable[..., None]:
         """To be called in any thread."""
@@ -372,11 +414,6 @@ def _state(pid: int) -> str:
             return file.read().rpartition(")")[2].split()[0]
     except OSError:
         return ""
-
-
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
 
 
 def _settled(worker: Worker, error: str) -> None:

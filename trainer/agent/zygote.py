@@ -60,6 +60,8 @@ class ZygoteProcess:
     def __init__(self, connection: socket.socket, pid: int) -> None:
         self.pid = pid
         self.returncode: int | None = None
+        self.ended: float | None = None
+        """When it ended, in Unix seconds."""
         self._connection = connection
 
     def poll(self) -> int | None:
@@ -78,7 +80,9 @@ class ZygoteProcess:
             except OSError:
                 answer = b""
             # No answer: the zygote died, and the kernel killed its children with it.
-            self.returncode = int(answer) if answer else -signal.SIGKILL
+            code, _, ended = answer.decode().partition(" ")
+            self.returncode = int(code) if code else -signal.SIGKILL
+            self.ended = float(ended) if ended else None
             self._connection.close()
         return self.returncode
 
@@ -168,6 +172,15 @@ def preload_names(environment: dict[str, str]) -> list[str]:
     return [name for name in (*PRELOADED, *added) if name not in unwanted]
 
 
+def cuda_is_touched() -> bool:
+    """Whether this process has loaded CUDA's driver, after which a fork of it can't use a GPU."""
+    try:
+        with open(f"/proc/{os.getpid()}/maps", encoding="utf-8", errors="replace") as maps:
+            return any("libcuda.so" in line for line in maps)
+    except OSError:
+        return False
+
+
 # ---- in the zygote
 
 
@@ -182,6 +195,13 @@ def _serve(control: socket.socket, parent: int, preload: Sequence[str]) -> NoRet
         except Exception as error:
             if not isinstance(error, ImportError):
                 print(f"volcano-elastic: cannot preload {name}: {error!r}", file=sys.stderr)
+        if cuda_is_touched():
+            print(
+                f"volcano-elastic: importing {name} initialises CUDA, so no worker can be forked "
+                f"after it: workers start cold; leave it out with {PRELOAD_VARIABLE}=-{name}",
+                file=sys.stderr,
+            )
+            os._exit(1)
     gc.collect()
     gc.freeze()  # a collection in a worker must not touch, hence copy, every inherited page
     control.sendall(b"r")
@@ -216,7 +236,8 @@ def _reap(children: dict[int, socket.socket]) -> None:
         connection = children.pop(pid, None)
         if connection is not None:
             with contextlib.suppress(OSError):
-                connection.sendall(str(os.waitstatus_to_exitcode(status)).encode())
+                code = os.waitstatus_to_exitcode(status)
+                connection.sendall(f"{code} {time.time()}".encode())
             connection.close()
 
 

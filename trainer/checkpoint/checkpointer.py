@@ -143,6 +143,7 @@ class Checkpointer:
         while True:
             holdings = self._group.gather(holding)
             if holdings[0].refusal is not None:
+                self.link.give_up(holdings[0].refusal)
                 raise StorageError(holdings[0].refusal)
             self._training = holdings[0].training
             found = level(holdings, sharded=self._state.sharded)
@@ -219,7 +220,7 @@ class Checkpointer:
                 state = read_replica(self.storage, commit)
                 self._state.give(state)
                 self._state.give_generators(state)
-                self.link.committed(commit.step)
+                self.link.committed(commit.step, commit.round)
                 return
         raise StorageError(f"{self.storage.location} has no commit of step {identity[1]} any more")
 
@@ -298,14 +299,18 @@ class Checkpointer:
         """
         if self.saved != self.data.steps:
             self._save()
+        began = self._clock()
         if self._shards is not None:
             # At a fence too: other worlds find it only there.
             if self._shards.settle() != self.data.steps != self._first:
-                self._shards.write(self._captured(), step=self.data.steps, run=self.run)
+                self._shards.write(
+                    self._captured(), step=self.data.steps, run=self.run, round_=self.link.round
+                )
         elif stored and self._group.rank == 0 and self._memory is not None:
             error = self.link.settle(storage=True)
             if error:
                 raise StorageError(error)
+        self.link.stalled(self._clock() - began)
         self._group.barrier()
 
     def _due(self) -> bool:
@@ -361,14 +366,17 @@ class Checkpointer:
         self.saved = self.data.steps
         try:
             step, run, shards = self.data.steps, self.run, self._shards
+            round_ = self.link.round
             if self._memory is None and shards is not None:
-                shards.write(self._captured(), step=step, run=run)
+                shards.write(self._captured(), step=step, run=run, round_=round_)
                 return
             saved = self._save_to_memory()
             if shards is not None:
                 shards.saved(*saved)
             elif saved == (None, None) and self._group.rank == 0:
-                write_replica(self.storage, step=step, run=run, state=self._captured())
+                write_replica(
+                    self.storage, step=step, run=run, state=self._captured(), round_=round_
+                )
                 self.link.committed(step)
         except StorageError:
             self.saved = None
@@ -376,6 +384,7 @@ class Checkpointer:
         finally:
             self._saved_at = self._clock()
             self.save_time = timedelta(seconds=self._saved_at - began)
+            self.link.stalled(self._saved_at - began)
 
     def _save_to_memory(self) -> tuple[Slot, Label] | tuple[None, None]:
         """Nothing where this rank has no slots, or there is no room."""
@@ -391,6 +400,7 @@ class Checkpointer:
             self._state.sharded,
             len(blob.skeleton),
             blob.size,
+            self.link.round,
         )
         try:
             slot = self._memory.save(label, blob)

@@ -15,6 +15,9 @@ from trainer.coordinator.model import Settings
 EXIT_ADDRESS = 3
 """The address can't be bound; another coordinator probably serves it."""
 
+EXIT_PERMISSION = 4
+"""Others could reach the address, and no token keeps them out."""
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -41,14 +44,20 @@ def die_with(parent: int) -> None:
 
 
 async def serve(options: argparse.Namespace, settings: Settings) -> int:
+    from trainer.coordinator.admission import TOKEN_VARIABLE
     from trainer.coordinator.server import CoordinatorServer
 
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
+    token = os.environ.pop(TOKEN_VARIABLE, "")
     try:
-        await CoordinatorServer(options.job, settings).run(options.host, options.port, stopped)
+        server = CoordinatorServer(options.job, settings, token)
+        await server.run(options.host, options.port, stopped)
+    except PermissionError as error:
+        print(f"coordinator: cannot serve {options.host}: {error}", file=sys.stderr)
+        return EXIT_PERMISSION
     except OSError as error:
         print(
             f"coordinator: cannot serve {options.host}:{options.port} and :{options.port + 1}: "

@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc.aio
 
+from trainer.coordinator.guard import refuse_strangers
 from trainer.data.leases import (
     Answer,
     Done,
@@ -32,6 +33,8 @@ from trainer.proto.leases_pb2_grpc import LeasesServicer
 
 LONGEST_WAIT = 30.0
 """Seconds that a request is held, whatever it asks for."""
+CLIENTS = 4096
+"""Streams at a time: there is always room for the agents', which share the server."""
 
 
 class _Board:
@@ -61,15 +64,22 @@ class _Board:
 
 
 class LeaseService(LeasesServicer):
-    """All data sets of a job."""
+    """All data sets of a job, for holders of its token."""
 
-    def __init__(self) -> None:
+    def __init__(self, token: str = "") -> None:
+        self._token = token
         self._boards: dict[str, _Board] = {}
         self._streams: dict[tuple[str, str], object] = {}
 
     async def Attend(  # noqa: N802  # the service's name
         self, requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[Any]:
+        await refuse_strangers(self._token, context)
+        if len(self._streams) >= CLIENTS:
+            await context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"expected at most {CLIENTS} clients of leases, and there are as many",
+            )
         first = await anext(aiter(requests))
         kind = first.WhichOneof("request")
         if kind not in ("open", "own"):

@@ -14,6 +14,11 @@ from typing import Any
 
 from trainer.proto import coordinator_pb2
 
+MESSAGE_BYTES = 1 << 20
+"""Of one message either way; a round of 10,000 members has half of it."""
+VERSION = 2
+"""Of the protocol; the parts of a job must speak the same."""
+
 
 @dataclass(frozen=True)
 class Member:
@@ -53,6 +58,9 @@ class Hello:
     fenced: bool = False
     pids: tuple[int, ...] = ()
     recovers: bool = False
+    version: int = 0
+    job: str = ""
+    processes: int = 0
 
 
 @dataclass(frozen=True)
@@ -116,6 +124,22 @@ class Finished:
 
 
 @dataclass(frozen=True)
+class Failed:
+    """A worker that failed; coordinator.proto has units."""
+
+    round: int = 0
+    pod_index: int = -1
+    rank: int = -1
+    local_rank: int = 0
+    pid: int = 0
+    code: int = 0
+    message: str = ""
+    stack: str = ""
+    time: float = 0.0
+    log: str = ""
+
+
+@dataclass(frozen=True)
 class Goodbye:
     pass
 
@@ -169,6 +193,7 @@ AgentMessage = (
     | Leave
     | Finished
     | Goodbye
+    | Failed
 )
 CoordinatorMessage = (
     Heartbeat | Round | FenceAsk | FenceStop | FenceCancel | RoundOver | Dismissed | Standby

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from trainer.coordinator.message import AgentMessage, CoordinatorMessage, Round
+from trainer.coordinator.message import AgentMessage, CoordinatorMessage, Failed, Round
 
 
 class Phase(Enum):
@@ -84,6 +84,8 @@ class Agent:
     attached: bool = False
     """Its workers are in the current round."""
     linked: bool = False
+    processes: int = 0
+    """Workers of its node; 0: not known."""
     recovers: bool = False
     """Its workers go from round to round without a restart."""
     pids: tuple[int, ...] = ()
@@ -160,6 +162,9 @@ class State:
     samples: tuple[tuple[float, int], ...] = ()
     """Recent (time, step), for the speed."""
     rounds: tuple[RoundRecord, ...] = ()
+    failures: tuple[Failed, ...] = ()
+    """By time; see failures.py."""
+    failures_total: int = 0
     last_tick: float | None = None
 
 
@@ -179,7 +184,8 @@ class Lost:
 
 @dataclass(frozen=True)
 class Tick:
-    pass
+    heard: Mapping[str, float] = field(default_factory=dict)
+    """Agents that gave a sign of life and nothing more since the last tick, and when."""
 
 
 Event = Received | Lost | Tick

@@ -1,4 +1,4 @@
-"""The coordinator's edge: gRPC streams in and out of the pure state machine."""
+"""The coordinator's edge: gRPC streams in and out of the pure state machine, HTTP beside them."""
 
 from __future__ import annotations
 
@@ -7,24 +7,21 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import grpc.aio
 
-from trainer.coordinator.http import serve_status
+from trainer.coordinator.admission import HEADER, TOKEN_VARIABLE, is_loopback, misfit, stranger
+from trainer.coordinator.exposition import exposition
+from trainer.coordinator.guard import refuse_strangers
+from trainer.coordinator.http import Answer, json_answer, serve_http, text_answer
 from trainer.coordinator.keepalive import OPTIONS
-from trainer.coordinator.lease_server import LeaseService
-from trainer.coordinator.message import (
-    CoordinatorMessage,
-    Heartbeat,
-    Hello,
-    decode,
-    encode_coordinator,
-)
+from trainer.coordinator.lease_server import CLIENTS, LeaseService
+from trainer.coordinator.message import MESSAGE_BYTES, Heartbeat, Hello, decode, encode_coordinator
 from trainer.coordinator.model import Event, Lost, Received, Send, Settings, State, Tick
 from trainer.coordinator.state import step
-from trainer.coordinator.status import status
+from trainer.coordinator.status import metrics, status
 from trainer.proto.coordinator_pb2_grpc import (
     CoordinatorServicer,
     add_CoordinatorServicer_to_server,
@@ -35,32 +32,65 @@ log = logging.getLogger("trainer.coordinator")
 
 TICK_SECONDS = 0.05
 HEARTBEAT_SECONDS = 0.5
+HELLO_SECONDS = 5.0
+"""For a stream's first message to come."""
+OUTBOX = 1000
+"""Messages that wait for an agent to read them; then its stream is closed."""
+BURST, PER_SECOND = 2000.0, 500.0
+"""Messages that an agent may send at once, and lastingly; then its stream is closed."""
 
 _CLOSE = None
 """What a session's queue holds after its last message."""
 
 
 class _Session:
-    def __init__(self, agent: str) -> None:
+    def __init__(self, agent: str, now: float) -> None:
         self.agent = agent
-        self.outbox: asyncio.Queue[CoordinatorMessage | None] = asyncio.Queue()
+        self.outbox: asyncio.Queue[Any] = asyncio.Queue(OUTBOX)
+        """Messages as the wire has them; `_CLOSE` ends it."""
+        self.over = asyncio.Event()
+        """It does not read, or writes without end: nothing in the outbox matters any more."""
+        self._credit, self._credited = BURST, now
+
+    def put(self, envelope: Any) -> None:
+        try:
+            self.outbox.put_nowait(envelope)
+        except asyncio.QueueFull:
+            self.over.set()
+
+    def may_speak(self, now: float) -> bool:
+        """Counts a message that came."""
+        earned = (now - self._credited) * PER_SECOND
+        self._credit, self._credited = min(BURST, self._credit + earned) - 1.0, now
+        return self._credit >= 0.0
 
 
 class CoordinatorServer(CoordinatorServicer):
     """Holds the state; every change to it is one call of `_apply`, on one event loop."""
 
-    def __init__(self, job: str, settings: Settings) -> None:
+    def __init__(self, job: str, settings: Settings, token: str = "") -> None:
         self.job = job
         self.state = State(settings=settings, started=time.monotonic())
+        self._token = token
         self._sessions: dict[str, _Session] = {}
+        self._heard: dict[str, float] = {}
 
     def _apply(self, event: Event) -> None:
         before = self.state.phase, self.state.last_round
         self.state, effects = step(self.state, event, time.monotonic())
+        # A round goes to all its members, and names them all: it is encoded once.
+        encoded: dict[int, Any] = {}
         for effect in effects:
             session = self._sessions.get(effect.agent)
-            if session is not None:
-                session.outbox.put_nowait(effect.message if isinstance(effect, Send) else _CLOSE)
+            if session is None:
+                continue
+            if not isinstance(effect, Send):
+                session.put(_CLOSE)
+                continue
+            envelope = encoded.get(id(effect.message))
+            if envelope is None:
+                envelope = encoded[id(effect.message)] = encode_coordinator(effect.message)
+            session.put(envelope)
         if before != (self.state.phase, self.state.last_round):
             log.info(
                 "%s: %s, round %d, %d nodes, step %d, for: %s",
@@ -76,66 +106,150 @@ class CoordinatorServer(CoordinatorServicer):
         answer = status(self.state, self.job, time.monotonic(), time.time())
         return {**answer, "pid": os.getpid()}
 
+    def respond(self, path: str, headers: Mapping[str, str]) -> Answer:
+        """`/status` for those who have the token; `/metrics`, which are numbers, for anybody."""
+        if path == "/metrics":
+            found = metrics(self.state, time.monotonic())
+            return text_answer(exposition(found, {"job": self.job}))
+        if path != "/status":
+            return json_answer(
+                "404 Not Found", {"error": f"expected GET /status or /metrics, found {path!r}"}
+            )
+        refusal = stranger(self._token, headers.get(HEADER))
+        if refusal is not None:
+            return json_answer("401 Unauthorized", {"error": refusal})
+        return json_answer("200 OK", self.status())
+
     async def Attend(  # noqa: N802  # the service's name
         self, requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[Any]:
-        first = decode(await anext(aiter(requests)))
-        if not isinstance(first, Hello) or not first.agent:
-            await context.abort(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                f"expected a Hello that names its agent first, found {type(first).__name__}",
-            )
-            return
-        older = self._sessions.get(first.agent)
+        hello = await self._admit(requests, context)
+        older = self._sessions.get(hello.agent)
         if older is not None:
-            older.outbox.put_nowait(_CLOSE)
-            self._apply(Lost(first.agent, "it connected anew"))
-        session = self._sessions[first.agent] = _Session(first.agent)
+            older.over.set()
+            self._apply(Lost(hello.agent, "it connected anew"))
+        session = self._sessions[hello.agent] = _Session(hello.agent, time.monotonic())
         reader = asyncio.ensure_future(self._read(session, requests))
+        over = asyncio.ensure_future(self._cut(session, context))
         try:
-            self._apply(Received(first.agent, first))
-            while (message := await session.outbox.get()) is not _CLOSE:
-                yield encode_coordinator(message)
+            self._apply(Received(hello.agent, hello))
+            while (envelope := await session.outbox.get()) is not _CLOSE:
+                yield envelope
         finally:
             reader.cancel()
-            if self._sessions.get(first.agent) is session:
-                del self._sessions[first.agent]
-                self._apply(Lost(first.agent))
+            over.cancel()
+            self._end(session)
+
+    def _end(self, session: _Session) -> None:
+        if self._sessions.get(session.agent) is session:
+            del self._sessions[session.agent]
+            self._apply(Lost(session.agent))
+
+    async def _cut(self, session: _Session, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        """Ends the stream from outside: it may hang in a write that nobody reads."""
+        await session.over.wait()
+        self._end(session)
+        with contextlib.suppress(Exception):
+            await context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"this stream ends: a newer one took its place, or over {PER_SECOND:.0f} messages "
+                f"a second came, or {OUTBOX} were not read",
+            )
+
+    async def _admit(
+        self, requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]
+    ) -> Hello:
+        """The stream's first message; refuses whoever has no business here."""
+        await refuse_strangers(self._token, context)
+        first = None
+        with contextlib.suppress(TimeoutError, StopAsyncIteration):
+            first = decode(await asyncio.wait_for(anext(aiter(requests)), HELLO_SECONDS))
+        if isinstance(first, Hello) and first.agent:
+            shapes = [
+                (a.pod_index, a.processes)
+                for a in self.state.agents.values()
+                if a.agent != first.agent and a.pod_index != first.pod_index
+            ]
+            refusal = misfit(first, self.job, shapes)
+        else:
+            refusal = f"expected a Hello that names its agent first, found {type(first).__name__}"
+        if refusal is not None:
+            log.warning("refused %s: %s", context.peer(), refusal)
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
+        assert isinstance(first, Hello)
+        return first
 
     async def _read(self, session: _Session, requests: AsyncIterator[Any]) -> None:
         with contextlib.suppress(grpc.RpcError):
             async for envelope in requests:
+                now = time.monotonic()
+                if not session.may_speak(now):
+                    log.warning(
+                        "closing the stream of %s: over %.0f messages a second",
+                        session.agent,
+                        PER_SECOND,
+                    )
+                    session.over.set()
+                    return
+                if self._sessions.get(session.agent) is not session:
+                    return
+                if envelope.HasField("heartbeat"):
+                    self._heard[session.agent] = now  # most of what a large job says
+                    continue
                 message = decode(envelope)
-                if message is not None and self._sessions.get(session.agent) is session:
+                if message is not None:
                     self._apply(Received(session.agent, message))
-        session.outbox.put_nowait(_CLOSE)
+        session.put(_CLOSE)
 
     async def _tick(self) -> None:
         beaten = time.monotonic()
+        heartbeat = encode_coordinator(Heartbeat())
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            self._apply(Tick())
+            heard, self._heard = self._heard, {}
+            self._apply(Tick(heard))
             if time.monotonic() - beaten >= HEARTBEAT_SECONDS:
                 beaten = time.monotonic()
                 for session in self._sessions.values():
-                    session.outbox.put_nowait(Heartbeat())
+                    session.put(heartbeat)
 
     async def run(self, host: str, port: int, stopped: asyncio.Event) -> None:
         """Serves gRPC on `port` and HTTP on `port + 1` until `stopped`.
 
-        Raises OSError if either address can't be bound.
+        Raises:
+            OSError: an address can't be bound.
+            PermissionError: others could reach it, and there is no token.
         """
-        # Not shared: a second coordinator on this address must fail, not answer every other call.
-        server = grpc.aio.server(options=[("grpc.so_reuseport", 0), *OPTIONS])
+        if not self._token and not is_loopback(host):
+            raise PermissionError(
+                f"without {TOKEN_VARIABLE} it serves only this machine (a loopback address): set "
+                "it to the same secret on every node"
+            )
+        server = grpc.aio.server(
+            options=[
+                # Not shared: a second coordinator on this address must fail, not answer every
+                # other call.
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", MESSAGE_BYTES),
+                ("grpc.max_send_message_length", MESSAGE_BYTES),
+                ("grpc.max_metadata_size", 16384),
+                *OPTIONS,
+            ],
+            # One a member or spare, and those that come back before we saw them go; none of these
+            # is a lease client's.
+            maximum_concurrent_rpcs=4 * self.state.settings.max_nodes + 64 + CLIENTS,
+        )
         add_CoordinatorServicer_to_server(self, server)  # type: ignore[no-untyped-call]
-        add_LeasesServicer_to_server(LeaseService(), server)  # type: ignore[no-untyped-call]
+        add_LeasesServicer_to_server(  # type: ignore[no-untyped-call]
+            LeaseService(self._token), server
+        )
         try:
             bound = server.add_insecure_port(f"{host}:{port}")
         except RuntimeError as error:
             raise OSError(f"cannot bind {host}:{port}: {error}") from error
         if bound != port:
             raise OSError(f"cannot bind {host}:{port}: address in use")
-        http = await serve_status(host, port + 1, self.status)
+        http = await serve_http(host, port + 1, self.respond)
         await server.start()
         log.info("%s: coordinator on %s:%d, status on :%d", self.job, host, port, port + 1)
         ticking = asyncio.ensure_future(self._tick())
@@ -148,5 +262,5 @@ class CoordinatorServer(CoordinatorServicer):
             ticking.cancel()
             http.close()
             for session in self._sessions.values():
-                session.outbox.put_nowait(_CLOSE)
+                session.put(_CLOSE)
             await server.stop(0.2)

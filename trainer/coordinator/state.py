@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from trainer.coordinator.failures import with_failure
 from trainer.coordinator.message import (
     Committed,
     Dismissed,
+    Failed,
     Fenced,
     FenceReply,
     Finished,
     Goodbye,
+    Heartbeat,
     Hello,
     Join,
     Leave,
@@ -58,19 +61,23 @@ def step(state: State, event: Event, now: float) -> tuple[State, list[Effect]]:
     elif isinstance(event, Lost):
         _lose(draft, event.agent, event.reason)
     else:
-        _tick(draft)
-    draft.settle()
+        _tick(draft, event.heard)
+    if not (isinstance(event, Received) and isinstance(event.message, _IDLE)):
+        draft.settle()
     return draft.state, draft.effects
 
 
-def _tick(draft: Draft) -> None:
+def _tick(draft: Draft, heard: Mapping[str, float]) -> None:
     state, now = draft.state, draft.now
     lag = 0.0 if state.last_tick is None else now - state.last_tick
-    if lag > TICK_LAG:
-        for agent in state.agents.values():
-            draft.put(replace(agent, last_seen=min(now, agent.last_seen + lag)))
-    draft.state = replace(draft.state, last_tick=now)
-    for agent in list(draft.state.agents.values()):
+    allowance = lag if lag > TICK_LAG else 0.0
+    agents = dict(state.agents)
+    for name, agent in state.agents.items():
+        seen = max(heard.get(name, 0.0), min(now, agent.last_seen + allowance))
+        if seen > agent.last_seen:
+            agents[name] = replace(agent, last_seen=seen)
+    draft.state = replace(state, last_tick=now, agents=agents)
+    for agent in agents.values():
         if now - agent.last_seen > state.settings.lost_after:
             draft.effects.append(Drop(agent.agent))
             _lose(draft, agent.agent, f"silent for {now - agent.last_seen:.1f} s")
@@ -117,6 +124,7 @@ def _hello(draft: Draft, hello: Hello) -> None:
         now,
         leaving_since=now if hello.leaving else None,
         linked=hello.linked,
+        processes=hello.processes,
         recovers=hello.recovers,
         pids=hello.pids,
         told_fence=hello.fence,
@@ -250,8 +258,15 @@ def _committed(draft: Draft, agent: Agent, message: Committed) -> None:
         # Committed once every rank of the round has it.
         attached = [one for one in draft.state.agents.values() if one.attached]
         step = min((one.held_step for one in attached), default=-1)
-    committed = max(draft.state.committed_step, step)
-    draft.state = replace(draft.state, committed_step=committed)
+    state = draft.state
+    draft.state = replace(
+        state,
+        committed_step=max(state.committed_step, step),
+        last_round=max(state.last_round, message.round),
+    )
+    if state.round is not None and state.round.round < message.round:
+        # Everybody was lost, and the commits alone remember: no number may be used twice.
+        draft.end_round(f"the commits know of round {message.round}")
 
 
 def _workers_failed(draft: Draft, agent: Agent, message: WorkersFailed) -> None:
@@ -270,6 +285,14 @@ def _leave(draft: Draft, agent: Agent, message: Leave) -> None:
 def _finished(draft: Draft, agent: Agent, message: Finished) -> None:
     if agent.attached and _round_number(draft.state) == message.round:
         draft.finish()
+
+
+def _failed(draft: Draft, agent: Agent, message: Failed) -> None:
+    state = draft.state
+    failures = with_failure(state.failures, replace(message, pod_index=agent.pod_index))
+    if failures != state.failures:
+        total = state.failures_total + 1
+        draft.state = replace(state, failures=failures, failures_total=total)
 
 
 def _goodbye(draft: Draft, agent: Agent, message: Goodbye) -> None:
@@ -291,4 +314,8 @@ _HANDLERS: dict[type[object], Callable[[Draft, Agent, Any], None]] = {
     Leave: _leave,
     Finished: _finished,
     Goodbye: _goodbye,
+    Failed: _failed,
 }
+
+_IDLE = (Heartbeat, Progress, Failed)
+"""They change nothing that a round depends on, and are nearly all that a large job says."""

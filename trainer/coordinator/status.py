@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from trainer.coordinator.exposition import Metric
+from trainer.coordinator.failures import as_json
 from trainer.coordinator.model import RoundRecord, State
 from trainer.coordinator.state import SPEED_WINDOW
 
@@ -36,7 +38,25 @@ def status(state: State, job: str, now: float, wall: float) -> dict[str, Any]:
         "speeds": {str(size): speed for size, speed in sorted(speeds(state.rounds).items())},
         "committed_step": state.committed_step,
         "rounds": [_round(record, offset) for record in state.rounds],
+        "failures": [as_json(failed) for failed in state.failures],
+        "failures_total": state.failures_total,
     }
+
+
+def metrics(state: State, now: float) -> list[Metric]:
+    """What `GET /metrics` answers."""
+    running = state.round
+    pauses = [record.pause_seconds for record in state.rounds if record.pause_seconds is not None]
+    return [
+        Metric("agents", "Agents that are connected.", len(state.agents)),
+        Metric("world_nodes", "Nodes of the round.", len(running.members) if running else 0),
+        Metric("round", "Number of the newest round.", state.last_round),
+        Metric("step", "Newest step that was applied.", max(0, state.step)),
+        Metric("committed_step", "Newest step that is committed.", max(0, state.committed_step)),
+        Metric("steps_per_second", "Recent speed.", _speed(state, now)),
+        Metric("pause_seconds", "Of the newest change of rounds.", pauses[-1] if pauses else 0.0),
+        Metric("failures_total", "Workers that failed.", state.failures_total),
+    ]
 
 
 def _speed(state: State, now: float) -> float:

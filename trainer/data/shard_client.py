@@ -11,15 +11,13 @@ from typing import Any
 
 import grpc
 
+from trainer.coordinator.admission import HEADER, TOKEN_VARIABLE
 from trainer.coordinator.keepalive import OPTIONS
 from trainer.data.ledger import Lease, Ledger
 from trainer.data.ranges import Ranges
 from trainer.data.shards import Shards
 from trainer.proto import leases_pb2
 from trainer.proto.leases_pb2_grpc import LeasesStub
-
-TOKEN_VARIABLE = "VOLCANO_ELASTIC_TOKEN"
-HEADER = "volcano-elastic-token"
 
 WAIT_SECONDS = 1.0
 """How long one request waits for leases; others of the same client wait behind it."""
@@ -54,7 +52,8 @@ class ShardClient:
         ledger: of the model that this process saves.
         samples, epochs, size, seed: as the owner's ledger's; not with `ledger`.
         data: the data set's name, where the job has several.
-        token: the job's; from VOLCANO_ELASTIC_TOKEN if None.
+        token: the job's; from VOLCANO_ELASTIC_TOKEN if None, which a pod's processes have, but not
+            the workers of a torchrun whose rendezvous is ours.
         patience: seconds to look for a coordinator that doesn't answer.
 
     Raises:
@@ -174,8 +173,9 @@ class ShardClient:
                 self.close()
                 code = error.code() if isinstance(error, grpc.Call) else None
                 if code not in _PASSING or time.monotonic() >= end:
+                    did = "refuses this client" if code in _REFUSALS else "didn't answer"
                     raise LeaseError(
-                        f"the coordinator at {self._endpoint} didn't answer: "
+                        f"the coordinator at {self._endpoint} {did}: "
                         f"{error.details() if isinstance(error, grpc.Call) else error}"
                     ) from error
                 time.sleep(RETRY_SECONDS)
@@ -213,6 +213,7 @@ class ShardClient:
         return leases_pb2.LeaseRequest(own=own)
 
 
+_REFUSALS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.RESOURCE_EXHAUSTED)
 _PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN, None)
 
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ftrainer/proto/coordinator.proto\x12\x1avolcano_elastic.trainer.v1\"\xc7\x05\n\x0c\x41gentMessage\x12\x32\n\x05hello\x18\x01 \x01(\x0b\x32!.volcano_elastic.trainer.v1.HelloH\x00\x12\x30\n\x04join\x18\x02 \x01(\x0b\x32 .volcano_elastic.trainer.v1.JoinH\x00\x12:\n\theartbeat\x18\x03 \x01(\x0b\x32%.volcano_elastic.trainer.v1.HeartbeatH\x00\x12\x34\n\x06linked\x18\x04 \x01(\x0b\x32\".volcano_elastic.trainer.v1.LinkedH\x00\x12\x38\n\x08progress\x18\x05 \x01(\x0b\x32$.volcano_elastic.trainer.v1.ProgressH\x00\x12=\n\x0b\x66\x65nce_reply\x18\x06 \x01(\x0b\x32&.volcano_elastic.trainer.v1.FenceReplyH\x00\x12\x34\n\x06\x66\x65nced\x18\x07 \x01(\x0b\x32\".volcano_elastic.trainer.v1.FencedH\x00\x12:\n\tcommitted\x18\x08 \x01(\x0b\x32%.volcano_elastic.trainer.v1.CommittedH\x00\x12\x43\n\x0eworkers_failed\x18\t \x01(\x0b\x32).volcano_elastic.trainer.v1.WorkersFailedH\x00\x12\x32\n\x05leave\x18\n \x01(\x0b\x32!.volcano_elastic.trainer.v1.LeaveH\x00\x12\x38\n\x08\x66inished\x18\x0b \x01(\x0b\x32$.volcano_elastic.trainer.v1.FinishedH\x00\x12\x36\n\x07goodbye\x18\x0c \x01(\x0b\x32#.volcano_elastic.trainer.v1.GoodbyeH\x00\x42\t\n\x07message\"\xab\x02\n\x05Hello\x12\r\n\x05\x61gent\x18\x01 \x01(\t\x12\x11\n\tpod_index\x18\x02 \x01(\x05\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x12\n\nlast_round\x18\x04 \x01(\x03\x12\x30\n\x05round\x18\x05 \x01(\x0b\x32!.volcano_elastic.trainer.v1.Round\x12\x0c\n\x04step\x18\x06 \x01(\x03\x12\x16\n\x0e\x63ommitted_step\x18\x07 \x01(\x03\x12\x0e\n\x06linked\x18\x08 \x01(\x08\x12\x0f\n\x07leaving\x18\t \x01(\x08\x12\x10\n\x08\x66inished\x18\n \x01(\x08\x12\r\n\x05\x66\x65nce\x18\x0b \x01(\x03\x12\x11\n\tstop_step\x18\x0c \x01(\x03\x12\x0e\n\x06\x66\x65nced\x18\r \x01(\x08\x12\x0c\n\x04pids\x18\x0e \x03(\x03\x12\x10\n\x08recovers\x18\x0f \x01(\x08\"(\n\x04Join\x12\x12\n\nstore_port\x18\x01 \x01(\x05\x12\x0c\n\x04live\x18\x02 \x01(\x08\"\x0b\n\tHeartbeat\"7\n\x06Linked\x12\r\n\x05round\x18\x01 \x01(\x03\x12\x0c\n\x04pids\x18\x02 \x03(\x03\x12\x10\n\x08recovers\x18\x03 \x01(\x08\"M\n\x08Progress\x12\r\n\x05round\x18\x01 \x01(\x03\x12\x0c\n\x04step\x18\x02 \x01(\x03\x12\x13\n\x0b\x61ge_seconds\x18\x03 \x01(\x01\x12\x0f\n\x07samples\x18\x04 \x01(\x03\")\n\nFenceReply\x12\r\n\x05\x66\x65nce\x18\x01 \x01(\x03\x12\x0c\n\x04step\x18\x02 \x01(\x03\"%\n\x06\x46\x65nced\x12\r\n\x05\x66\x65nce\x18\x01 \x01(\x03\x12\x0c\n\x04step\x18\x02 \x01(\x03\";\n\tCommitted\x12\r\n\x05round\x18\x01 \x01(\x03\x12\x0c\n\x04step\x18\x02 \x01(\x03\x12\x11\n\tin_memory\x18\x03 \x01(\x08\"\x1e\n\rWorkersFailed\x12\r\n\x05round\x18\x01 \x01(\x03\"\x07\n\x05Leave\"\x19\n\x08\x46inished\x12\r\n\x05round\x18\x01 \x01(\x03\"\t\n\x07Goodbye\"\xf9\x03\n\x12\x43oordinatorMessage\x12:\n\theartbeat\x18\x01 \x01(\x0b\x32%.volcano_elastic.trainer.v1.HeartbeatH\x00\x12\x32\n\x05round\x18\x02 \x01(\x0b\x32!.volcano_elastic.trainer.v1.RoundH\x00\x12\x39\n\tfence_ask\x18\x03 \x01(\x0b\x32$.volcano_elastic.trainer.v1.FenceAskH\x00\x12;\n\nfence_stop\x18\x04 \x01(\x0b\x32%.volcano_elastic.trainer.v1.FenceStopH\x00\x12?\n\x0c\x66\x65nce_cancel\x18\x05 \x01(\x0b\x32\'.volcano_elastic.trainer.v1.FenceCancelH\x00\x12;\n\nround_over\x18\x06 \x01(\x0b\x32%.volcano_elastic.trainer.v1.RoundOverH\x00\x12:\n\tdismissed\x18\x07 \x01(\x0b\x32%.volcano_elastic.trainer.v1.DismissedH\x00\x12\x36\n\x07standby\x18\x08 \x01(\x0b\x32#.volcano_elastic.trainer.v1.StandbyH\x00\x42\t\n\x07message\";\n\x06Member\x12\r\n\x05\x61gent\x18\x01 \x01(\t\x12\x11\n\tpod_index\x18\x02 \x01(\x05\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\"\x88\x01\n\x05Round\x12\r\n\x05round\x18\x01 \x01(\x03\x12\x33\n\x07members\x18\x02 \x03(\x0b\x32\".volcano_elastic.trainer.v1.Member\x12\x16\n\x0emaster_address\x18\x03 \x01(\t\x12\x13\n\x0bmaster_port\x18\x04 \x01(\x05\x12\x0e\n\x06reason\x18\x05 \x01(\t\"(\n\x08\x46\x65nceAsk\x12\r\n\x05\x66\x65nce\x18\x01 \x01(\x03\x12\r\n\x05round\x18\x02 \x01(\x03\"X\n\tFenceStop\x12\r\n\x05\x66\x65nce\x18\x01 \x01(\x03\x12\r\n\x05round\x18\x02 \x01(\x03\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12\x0f\n\x07leaving\x18\x04 \x01(\x08\x12\x0e\n\x06\x63ommit\x18\x05 \x01(\x08\"\x1c\n\x0b\x46\x65nceCancel\x12\r\n\x05\x66\x65nce\x18\x01 \x01(\x03\"\t\n\x07Standby\"*\n\tRoundOver\x12\r\n\x05round\x18\x01 \x01(\x03\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x1b\n\tDismissed\x12\x0e\n\x06reason\x18\x01 \x01(\t2u\n\x0b\x43oordinator\x12\x66\n\x06\x41ttend\x12(.volcano_elastic.trainer.v1.AgentMessage\x1a..volcano_elastic.trainer.v1.CoordinatorMessage(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ftrainer/proto/coordinator.proto\x12\x1avolcano_elastic.trainer.v1\"\xfd\x05\n\x0c\x41gentMessage\x12\x32\n\x05hello\x18\x01 \x01(\x0b\x32!.volcano_elastic.trainer.v1.HelloH\x00\x12\x30\n\x04join\x18\x02 \x01(\x0b\x32 .volcano_elastic.trainer.v1.JoinH\x00\x12:\n\theartbeat\x18\x03 \x01(\x0b\x32%.volcano_elastic.trainer.v1.HeartbeatH\x00\x12\x34\n\x06linked\x18\x04 \x01(\x0b\x32\".volcano_elastic.trainer.v1.LinkedH\x00\x12\x38\n\x08progress\x18\x05 \x01(\x0b\x32$.volcano_elastic.trainer.v1.ProgressH\x00\x12=\n\x0b\x66\x65nce_reply\x18\x06 \x01(\x0b\x32&.volcano_elastic.trainer.v1.FenceReplyH\x00\x12\x34\n\x06\x66\x65nced\x18\x07 \x01(\x0b\x32\".volcano_elastic.trainer.v1.FencedH\x00\x12:\n\tcommitted\x18\x08 \x01(\x0b\x32%.volcano_elastic.trainer.v1.CommittedH\x00\x12\x43\n\x0eworkers_failed\x18\t \x01(\x0b\x32).volcano_elastic.trainer.v1.WorkersFailedH\x00\x12\x32\n\x05leave\x18\n \x01(\x0b\x32!.volcano_elastic.trainer.v1.LeaveH\x00\x12\x38\n\x08\x66inished\x18\x0b \x01(\x0b\x32$.volcano_elastic.trainer.v1.FinishedH\x00\x12\x36\n\x07goodbye\x18\x0c \x01(\x0b\x32#.volcano_elastic.trainer.v1.GoodbyeH\x00\x12\x34\n\x06\x66\x61iled\x18\r \x01(\x0b\x32\".volcano_elastic.trainer.v1.FailedH\x00\x42\t\n\x07message\"\xdc\x02\n\x05Hello\x12\r\n\x05\x61gent\x18\x01 \x01(\t\x12\x11\n\tpod_index\x18\x02 \x01(\x05\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x12\n\nlast_round\x18\x04 \x01(\x03\x12\x30\n\x05round\x18\x05 \x01(\x0b\x32!.volcano_elastic.trainer.v1.Round\x12\x0c\n\x04step\x18\x06 \x01(\x03\x12\x16\n\x0e\x63ommitted_step\x18\x07 \x01(\x03\x12\x0e\n\x06linked\x18\x08 \x01(\x08\x12\x0f\n\x07leaving\x18\t \x01(\x08\x12\x10\n\x08\x66inished\x18\n \x01(\x08\x12\r\n\x05\x66\x65nce\x18\x0b \x01(\x03\x12\x11\n\tstop_step\x18\x0c \x01(\x03\x12\x0e\n\x06\x66\x65nced\x18\r \x01(\x08\x12\x0c\n\x04pids\x18\x0e \x03(\x03\x12\x10\n\x08recovers\x18\x0f \x01(\x08\x12\x0f\n\x07version\x18\x10 \x01(\x05\x12\x0b\n\x03job\x18\x11 \x01(\t\x12\x11\n\tprocesses\x18\x12 \x01(\x05\"(\n\x04Join\x12\x12\n\nstore_port\x18\x01 \x01(\x05\x12\x0c\n\x04live\x18\x02 \x01(\x08\"\x0b\n\tHeartbeat\"7\n\x06Linked\x12\r\n\x05round\x18\x01 \x01(\x03\x12\x0c\n\x04pids\x18\x02 \x03(\x03\x12\x10\n\x08recovers\x18\x03 \x01(\x08\"M\n\x08Progress\x12\r\n\x05round\x18\x01 \x01(\x03\x12\x0c\n\x04step\x18\x02 \x01(\x03\x12\x13\n\x0b\x61ge_seconds\x18\x03 \x01(\x01\x12\x0f\n\x07samples\x18\x04 \x01(\x03\")\n\nFenceReply\x12\r\n\x05\x66\x65nce\x18\x01 \x01(\x03\x12\x0c\n\x04step\x18\x02 \x01(\x03\"%\n\x06\x46\x65nced\x12\r\n\x05\x66\x65nce\x18\x01 \x01(\x03\x12\x0c\n\x04step\x18\x02 \x01(\x03\";\n\tCommitted\x12\r\n\x05round\x18\x01 \x01(\x03\x12\x0c\n\x04step\x18\x02 \x01(\x03\x12\x11\n\tin_memory\x18\x03 \x01(\x08\"\x1e\n\rWorkersFailed\x12\r\n\x05round\x18\x01 \x01(\x03\"\x07\n\x05Leave\"\x19\n\x08\x46inished\x12\r\n\x05round\x18\x01 \x01(\x03\"\xa2\x01\n\x06\x46\x61iled\x12\r\n\x05round\x18\x01 \x01(\x03\x12\x11\n\tpod_index\x18\x02 \x01(\x05\x12\x0c\n\x04rank\x18\x03 \x01(\x05\x12\x12\n\nlocal_rank\x18\x04 \x01(\x05\x12\x0b\n\x03pid\x18\x05 \x01(\x03\x12\x0c\n\x04\x63ode\x18\x06 \x01(\x05\x12\x0f\n\x07message\x18\x07 \x01(\t\x12\r\n\x05stack\x18\x08 \x01(\t\x12\x0c\n\x04time\x18\t \x01(\x01\x12\x0b\n\x03log\x18\n \x01(\t\"\t\n\x07Goodbye\"\xf9\x03\n\x12\x43oordinatorMessage\x12:\n\theartbeat\x18\x01 \x01(\x0b\x32%.volcano_elastic.trainer.v1.HeartbeatH\x00\x12\x32\n\x05round\x18\x02 \x01(\x0b\x32!.volcano_elastic.trainer.v1.RoundH\x00\x12\x39\n\tfence_ask\x18\x03 \x01(\x0b\x32$.volcano_elastic.trainer.v1.FenceAskH\x00\x12;\n\nfence_stop\x18\x04 \x01(\x0b\x32%.volcano_elastic.trainer.v1.FenceStopH\x00\x12?\n\x0c\x66\x65nce_cancel\x18\x05 \x01(\x0b\x32\'.volcano_elastic.trainer.v1.FenceCancelH\x00\x12;\n\nround_over\x18\x06 \x01(\x0b\x32%.volcano_elastic.trainer.v1.RoundOverH\x00\x12:\n\tdismissed\x18\x07 \x01(\x0b\x32%.volcano_elastic.trainer.v1.DismissedH\x00\x12\x36\n\x07standby\x18\x08 \x01(\x0b\x32#.volcano_elastic.trainer.v1.StandbyH\x00\x42\t\n\x07message\";\n\x06Member\x12\r\n\x05\x61gent\x18\x01 \x01(\t\x12\x11\n\tpod_index\x18\x02 \x01(\x05\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\"\x88\x01\n\x05Round\x12\r\n\x05round\x18\x01 \x01(\x03\x12\x33\n\x07members\x18\x02 \x03(\x0b\x32\".volcano_elastic.trainer.v1.Member\x12\x16\n\x0emaster_address\x18\x03 \x01(\t\x12\x13\n\x0bmaster_port\x18\x04 \x01(\x05\x12\x0e\n\x06reason\x18\x05 \x01(\t\"(\n\x08\x46\x65nceAsk\x12\r\n\x05\x66\x65nce\x18\x01 \x01(\x03\x12\r\n\x05round\x18\x02 \x01(\x03\"X\n\tFenceStop\x12\r\n\x05\x66\x65nce\x18\x01 \x01(\x03\x12\r\n\x05round\x18\x02 \x01(\x03\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12\x0f\n\x07leaving\x18\x04 \x01(\x08\x12\x0e\n\x06\x63ommit\x18\x05 \x01(\x08\"\x1c\n\x0b\x46\x65nceCancel\x12\r\n\x05\x66\x65nce\x18\x01 \x01(\x03\"\t\n\x07Standby\"*\n\tRoundOver\x12\r\n\x05round\x18\x01 \x01(\x03\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x1b\n\tDismissed\x12\x0e\n\x06reason\x18\x01 \x01(\t2u\n\x0b\x43oordinator\x12\x66\n\x06\x41ttend\x12(.volcano_elastic.trainer.v1.AgentMessage\x1a..volcano_elastic.trainer.v1.CoordinatorMessage(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,49 +32,51 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'trainer.proto.coordinator_p
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_AGENTMESSAGE']._serialized_start=64
-  _globals['_AGENTMESSAGE']._serialized_end=775
-  _globals['_HELLO']._serialized_start=778
-  _globals['_HELLO']._serialized_end=1077
-  _globals['_JOIN']._serialized_start=1079
-  _globals['_JOIN']._serialized_end=1119
-  _globals['_HEARTBEAT']._serialized_start=1121
-  _globals['_HEARTBEAT']._serialized_end=1132
-  _globals['_LINKED']._serialized_start=1134
-  _globals['_LINKED']._serialized_end=1189
-  _globals['_PROGRESS']._serialized_start=1191
-  _globals['_PROGRESS']._serialized_end=1268
-  _globals['_FENCEREPLY']._serialized_start=1270
-  _globals['_FENCEREPLY']._serialized_end=1311
-  _globals['_FENCED']._serialized_start=1313
-  _globals['_FENCED']._serialized_end=1350
-  _globals['_COMMITTED']._serialized_start=1352
-  _globals['_COMMITTED']._serialized_end=1411
-  _globals['_WORKERSFAILED']._serialized_start=1413
-  _globals['_WORKERSFAILED']._serialized_end=1443
-  _globals['_LEAVE']._serialized_start=1445
-  _globals['_LEAVE']._serialized_end=1452
-  _globals['_FINISHED']._serialized_start=1454
-  _globals['_FINISHED']._serialized_end=1479
-  _globals['_GOODBYE']._serialized_start=1481
-  _globals['_GOODBYE']._serialized_end=1490
-  _globals['_COORDINATORMESSAGE']._serialized_start=1493
-  _globals['_COORDINATORMESSAGE']._serialized_end=1998
-  _globals['_MEMBER']._serialized_start=2000
-  _globals['_MEMBER']._serialized_end=2059
-  _globals['_ROUND']._serialized_start=2062
-  _globals['_ROUND']._serialized_end=2198
-  _globals['_FENCEASK']._serialized_start=2200
-  _globals['_FENCEASK']._serialized_end=2240
-  _globals['_FENCESTOP']._serialized_start=2242
-  _globals['_FENCESTOP']._serialized_end=2330
-  _globals['_FENCECANCEL']._serialized_start=2332
-  _globals['_FENCECANCEL']._serialized_end=2360
-  _globals['_STANDBY']._serialized_start=2362
-  _globals['_STANDBY']._serialized_end=2371
-  _globals['_ROUNDOVER']._serialized_start=2373
-  _globals['_ROUNDOVER']._serialized_end=2415
-  _globals['_DISMISSED']._serialized_start=2417
-  _globals['_DISMISSED']._serialized_end=2444
-  _globals['_COORDINATOR']._serialized_start=2446
-  _globals['_COORDINATOR']._serialized_end=2563
+  _globals['_AGENTMESSAGE']._serialized_end=829
+  _globals['_HELLO']._serialized_start=832
+  _globals['_HELLO']._serialized_end=1180
+  _globals['_JOIN']._serialized_start=1182
+  _globals['_JOIN']._serialized_end=1222
+  _globals['_HEARTBEAT']._serialized_start=1224
+  _globals['_HEARTBEAT']._serialized_end=1235
+  _globals['_LINKED']._serialized_start=1237
+  _globals['_LINKED']._serialized_end=1292
+  _globals['_PROGRESS']._serialized_start=1294
+  _globals['_PROGRESS']._serialized_end=1371
+  _globals['_FENCEREPLY']._serialized_start=1373
+  _globals['_FENCEREPLY']._serialized_end=1414
+  _globals['_FENCED']._serialized_start=1416
+  _globals['_FENCED']._serialized_end=1453
+  _globals['_COMMITTED']._serialized_start=1455
+  _globals['_COMMITTED']._serialized_end=1514
+  _globals['_WORKERSFAILED']._serialized_start=1516
+  _globals['_WORKERSFAILED']._serialized_end=1546
+  _globals['_LEAVE']._serialized_start=1548
+  _globals['_LEAVE']._serialized_end=1555
+  _globals['_FINISHED']._serialized_start=1557
+  _globals['_FINISHED']._serialized_end=1582
+  _globals['_FAILED']._serialized_start=1585
+  _globals['_FAILED']._serialized_end=1747
+  _globals['_GOODBYE']._serialized_start=1749
+  _globals['_GOODBYE']._serialized_end=1758
+  _globals['_COORDINATORMESSAGE']._serialized_start=1761
+  _globals['_COORDINATORMESSAGE']._serialized_end=2266
+  _globals['_MEMBER']._serialized_start=2268
+  _globals['_MEMBER']._serialized_end=2327
+  _globals['_ROUND']._serialized_start=2330
+  _globals['_ROUND']._serialized_end=2466
+  _globals['_FENCEASK']._serialized_start=2468
+  _globals['_FENCEASK']._serialized_end=2508
+  _globals['_FENCESTOP']._serialized_start=2510
+  _globals['_FENCESTOP']._serialized_end=2598
+  _globals['_FENCECANCEL']._serialized_start=2600
+  _globals['_FENCECANCEL']._serialized_end=2628
+  _globals['_STANDBY']._serialized_start=2630
+  _globals['_STANDBY']._serialized_end=2639
+  _globals['_ROUNDOVER']._serialized_start=2641
+  _globals['_ROUNDOVER']._serialized_end=2683
+  _globals['_DISMISSED']._serialized_start=2685
+  _globals['_DISMISSED']._serialized_end=2712
+  _globals['_COORDINATOR']._serialized_start=2714
+  _globals['_COORDINATOR']._serialized_end=2831
 # @@protoc_insertion_point(module_scope)

@@ -6,6 +6,9 @@ nothing of ours until a handler is asked for.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import io
 import json
 import logging
 import os
@@ -50,11 +53,14 @@ def create(parameters: RendezvousParameters) -> RendezvousHandler:
 
     Raises ValueError if the endpoint or an environment variable can't be read.
     """
+    from trainer.agent import log_folder
     from trainer.agent.coordinator_process import CoordinatorProcess
     from trainer.agent.identity import Identity
     from trainer.agent.launcher import start_workers_from
-    from trainer.agent.zygote import Zygote, preload_names
+    from trainer.agent.zygote import Zygote, cuda_is_touched, preload_names
+    from trainer.coordinator.admission import TOKEN_VARIABLE
 
+    processes = _processes()
     identity = Identity.read(
         parameters.endpoint,
         parameters.min_nodes,
@@ -64,16 +70,22 @@ def create(parameters: RendezvousParameters) -> RendezvousHandler:
         parameters.get_as_int("node_unit"),
         os.environ,
         sys.argv[1:],
+        processes,
     )
+    os.environ.pop(TOKEN_VARIABLE, None)  # no business of the workers'
     zygote = None
     if os.environ.get("VOLCANO_ELASTIC_WARM", "1") != "0" and "PYTHON_EXEC" not in os.environ:
-        # First of all: nothing of what follows may be in the workers.
-        zygote = Zygote.start(preload_names(dict(os.environ)))
-        if not start_workers_from(zygote):
-            zygote.close()
-            zygote = None
+        if cuda_is_touched():
+            log.warning(
+                "torchrun has initialised CUDA, to count GPUs, so workers can't be forked from it "
+                "and start cold: set PYTORCH_NVML_BASED_CUDA_CHECK=1, or --nproc-per-node to a "
+                "number"
+            )
+        else:
+            # First of all: nothing of what follows may be in the workers.
+            zygote = Zygote.start(preload_names(dict(os.environ)))
     coordinator = CoordinatorProcess(identity)
-    if identity.pod_index == 0:
+    if identity.pod_index == 0 and identity.may_host:
         coordinator.ensure()
 
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
@@ -86,8 +98,13 @@ def create(parameters: RendezvousParameters) -> RendezvousHandler:
     if memory is not None:
         os.environ[MEMORY_VARIABLE] = str(memory.path)
     agent = Agent(identity, coordinator, memory)
+    if not start_workers_from(zygote, agent.worker_failed) and zygote is not None:
+        zygote.close()
+        zygote = None
+    atexit.register(log_folder.remove_unnamed)  # after torchrun has read its workers' last errors
     os.environ[SOCKET_VARIABLE] = agent.start()
-    # All nodes have the same number of workers, so torchrun can number them without a store.
+    # All nodes have the same number of workers, which the coordinator sees to, so torchrun can
+    # number them without a store.
     os.environ["TORCH_ELASTIC_WORKER_IDENTICAL"] = "1"
     timeout = parameters.get("timeout")
     handler = ElasticHandler(
@@ -137,7 +154,7 @@ class ElasticHandler(RendezvousHandler):
         return True  # the round's own store, served by the agent of its first node
 
     def next_rendezvous(self) -> RendezvousInfo:
-        from trainer.agent.agent import DismissedError, FruitlessError
+        from trainer.agent.agent import DismissedError, FruitlessError, RefusedError
         from trainer.agent.link import ROUND_VARIABLE
 
         if self._zygote is not None and not self._zygote.wait_ready(self._timeout):
@@ -147,7 +164,7 @@ class ElasticHandler(RendezvousHandler):
         except DismissedError as error:
             log.info("no further round: %s", error)
             sys.exit(0)
-        except FruitlessError as error:
+        except (FruitlessError, RefusedError) as error:
             raise RendezvousClosedError(str(error)) from None
         except TimeoutError:
             raise RendezvousTimeoutError(
@@ -182,6 +199,18 @@ class ElasticHandler(RendezvousHandler):
         if self._zygote is not None:
             self._zygote.close()
         return True
+
+
+def _processes() -> int:
+    """Workers of this node, as torchrun counts them; 0 if this is no torchrun."""
+    from torch.distributed.run import determine_local_world_size, get_args_parser
+
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            options = get_args_parser().parse_args(sys.argv[1:])
+        return int(determine_local_world_size(options.nproc_per_node))
+    except (SystemExit, ValueError):
+        return 0
 
 
 def _local_store() -> HashStore:

@@ -20,6 +20,7 @@ from volcano_elastic.api.pytorchjob_shape import (
     SHARED_MEMORY_ANNOTATION as SHARED_MEMORY_ANNOTATION,
 )
 from volcano_elastic.api.pytorchjob_shape import WORKER as WORKER
+from volcano_elastic.api.pytorchjob_validation import BACKEND as BACKEND
 from volcano_elastic.api.pytorchjob_validation import CONTAINER as CONTAINER
 from volcano_elastic.api.pytorchjob_validation import QUEUE_ANNOTATION as QUEUE_ANNOTATION
 from volcano_elastic.api.pytorchjob_validation import validate

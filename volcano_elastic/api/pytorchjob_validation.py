@@ -24,6 +24,8 @@ from volcano_elastic.api.pytorchjob_shape import (
 )
 
 CONTAINER = "pytorch"
+BACKEND = "volcano-elastic"
+"""Of the rendezvous: the trainer's own coordinator."""
 QUEUE_ANNOTATION = "scheduling.volcano.sh/queue-name"
 _KINDS = (MASTER, WORKER)
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
@@ -173,8 +175,10 @@ def _elastic(spec: Mapping[str, Any]) -> Iterator[Problem]:
     if elastic.get("nProcPerNode") is not None and spec.get("nprocPerNode") is not None:
         yield forbidden(f"{path}.nProcPerNode", "must not be used with spec.nprocPerNode")
     if elastic.get("coordinator") == "dedicated":
-        # Not carried out yet; a job that asks for it must not run otherwise unawares.
-        yield forbidden(f"{path}.coordinator", "dedicated is not supported yet: use worker0")
+        if elastic.get("rdzvBackend") != BACKEND:
+            yield forbidden(f"{path}.coordinator", f"dedicated needs rdzvBackend: {BACKEND}")
+        if elastic.get("rdzvHost"):
+            yield forbidden(f"{path}.rdzvHost", "must not be used with coordinator: dedicated")
     for i, pair in enumerate(elastic.get("rdzvConf") or ()):
         for field in ("key", "value"):
             if not pair.get(field):
@@ -215,6 +219,8 @@ def _sizes(
         workers = high
     name = str(meta.get("name"))
     longest = f"-worker-{workers - 1}" if workers else "-master-0"
+    if elastic is not None and elastic.get("coordinator") == "dedicated":
+        longest = max(longest, "-coordinator", key=len)
     if len(name) <= _NAME_LIMIT < len(name + longest):
         yield invalid(
             "metadata.name",

@@ -13,6 +13,7 @@ _COMMANDS: Mapping[str, str] = {
     "operator": "local:operator",
     "top": "top:top",
     "explain": "explain:explain",
+    "describe": "describe:describe",
     "plan": "plan:plan",
     "snapshot": "snapshot:snapshot",
     "replay": "plan:replay",
@@ -53,5 +54,6 @@ def main() -> None:
       volcano-elastic operator --kubeconfig FILE    the operator on a real cluster
       volcano-elastic top                           queues and jobs, live
       volcano-elastic explain JOB                   why not more, why not less
+      volcano-elastic describe JOB                  rounds, pauses, and what failed
       volcano-elastic plan --what-if job.yaml       what would be decided then
     """

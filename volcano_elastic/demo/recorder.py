@@ -9,9 +9,10 @@ from collections.abc import Callable
 import aiohttp
 
 from volcano_elastic.demo.timeline import Change, PodSpan, Timeline
-from volcano_elastic.kube.client import Client
+from volcano_elastic.kube.client import ApiError, Client
 from volcano_elastic.kube.informer import Informer
 from volcano_elastic.kube.resource import NODES, PODS, PYTORCHJOBS, Object
+from volcano_elastic.operator.token import HEADER, kept
 
 _JOB_LABEL = "training.kubeflow.org/job-name"
 _INDEX_LABEL = "training.kubeflow.org/replica-index"
@@ -27,6 +28,7 @@ class Recorder:
         self.nodes = Informer(client, NODES)
         self.training: dict[str, Object] = {}
         """Job to the newest /status of its coordinator."""
+        self._client = client
         self._start = time.monotonic()
         self._say = say
         self._sizes: dict[str, int] = {}
@@ -99,6 +101,7 @@ class Recorder:
 
     async def _ask_coordinators(self) -> None:
         """Steps and rounds as the trainers report them, ten times a second."""
+        tokens: dict[str, str] = {}
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=1)) as session:
             while True:
                 for pod in self.pods:
@@ -108,10 +111,17 @@ class Recorder:
                         continue
                     if pod["status"].get("phase") != "Running":
                         continue
+                    uid = pod["metadata"]["ownerReferences"][0]["uid"]
                     try:
-                        async with session.get(f"http://{address}:23457/status") as answer:
+                        if uid not in tokens:
+                            job, namespace = labels[_JOB_LABEL], pod["metadata"]["namespace"]
+                            tokens[uid] = await kept(self._client, namespace, job, uid)
+                        url, headers = f"http://{address}:23457/status", {HEADER: tokens[uid]}
+                        async with session.get(url, headers=headers) as answer:
                             status = await answer.json()
-                    except (aiohttp.ClientError, TimeoutError, ValueError):
+                    except (ApiError, aiohttp.ClientError, TimeoutError, ValueError):
+                        continue
+                    if "phase" not in status:
                         continue
                     self.training[labels[_JOB_LABEL]] = {**status, "seen": self.now()}
                 await asyncio.sleep(0.1)

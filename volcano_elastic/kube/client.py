@@ -140,6 +140,7 @@ class Client:
         body: Any = None,
         params: Mapping[str, str] | None = None,
         content_type: str = "application/json",
+        headers: Mapping[str, str] | None = None,
     ) -> Object:
         data = None if body is None else orjson.dumps(body)
         info = request_info(method, path)
@@ -154,7 +155,9 @@ class Client:
                         self.access.server + path,
                         data=data,
                         params=params,
-                        headers=self._headers() | {"Content-Type": content_type},
+                        headers=self._headers()
+                        | {"Content-Type": content_type}
+                        | dict(headers or {}),
                     ) as answer,
                 ):
                     raw = await answer.read()

@@ -21,15 +21,23 @@ def make(
     now: datetime,
     component: str,
     warning: bool = False,
+    name: str | None = None,
 ) -> Object:
-    """An Event about `about`, ready to be created."""
+    """An Event about `about`, ready to be created.
+
+    Args:
+        name: for one that must not be told twice; None makes one up.
+    """
     meta = about["metadata"]
     namespace = meta.get("namespace", "default")
     stamp = timestamp(now)
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": f"{meta['name']}.{uuid.uuid4().hex[:16]}", "namespace": namespace},
+        "metadata": {
+            "name": name or f"{meta['name']}.{uuid.uuid4().hex[:16]}",
+            "namespace": namespace,
+        },
         "involvedObject": {
             "apiVersion": about["apiVersion"],
             "kind": about["kind"],

@@ -81,6 +81,10 @@ class Controller:
         """Jobs that no worker has taken up yet."""
         return len(self._queue) if self._queue is not None else 0
 
+    async def token_of(self, uid: str) -> str:
+        """By which the pods of the job with this uid know one another; raises as Tokens.of."""
+        return await self._executor.tokens.of(uid)
+
     async def carry_out(self, resizes: Mapping[str, Resize], limit: float) -> frozenset[str]:
         """Hands each job its new size and waits until all are carried out, `limit` seconds at
         most; the keys of those that were not, which are withdrawn."""

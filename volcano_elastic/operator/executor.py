@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import contextlib
 import logging
 from collections.abc import Coroutine, Sequence
 from datetime import datetime, timedelta
@@ -15,12 +17,14 @@ from volcano_elastic.kube.client import AlreadyExists, ApiError, Conflict, NotFo
 from volcano_elastic.kube.informer import Informer
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.operator.cluster import Cluster, controlled_by
+from volcano_elastic.operator.token import Tokens
 from volcano_elastic.pytorchjob import neighbour
 from volcano_elastic.pytorchjob.action import (
     Action,
     CreateAutoscaler,
     CreatePod,
     CreatePodGroup,
+    CreateSecret,
     CreateService,
     DeleteAutoscaler,
     DeleteJob,
@@ -35,6 +39,7 @@ from volcano_elastic.pytorchjob.action import (
     Requeue,
     Stage,
 )
+from volcano_elastic.pytorchjob.environment import TOKEN_KEY
 
 _log = logging.getLogger(__name__)
 COMPONENT = neighbour.US
@@ -62,6 +67,7 @@ class Executor:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._client = cluster.client
+        self.tokens = Tokens(cluster.client)
         self._telling: set[asyncio.Task[None]] = set()
         self._told: dict[str, dict[str, tuple[str, datetime]]] = {}
         """By job's uid and reason, the last of the events that would repeat themselves."""
@@ -148,6 +154,8 @@ class Executor:
         match action:
             case CreatePod(body):
                 return self._create(cluster.pods, job, body)
+            case CreateSecret(body):
+                return self._create_token(job, body)
             case CreateService(body):
                 return self._create(cluster.services, job, body)
             case CreatePodGroup(body):
@@ -180,6 +188,13 @@ class Executor:
                 return self._delete(cluster.jobs, job, name, uid, propagation="Background")
             case EmitEvent() | Requeue():
                 raise TypeError(f"{action} is nothing to wait for")
+
+    async def _create_token(self, job: Object, body: Object) -> None:
+        token = await self.tokens.of(job["metadata"]["uid"])
+        encoded = base64.b64encode(token.encode()).decode()
+        # Its name has part of the uid; one that is there is this job's.
+        with contextlib.suppress(AlreadyExists):
+            await self._client.create(resource.SECRETS, {**body, "data": {TOKEN_KEY: encoded}})
 
     async def _create(self, informer: Informer, job: Object, body: Object) -> None:
         meta = body["metadata"]

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from statistics import median
@@ -14,11 +14,18 @@ from typing import Any
 
 import aiohttp
 
-from volcano_elastic.api.pytorchjob import WORKER, PyTorchJob
-from volcano_elastic.kube.client import ApiError, NotFound
+from volcano_elastic.api.pytorchjob import BACKEND, WORKER, PyTorchJob
+from volcano_elastic.kube import event
+from volcano_elastic.kube.client import AlreadyExists, ApiError, NotFound
+from volcano_elastic.kube.resource import EVENTS, Object
+from volcano_elastic.operator import failure_report
 from volcano_elastic.operator.cluster import Cluster, controlled_by
+from volcano_elastic.operator.executor import COMPONENT
+from volcano_elastic.operator.failure_report import Failure
 from volcano_elastic.operator.snapshot import Adapter
-from volcano_elastic.pytorchjob.label import replica_name
+from volcano_elastic.operator.token import HEADER
+from volcano_elastic.pytorchjob.coordinator import dedicated
+from volcano_elastic.pytorchjob.label import coordinator_name, replica_name
 
 _log = logging.getLogger(__name__)
 _EVERY_SECONDS = 10.0
@@ -29,7 +36,6 @@ _MOST_BYTES = 1 << 20
 _WRITE_HOURS_EVERY = timedelta(minutes=5)
 _NOISE = 0.05
 _PAUSES = 5
-BACKEND = "volcano-elastic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,8 @@ class Report:
     """Samples a second by size in Workers, or another number proportional to it."""
     pause: timedelta | None = None
     """How long training stood still at the latest changes of its round."""
+    failures: tuple[Failure, ...] = ()
+    """Of its workers, by time."""
 
 
 @dataclass(slots=True)
@@ -87,7 +95,7 @@ def read(body: bytes, job: PyTorchJob) -> Report:
         if isinstance(r, dict) and _sensible(r.get("pause_seconds"))
     ]
     pause = timedelta(seconds=round(median(pauses[-_PAUSES:]), 1)) if pauses else None
-    return Report(speeds, pause)
+    return Report(speeds, pause, failure_report.read(answer))
 
 
 def _sensible(number: object) -> bool:
@@ -130,10 +138,15 @@ class Measurement:
         cluster: Cluster,
         adapter: Adapter,
         clock: Callable[[], datetime],
+        token_of: Callable[[str], Awaitable[str]],
     ) -> None:
         self._cluster, self._adapter, self._clock = cluster, adapter, clock
+        self._token_of = token_of
+        """Of a job's uid; may raise as Tokens.of does."""
         self._uses: dict[str, Use] = {}
         """By uid."""
+        self._told: dict[str, set[tuple[int, int, int]]] = {}
+        """By uid, the failures that an Event was made of."""
 
     async def run(self) -> None:
         """Until cancelled; may be called again then."""
@@ -157,6 +170,7 @@ class Measurement:
         # Before its first size is written, there is nothing to add to.
         jobs = [j for j in self._adapter.parsed() if j.elastic and j.desired is not None]
         self._uses = {j.uid: self._uses[j.uid] for j in jobs if j.uid in self._uses}
+        self._told = {j.uid: self._told[j.uid] for j in jobs if j.uid in self._told}
         free = asyncio.Semaphore(_AT_ONCE)
 
         async def measure(job: PyTorchJob) -> None:
@@ -170,9 +184,15 @@ class Measurement:
         obj = self._cluster.jobs.get(job.key)
         if obj is None or obj["metadata"]["uid"] != job.uid:
             return
-        pod = self._cluster.pods.get(f"{job.namespace}/{replica_name(job.name, WORKER, 0)}")
+        name = replica_name(job.name, WORKER, 0)
+        pod = self._cluster.pods.get(
+            f"{job.namespace}/{coordinator_name(job) if dedicated(job) else name}"
+        )
         url = endpoint(job, pod) if pod is not None and controlled_by(pod, obj) else None
-        report = Report() if url is None else await _ask(session, url, job)
+        report = Report()
+        if url is not None:
+            report = await _ask(session, url, job, await self._token_of(job.uid))
+        await self._tell(job, obj, report.failures)
         if report.pause is not None:
             self._adapter.paused(job.key, report.pause)
         assert job.desired is not None
@@ -193,6 +213,29 @@ class Measurement:
             change["gpuHours"] = round(use.hours, 4)
         if change and await self._write(job, change) and "gpuHours" in change:
             self._uses[job.uid] = Use(use.hours, now, desired, now)
+
+    async def _tell(self, job: PyTorchJob, obj: Object, failures: Sequence[Failure]) -> None:
+        """One Warning a round, about the pod whose worker failed first."""
+        told = self._told.setdefault(job.uid, set())
+        new = [failure for failure in failures if failure.identity not in told]
+        told |= {failure.identity for failure in new}
+        for group in failure_report.by_round(new):
+            name = replica_name(job.name, WORKER, group[0].worker)
+            body = event.make(
+                self._cluster.pods.get(f"{job.namespace}/{name}") or obj,
+                reason=failure_report.REASON,
+                message=failure_report.message(group),
+                now=self._clock(),
+                component=COMPONENT,
+                warning=True,
+                name=failure_report.event_name(name, job.uid, group[0]),
+            )
+            try:
+                await self._cluster.client.create(EVENTS, body)
+            except AlreadyExists:
+                pass
+            except (ApiError, aiohttp.ClientError, TimeoutError) as error:
+                _log.warning("%s: a failure was not told: %s", job.key, error or "no answer")
 
     def _unit(self, job: PyTorchJob) -> float:
         """What one Worker holds of the policy's resource, else of cpu."""
@@ -220,15 +263,18 @@ class Measurement:
         return True
 
 
-async def _ask(session: aiohttp.ClientSession, url: str, job: PyTorchJob) -> Report:
+async def _ask(session: aiohttp.ClientSession, url: str, job: PyTorchJob, token: str) -> Report:
     try:
-        async with session.get(url, allow_redirects=False) as answer:
+        headers = {HEADER: token}
+        async with session.get(url, headers=headers, allow_redirects=False) as answer:
             body = b""
             async for chunk in answer.content.iter_any():
                 body += chunk
                 if len(body) > _MOST_BYTES:
                     _log.warning("%s: %s answers more than %d bytes", job.key, url, _MOST_BYTES)
                     return Report()
+            if answer.status == 401:
+                _log.warning("%s: %s takes another token", job.key, url)
             return read(body, job) if answer.status == 200 else Report()
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         _log.debug("%s: %s: %s", job.key, url, error or type(error).__name__)

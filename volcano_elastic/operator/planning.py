@@ -60,7 +60,7 @@ class Planning:
         self._adapter = Adapter(controller.serves)
         self._adapter.proportion = plugin == "proportion"
         self._report = PolicyReport(cluster.policies, self._adapter)
-        self._measurement = Measurement(cluster, self._adapter, clock)
+        self._measurement = Measurement(cluster, self._adapter, clock, controller.token_of)
         self._changed = asyncio.Event()
         self._rest = _DEBOUNCE_SECONDS
         """Seconds from one plan to the next, at least."""

@@ -13,7 +13,7 @@ from volcano_elastic.api.pytorchjob import DEFAULT_COOLDOWN, InvalidJob, PyTorch
 from volcano_elastic.kube.resource import Object, key_of
 from volcano_elastic.podgroup.pod_annotation import GROUP_NAME, is_protected
 from volcano_elastic.pytorchjob import neighbour
-from volcano_elastic.pytorchjob.label import REPLICA_INDEX, REPLICA_TYPE
+from volcano_elastic.pytorchjob.label import COORDINATOR, REPLICA_INDEX, REPLICA_TYPE
 from volcano_elastic.queue_policy.snapshot import (
     Gang,
     Job,
@@ -135,6 +135,8 @@ def view_pod(obj: Object) -> tuple[Pod | None, str]:
     job = owner(meta, "PyTorchJob")
     group = (meta.get("annotations") or {}).get(GROUP_NAME)
     kind = labels.get(REPLICA_TYPE, "worker") if job else "worker"
+    if kind == COORDINATOR:
+        job = None  # as anybody's pod: it holds its room, and is no part of the job's size
     return (
         Pod(
             key=key_of(obj),

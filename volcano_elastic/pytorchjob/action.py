@@ -114,6 +114,14 @@ class CreatePod:
 
 
 @dataclass(frozen=True, slots=True)
+class CreateSecret:
+    """The job's token, which its pods need to start; the executor fills it in."""
+
+    stage: ClassVar[Stage] = Stage.PROTECT
+    body: Object
+
+
+@dataclass(frozen=True, slots=True)
 class CreateService:
     stage: ClassVar[Stage] = Stage.CREATE
     body: Object
@@ -152,6 +160,7 @@ Action = (
     | DeleteAutoscaler
     | DeleteJob
     | CreatePod
+    | CreateSecret
     | CreateService
     | EmitEvent
     | Requeue

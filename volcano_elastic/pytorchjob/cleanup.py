@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from volcano_elastic.api.pytorchjob import PyTorchJob
-from volcano_elastic.pytorchjob import autoscaler, event
+from volcano_elastic.pytorchjob import autoscaler, coordinator, event
 from volcano_elastic.pytorchjob.action import (
     Action,
     DeleteJob,
@@ -51,6 +51,7 @@ def clean_up(
     active = [r for r in view if r.live or r.state is State.LEAVING]
     if not active:
         actions += _podgroup(observed)
+        actions += coordinator.remove(job, observed)
     return actions + expire(job.run_policy.ttl, completed, now)
 
 
@@ -62,12 +63,13 @@ def expire(ttl: timedelta | None, completed: datetime, now: datetime) -> list[Ac
     return [DeleteJob() if rest <= timedelta(0) else Requeue(rest)]
 
 
-def take_away(view: Sequence[Replica], observed: Observed) -> list[Action]:
+def take_away(job: PyTorchJob, view: Sequence[Replica], observed: Observed) -> list[Action]:
     """Of a suspended job: everything. Pods on their way out still write their last checkpoint, so
     names and places stay until they are gone."""
     actions = autoscaler.remove(observed.autoscaler)
     actions += _pods([r for r in view if r.state is not State.LEAVING])
     if not view:
+        actions += coordinator.remove(job, observed)
         actions += _services(observed)
         actions += _podgroup(observed)
     return actions

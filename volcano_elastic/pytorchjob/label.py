@@ -13,10 +13,30 @@ REPLICA_TYPE = _PREFIX + "replica-type"
 REPLICA_INDEX = _PREFIX + "replica-index"
 JOB_ROLE = _PREFIX + "job-role"
 CONTROLLER_NAME = "pytorchjob-controller"
+COORDINATOR = "coordinator"
+"""As the type of a replica that is not one of the job's."""
 
 
 def replica_name(job: str, kind: str, index: int) -> str:
     return f"{job}-{kind.lower()}-{index}"
+
+
+def coordinator_name(job: PyTorchJob) -> str:
+    """Of a dedicated coordinator's pod and service."""
+    return f"{job.name}-{COORDINATOR}"
+
+
+def coordinator_labels(job: PyTorchJob) -> dict[str, str]:
+    return {
+        OPERATOR_NAME: CONTROLLER_NAME,
+        JOB_NAME: job.name,
+        REPLICA_TYPE: COORDINATOR,
+    }
+
+
+def token_secret_name(job: str, uid: str) -> str:
+    """With part of the uid: an earlier job of the same name had another token."""
+    return f"{job}-token-{uid[:8]}"
 
 
 def selector(job: PyTorchJob, kind: str, index: int) -> dict[str, str]:

@@ -23,6 +23,7 @@ from volcano_elastic.podgroup.pod_annotation import PREEMPTABLE, preemptable
 from volcano_elastic.pytorchjob import (
     autoscaler,
     cleanup,
+    coordinator,
     event,
     neighbour,
     outcome,
@@ -42,7 +43,7 @@ from volcano_elastic.pytorchjob.action import (
     PatchPodGroup,
     Requeue,
 )
-from volcano_elastic.pytorchjob.label import owner_reference, replica_name
+from volcano_elastic.pytorchjob.label import coordinator_name, owner_reference, replica_name
 from volcano_elastic.pytorchjob.observed import Observed, Replica, State, replicas
 from volcano_elastic.pytorchjob.pod import PodTemplate
 from volcano_elastic.pytorchjob.service import ServiceTemplate
@@ -105,6 +106,8 @@ def reconcile(
         actions.append(Requeue(job.created + ADMISSION_LIMIT - now))
     actions += _gang(job, observed, plan.keep)
     actions += autoscaler.keep(job, observed.autoscaler)
+    if observed.pods or plan.create:
+        actions += coordinator.keep(job, observed, create=bool(plan.create))
     actions += _replicas(job, plan, wanted, observed, [*view, *unasked], settings)
     if plan.retry_at is not None:
         actions.append(Requeue(plan.retry_at - now))
@@ -267,7 +270,7 @@ def _services(
     }
     needed |= {replica_name(job.name, n.kind, n.index): (n.kind, n.index) for n in plan.create}
     present = {s["metadata"]["name"] for s in observed.services}
-    held = {r.name for r in view}
+    held = {r.name for r in view} | {coordinator_name(job)}
     templates = {kind: ServiceTemplate(job, kind) for kind in job.replicas}
     missing = [
         templates[kind].service(index)
@@ -311,4 +314,4 @@ def _suspend(
             "replicas": job.replicas[WORKER].replicas,
         }
     new = status.counted(new, job, [r for r in view if not r.live])
-    return [*status.change(job.status, new, now), *cleanup.take_away(view, observed)]
+    return [*status.change(job.status, new, now), *cleanup.take_away(job, view, observed)]

@@ -1,0 +1,219 @@
+"""What becomes known of workers that fail, from a real torchrun and piece by piece."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from torchrun_job import Job, free_endpoint
+
+from trainer.agent import error_file, log_folder
+from trainer.agent.failure import Exit, describe, keep_logs, last_words, oom_kills
+from trainer.agent.metrics import Reading, WorkerMetrics
+from trainer.coordinator.exposition import exposition
+from trainer.coordinator.message import Failed
+
+SCRIPT = """
+import os, signal, sys, time
+from pathlib import Path
+from trainer.agent.link import WorkerLink
+
+assert "VOLCANO_ELASTIC_TOKEN" not in os.environ
+folder = Path(sys.argv[1])
+link = WorkerLink.from_environment()
+print("this is attempt", link.round, flush=True)
+link.boundary(1, 32)
+link.stalled(0.25)
+time.sleep(0.3)
+link.boundary(2, 64)
+
+def inner():
+    raise ValueError("no such luck")
+
+if link.round == 1:
+    inner()
+if link.round == 2:
+    os.kill(os.getpid(), signal.SIGKILL)
+while not (folder / "go").exists():
+    time.sleep(0.05)
+link.give_up("the folder can't be written")
+raise RuntimeError("last words")
+"""
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    """One job that fails in three ways, one after the other."""
+    folder = tmp_path_factory.mktemp("job")
+    temporary = folder / "tmp"
+    temporary.mkdir()
+    job, metrics = Job(folder, SCRIPT, nodes="1"), free_endpoint()
+    job.token = "its-own-token"
+    try:
+        job.start(
+            0,
+            restarts=5,
+            environment={
+                "VOLCANO_ELASTIC_TOKEN": job.token,
+                "VOLCANO_ELASTIC_METRICS_ADDRESS": str(metrics),
+                "TMPDIR": str(temporary),
+            },
+            options=("--log-dir", str(folder / "logs"), "--redirects", "3"),
+        )
+        told = job.until("both failures are known", lambda told: len(told.get("failures", [])) == 2)
+        told = job.until(
+            "steps of a third attempt",
+            lambda told: told["round"] == 3 and told["rounds"][-1]["last_step"] == 2,
+        )
+        with urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=5) as answer:
+            numbers = answer.read().decode()
+        (folder / "go").touch()
+        began = time.monotonic()
+        code = job.wait(0)
+        return {
+            "failures": told["failures"],
+            "numbers": numbers,
+            "code": code,
+            "seconds": time.monotonic() - began,
+            "log": (folder / "agent-0.log").read_text(),
+            "left": [path.name for path in temporary.iterdir()],
+        }
+    finally:
+        job.close()
+
+
+def test_an_error_comes_with_rank_code_message_stack_and_exact_time(ended: dict[str, list]) -> None:
+    failed = ended["failures"][0]
+    assert (failed["round"], failed["rank"], failed["worker"], failed["exitCode"]) == (1, 0, 0, 1)
+    assert failed["message"] == "ValueError: no such luck"
+    assert "in inner" in failed["stack"] and "train.py" in failed["stack"]
+    assert abs(time.time() - failed["time"]) < 600 and failed["time"] % 1 != 0
+
+
+def test_a_kill_without_a_word_is_told_too(ended: dict[str, list]) -> None:
+    failed = ended["failures"][1]
+    assert (failed["round"], failed["exitCode"], failed["signal"]) == (2, -9, "SIGKILL")
+    assert failed["message"] == "killed by SIGKILL" and not failed["stack"]
+
+
+def test_the_output_of_earlier_attempts_is_kept(ended: dict[str, list]) -> None:
+    for failed in ended["failures"]:
+        output = Path(failed["log"], "stdout.log").read_text()
+        assert f"this is attempt {failed['round']}" in output
+
+
+def test_an_error_that_would_only_repeat_ends_the_job_at_once(ended: dict[str, object]) -> None:
+    assert ended["code"] == 1
+    assert "the folder can't be written" in str(ended["log"])
+    assert float(str(ended["seconds"])) < 20
+    assert "its-own-token" not in str(ended["log"])
+
+
+def test_torchruns_folder_is_not_left_behind(ended: dict[str, list[str]]) -> None:
+    assert not [name for name in ended["left"] if name.startswith("torchelastic_")]
+
+
+def test_the_workers_metrics_are_served(ended: dict[str, str]) -> None:
+    lines = dict(
+        line.rsplit(" ", 1) for line in ended["numbers"].splitlines() if not line.startswith("#")
+    )
+    labels = '{job="test/job",worker="0"}'
+    values = {
+        name.removeprefix("volcano_elastic_trainer_").removesuffix(labels): float(value)
+        for name, value in lines.items()
+    }
+    assert values["world_size"] == 1 and values["worker_round"] == 3
+    assert values["restarts_total"] == 2 and values["recoveries_total"] == 2
+    assert values["recovery_seconds"] > 0
+    assert values["checkpoint_stall_seconds_total"] >= 0.25
+
+
+# Piece by piece
+
+
+def test_torchruns_own_folder_goes_unless_it_holds_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(log_folder, "_noted", set())
+    for name, file in (("a", "error.json"), ("b", "stdout.log")):
+        attempt = tmp_path / f"torchelastic_{name}" / "run" / "attempt_0" / "0"
+        attempt.mkdir(parents=True)
+        (attempt / file).touch()
+        log_folder.note(str(attempt / "error.json"))
+    (tmp_path / "torchelastic_empty").mkdir()
+    log_folder.remove_unnamed()
+    assert [path.name for path in tmp_path.iterdir()] == ["torchelastic_b"]
+
+
+def exit_(path: Path | None = None, code: int = -9) -> Exit:
+    return Exit(4, 3, 1, 777, code, 1000.5, str(path or ""))
+
+
+def test_torchs_own_error_files_are_understood(tmp_path: Path) -> None:
+    path = tmp_path / "error.json"
+    extra = {"py_callstack": "the stack", "timestamp": "17"}
+    path.write_text(json.dumps({"message": {"message": "KeyError: 'a'", "extraInfo": extra}}))
+    os.utime(path, (100.25, 100.25))
+    found = describe(exit_(path, code=1), oom_killed=False)
+    assert (found.message, found.stack, found.time) == ("KeyError: 'a'", "the stack", 100.25)
+    path.write_text(json.dumps({"message": "a plain one"}))
+    assert describe(exit_(path), oom_killed=False).message == "a plain one"
+    for broken in ("", "[]", "{}", '{"message": 7}', "no JSON"):
+        path.write_text(broken)
+        assert error_file.read(str(path)) is None
+
+
+def test_out_of_memory_is_told_from_a_kill(tmp_path: Path) -> None:
+    assert "out of memory" in describe(exit_(), oom_killed=True).message
+    assert describe(exit_(), oom_killed=False).message == "killed by SIGKILL"
+    assert "exited with code 3" in describe(exit_(code=3), oom_killed=True).message
+    noted = describe(exit_(), oom_killed=True, note="it was stopped")
+    assert noted.message == "it was stopped", "this agent killed it"
+    events = tmp_path / "memory.events"
+    events.write_text("low 0\noom 4\noom_kill 2\n")
+    assert oom_kills(events) == 2 and oom_kills(tmp_path / "none") == 0
+
+
+def test_only_so_many_attempts_are_kept(tmp_path: Path) -> None:
+    for number in range(30):
+        attempt = tmp_path / "attempt_0" / "0"
+        attempt.mkdir(parents=True, exist_ok=True)
+        (attempt / "stderr.log").write_text(str(number))
+        found = keep_logs(Exit(number, 0, 0, 1, 1, 0.0, str(attempt / "error.json")))
+        (attempt / "stderr.log").unlink()
+        assert Path(found, "stderr.log").read_text() == str(number)
+    assert len(list((tmp_path / "failed").iterdir())) == 20
+    assert keep_logs(exit_()) == ""
+
+
+def test_the_first_failure_is_the_containers_termination_message(tmp_path: Path) -> None:
+    path = tmp_path / "termination-log"
+    last_words([Failed(message="m")], path)
+    assert not path.exists()
+    path.touch()
+    last_words([Failed(round=2, rank=1, message="E: x", stack="s" * 9999), Failed()], path)
+    assert path.read_text().startswith("round 2, rank 1: E: x\nsss")
+    assert path.stat().st_size == 4096
+
+
+def test_step_times_and_recoveries_are_counted_across_rounds() -> None:
+    metrics = WorkerMetrics()
+    metrics.started()
+    metrics.begun(1, 2)
+    for reading in (Reading(), Reading(1, 10.0, 32), Reading(5, 12.0, 160, 0.5)):
+        metrics.read(reading)
+    metrics.begun(2, 4)
+    for reading in (Reading(-1, 12.0, 0, 0.5), Reading(6, 12.25, 200, 0.5)):
+        metrics.read(reading)
+    found = {metric.name: metric.value for metric in metrics.metrics()}
+    assert found["step_seconds"] == 0.5 and found["steps_total"] == 4
+    assert found["samples_per_second"] == 64
+    assert found["recovery_seconds"] == 0.25 and found["recoveries_total"] == 1
+    assert found["checkpoint_stall_seconds_total"] == 0.5 and found["world_size"] == 4
+    assert 'x="a\\"b"' in exposition(metrics.metrics(), {"x": 'a"b'})

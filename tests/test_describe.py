@@ -1,0 +1,108 @@
+"""`describe`: what is known of a job's training, its failures first one first."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from volcano_elastic.cli.describe import picture, text
+
+Object = dict[str, Any]
+
+
+def failure(rank: int, time: float, **more: Any) -> Object:
+    return {
+        "round": 7,
+        "worker": rank,
+        "rank": rank,
+        "localRank": 0,
+        "pid": 100 + rank,
+        "exitCode": 1,
+        "signal": None,
+        "message": f"ValueError: of {rank}",
+        "stack": "Traceback\n  File train.py",
+        "time": time,
+        "log": None,
+    } | more
+
+
+JOB = {
+    "metadata": {"name": "bert", "namespace": "team"},
+    "status": {
+        "conditions": [
+            {"type": "Created", "status": "True"},
+            {"type": "Running", "status": "True"},
+        ],
+        "elastic": {"desired": 4, "ready": 3, "min": 2, "max": 8, "restarts": 1},
+    },
+}
+TOLD = {
+    "round": 8,
+    "phase": "running",
+    "world": 4,
+    "step": 120,
+    "steps_per_second": 9.5,
+    "committed_step": 100,
+    "rounds": [
+        {
+            "round": number,
+            "world": 4,
+            "time": 1.0,
+            "reason": "worker 3 joined",
+            "pause_seconds": 0.0523,
+            "first_step": 10,
+            "last_step": 20,
+        }
+        for number in range(1, 31)
+    ],
+    "failures": [
+        failure(2, 1000.5, exitCode=-9, signal="SIGKILL", message="out of memory", stack=""),
+        failure(1, 1000.25, log="/logs/failed/round-7-rank-1"),
+        failure(0, 1000.75, exitCode=None, message="gave way to another's failure", stack=""),
+    ],
+}
+POD = {
+    "metadata": {"name": "bert-worker-1"},
+    "spec": {"nodeName": "node-3"},
+    "status": {
+        "phase": "Running",
+        "containerStatuses": [
+            {
+                "restartCount": 2,
+                "state": {"running": {}},
+                "lastState": {"terminated": {"message": "round 6, rank 1: KeyError: 'x'"}},
+            }
+        ],
+    },
+}
+
+
+def test_a_job_is_described_with_its_failures_first_one_first() -> None:
+    found = picture(JOB, [POD], TOLD, None)
+    json.dumps(found)
+    assert [one["rank"] for one in found["failures"]] == [1, 2, 0]
+    assert len(found["rounds"]) == 10 and found["rounds"][-1]["round"] == 30
+    said = text(found)
+    assert "team/bert: Running" in said
+    assert "3 ready of 4, between 2 and 8; restarts: 1" in said
+    assert "round 8 of 4 nodes, step 120 (9.5 a second), committed: 100" in said
+    assert "0.052 s  10..20            worker 3 joined" in said
+    first = said.index("rank 1 (worker 1, pid 101), exit code 1: ValueError: of 1")
+    second = said.index("rank 2 (worker 2, pid 102), SIGKILL: out of memory")
+    assert first < second < said.index("gave way")
+    assert "1970-01-01 00:16:40.250Z" in said and "    | Traceback" in said
+    assert "bert-worker-1: Running on node-3, 2 restarts" in said
+    assert "| round 6, rank 1: KeyError: 'x'" in said
+    assert "kubectl -n team logs bert-worker-1 --previous" in said
+    assert "ls /logs/failed/round-7-rank-1" in said
+
+
+def test_without_a_coordinator_it_says_why_and_what_is_known_still() -> None:
+    job = {"metadata": {"name": "bert"}}
+    found = picture(job, [], None, "pod bert-worker-0 does not run")
+    assert found["coordinator"] is None and found["failures"] == []
+    said = text(found)
+    assert "default/bert: not begun" in said
+    assert "Training: not known: pod bert-worker-0 does not run" in said
+    assert "Failures: none known" in said
+    assert "kubectl -n default logs bert-worker-0" in said

@@ -1,0 +1,281 @@
+"""`volcano-elastic describe`: how a job's training goes, and what failed in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from volcano_elastic.cli.observation import (
+    Trouble,
+    ask,
+    complete_jobs,
+    json_option,
+    kubeconfig_option,
+    print_json,
+)
+
+if TYPE_CHECKING:
+    from volcano_elastic.api.pytorchjob import PyTorchJob
+    from volcano_elastic.kube.client import Client
+    from volcano_elastic.kube.resource import Object
+
+_ROUNDS = 10
+_SECONDS = 5.0
+"""For the coordinator to answer."""
+
+Told = Mapping[str, Any]
+
+
+@click.command()
+@click.argument("job", metavar="[NAMESPACE/]JOB", shell_complete=complete_jobs)
+@kubeconfig_option
+@json_option
+def describe(job: str, kubeconfig: str | None, as_json: bool) -> None:
+    """A job's sizes, rounds and pauses; the errors of all ranks, first failure first; where to
+    look.
+
+    What its coordinator knows is asked of it through the API server, with the job's own token, so
+    it takes the right to get that Secret and to reach pods by proxy. Exits 0, also if the
+    coordinator doesn't answer; 2 if there is no such job.
+
+    \b
+    JSON: job, condition, elastic (the status' field); coordinator {round, phase, world, step,
+    stepsPerSecond, committedStep} or null, coordinatorSilent: why, or null; rounds
+    [{round, world, time, reason, pauseSeconds, firstStep, lastStep}]; failures [{round,
+    worker, rank, localRank, pid, exitCode, signal, message, stack, time, log}], by time;
+    pods [{name, phase, node, restarts, lastWords}]; look: commands.
+
+    \b
+    Examples:
+      volcano-elastic describe train/bert
+      volcano-elastic describe bert --json
+    """
+    found = ask(kubeconfig, lambda client: _describe(client, job))
+    if as_json:
+        print_json(found)
+    else:
+        click.echo(text(found))
+
+
+def picture(
+    obj: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], told: Told | None, silent: str | None
+) -> dict[str, Any]:
+    """What there is to say, as JSON values.
+
+    Args:
+        told: the coordinator's /status.
+        silent: why there is none.
+    """
+    meta, status = obj["metadata"], obj.get("status") or {}
+    true = [c for c in status.get("conditions") or () if c.get("status") == "True"]
+    key = f"{meta.get('namespace', 'default')}/{meta['name']}"
+    told = told or {}
+    failures = sorted(told.get("failures") or (), key=lambda one: float(one["time"]))
+    return {
+        "job": key,
+        "condition": true[-1]["type"] if true else None,
+        "elastic": status.get("elastic"),
+        "coordinator": {
+            "round": told["round"],
+            "phase": told["phase"],
+            "world": told["world"],
+            "step": told["step"],
+            "stepsPerSecond": told["steps_per_second"],
+            "committedStep": told["committed_step"],
+        }
+        if told
+        else None,
+        "coordinatorSilent": silent,
+        "rounds": [
+            {
+                "round": one["round"],
+                "world": one["world"],
+                "time": one["time"],
+                "reason": one["reason"],
+                "pauseSeconds": one["pause_seconds"],
+                "firstStep": one["first_step"],
+                "lastStep": one["last_step"],
+            }
+            for one in (told.get("rounds") or ())[-_ROUNDS:]
+        ],
+        "failures": failures,
+        "pods": [_pod(pod) for pod in pods],
+        "look": _look(meta, pods, failures),
+    }
+
+
+def _pod(pod: Mapping[str, Any]) -> dict[str, Any]:
+    status = pod.get("status") or {}
+    containers = status.get("containerStatuses") or ()
+    words = [
+        message
+        for container in containers
+        for state in ("state", "lastState")
+        if (message := ((container.get(state) or {}).get("terminated") or {}).get("message"))
+    ]
+    return {
+        "name": pod["metadata"]["name"],
+        "phase": status.get("phase", "Pending"),
+        "node": (pod.get("spec") or {}).get("nodeName"),
+        "restarts": sum(int(c.get("restartCount") or 0) for c in containers),
+        "lastWords": words[0] if words else None,
+    }
+
+
+def _look(
+    meta: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], failures: Sequence[Told]
+) -> list[str]:
+    """Commands that show more, of the pod that failed first if one did."""
+    name, namespace = meta["name"], meta.get("namespace", "default")
+    worker = failures[0]["worker"] if failures else 0
+    pod = f"{name}-worker-{worker}"
+    commands = [
+        f"kubectl -n {namespace} logs {pod}",
+        f"kubectl -n {namespace} get events --field-selector involvedObject.name={pod}",
+    ]
+    if any(_pod(one)["restarts"] for one in pods if one["metadata"]["name"] == pod):
+        commands.insert(1, f"kubectl -n {namespace} logs {pod} --previous")
+    kept = dict.fromkeys(one["log"] for one in failures if one.get("log"))
+    commands += [f"kubectl -n {namespace} exec {pod} -- ls {folder}" for folder in list(kept)[:3]]
+    return commands
+
+
+def text(found: Mapping[str, Any]) -> str:
+    elastic = found["elastic"] or {}
+    lines = [f"{found['job']}: {found['condition'] or 'not begun'}"]
+    if elastic:
+        lines.append(
+            f"Size: {elastic.get('ready', 0)} ready of {elastic.get('desired', '?')}, between "
+            f"{elastic.get('min', '?')} and {elastic.get('max', '?')}; restarts: "
+            f"{elastic.get('restarts', 0)}"
+        )
+        if elastic.get("lastScaleReason"):
+            when = elastic.get("lastScaleTime", "")
+            lines.append(f"Last change of size: {elastic['lastScaleReason']} {when}".rstrip())
+        if elastic.get("message"):
+            lines.append(elastic["message"])
+    coordinator = found["coordinator"]
+    if coordinator is not None:
+        lines.append(
+            f"Training: {coordinator['phase']}, round {coordinator['round']} of "
+            f"{coordinator['world']} nodes, step {coordinator['step']} "
+            f"({coordinator['stepsPerSecond']:g} a second), committed: "
+            f"{coordinator['committedStep']}"
+        )
+    else:
+        lines.append(f"Training: not known: {found['coordinatorSilent']}")
+    if found["rounds"]:
+        lines += ["", f"{'ROUND':>5} {'NODES':>5} {'PAUSE':>9}  {'STEPS':<17} REASON"]
+    for one in found["rounds"]:
+        pause = "" if one["pauseSeconds"] is None else f"{one['pauseSeconds']:.3f} s"
+        steps = "" if one["firstStep"] is None else f"{one['firstStep']}..{one['lastStep']}"
+        lines.append(f"{one['round']:>5} {one['world']:>5} {pause:>9}  {steps:<17} {one['reason']}")
+    lines += ["", "Failures: none known" if not found["failures"] else "Failures, first one first:"]
+    for one in found["failures"]:
+        lines += _failure(one)
+    lines += ["", "Pods:"]
+    for pod in found["pods"]:
+        where = f" on {pod['node']}" if pod["node"] else ""
+        lines.append(f"  {pod['name']}: {pod['phase']}{where}, {pod['restarts']} restarts")
+        if pod["lastWords"]:
+            lines += [f"    | {line}" for line in pod["lastWords"].splitlines()]
+    lines += ["", "Look at:", *(f"  {command}" for command in found["look"])]
+    return "\n".join(lines)
+
+
+def _failure(one: Told) -> list[str]:
+    time = datetime.fromtimestamp(float(one["time"]), UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    code = one["signal"] or (f"exit code {one['exitCode']}" if one["exitCode"] else "gave way")
+    head = (
+        f"  {time}Z  round {one['round']}, rank {one['rank']} (worker {one['worker']}, pid "
+        f"{one['pid']}), {code}: {one['message']}"
+    )
+    return [head, *(f"    | {line}" for line in (one["stack"] or "").splitlines())]
+
+
+async def _describe(client: Client, name: str) -> dict[str, Any]:
+    from volcano_elastic.api.pytorchjob import InvalidJob, parse
+    from volcano_elastic.kube.client import NotFound
+    from volcano_elastic.kube.resource import PODS, PYTORCHJOBS
+    from volcano_elastic.operator.cluster import controlled_by
+    from volcano_elastic.pytorchjob.label import JOB_NAME
+
+    namespace, _, short = name.rpartition("/")
+    namespace = namespace or client.access.namespace
+    try:
+        obj = await client.get(PYTORCHJOBS, short, namespace)
+    except NotFound as error:
+        raise Trouble(
+            f"there is no PyTorchJob {namespace}/{short}; kubectl get pytorchjobs -A shows them all"
+        ) from error
+    listed = await client.list(PODS, namespace, label_selector=f"{JOB_NAME}={short}")
+    pods = sorted(
+        (pod for pod in listed["items"] if controlled_by(pod, obj)),
+        key=lambda pod: (len(pod["metadata"]["name"]), pod["metadata"]["name"]),
+    )
+    try:
+        told, silent = await _coordinator(client, parse(obj), pods)
+    except InvalidJob as error:
+        told, silent = None, f"the job can't be carried out: {error}"
+    return picture(obj, pods, told, silent)
+
+
+async def _coordinator(
+    client: Client, job: PyTorchJob, pods: Sequence[Object]
+) -> tuple[Told | None, str | None]:
+    """What it tells, or why it doesn't."""
+    from volcano_elastic.api.pytorchjob import WORKER
+    from volcano_elastic.kube.client import ApiError
+    from volcano_elastic.operator.measurement import endpoint
+    from volcano_elastic.operator.token import HEADER, kept
+    from volcano_elastic.pytorchjob.coordinator import dedicated, used
+    from volcano_elastic.pytorchjob.label import coordinator_name, replica_name
+
+    if not used(job):
+        return None, "its rendezvous is not volcano-elastic's"
+    host = coordinator_name(job) if dedicated(job) else replica_name(job.name, WORKER, 0)
+    pod = next((one for one in pods if one["metadata"]["name"] == host), None)
+    url = endpoint(job, pod)
+    if url is None:
+        return None, f"pod {host}, where the coordinator is, does not run"
+    try:
+        token = await kept(client, job.namespace, job.name, job.uid)
+    except (ApiError, ValueError) as error:
+        return None, f"the job's token can't be read: {error}"
+    return await _ask(client, job.namespace, host, url, {HEADER: token})
+
+
+async def _ask(
+    client: Client, namespace: str, pod: str, url: str, headers: Mapping[str, str]
+) -> tuple[Told | None, str | None]:
+    """Through the API server, which reaches pods from anywhere; else straight at the pod."""
+    import asyncio
+    import json
+    from urllib.parse import urlsplit
+
+    import aiohttp
+
+    from volcano_elastic.kube.client import ApiError
+
+    port = urlsplit(url).port
+    path = f"/api/v1/namespaces/{namespace}/pods/{pod}:{port}/proxy/status"
+    try:
+        async with asyncio.timeout(_SECONDS):
+            return await client.request("GET", path, headers=headers), None
+    except (ApiError, aiohttp.ClientError, TimeoutError, ValueError) as error:
+        why = f"{pod} through the API server: {error or 'no answer'}"
+    try:
+        timeout = aiohttp.ClientTimeout(total=_SECONDS, connect=1.0)
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.get(url, headers=headers, allow_redirects=False) as answer,
+        ):
+            told = json.loads(await answer.read())
+            if answer.status == 200 and isinstance(told, dict):
+                return told, None
+            return None, f"{url} answered {answer.status}"
+    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        return None, f"{why}; {url}: {error or 'no answer'}"
