@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +26,7 @@ from torchrun_job import Job
 from trainer.agent.link import WorkerLink
 from trainer.agent.memory import ABANDONED_SECONDS, MemoryFolder
 from trainer.agent.persister import Persister, Saved
+from trainer.agent.workers import WorkerServer
 from trainer.checkpoint import replica
 from trainer.checkpoint.blob import BlobError, lay_out, own, read
 from trainer.checkpoint.checkpointer import Checkpointer
@@ -33,6 +35,7 @@ from trainer.checkpoint.memory import Memory
 from trainer.checkpoint.model_state import MismatchError
 from trainer.checkpoint.slot import Label, Slot, SlotError, Slots
 from trainer.checkpoint.storage import Storage, StorageError
+from trainer.coordinator.message import Committed
 from trainer.data.audit import verify
 from trainer.data.dataset import ElasticDataset
 from trainer.data.process_group import ProcessGroup
@@ -253,8 +256,8 @@ class TestPersister:
     def persister(self) -> Iterator[Persister]:
         self.sealed, self.stored = list[int](), list[int]()
         persister = Persister(
-            lambda saved: self.sealed.append(saved.step),
-            lambda saved: self.stored.append(saved.step),
+            lambda saved, _: self.sealed.append(saved.step),
+            lambda saved, _: self.stored.append(saved.step),
         )
         yield persister
         persister.close(5)
@@ -421,7 +424,7 @@ class SealingLink(WorkerLink):
 
     def settle(self, *, storage: bool) -> str:
         if storage and self.stores:
-            persister = Persister(lambda _: None, lambda _: None)
+            persister = Persister(lambda *_: None, lambda *_: None)
             done = threading.Event()
             persister.saved(self.told[-1])
             persister.settle(True, lambda _: done.set())
@@ -498,10 +501,11 @@ class TestCheckpointer:
 
     def test_the_end_is_in_storage(self, tmp_path: Path) -> None:
         script = Script(tmp_path, every=2)
+        script.link.round = 57
         sums = script.train(5)
         script.checkpointer.finish()
         commits = Storage(tmp_path / "commits").commits()
-        assert [commit.step for commit in commits] == [5]
+        assert [(commit.step, commit.round) for commit in commits] == [(5, 57)]
         for path in (tmp_path / "slots").iterdir():
             path.unlink()
         assert Script(tmp_path).sums == sums
@@ -595,6 +599,15 @@ with Checkpointer(folder / "commits", model=model, optimizer=optimizer, data=dat
         if enough:
             data.epochs = data.cursor.epoch + (data.cursor.position > 0)
 """
+
+
+def test_a_fresh_coordinator_hears_of_the_round_that_made_what_is_in_memory() -> None:
+    told: list[Any] = []
+    server = WorkerServer(told.append, *[lambda *_: None] * 4)
+    server.begin(1)
+    server.local.savers = 1
+    server._sealed(Saved("slot", 400, 0, 1), replace(label(400, a_state(1)), round=57))
+    assert told == [server.local.held] == [Committed(57, 400, in_memory=True)]
 
 
 def test_all_workers_killed_go_on_from_memory_under_torchrun(tmp_path: Path) -> None:

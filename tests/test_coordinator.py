@@ -358,6 +358,13 @@ def test_commits_that_know_a_later_round_end_this_one_so_no_number_is_used_twice
     assert job.state.phase is Phase.RUNNING and job.state.committed_step == 410
 
 
+def test_what_is_in_memory_knows_its_round_too() -> None:
+    job = Job(min_nodes=1, max_nodes=2).running(0, 1)
+    job.say("a1", Committed(57, 400, in_memory=True))
+    assert job.last("a0", RoundOver).reason == "the commits know of round 57"
+    assert job.state.last_round == 57 and job.state.committed_step == -1
+
+
 def test_killed_while_forming_it_forms_with_those_who_join_again() -> None:
     job = Job(min_nodes=2, max_nodes=2)
     for index in (1, 0):

@@ -35,7 +35,6 @@ from trainer.coordinator.message import (
     MESSAGE_BYTES,
     VERSION,
     AgentMessage,
-    Committed,
     Dismissed,
     Failed,
     FenceAsk,
@@ -305,7 +304,7 @@ class Agent:
                 outbox.put_nowait(self._joining[0])
             local = self._workers.local
             if local.held_step >= 0:
-                outbox.put_nowait(Committed(local.round, local.held_step, in_memory=True))
+                outbox.put_nowait(local.held)
             self._outbox = outbox
             writer = self._writing = asyncio.ensure_future(self._write(call, outbox))
             try:

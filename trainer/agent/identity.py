@@ -67,10 +67,10 @@ class Identity:
     ) -> Identity:
         """Raises ValueError if the endpoint or a variable can't be read."""
         host, port = parse_endpoint(endpoint)
-        uid = environment.get(POD_UID_VARIABLE) or socket.gethostname()
+        pod_index = _pod_index(environment, arguments)
         return cls(
             agent=uuid.uuid4().hex[:16],
-            pod_index=_pod_index(environment, arguments),
+            pod_index=pod_index,
             address=environment.get(POD_IP_VARIABLE) or local_address or "",
             host=host,
             port=port,
@@ -79,7 +79,7 @@ class Identity:
             max_nodes=max_nodes,
             node_unit=node_unit or _number(environment, NODE_UNIT_VARIABLE, int, 1),
             heartbeat_timeout=_number(environment, HEARTBEAT_TIMEOUT_VARIABLE, float, 1.0),
-            pod=f"{uid}/{_pod_index(environment, arguments)}",
+            pod=f"{environment.get(POD_UID_VARIABLE) or socket.gethostname()}/{pod_index}",
             processes=processes,
             dedicated=environment.get(COORDINATOR_VARIABLE, "") == "dedicated",
             token=environment.get(TOKEN_VARIABLE, ""),

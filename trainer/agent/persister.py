@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.checkpoint.replica import write_replica
-from trainer.checkpoint.slot import Slot
+from trainer.checkpoint.slot import Label, Slot
 from trainer.checkpoint.storage import Storage
 
 log = logging.getLogger(__name__)
@@ -36,11 +36,13 @@ class Persister:
     """Callbacks come in its threads: one verifies, so that it never waits for the one that stores.
 
     Args:
-        sealed: told of what is verified in memory.
-        stored: told of what is in storage.
+        sealed: told of what is verified in memory, and as what.
+        stored: told of what is in storage, likewise.
     """
 
-    def __init__(self, sealed: Callable[[Saved], None], stored: Callable[[Saved], None]) -> None:
+    def __init__(
+        self, sealed: Callable[[Saved, Label], None], stored: Callable[[Saved, Label], None]
+    ) -> None:
         self._sealed = sealed
         self._stored = stored
         self._changed = threading.Condition()
@@ -105,7 +107,7 @@ class Persister:
         label = slot.seal()
         if label is None or label.step != saved.step:
             return  # a newer one is being written there
-        self._sealed(saved)
+        self._sealed(saved, label)
         if saved.folder:
             with self._changed:
                 self._to_store = saved
@@ -134,11 +136,12 @@ class Persister:
             if label is None or label.step != saved.step:
                 return  # overwritten: the newer one's word is on its way
             storage = Storage(saved.folder, keep=saved.keep)
-            storage.round = saved.round
             if label.identity not in {commit.identity for commit in storage.commits()}:
-                write_replica(storage, step=label.step, run=label.run, state=slot.read())
+                write_replica(
+                    storage, step=label.step, run=label.run, state=slot.read(), round_=label.round
+                )
         self._error = ""
-        self._stored(saved)
+        self._stored(saved, label)
 
     def _answer(self) -> None:
         """With the lock held."""

@@ -19,6 +19,7 @@ from trainer.agent.failure import Exit
 from trainer.agent.link import PROGRESS_BYTES
 from trainer.agent.metrics import Reading
 from trainer.agent.persister import Persister, Saved
+from trainer.checkpoint.slot import Label
 from trainer.coordinator.message import (
     AgentMessage,
     Committed,
@@ -79,6 +80,8 @@ class LocalRound:
     """By local rank, the newest step that is verified in memory."""
     held_step: int = -1
     """The newest that is so of all that save."""
+    held_round: int = 0
+    """That made what is in memory: another than this one, of a state that was restored."""
     joined: set[int] = field(default_factory=set)
     """Local ranks that took their place in a round they did not start with."""
     carried: bool = False
@@ -102,6 +105,11 @@ class LocalRound:
     @property
     def idle(self) -> bool:
         return self.recovers and all(worker.idle for worker in self.workers.values())
+
+    @property
+    def held(self) -> Committed:
+        """What is in memory, for the coordinator."""
+        return Committed(self.held_round, self.held_step, in_memory=True)
 
     @property
     def fenced(self) -> bool:
@@ -362,21 +370,22 @@ class WorkerServer:
         elif kind == "goodbye":
             worker.closing = True
 
-    def _committed(self, step: int, number: int) -> None:
+    def _committed(self, step: int, round_: int) -> None:
         self.committed_step = max(self.committed_step, step)
-        self._tell(Committed(number, step))
+        self._tell(Committed(round_, step))
 
-    def _stored(self, saved: Saved) -> None:
-        self._committed(saved.step, saved.round)
+    def _stored(self, saved: Saved, label: Label) -> None:
+        self._committed(saved.step, label.round)
 
-    def _sealed(self, saved: Saved) -> None:
+    def _sealed(self, saved: Saved, label: Label) -> None:
         local = self.local
         if saved.round != local.round:
             return
         local.sealed[saved.local_rank] = saved.step
+        local.held_round = max(local.held_round, label.round)
         if len(local.sealed) == local.savers:
             local.held_step = min(local.sealed.values())
-            self._tell(Committed(local.round, local.held_step, in_memory=True))
+            self._tell(local.held)
 
     def _on_loop(self, function: Callable[..., None]) -> Callable[..., None]:
         """To be called in any thread."""

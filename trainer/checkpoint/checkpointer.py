@@ -235,7 +235,6 @@ class Checkpointer:
 
     def _begin(self, run: int, found: Level) -> None:
         self.run, self.parent = run, found.identity[0]
-        self.storage.round = self.link.round
         self.data.begin(run=run, parent=self.parent, round_=self.link.round)
         self._first = self._next = self.data.steps
         self.saved = self.data.steps if self.parent else None
@@ -300,14 +299,18 @@ class Checkpointer:
         """
         if self.saved != self.data.steps:
             self._save()
+        began = self._clock()
         if self._shards is not None:
             # At a fence too: other worlds find it only there.
             if self._shards.settle() != self.data.steps != self._first:
-                self._shards.write(self._captured(), step=self.data.steps, run=self.run)
+                self._shards.write(
+                    self._captured(), step=self.data.steps, run=self.run, round_=self.link.round
+                )
         elif stored and self._group.rank == 0 and self._memory is not None:
             error = self.link.settle(storage=True)
             if error:
                 raise StorageError(error)
+        self.link.stalled(self._clock() - began)
         self._group.barrier()
 
     def _due(self) -> bool:
@@ -363,14 +366,17 @@ class Checkpointer:
         self.saved = self.data.steps
         try:
             step, run, shards = self.data.steps, self.run, self._shards
+            round_ = self.link.round
             if self._memory is None and shards is not None:
-                shards.write(self._captured(), step=step, run=run)
+                shards.write(self._captured(), step=step, run=run, round_=round_)
                 return
             saved = self._save_to_memory()
             if shards is not None:
                 shards.saved(*saved)
             elif saved == (None, None) and self._group.rank == 0:
-                write_replica(self.storage, step=step, run=run, state=self._captured())
+                write_replica(
+                    self.storage, step=step, run=run, state=self._captured(), round_=round_
+                )
                 self.link.committed(step)
         except StorageError:
             self.saved = None
@@ -394,6 +400,7 @@ class Checkpointer:
             self._state.sharded,
             len(blob.skeleton),
             blob.size,
+            self.link.round,
         )
         try:
             slot = self._memory.save(label, blob)

@@ -12,13 +12,16 @@ from trainer.checkpoint.storage import Commit, Storage
 STATE = "state.pt"
 
 
-def write_replica(storage: Storage, *, step: int, run: int, state: dict[str, Any]) -> Commit:
+def write_replica(
+    storage: Storage, *, step: int, run: int, state: dict[str, Any], round_: int = 0
+) -> Commit:
     """Raises StorageError as Storage.write."""
     rest = {name: part for name, part in state.items() if name != "cursor"}
     return storage.write(
         step=step,
         run=run,
         cursor=state["cursor"],
+        round_=round_,
         files={STATE: lambda file: torch.save(rest, cast(Any, file))},
     )
 

@@ -42,10 +42,12 @@ class Shards:
     """Methods are for all ranks at once.
 
     Args:
-        told: called with a step, on rank 0, once it is in storage.
+        told: called with a step and the round that made it, on rank 0, once it is in storage.
     """
 
-    def __init__(self, storage: Storage, state: ModelState, told: Callable[[int], None]) -> None:
+    def __init__(
+        self, storage: Storage, state: ModelState, told: Callable[[int, int], None]
+    ) -> None:
         self._storage = storage
         self._state = state
         self._told = told
@@ -58,13 +60,13 @@ class Shards:
 
     # ---- saving
 
-    def write(self, state: dict[str, Any], *, step: int, run: int) -> None:
+    def write(self, state: dict[str, Any], *, step: int, run: int, round_: int) -> None:
         """To storage, while training waits.
 
         Raises:
             StorageError: on every rank, if any could not write its part.
         """
-        self._write(state, step, run, None)
+        self._write(state, step, run, round_, None)
 
     def saved(self, slot: Slot | None, label: Label | None) -> None:
         """This rank has saved to memory, or could not: storage follows in the background."""
@@ -119,7 +121,7 @@ class Shards:
             if self._agree(problem) or state is None:
                 return
             try:
-                self._write(state, step, label.run, self._group)
+                self._write(state, step, label.run, label.round, self._group)
             except StorageError as error:
                 log.warning("going on without this commit: %s", error)
         dist.barrier(self._group)  # see ProcessGroup.barrier
@@ -132,7 +134,12 @@ class Shards:
         return said
 
     def _write(
-        self, state: dict[str, Any], step: int, run: int, group: dist.ProcessGroup | None
+        self,
+        state: dict[str, Any],
+        step: int,
+        run: int,
+        round_: int,
+        group: dist.ProcessGroup | None,
     ) -> None:
         rank = dist.get_rank(group)
         written = problem = None
@@ -168,7 +175,12 @@ class Shards:
             files = {name: found for part, _ in said for name, found in part.items()}
             try:
                 self._storage.finish(
-                    written, step=step, run=run, cursor=state["cursor"], files=files
+                    written,
+                    step=step,
+                    run=run,
+                    cursor=state["cursor"],
+                    files=files,
+                    round_=round_,
                 )
             except StorageError as error:
                 problem = str(error)
@@ -177,7 +189,7 @@ class Shards:
             raise StorageError(f"step {step} can't be committed: {problem}")
         self._stored = step
         if rank == 0:
-            self._told(step)
+            self._told(step, round_)
 
     # ---- loading
 
@@ -217,7 +229,7 @@ class Shards:
         self._state.give({**wanted, **rest, "cursor": commit.cursor})
         if group.rank == 0:
             self._state.give_generators(rest)
-            self._told(commit.step)
+            self._told(commit.step, commit.round)
 
     def _find(self, identity: Identity) -> Commit:
         for commit in self._storage.commits():

@@ -59,6 +59,8 @@ class Label:
     skeleton: int
     tensors: int
     """Bytes of the payload's parts."""
+    round: int = 0
+    """As Commit.round."""
 
     @property
     def identity(self) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
     TRAINING               which training this is, drawn when the folder is first used
     step-120/state.pt      written and fsynced under a temporary name, then renamed
-    step-120/COMMITTED     last: step, run, cursor, sizes and digests of the files, and its own
+    step-120/COMMITTED     last: step, run, round, cursor, the files' sizes and digests, its own
 
 A directory without a marker that verifies was never committed: recovery passes it over.
 """
@@ -53,7 +53,7 @@ class Commit:
     cursor: Mapping[str, int]
     files: Mapping[str, FileRecord]
     round: int = 0
-    """Rendezvous round that wrote it; 0 without an agent. Later rounds have higher numbers."""
+    """Rendezvous round that made it; 0 without an agent. Later rounds have higher numbers."""
 
     @property
     def identity(self) -> tuple[int, int]:
@@ -78,8 +78,6 @@ class Storage:
         """Of a local storage."""
         self.location = str(folder) if is_url(folder) else str(self.folder.absolute())
         self.keep = keep
-        self.round = 0
-        """Of the commits that are written."""
         self._files: Folder = (
             RemoteFolder(self.location)
             if is_url(folder)
@@ -170,7 +168,13 @@ class Storage:
         self._compare(path, commit, name, found)
 
     def write(
-        self, *, step: int, run: int, cursor: Mapping[str, int], files: Mapping[str, Writer]
+        self,
+        *,
+        step: int,
+        run: int,
+        cursor: Mapping[str, int],
+        files: Mapping[str, Writer],
+        round_: int = 0,
     ) -> Commit:
         """Commit a step: durable when this returns, absent or whole if it never does.
 
@@ -186,7 +190,7 @@ class Storage:
         except OSError as error:
             self._files.remove(written)
             raise self._refused(step, error) from error
-        return self.finish(written, step=step, run=run, cursor=cursor, files=records)
+        return self.finish(written, step=step, run=run, cursor=cursor, files=records, round_=round_)
 
     def begin(self, step: int) -> str:
         """A place for the files of a commit that others write. Raises StorageError."""
@@ -221,9 +225,10 @@ class Storage:
         run: int,
         cursor: Mapping[str, int],
         files: Mapping[str, FileRecord],
+        round_: int = 0,
     ) -> Commit:
         """What was written becomes the commit of `step`. Raises StorageError as `write`."""
-        commit = Commit(step, run, dict(cursor), dict(files), self.round)
+        commit = Commit(step, run, dict(cursor), dict(files), round_)
         try:
             self._files.publish(written, f"step-{step}")
             self._publish_marker(commit)

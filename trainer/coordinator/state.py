@@ -265,7 +265,7 @@ def _committed(draft: Draft, agent: Agent, message: Committed) -> None:
         last_round=max(state.last_round, message.round),
     )
     if state.round is not None and state.round.round < message.round:
-        # Everybody was lost, and storage alone remembers: no number may be used twice.
+        # Everybody was lost, and the commits alone remember: no number may be used twice.
         draft.end_round(f"the commits know of round {message.round}")
 
 
