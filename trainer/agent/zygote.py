@@ -188,6 +188,7 @@ def _serve(control: socket.socket, parent: int, preload: Sequence[str]) -> NoRet
     _die_with(parent)
     _name("ve-zygote")
     os.setpgid(0, 0)  # a terminal's Ctrl-C is for torchrun, which then tells the workers
+    _forget_handlers()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in preload:
         try:
@@ -256,18 +257,29 @@ def _start(
     request = json.loads(_receive(control, _HEAD.unpack(head)[0]))
     connection = socket.socket(fileno=descriptors[0])
     zygote = os.getpid()
+    session_read, session_write = os.pipe()
+    # Python drops what a fork's child is sent before it runs; a blocked signal waits for it.
+    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     pid = os.fork()
     if pid:
-        for descriptor in descriptors[1:]:
+        signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
+        for descriptor in (session_write, *descriptors[1:]):
             os.close(descriptor)
+        # Who is told of the worker may signal its group, which is there once it has its session.
+        os.read(session_read, 1)
+        os.close(session_read)
         connection.sendall(_HEAD.pack(pid))
         children[pid] = connection
         return
     code = 1
     try:
-        _die_with(zygote)
+        os.setsid()
         signal.set_wakeup_fd(-1)
-        for descriptor in own:
+        _forget_handlers()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        _die_with(zygote)
+        signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
+        for descriptor in (session_read, session_write, *own):
             os.close(descriptor)
         control.close()
         connection.close()
@@ -287,14 +299,10 @@ def _become(request: dict[str, Any], outputs: Sequence[int]) -> int:
     """Runs the script as its interpreter would have; the exit code."""
     from trainer.agent.script import run_as_main
 
-    os.setsid()
     for target, descriptor in zip((1, 2), outputs, strict=False):
         os.dup2(descriptor, target)
         if descriptor > 2:
             os.close(descriptor)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threads = os.environ.get("OMP_NUM_THREADS")
     os.environ.clear()
     os.environ.update(request["environment"])
@@ -307,6 +315,13 @@ def _become(request: dict[str, Any], outputs: Sequence[int]) -> int:
         numpy.random.seed()  # not the zygote's, which every worker would share
     gc.enable()
     return run_as_main(request["arguments"])
+
+
+def _forget_handlers() -> None:
+    """As exec does: what the parent handles is for its own code to handle."""
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _die_with(parent: int) -> None:

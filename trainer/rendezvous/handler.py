@@ -120,7 +120,7 @@ class ElasticHandler(RendezvousHandler):
         self._zygote = zygote
         self._run_id = run_id
         self._timeout = timeout
-        self._terminated = False
+        self._interrupted = False
 
     def take_sigterm(self) -> None:
         """SIGTERM means leave at the next fence; torchrun would end the workers at once.
@@ -134,15 +134,20 @@ class ElasticHandler(RendezvousHandler):
             signal.signal(signal.SIGTERM, self._on_sigterm)
 
     def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
+        if self._agent.exit_code is None:
+            if self._agent.in_round:
+                self._agent.leave()
+                return
+            self._agent.exit_code = 0
+        if not self._interrupted:
+            self._interrupted = True
+            self._end_if_told()
+
+    def _end_if_told(self) -> None:
+        """Also asked where torchrun comes by: what a signal's handler raises interrupts a wait, but
+        is lost if it comes in a finalizer or after a fork."""
         if self._agent.exit_code is not None:
-            if not self._terminated:
-                self._terminated = True
-                sys.exit(self._agent.exit_code)
-            return
-        if not self._agent.in_round:
-            self._terminated = True
-            sys.exit(0)
-        self._agent.leave()
+            sys.exit(self._agent.exit_code)
 
     def get_backend(self) -> str:
         return BACKEND
@@ -155,6 +160,7 @@ class ElasticHandler(RendezvousHandler):
         from trainer.agent.agent import DismissedError, FruitlessError, RefusedError
         from trainer.agent.link import ROUND_VARIABLE
 
+        self._end_if_told()
         if self._zygote is not None and not self._zygote.wait_ready(self._timeout):
             log.warning("the warm process is not ready; workers will start cold")
         try:
@@ -186,6 +192,7 @@ class ElasticHandler(RendezvousHandler):
         """Rounds end by what agents say, never by closing."""
 
     def num_nodes_waiting(self) -> int:
+        self._end_if_told()
         return int(self._agent.restart_wanted())
 
     def get_run_id(self) -> str:
