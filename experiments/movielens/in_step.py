@@ -5,28 +5,27 @@ torchrun ... -m experiments.movielens.in_step RATINGS FOLDER [--seed N] [--epoch
 
 from __future__ import annotations
 
+import argparse
+
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from experiments.movielens.options import parse
-from experiments.movielens.progress import Progress
+from experiments.movielens.progress import Progress, ready
 from experiments.movielens.ratings import read, split
 from experiments.movielens.wide_and_deep import WideAndDeep
 from trainer.data.dataset import ElasticDataset
 from trainer.loop.loop import ElasticLoop
 
 
-def main() -> None:
-    given = parse()
-    torch.set_num_threads(1)
-    torch.set_default_dtype(torch.float64 if given.double else torch.float32)
+def train(given: argparse.Namespace) -> None:
     features = read(given.ratings)
-    train, held_out = split(features)
+    ratings, held_out = split(features)
     torch.manual_seed(given.seed)
     net = WideAndDeep(features.sizes)
     optimizer = torch.optim.Adagrad(net.parameters(), lr=given.rate)
     data = ElasticDataset(
-        train,
+        ratings,
         global_batch=given.batch,
         epochs=given.epochs,
         seed=given.seed,
@@ -35,6 +34,7 @@ def main() -> None:
     )
     loop = ElasticLoop(given.folder / "commits", model=net, optimizer=optimizer, data=data)
     progress = None
+    ready(given.folder)
     for values, labels in loop:
         with loop.step():
             loss = binary_cross_entropy_with_logits(loop.model(values), labels)
@@ -47,4 +47,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    given = parse()
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64 if given.double else torch.float32)
+    train(given)

@@ -21,7 +21,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from experiments.movielens.options import parse
-from experiments.movielens.progress import Progress
+from experiments.movielens.progress import Progress, ready
 from experiments.movielens.ratings import Features, read, split
 from experiments.movielens.wide_and_deep import WideAndDeep
 from trainer.data.ledger import Lease, Ledger
@@ -116,17 +116,17 @@ def work(given: argparse.Namespace, features: Features) -> None:
         Client(str(given.folder / SOCKET), "AF_UNIX") as owner,
     ):
         owner.send(None)
+        ready(given.folder)
         while leases := shards.fetch(1):
             for lease in leases:
                 vector_to_parameters(torch.from_numpy(owner.recv()), net.parameters())
                 values, labels = train.__getitems__(shards.indices(lease))
-                # The mean over a full batch, so that an epoch's last, smaller lease weighs less.
-                loss = binary_cross_entropy_with_logits(net(values), labels, reduction="sum")
-                gradient = torch.autograd.grad(loss / given.batch, list(net.parameters()))
+                loss = binary_cross_entropy_with_logits(net(values), labels)
+                gradient = torch.autograd.grad(loss, list(net.parameters()))
                 owner.send((lease, parameters_to_vector(gradient).numpy()))
 
 
-def main() -> None:
+if __name__ == "__main__":
     given = parse("owner", "worker")
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64 if given.double else torch.float32)
@@ -135,7 +135,3 @@ def main() -> None:
         Owner(given, features).run()
     else:
         work(given, features)
-
-
-if __name__ == "__main__":
-    main()

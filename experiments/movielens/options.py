@@ -16,7 +16,7 @@ def parse(*roles: str) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the first model and the order")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--batch", type=int, default=256, help="samples of a step, or of a lease")
-    parser.add_argument("--rate", type=float, default=0.02, help="Adagrad's learning rate")
+    parser.add_argument("--rate", type=float, default=0.03, help="Adagrad's learning rate")
     parser.add_argument("--every", type=int, default=5000, help="samples between evaluations")
     parser.add_argument("--double", action="store_true", help="train in float64")
     return parser.parse_args()

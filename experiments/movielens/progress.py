@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,10 +15,15 @@ from experiments.movielens.ratings import Ratings
 from experiments.movielens.wide_and_deep import auc
 
 STEPS, CURVE = "steps", "curve"
-SLOWLY = "slowly"
-"""While this file lies in a run's folder, a step takes SLOW_SECONDS more: newcomers need seconds to
+HOLD = "hold"
+"""While this file lies in a run's folder, training waits after a step: newcomers need seconds to
 start, and would miss most of a training that is over in a few."""
-SLOW_SECONDS = 0.5
+READY = "ready-{}"
+"""By process id; a newcomer that has it can take part at once."""
+
+
+def ready(folder: Path) -> None:
+    (folder / READY.format(os.getpid())).touch()
 
 
 class Progress:
@@ -48,8 +54,8 @@ class Progress:
             with torch.no_grad():
                 found = auc(self._model(self._held_out.values), self._held_out.labels)
             self._curve.write(json.dumps([self._points * self._every, found]) + "\n")
-        if (self._folder / SLOWLY).exists():
-            time.sleep(SLOW_SECONDS)
+        while (self._folder / HOLD).exists():
+            time.sleep(0.01)
         self._steps.write(f"{samples} {world} {ended} {time.time()}\n")
 
 

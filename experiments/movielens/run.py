@@ -104,9 +104,11 @@ class _Processes:
     def __init__(self, plan: Plan, folder: Path) -> None:
         self._plan = plan
         self._folder = folder
-        self._slowly = folder / progress.SLOWLY
+        self._hold = folder / progress.HOLD
         self._endpoint = f"127.0.0.1:{_free_port()}"
         self._workers: list[subprocess.Popen[bytes]] = []
+        self._started = 0
+        """Workers, so far."""
         self._others: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> _Processes:
@@ -127,18 +129,22 @@ class _Processes:
 
     def resize(self, world: int) -> None:
         """Starts workers or lets the latest go, and waits for a step of that world."""
-        if len(self._workers) < world:
-            self._slowly.touch()
         while len(self._workers) < world:
+            self._hold.touch()
             self._workers.append(self._start_worker(len(self._workers)))
+            self._started += 1
+        self._wait("the newcomers", lambda: self._count_ready() >= self._started)
+        self._hold.unlink(missing_ok=True)
         leaving = self._workers[world:]
         del self._workers[world:]
         for worker in leaving:
             worker.terminate()  # to an agent: leave at the next step's end
         self._wait(f"a world of {world}", lambda: progress.newest(self._folder)[1] == world)
-        self._slowly.unlink(missing_ok=True)
         for worker in leaving:
             worker.wait(PATIENCE_SECONDS)
+
+    def _count_ready(self) -> int:
+        return len(list(self._folder.glob(progress.READY.format("*"))))
 
     def until(self, samples: int) -> None:
         self._wait(f"{samples} samples", lambda: progress.newest(self._folder)[0] >= samples)

@@ -50,7 +50,7 @@ def section(source: Source, pictures: Path | None = None) -> str:
         folder = Path(name)
         if source.real:
             ratings = source.ratings()
-            plan = Plan(ratings, Mode.IN_STEP, (2, 4, 2, 4, 2), epochs=5, batch=512, every=5000)
+            plan = Plan(ratings, Mode.IN_STEP, (2, 4, 2, 4, 2), epochs=5, batch=1024, every=5000)
         else:
             ratings = folder / "ratings"
             generate(ratings, 4000)
