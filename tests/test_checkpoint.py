@@ -113,7 +113,7 @@ class TestStorage:
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
         try:
-            with pytest.raises(StorageError, match="step 1 can't be committed.*File too large"):
+            with pytest.raises(StorageError, match=r"step 1 can't be committed.*File too large"):
                 write_replica(
                     storage, step=1, run=1, state={"cursor": {}, "model": torch.zeros(10**6)}
                 )

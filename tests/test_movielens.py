@@ -95,9 +95,9 @@ def test_leased_every_sample_is_in_the_model_once(ratings: Path, tmp_path: Path)
 
 
 def test_a_training_that_fails_says_what_its_processes_said(tmp_path: Path) -> None:
-    nothing = replace(PLAN, ratings=tmp_path / "none")
+    nothing = replace(PLAN, ratings=tmp_path / "none", mode=Mode.LEASED)
     features = Features(torch.zeros(10, 6, dtype=torch.int64), torch.zeros(10), (1,) * 6)
-    with pytest.raises(Stuck, match=r"(?s)in step, 1→2→1, seed 0: .*ml-100k"):
+    with pytest.raises(Stuck, match=r"(?s)leased, 1→2→1, seed 0: .*ml-100k"):
         run(nothing, features, tmp_path)
 
 

@@ -171,6 +171,7 @@ class _Processes:
             VOLCANO_ELASTIC_JOB="experiments/movielens",
             # Workers and agents share few cores here, which looks like silence sooner.
             VOLCANO_ELASTIC_HEARTBEAT_TIMEOUT="5",
+            VOLCANO_ELASTIC_PRELOAD="-torch._dynamo",  # nothing is compiled here
         )
 
     def _leased(self, role: str) -> list[str]:
@@ -202,7 +203,8 @@ class _Processes:
             now = progress.newest(self._folder)
             if now != before:
                 before, deadline = now, time.monotonic() + PATIENCE_SECONDS
-            ended = [process for process in self._workers if process.poll() is not None]
+            processes = (*self._workers, *self._others)
+            ended = [process for process in processes if process.poll() is not None]
             if time.monotonic() > deadline or (ended and not condition()):
                 raise Stuck(f"{self._plan.label}: expected {what}, found {now}\n{self._logs()}")
             time.sleep(0.02)
