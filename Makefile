@@ -5,8 +5,9 @@ OUT ?= demo-out
 
 CONTROLPLANE := build/controlplane
 SDK := build/sdk
+MOVIELENS := build/movielens
 
-.PHONY: demo test e2e controlplane sdk lint experiments proto requirements clean
+.PHONY: demo test e2e controlplane sdk lint experiments movielens proto requirements clean
 
 demo: .venv/ready
 	$(BIN)/volcano-elastic demo --out $(OUT)
@@ -35,8 +36,16 @@ lint: .venv/ready
 
 # Hours of traces in minutes; SECTIONS names some of them, TRACES the folder of the traces.
 TRACES ?= ../shared/traces
-experiments: .venv/ready
+experiments: .venv/ready movielens
 	$(BIN)/python -m experiments $(SECTIONS) --traces $(TRACES) --doc docs/experiments.md
+
+# The ratings that one of them trains on.
+movielens: $(MOVIELENS)/ready
+
+$(MOVIELENS)/ready: .venv/ready experiments/movielens/requirements.txt
+	$(BIN)/uv pip install -q --python $(BIN)/python --target $(MOVIELENS) --no-deps \
+	  --require-hashes -r experiments/movielens/requirements.txt
+	touch $@
 
 proto: .venv/ready
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. trainer/proto/*.proto
@@ -53,6 +62,9 @@ requirements:
 	  -o deploy/build-requirements.txt
 	$(BIN)/uv pip compile -q --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --no-header --no-annotate --universal -p 3.11 e2e/sdk/requirements.in -o e2e/sdk/requirements.txt
+	$(BIN)/uv pip compile -q --no-deps --generate-hashes --no-emit-index-url --no-emit-find-links \
+	  --no-header --no-annotate --universal -p 3.11 experiments/movielens/requirements.in \
+	  -o experiments/movielens/requirements.txt
 
 .venv/ready: requirements.txt pyproject.toml
 	$(PYTHON) -m venv .venv

@@ -2,7 +2,9 @@
 
     python -m experiments [SECTION ...] [--traces DIR | --quick] [--processes N] [--doc FILE]
 
-Sections: seed, service, pollux, ablation, sensitivity, philly, philly-ablation; all by default.
+Sections: seed, service, pollux, ablation, sensitivity, philly, philly-ablation, movielens; all by
+default. All are simulated but the last, which trains with real processes (`make movielens` gets its
+data).
 Without --doc they are only printed.
 """
 
@@ -17,7 +19,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from experiments import philly, pollux, seed, service
-from experiments.source import MissingTraces, Source
+from experiments.source import MOVIELENS, MissingTraces, Source
 from experiments.table import MissingMarkers, write_section
 
 Section = Callable[[Source, int, Path | None], str]
@@ -29,13 +31,21 @@ SECTIONS: Mapping[str, Section] = {
     "sensitivity": lambda source, processes, pictures: pollux.sensitivity(source, processes),
     "philly": philly.section,
     "philly-ablation": lambda source, processes, pictures: philly.ablation(source, processes),
+    "movielens": lambda source, processes, pictures: _movielens(source, pictures),
 }
+
+
+def _movielens(source: Source, pictures: Path | None) -> str:
+    from experiments.movielens.section import section  # imports torch, which takes seconds
+
+    return section(source, pictures)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m experiments", description="See the module.")
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
     parser.add_argument("--traces", type=Path, default=Path("../shared/traces"))
+    parser.add_argument("--movielens", type=Path, default=MOVIELENS)
     parser.add_argument("--quick", action="store_true", help="small generated workloads instead")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--doc", type=Path, help="write tables and pictures there, too")
@@ -43,7 +53,7 @@ def main() -> None:
     unknown = [name for name in given.sections if name not in SECTIONS]
     if unknown:
         parser.error(f"expected sections of {', '.join(SECTIONS)}, found {', '.join(unknown)}")
-    source = Source(None if given.quick else given.traces)
+    source = Source(None if given.quick else given.traces, given.movielens)
     pictures = None
     if given.doc is not None:
         pictures = given.doc.parent / "pictures"

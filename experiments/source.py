@@ -19,6 +19,8 @@ from volcano_elastic.queue_policy.snapshot import Queue
 EFFICIENT = "min=1,max=efficient(0.5)"
 """For the Pollux set: as far as the curve is worth it."""
 
+MOVIELENS = Path("build/movielens/recbole/dataset_example/ml-100k")
+
 
 class MissingTraces(FileNotFoundError):
     """The folder of traces is not there, or not complete."""
@@ -28,6 +30,7 @@ class MissingTraces(FileNotFoundError):
 class Source:
     folder: Path | None
     """None: generated workloads, small enough for a test."""
+    movielens: Path = MOVIELENS
 
     def _lines(self, name: str) -> list[str]:
         assert self.folder is not None
@@ -40,6 +43,17 @@ class Source:
                 "which are no part of this repository: give their folder with --traces, or "
                 "--quick for small generated ones"
             ) from error
+
+    def ratings(self) -> Path:
+        """The folder of MovieLens ml-100k."""
+        for kind in ("inter", "user", "item"):
+            if not (path := self.movielens / f"ml-100k.{kind}").is_file():
+                raise MissingTraces(
+                    f"{path}: no such file; MovieLens ml-100k is no part of this repository: "
+                    "`make movielens` gets it, --movielens names another folder, and --quick takes "
+                    "generated ratings"
+                )
+        return self.movielens
 
     @property
     def real(self) -> bool:

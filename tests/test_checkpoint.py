@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from torch.utils.data import TensorDataset
 
 from trainer.agent.link import Order, WorkerLink
 from trainer.checkpoint.checkpointer import Checkpointer
+from trainer.checkpoint.replica import write_replica
 from trainer.checkpoint.storage import MARKER, HashedFile, Storage, StorageError
 from trainer.data.audit import verify
 from trainer.data.dataset import ElasticDataset
@@ -104,6 +106,20 @@ class TestStorage:
         assert newest(tmp_path) == 1
         commit(storage, 2)
         assert newest(tmp_path) == 2
+
+    def test_a_full_disk_is_said_in_its_own_words(self, tmp_path: Path) -> None:
+        storage = Storage(tmp_path)
+        storage.prepare()
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+        try:
+            with pytest.raises(StorageError, match=r"step 1 can't be committed.*File too large"):
+                write_replica(
+                    storage, step=1, run=1, state={"cursor": {}, "model": torch.zeros(10**6)}
+                )
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert newest(tmp_path) is None
 
     def test_sigkill_at_any_time_loses_no_acknowledged_commit(self, tmp_path: Path) -> None:
         code = (

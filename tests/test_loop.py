@@ -166,6 +166,22 @@ def test_an_error_of_the_body_is_the_users(tmp_path: Path) -> None:
             pass
 
 
+def test_a_batch_is_trained_on_once(tmp_path: Path) -> None:
+    net = torch.nn.Linear(2, 1)
+    data = ElasticDataset(torch.utils.data.TensorDataset(torch.ones(4, 2)), batch_size=2, epochs=1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    loop = ElasticLoop(tmp_path, model=net, optimizer=optimizer, data=data)
+    for (x,) in loop:
+        with loop.step():
+            loop.model(x).sum().backward()
+        before = net.weight.clone()
+        with pytest.raises(RuntimeError, match="trained on twice"), loop.step():
+            loop.model(x).sum().backward()
+        assert net.weight.equal(before)
+        assert loop.steps == 1
+        break
+
+
 @pytest.fixture
 def loop(tmp_path: Path) -> Iterator[ElasticLoop]:
     net = torch.nn.Linear(2, 1)

@@ -100,8 +100,7 @@ class LocalFolder:
         target = self._path / name
         new = target.with_name(f"{target.name}.new")
         with new.open("wb") as file:
-            hashed = HashedFile(file)
-            writer(hashed)
+            hashed = _written(file, writer)
             file.flush()
             os.fsync(file.fileno())
         new.rename(target)
@@ -173,8 +172,7 @@ class RemoteFolder:
 
     def write(self, name: str, writer: Writer) -> FileRecord:
         with self._files.open(self._at(name), "wb") as file:
-            hashed = HashedFile(file)
-            writer(hashed)
+            hashed = _written(file, writer)
         return hashed.record
 
     def record(self, name: str) -> FileRecord:
@@ -202,6 +200,17 @@ class RemoteFolder:
 
 def is_url(folder: str | Path) -> bool:
     return isinstance(folder, str) and "://" in folder
+
+
+def _written(file: BinaryIO, writer: Writer) -> HashedFile:
+    hashed = HashedFile(file)
+    try:
+        writer(hashed)
+    except RuntimeError as error:
+        if isinstance(error.__context__, OSError):  # which torch.save covers up by its own
+            raise error.__context__ from None
+        raise
+    return hashed
 
 
 def _hashed(file: Any) -> FileRecord:

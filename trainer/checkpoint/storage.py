@@ -246,9 +246,9 @@ class Storage:
         return self._files.path(f"step-{step}")
 
     def _refused(self, step: int, error: OSError) -> StorageError:
+        where = f" ({error.filename})" if error.filename else ""
         return StorageError(
-            f"step {step} can't be committed to {self.location}: {error.strerror or error} "
-            f"({error.filename})"
+            f"step {step} can't be committed to {self.location}: {error.strerror or error}{where}"
         )
 
     def _compare(self, path: str, commit: Commit, name: str, found: FileRecord) -> None:

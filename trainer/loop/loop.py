@@ -175,6 +175,8 @@ class ElasticLoop:
         return self.data.micro_batch(self.model)
 
     def _end_batch(self) -> None:
+        if self._passed:
+            raise RuntimeError("a batch was trained on twice: one `with loop.step():` for each")
         self._passed = True
         if not self.data.last:
             return

@@ -1,0 +1,229 @@
+"""One training as processes of this machine, whose number of workers changes by a plan."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import groupby
+from pathlib import Path
+
+from experiments.movielens import progress
+from experiments.movielens.ratings import Features, split
+from trainer.data.audit import Report, verify
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_SECONDS = 120.0
+"""For processes to start on a busy machine, and for the training to get any further."""
+_PR_SET_PDEATHSIG = 1
+
+
+class Mode(StrEnum):
+    IN_STEP = "in step"
+    """torchrun agents, one a node, each with a worker in an ElasticLoop."""
+    LEASED = "leased"
+    """Workers that lease samples, and the model's owner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is trained, and by how many workers."""
+
+    ratings: Path
+    mode: Mode
+    worlds: tuple[int, ...]
+    """Workers at first and after each change; the changes part the samples evenly."""
+    epochs: int
+    batch: int
+    every: int
+    """Samples between evaluations."""
+    seed: int = 0
+    double: bool = False
+    """Train in float64."""
+
+    @property
+    def label(self) -> str:
+        double = ", float64" if self.double else ""
+        return f"{self.mode}, {'→'.join(map(str, self.worlds))}, seed {self.seed}{double}"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    curve: tuple[tuple[int, float], ...]
+    """(samples, AUC of the held-out ratings)."""
+    worlds: tuple[tuple[int, int], ...]
+    """(samples, workers): from where on how many took part."""
+    pauses: tuple[float, ...]
+    """Seconds that training stood still at each change of the world, that step included."""
+    audit: Report
+
+    @property
+    def auc(self) -> float:
+        return self.curve[-1][1]
+
+
+class Stuck(RuntimeError):
+    """The training didn't do what the plan says; what its processes said."""
+
+
+def run(plan: Plan, features: Features, folder: Path) -> Outcome:
+    """Trains in the empty folder.
+
+    Raises:
+        Stuck: no progress, or it was over before all of the plan had happened.
+    """
+    samples = len(split(features)[0])
+    with _Processes(plan, folder) as processes:
+        total = samples * plan.epochs
+        for number, world in enumerate(plan.worlds):
+            processes.until(total * number // len(plan.worlds))
+            processes.resize(world)
+        processes.until(total)
+        processes.end()
+    taken = progress.steps(folder)
+    worlds = [next(steps) for _, steps in groupby(taken, key=lambda step: step.world)]
+    return Outcome(
+        tuple(progress.curve(folder)),
+        tuple((step.samples, step.world) for step in worlds),
+        tuple(progress.pauses(taken)),
+        verify(folder / "audit", samples, plan.epochs),
+    )
+
+
+class _Processes:
+    """As pods would have them: each agent with an address and an index of its own."""
+
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        self._plan = plan
+        self._folder = folder
+        self._hold = folder / progress.HOLD
+        self._endpoint = f"127.0.0.1:{_free_port()}"
+        self._workers: list[subprocess.Popen[bytes]] = []
+        self._started = 0
+        """Workers, so far."""
+        self._others: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> _Processes:
+        if self._plan.mode is Mode.LEASED:
+            port = self._endpoint.rpartition(":")[2]
+            self._others = [
+                self._start("coordinator", "-m", "trainer.coordinator", "--port", port),
+                self._start("owner", "-m", *self._leased("owner")),
+            ]
+            self._wait("the model's owner", (self._folder / "owner").exists)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in (*self._workers, *self._others):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def resize(self, world: int) -> None:
+        """Starts workers or lets the latest go, and waits for a step of that world."""
+        while len(self._workers) < world:
+            self._hold.touch()
+            self._workers.append(self._start_worker(len(self._workers)))
+            self._started += 1
+        self._wait("the newcomers", lambda: self._count_ready() >= self._started)
+        self._hold.unlink(missing_ok=True)
+        leaving = self._workers[world:]
+        del self._workers[world:]
+        for worker in leaving:
+            worker.terminate()  # to an agent: leave at the next step's end
+        self._wait(f"a world of {world}", lambda: progress.newest(self._folder)[1] == world)
+        for worker in leaving:
+            worker.wait(PATIENCE_SECONDS)
+
+    def _count_ready(self) -> int:
+        return len(list(self._folder.glob(progress.READY.format("*"))))
+
+    def until(self, samples: int) -> None:
+        self._wait(f"{samples} samples", lambda: progress.newest(self._folder)[0] >= samples)
+
+    def end(self) -> None:
+        """All samples are in the model."""
+        last = [self._others[1]] if self._others else []
+        for process in (*self._workers, *last):
+            if process.wait(PATIENCE_SECONDS) != 0:
+                raise Stuck(f"{self._plan.label}: exit code {process.returncode}\n{self._logs()}")
+
+    def _start_worker(self, index: int) -> subprocess.Popen[bytes]:
+        if self._plan.mode is Mode.LEASED:
+            return self._start(f"worker-{index}", "-m", *self._leased("worker"))
+        return self._start(
+            f"agent-{index}",
+            *("-m", "torch.distributed.run"),
+            *("--nnodes", f"{min(self._plan.worlds)}:{max(self._plan.worlds)}"),
+            *("--nproc-per-node", "1", "--rdzv-id", "movielens"),
+            *("--rdzv-backend", "volcano-elastic", "--rdzv-endpoint", self._endpoint),
+            *("-m", "experiments.movielens.in_step", *self._options()),
+            VOLCANO_ELASTIC_POD_INDEX=str(index),
+            VOLCANO_ELASTIC_POD_IP=f"127.0.0.{index + 1}",
+            VOLCANO_ELASTIC_JOB="experiments/movielens",
+            # Workers and agents share few cores here, which looks like silence sooner.
+            VOLCANO_ELASTIC_HEARTBEAT_TIMEOUT="5",
+            VOLCANO_ELASTIC_PRELOAD="-torch._dynamo",  # nothing is compiled here
+        )
+
+    def _leased(self, role: str) -> list[str]:
+        module = "experiments.movielens.leased"
+        return [module, role, *self._options(), "--endpoint", self._endpoint]
+
+    def _options(self) -> list[str]:
+        given = {name: getattr(self._plan, name) for name in ("seed", "epochs", "batch", "every")}
+        options = [word for name, value in given.items() for word in (f"--{name}", str(value))]
+        options += ["--double"] * self._plan.double
+        return [str(self._plan.ratings.resolve()), str(self._folder), *options]
+
+    def _start(self, name: str, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+        with open(self._folder / f"{name}.log", "ab") as log:
+            return subprocess.Popen(
+                [sys.executable, *arguments],
+                env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **environment},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+
+    def _wait(self, what: str, condition: Callable[[], bool]) -> None:
+        """As long as there is progress."""
+        before, deadline = (0, 0), time.monotonic() + PATIENCE_SECONDS
+        while not condition():
+            now = progress.newest(self._folder)
+            if now != before:
+                before, deadline = now, time.monotonic() + PATIENCE_SECONDS
+            processes = (*self._workers, *self._others)
+            ended = [process for process in processes if process.poll() is not None]
+            if time.monotonic() > deadline or (ended and not condition()):
+                raise Stuck(f"{self._plan.label}: expected {what}, found {now}\n{self._logs()}")
+            time.sleep(0.02)
+
+    def _logs(self) -> str:
+        logs = sorted(self._folder.glob("*.log"))
+        return "\n".join(f"--- {log.name}\n{log.read_text()[-2000:]}" for log in logs)
+
+
+def _free_port() -> int:
+    """The coordinator serves HTTP on the next one."""
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port = int(first.getsockname()[1])
+            with contextlib.suppress(OSError, OverflowError):
+                second.bind(("127.0.0.1", port + 1))
+                return port
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
