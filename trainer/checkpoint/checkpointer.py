@@ -153,7 +153,9 @@ class Checkpointer:
             outcomes = self._group.gather((outcome.refusal, outcome.damaged))
             for rank, (refusal, _) in enumerate(outcomes):
                 if refusal is not None:
-                    raise MismatchError(f"rank {rank} can't restore step {found.step}: {refusal}")
+                    reason = f"rank {rank} can't restore step {found.step}: {refusal}"
+                    self.link.give_up(reason)
+                    raise MismatchError(reason)
             holding = outcome.holding
             if any(damaged for _, damaged in outcomes):
                 if Source.STORAGE in found.sources:
@@ -229,7 +231,12 @@ class Checkpointer:
         if share and found.identity == NOTHING:
             takers = list(range(1, self._group.world))
         if self._group.rank in takers:
-            self._state.give(receive(found.giver))
+            state = receive(found.giver)
+            try:
+                self._state.give(state)
+            except ValueError as error:
+                self.link.give_up(f"rank {found.giver} trains something else: {error}")
+                raise
         elif self._group.rank == found.giver and takers:
             send(self._state.take(), takers)
 

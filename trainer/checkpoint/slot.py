@@ -39,6 +39,7 @@ PAYLOAD = 4096
 SLOTS = 3
 """Two in turn, and one more while one of them is being copied to storage."""
 
+_EMPTY = (-1, -1, False)
 _LENGTH = struct.Struct("<I")
 _DIGEST = 16
 
@@ -236,27 +237,39 @@ class Slots:
     def write(self, label: Label, blob: Blob) -> Slot:
         """Save into the slot that holds the oldest state and isn't locked; the slot.
 
+        The newest sealed one is left alone, as it may be all that is committed; the newest of all,
+        if it is still to be sealed, is taken only where there is no room for a third.
+
         Raises:
             SlotError: there is no room; the newest state is as it was.
         """
+        ages = {slot: self._age(slot, label.training) for slot in self.slots}
+        verified = [slot for slot in self.slots if ages[slot][2]]
+        sealed = max(verified, key=lambda slot: ages[slot], default=None)
+        newest = max(ages.values())
 
-        def age(slot: Slot) -> tuple[int, int]:
-            found = slot.label()
-            return found.identity if found and found.training == label.training else (-1, -1)
+        def order(slot: Slot) -> tuple[bool, bool, tuple[int, int, bool]]:
+            unmade = slot is self.slots[-1] and not slot.path.exists()
+            return (ages[slot] == newest != _EMPTY, unmade, ages[slot])
 
-        ages = {slot: age(slot) for slot in self.slots}
-        *older, newest = sorted(self.slots, key=lambda slot: ages[slot])
-        if ages[newest] == (-1, -1):
-            older = self.slots
-        # The last is there for need only.
-        for slot in sorted(
-            older, key=lambda slot: not slot.path.exists() and slot is self.slots[-1]
-        ):
+        refused = SlotError(f"all slots at {self.folder} are in use")
+        for slot in sorted((slot for slot in self.slots if slot is not sealed), key=order):
             with slot.locked(exclusive=True) as ours:
                 if ours:
-                    slot.write(label, blob)
-                    return slot
-        raise SlotError(f"all slots at {self.folder} are in use")
+                    try:
+                        slot.write(label, blob)
+                    except SlotError as error:
+                        refused = error
+                    else:
+                        return slot
+        raise refused
+
+    def _age(self, slot: Slot, training: str) -> tuple[int, int, bool]:
+        """Run, step, and whether it is sealed; another training's is older than anything."""
+        found = slot.label()
+        if found is None or found.training != training:
+            return _EMPTY
+        return (*found.identity, slot.sealed() is not None)
 
     def sealed(self) -> dict[Slot, Label]:
         """The slots that may be read, newest first."""
