@@ -415,6 +415,16 @@ class TestLevel:
         stale = Holding(memory=(("other", (9, 9)),))
         assert level([holding(), stale]).identity == NOTHING
 
+    def test_a_lost_part_comes_from_its_mirror(self) -> None:
+        whole = holding(NOTHING, (2, 6), (2, 5), storage=((2, 4),))
+        mirror = holding(NOTHING, (2, 6), mirrored=(("t", (2, 6), 2), ("other", (2, 9), 2)))
+        found = level([whole, mirror, holding()], sharded=True)
+        assert found.identity == (2, 6) and found.loads and not found.takers
+        assert found.sources == (MEMORY, MEMORY, Source.MIRROR)
+        assert found.mirrors == {2: 1}
+        # Another rank's part is of no use.
+        assert level([whole, mirror, holding(), holding()], sharded=True).identity == (2, 4)
+
     def test_parts_are_of_use_only_together(self) -> None:
         both = holding(NOTHING, (2, 6), (2, 5), storage=((2, 4),))
         one = holding(NOTHING, (2, 5))
