@@ -27,7 +27,9 @@ from typing import Any
 from fault_proxy import Proxy
 from torchrun_job import Job, children, gone
 
+from trainer.agent.memory import OWNER
 from trainer.agent.zygote import PRELOADED, Zygote
+from trainer.checkpoint.slot import Slot, SlotError
 
 SAMPLES, BATCH, SEED = 2048, 8, 3
 NODES = 4
@@ -336,14 +338,43 @@ class Harness:
         name, folder = max(intact)
         path = folder / self.chance.choice(["COMMITTED", "state.pt"])
         self.damaged.add(name)
+        if self.chance.random() < 0.2:
+            with contextlib.suppress(OSError), path.open("r+b") as file:
+                file.truncate(self.chance.randrange(os.fstat(file.fileno()).st_size))
+                return True
+            return False
+        return self._flip(path)
+
+    def damage_memory(self) -> bool:
+        """A state at rest in a node's shared memory; half of the time, the workers die of it."""
+        node = self._node()
+        if node is None:
+            return False
+        flipped = False
+        for path in sorted(self._memory_of(self.job.agents[node].pid)):
+            slot = Slot(path)
+            # One that is being written is not damaged at rest: nobody has verified it yet.
+            with contextlib.suppress(SlotError), slot.locked(exclusive=True) as ours:
+                flipped |= ours and slot.sealed() is not None and self._flip(path)
+        if flipped and self.chance.random() < 0.5:
+            self.kill_all_workers()
+        return flipped
+
+    def _memory_of(self, agent: int) -> list[Path]:
+        """The slots of its workers."""
+        with contextlib.suppress(OSError):
+            for descriptor in Path(f"/proc/{agent}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    if (target := descriptor.readlink()).name == OWNER:
+                        return list(target.parent.glob("rank-*"))
+        return []
+
+    def _flip(self, path: Path) -> bool:
+        """A bit somewhere in it."""
         with contextlib.suppress(OSError), path.open("r+b") as file:
-            size = os.fstat(file.fileno()).st_size
-            if self.chance.random() < 0.2:
-                file.truncate(self.chance.randrange(size))
-            else:
-                at = self.chance.randrange(size)
-                byte = os.pread(file.fileno(), 1, at)[0]
-                os.pwrite(file.fileno(), bytes([byte ^ 1 << self.chance.randrange(8)]), at)
+            at = self.chance.randrange(os.fstat(file.fileno()).st_size)
+            byte = os.pread(file.fileno(), 1, at)[0]
+            os.pwrite(file.fileno(), bytes([byte ^ 1 << self.chance.randrange(8)]), at)
             return True
         return False
 
@@ -357,7 +388,7 @@ class Harness:
             *(self.kill_coordinator, self.terminate_coordinator, self.freeze_coordinator),
             *(self.add_node, self.remove_node) * 2,
             *(self.delay_network, self.drop_network, self.cut_network),
-            *(self.damage_commit,) * 2,
+            *(self.damage_commit, self.damage_memory) * 2,
         )
         self.become_whole()
         self.tell("whole")

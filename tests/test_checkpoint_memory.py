@@ -158,6 +158,43 @@ class TestSlots:
                 assert set(steps(slots)) == {1, step, max(step - 1, 1)}
             assert torch.equal(stored.read()["model"]["a"], torch.full((50,), 1.0))
 
+    def test_what_is_sealed_stays_until_something_newer_is(self, tmp_path: Path) -> None:
+        slots = Slots(tmp_path, 0)
+        sealed = save(slots, 1)
+        sealed.seal()
+        for step in range(2, 8):  # faster than the agent
+            assert save(slots, step) is not sealed
+            assert steps(slots) == [1]
+        newest = save(slots, 8)
+        newest.seal()
+        assert save(slots, 9) is not newest
+
+    def test_of_two_slots_of_one_step_the_unsealed_is_overwritten(self, tmp_path: Path) -> None:
+        for first in (0, 1):
+            slots = Slots(tmp_path / str(first), 0)
+            slots.folder.mkdir()
+            state = {"a": torch.ones(50)}
+            for slot in slots.slots[:2]:
+                slot.write(label(5, state), lay_out(state))
+            slots.slots[first].seal()
+            for step in (6, 7):
+                save(slots, step)
+                assert 5 in steps(slots)
+
+    def test_without_room_for_a_third_the_unsealed_makes_way(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        slots = Slots(tmp_path, 0)
+        save(slots, 1).seal()
+        unsealed = save(slots, 2)
+
+        def full(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "posix_fallocate", full)
+        assert save(slots, 3) is unsealed
+        assert steps(slots) == [1]
+
     def test_another_trainings_states_make_way(self, tmp_path: Path) -> None:
         slots = Slots(tmp_path, 0)
         save(slots, 100, training="old").seal()
@@ -378,6 +415,16 @@ class TestLevel:
         stale = Holding(memory=(("other", (9, 9)),))
         assert level([holding(), stale]).identity == NOTHING
 
+    def test_a_lost_part_comes_from_its_mirror(self) -> None:
+        whole = holding(NOTHING, (2, 6), (2, 5), storage=((2, 4),))
+        mirror = holding(NOTHING, (2, 6), mirrored=(("t", (2, 6), 2), ("other", (2, 9), 2)))
+        found = level([whole, mirror, holding()], sharded=True)
+        assert found.identity == (2, 6) and found.loads and not found.takers
+        assert found.sources == (MEMORY, MEMORY, Source.MIRROR)
+        assert found.mirrors == {2: 1}
+        # Another rank's part is of no use.
+        assert level([whole, mirror, holding(), holding()], sharded=True).identity == (2, 4)
+
     def test_parts_are_of_use_only_together(self) -> None:
         both = holding(NOTHING, (2, 6), (2, 5), storage=((2, 4),))
         one = holding(NOTHING, (2, 5))
@@ -486,6 +533,17 @@ class TestCheckpointer:
         again.checkpointer.every = 1000
         again.train(2)
         assert Script(tmp_path).sums == kept
+
+    def test_another_models_checkpoint_is_a_reason_to_give_up(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        told: list[str] = []
+        monkeypatch.setattr(SealingLink, "give_up", lambda _, reason: told.append(reason))
+        Script(tmp_path, every=1).train(2)
+        with pytest.raises(MismatchError, match=r"step 2.*expected \(9, 3\).*found \(8, 3\)"):
+            Script(tmp_path, width=9)
+        (reason,) = told
+        assert "0.weight: expected (9, 3) float32, found (8, 3) float32" in reason
 
     def test_a_damaged_newest_costs_a_save(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -52,7 +52,7 @@ def connect(name, world):
     )
 
 
-def make(to, width=16, memory=None, **given):
+def make(to, width=16, memory=None, node=False, **given):
     torch.manual_seed(rank)  # unlike, so that what isn't restored shows
     last = torch.nn.Linear(width, 1)
     model = torch.nn.Sequential(torch.nn.Linear(6, width), torch.nn.Tanh(), last)
@@ -64,7 +64,10 @@ def make(to, width=16, memory=None, **given):
     if memory:
         memory.mkdir(exist_ok=True)
         link = Sealing()
-        slots = Memory(memory, link, every_rank=True, local_rank=rank, local_world=2)
+        place = (0, 1) if node else (rank, 2)
+        slots = Memory(
+            memory, link, every_rank=True, local_rank=place[0], local_world=place[1]
+        )
     checkpointer = Checkpointer(
         to, model=model, optimizer=optimizer, data=data, memory=slots, **given
     )
@@ -108,7 +111,7 @@ made[3]._shards.settle()
 said["in memory"] = whole(made)
 again = make(folder / "memory", memory=folder / "slots", every=1)
 said["from memory"], said["its parent"] = whole(again), again[3].parent == made[3].run
-again[3]._shards.settle() if again[3]._shards._group else None
+again[3]._shards.settle()
 train(again, 2)
 said["two more"] = whole(again)
 again[3]._shards.settle()
@@ -139,6 +142,45 @@ if rank == 0:
 
 connect("two again", 2)
 said["read by 2 again"] = whole(make(folder / "commits"))
+dist.barrier()
+dist.destroy_process_group()
+
+# Two nodes of a rank each: one is lost with its memory before its part came to storage.
+connect("nodes", 2)
+import shutil
+from trainer.checkpoint import sharded
+sharded.Shards._store = lambda *_: False  # storage is down
+
+mine = folder / f"node-{rank}"
+made = make(folder / "mirrored", memory=mine, node=True, every=3)
+train(made, 6)
+made[3]._shards.settle()
+said["on two nodes"] = whole(made)
+dist.barrier()
+if rank == 1:
+    shutil.rmtree(mine)
+made = make(folder / "mirrored", memory=mine, node=True, every=1)
+said["from the mirror"], said["of the same run"] = whole(made), made[3].parent
+dist.barrier()
+
+def damage(kind):
+    for path in mine.glob(f"{kind}-*"):
+        content = bytearray(path.read_bytes())
+        content[-20] ^= 1
+        path.write_bytes(content)
+
+
+if rank == 1:
+    damage("rank")
+dist.barrier()
+said["instead of a damaged part"] = whole(make(folder / "mirrored", memory=mine, node=True))
+dist.barrier()
+if rank == 1:
+    shutil.rmtree(mine)
+else:
+    damage("mirror")
+dist.barrier()
+said["without either"] = make(folder / "mirrored", memory=mine, node=True)[2].steps
 dist.barrier()
 dist.destroy_process_group()
 (folder / f"said-{rank}.json").write_text(json.dumps(said))
@@ -177,6 +219,9 @@ def test_resharding_and_memory(tmp_path: Path) -> None:
             assert said["read by 1"] == said["written by 2"]
             assert said["read by 2 again"] == said["written by 1"]
         assert said["read by 2 again"][0] == 9
+        assert said["from the mirror"] == said["on two nodes"]
+        assert said["instead of a damaged part"] == said["on two nodes"]
+        assert (said["from the mirror"][0], said["without either"]) == (6, 0)
     assert {path.name for path in (tmp_path / "commits" / "step-9").iterdir()} >= {
         "COMMITTED",
         ".metadata",

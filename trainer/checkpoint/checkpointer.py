@@ -45,6 +45,10 @@ class _Outcome:
     """Why no source would help."""
 
 
+class _ElsewhereError(Exception):
+    """Another rank's part is not what it should be."""
+
+
 class Checkpointer:
     """Saves model, optimizer and the data's cursor in one commit, and restores them together.
 
@@ -111,12 +115,13 @@ class Checkpointer:
         self.save_time = timedelta(0)
         """How long the last save held training up."""
         self._state = ModelState(model, optimizer, data, extra or {})
-        self._shards: Shards | None = None
-        if self._state.sharded:
-            self._shards = Shards(self.storage, self._state, self.link.committed)
         self._memory = memory
         if memory is None and self.link.agent:
             self._memory = Memory.from_environment(self.link, every_rank=self._state.sharded)
+        self._shards: Shards | None = None
+        if self._state.sharded:
+            mirror = self._memory.mirror if self._memory is not None else None
+            self._shards = Shards(self.storage, self._state, self.link.committed, mirror)
         self._training = ""
         self._clock = clock
         self._wall = wall
@@ -153,12 +158,17 @@ class Checkpointer:
             outcomes = self._group.gather((outcome.refusal, outcome.damaged))
             for rank, (refusal, _) in enumerate(outcomes):
                 if refusal is not None:
-                    raise MismatchError(f"rank {rank} can't restore step {found.step}: {refusal}")
+                    reason = f"rank {rank} can't restore step {found.step}: {refusal}"
+                    self.link.give_up(reason)
+                    raise MismatchError(reason)
             holding = outcome.holding
             if any(damaged for _, damaged in outcomes):
                 if Source.STORAGE in found.sources:
                     kept = tuple(one for one in holding.storage if one != found.identity)
                     holding = replace(holding, storage=kept)
+                elif found.mirrors:
+                    others = tuple(one for one in holding.mirrored if one[1] != found.identity)
+                    holding = replace(holding, mirrored=others)
                 continue  # once more, without it
             break
         self._hand_over(found, share)
@@ -169,6 +179,8 @@ class Checkpointer:
         if self._memory is not None and live == NOTHING:
             # What a rank has live is newer than what it has in memory.
             holding = replace(holding, memory=self._memory.look(self._group))
+            if self._memory.mirror is not None:
+                holding = replace(holding, mirrored=self._memory.mirror.look(self._group))
         if self._group.rank:
             return holding
         last_run = max(self.data.last_run(), int(self._wall()) - 1)
@@ -188,12 +200,16 @@ class Checkpointer:
         """From this rank's own memory, or from storage."""
         source = found.sources[self._group.rank]
         try:
-            if source is Source.MEMORY:
+            if self._memory is not None:
+                self._memory.restore_mirrored(self._training, found)
+            if source in (Source.MEMORY, Source.MIRROR):
                 self._load_memory(found.identity)
             elif source is Source.STORAGE:
                 self._load_storage(found.identity)
             else:
                 return _Outcome(holding)
+        except _ElsewhereError:
+            return _Outcome(holding, damaged=True)
         except (SlotError, StorageError) as error:
             log.warning("passing over step %d in %s: %s", found.step, source.value, error)
             kept = tuple(one for one in holding.memory if one[1] != found.identity)
@@ -204,7 +220,16 @@ class Checkpointer:
 
     def _load_memory(self, identity: Identity) -> None:
         assert self._memory is not None
-        state, label, slot = self._memory.read(self._training, identity, self._state.meshes)
+        problem = found = None
+        try:
+            found = self._memory.read(self._training, identity, self._state.meshes)
+        except SlotError as error:
+            problem = error
+        if self._state.sharded and any(self._group.gather(problem is not None)) and not problem:
+            raise _ElsewhereError  # nothing was given: parts of two states are no state
+        if found is None:
+            raise problem or AssertionError
+        state, label, slot = found
         self._state.give(state)
         if label.rank == self._group.rank:
             self._state.give_generators(state)
@@ -229,7 +254,12 @@ class Checkpointer:
         if share and found.identity == NOTHING:
             takers = list(range(1, self._group.world))
         if self._group.rank in takers:
-            self._state.give(receive(found.giver))
+            state = receive(found.giver)
+            try:
+                self._state.give(state)
+            except ValueError as error:
+                self.link.give_up(f"rank {found.giver} trains something else: {error}")
+                raise
         elif self._group.rank == found.giver and takers:
             send(self._state.take(), takers)
 

@@ -3,13 +3,14 @@
 A state is named by the run that made its last step, and that step: steps of equal number in two
 runs differ in bits. Runs are numbered so that a later one has a greater number, hence the greatest
 name is the newest state. For it, the nearest source is taken: a live peer, one's own memory, a
-peer's memory, storage.
+peer's memory, storage. Of a replicated state any peer has all; of a sharded one, a part is in the
+memory of its own rank and of one rank of the next node, its mirror.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 
 Identity = tuple[int, int]
@@ -27,6 +28,8 @@ class Holding:
     memory: tuple[tuple[str, Identity], ...] = ()
     """Training and identity of its sealed slots; of a sharded state only those of this rank in this
     world."""
+    mirrored: tuple[tuple[str, Identity, int], ...] = ()
+    """Parts of other ranks of this world: training, identity and whose it is."""
     storage: tuple[Identity, ...] = ()
     training: str = ""
     """The storage's: slots of another training are of no use."""
@@ -42,6 +45,7 @@ class Source(Enum):
     MEMORY = "its own memory"
     STORAGE = "storage"
     PEER = "a peer"
+    MIRROR = "a peer's memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,8 @@ class Level:
     """By rank."""
     giver: int
     """The rank that has it, or loads it, for those whose source is a peer."""
+    mirrors: Mapping[int, int] = field(default_factory=dict)
+    """By rank whose source is a mirror: the rank that has its part."""
 
     @property
     def step(self) -> int:
@@ -59,7 +65,7 @@ class Level:
     @property
     def loads(self) -> bool:
         """Whether somebody loads, which may fail."""
-        return Source.MEMORY in self.sources or Source.STORAGE in self.sources
+        return any(source not in (Source.KEEP, Source.PEER) for source in self.sources)
 
     @property
     def takers(self) -> list[int]:
@@ -71,8 +77,8 @@ def level(holdings: Sequence[Holding], *, sharded: bool = False) -> Level:
 
     Args:
         holdings: by rank.
-        sharded: each rank has its own part, so a peer can't help; parts of one state are in the
-            memory of all ranks, or else all load from storage, which fits any world.
+        sharded: each rank has its own part; parts of one state are in the memory of all ranks or
+            of their mirrors, or else all load from storage, which fits any world.
     """
     first = holdings[0]
     memories = [
@@ -82,15 +88,27 @@ def level(holdings: Sequence[Holding], *, sharded: bool = False) -> Level:
     lives = [holding.live for holding in holdings]
     everybody = range(len(holdings))
     if sharded:
-        common = set.intersection(*memories) | set(first.storage)
+        mirrors = {
+            (found, owner): rank
+            for rank, holding in enumerate(holdings)
+            for training, found, owner in holding.mirrored
+            if training == first.training
+        }
+        parts = [
+            memories[rank] | {found for found, owner in mirrors if owner == rank}
+            for rank in everybody
+        ]
+        common = set.intersection(*parts) | set(first.storage)
         if len(set(lives)) == 1:
             common.add(lives[0])
         newest = max(common, default=NOTHING)
         if newest == NOTHING or all(found == newest for found in lives):
             return Level(newest, (Source.KEEP,) * len(holdings), 0)
-        in_memory = all(newest in memory for memory in memories)
-        source = Source.MEMORY if in_memory else Source.STORAGE
-        return Level(newest, (source,) * len(holdings), 0)
+        if not all(newest in part for part in parts):
+            return Level(newest, (Source.STORAGE,) * len(holdings), 0)
+        lacking = [rank for rank in everybody if newest not in memories[rank]]
+        sources = [Source.MIRROR if rank in lacking else Source.MEMORY for rank in everybody]
+        return Level(newest, tuple(sources), 0, {rank: mirrors[newest, rank] for rank in lacking})
     newest = max([NOTHING, *lives, *set.union(*memories), *first.storage])
     alive = [rank for rank in everybody if lives[rank] == newest]
     holders = [rank for rank in everybody if newest in memories[rank]]

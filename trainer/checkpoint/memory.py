@@ -13,7 +13,8 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from trainer.agent.link import WorkerLink
 from trainer.checkpoint.blob import Blob, MeshKey
-from trainer.checkpoint.level import Identity
+from trainer.checkpoint.level import Identity, Level
+from trainer.checkpoint.mirror import Mirror
 from trainer.checkpoint.slot import MEMORY_VARIABLE, Label, Slot, SlotError, Slots, payload_size
 from trainer.data.process_group import ProcessGroup
 
@@ -46,6 +47,10 @@ class Memory:
         self._every_rank = every_rank
         self._link = link
         self._slots = Slots(folder, local_rank if every_rank else 0)
+        self.mirror: Mirror | None = None
+        """Of a sharded state: for a part of another node's."""
+        if every_rank:
+            self.mirror = Mirror(Slots(folder, local_rank, "mirror"), local_world)
         self._prefault: threading.Thread | None = None
         self._prepared = 0
 
@@ -96,14 +101,25 @@ class Memory:
             if not self._every_rank or self._fits(label, group)
         )
 
+    def restore_mirrored(self, training: str, found: Level) -> None:
+        """On all ranks: parts that their ranks lack come back from other nodes' memory.
+
+        Raises SlotError on a rank that has no room."""
+        if self.mirror is not None and found.mirrors:
+            self.mirror.restore(training, found.identity, found.mirrors, self._slots)
+
     def read(
         self, training: str, identity: Identity, meshes: Mapping[MeshKey, DeviceMesh]
     ) -> tuple[dict[str, Any], Label, Slot]:
         """The state, in views of the slot, verified again. Raises SlotError."""
+        problem = SlotError(f"{self._slots.folder} holds no verified state of step {identity[1]}")
         for slot, label in self._slots.sealed().items():
             if (label.training, label.identity) == (training, identity):
-                return slot.read(meshes), label, slot
-        raise SlotError(f"{self._slots.folder} holds no verified state of step {identity[1]}")
+                try:
+                    return slot.read(meshes), label, slot
+                except SlotError as error:
+                    problem = error  # another slot may have it too, brought back from a mirror
+        raise problem
 
     def _fits(self, label: Label, group: ProcessGroup) -> bool:
         return label.sharded and (label.rank, label.world) == (group.rank, group.world)

@@ -3,17 +3,13 @@
 Every rank writes its own files, `__<rank>_<n>.distcp`; rank 0 also DCP's index (`.metadata`), what
 isn't sharded (`extra.pt`), and last the marker with all files' digests.
 
-From memory this happens in a thread, over a process group of its own. Each save is one item on
-every rank's queue, and each item begins with agreeing on the newest step that all ranks have saved:
-so all pass over the same ones while storage is slow.
+From memory this happens in the background, and so does the mirroring to another node's memory.
 """
 
 from __future__ import annotations
 
 import io
 import logging
-import queue
-import threading
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -27,6 +23,8 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from trainer.checkpoint.folder import is_url
 from trainer.checkpoint.level import Identity
+from trainer.checkpoint.lockstep import Lockstep, gather
+from trainer.checkpoint.mirror import Mirror
 from trainer.checkpoint.model_state import ModelState
 from trainer.checkpoint.slot import Label, Slot, SlotError
 from trainer.checkpoint.storage import Commit, Storage, StorageError
@@ -43,20 +41,23 @@ class Shards:
 
     Args:
         told: called with a step and the round that made it, on rank 0, once it is in storage.
+        mirror: another node's memory for this rank's part.
     """
 
     def __init__(
-        self, storage: Storage, state: ModelState, told: Callable[[int, int], None]
+        self,
+        storage: Storage,
+        state: ModelState,
+        told: Callable[[int, int], None],
+        mirror: Mirror | None = None,
     ) -> None:
+        self._mirror = mirror
         self._storage = storage
         self._state = state
         self._told = told
-        self._items: queue.Queue[tuple[Slot, Label] | None] = queue.Queue()
-        self._slots: dict[int, tuple[Slot, Label]] = {}
-        """By step, the newest few."""
         self._stored = -1
-        self._group: dist.ProcessGroup | None = None
-        self._failed: BaseException | None = None
+        self._storing: Lockstep | None = None
+        self._mirroring: Lockstep | None = None
 
     # ---- saving
 
@@ -69,69 +70,44 @@ class Shards:
         self._write(state, step, run, round_, None)
 
     def saved(self, slot: Slot | None, label: Label | None) -> None:
-        """This rank has saved to memory, or could not: storage follows in the background."""
-        if self._group is None:
-            self._group = cast(dist.ProcessGroup, dist.new_group(backend="gloo"))
-            threading.Thread(target=self._run, name="shards", daemon=True).start()
-        self._items.put((slot, label) if slot is not None and label is not None else None)
+        """This rank has saved to memory, or could not: mirror and storage follow in the background,
+        neither waiting for the other."""
+        if self._storing is None:
+            self._storing = Lockstep("commits in storage", self._store)
+            if self._mirror is not None:
+                self._mirroring = Lockstep("mirrors", self._mirror.keep)
+        for lockstep in (self._mirroring, self._storing):
+            if lockstep is not None:
+                lockstep.saved((slot, label) if slot is not None and label is not None else None)
 
     def settle(self) -> int:
         """Waits until nothing is under way; the newest step that this process brought to storage,
-        -1 for none."""
-        self._items.join()
-        if self._failed is not None:
-            raise StorageError(f"a rank was lost while it saved: {self._failed}")
+        -1 for none.
+
+        Raises:
+            StorageError: a rank was lost meanwhile.
+        """
+        if self._mirroring is not None:
+            self._mirroring.settle()
+        if self._storing is not None and (failed := self._storing.settle()) is not None:
+            raise StorageError(f"a rank was lost while it saved: {failed}")
         return self._stored
 
-    def _run(self) -> None:
-        while True:
-            item = self._items.get()
-            try:
-                if self._failed is None:
-                    self._persist(item)
-            except (Exception, CheckpointException) as error:  # the latter is a BaseException
-                log.warning("sharded commits end here: %r", error)
-                self._failed = error
-            finally:
-                self._items.task_done()
-
-    def _persist(self, item: tuple[Slot, Label] | None) -> None:
-        if item is not None:
-            self._slots[item[1].step] = item
-            for old in sorted(self._slots)[:-4]:
-                del self._slots[old]
-        newest = torch.tensor(max(self._slots, default=-1))
-        dist.all_reduce(newest, dist.ReduceOp.MIN, group=self._group)
-        step = int(newest)
-        if step <= self._stored:
-            return
-        slot, label = self._slots.get(step, (None, None))
-        if slot is None or label is None:
-            self._agree("it is no longer in memory")
-            return
-        with slot.locked(exclusive=False) as ours:
-            state, problem = None, None
-            try:
-                if ours and (slot.sealed() or slot.seal()) == label:
-                    state = slot.read(self._state.meshes)
-                else:
-                    problem = "its slot is in use again"
-            except SlotError as error:
-                problem = str(error)
-            if self._agree(problem) or state is None:
-                return
-            try:
-                self._write(state, step, label.run, label.round, self._group)
-            except StorageError as error:
-                log.warning("going on without this commit: %s", error)
-        dist.barrier(self._group)  # see ProcessGroup.barrier
-
-    def _agree(self, problem: str | None) -> str | None:
-        """Any rank's problem."""
-        said = next((one for one in _gather(problem, self._group) if one), None)
-        if said and dist.get_rank(self._group) == 0:
-            log.warning("going on without a commit: %s", said)
-        return said
+    def _store(self, slot: Slot, label: Label, group: dist.ProcessGroup) -> bool:
+        state, problem = None, None
+        try:
+            state = slot.read(self._state.meshes)
+        except SlotError as error:
+            problem = str(error)
+        try:
+            problem = next((one for one in gather(problem, group) if one), None)
+            if problem is not None or state is None:
+                raise StorageError(problem)
+            self._write(state, label.step, label.run, label.round, group)
+        except StorageError as error:
+            log.warning("going on without this commit: %s", error)
+            return False
+        return True
 
     def _write(
         self,
@@ -148,7 +124,7 @@ class Shards:
                 written = self._storage.begin(step)
             except StorageError as error:
                 problem = str(error)
-        places = _gather((written, problem), group)
+        places = gather((written, problem), group)
         written, problem = places[0]
         if written is None:
             raise StorageError(problem)
@@ -169,7 +145,7 @@ class Shards:
                     records[name] = self._storage.record(written, name)
         except (OSError, CheckpointException) as error:
             problem = str(error)
-        said = _gather((records, problem), group)
+        said = gather((records, problem), group)
         problem = next((one for _, one in said if one), None)
         if problem is None and rank == 0:
             files = {name: found for part, _ in said for name, found in part.items()}
@@ -184,7 +160,7 @@ class Shards:
                 )
             except StorageError as error:
                 problem = str(error)
-        problem = _gather(problem, group)[0]
+        problem = gather(problem, group)[0]
         if problem is not None:
             raise StorageError(f"step {step} can't be committed: {problem}")
         self._stored = step
@@ -256,9 +232,3 @@ class Shards:
         from torch.distributed.checkpoint.fsspec_filesystem import FsspecReader
 
         return FsspecReader(place)
-
-
-def _gather(value: Any, group: dist.ProcessGroup | None) -> list[Any]:
-    said: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(said, value, group=group)
-    return said

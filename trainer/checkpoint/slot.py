@@ -10,6 +10,7 @@ that training doesn't wait. Only a sealed slot that still verifies is believed.
 
 A rank uses its slots in turn. One that is being copied to storage is locked (`flock`, so that the
 lock dies with its holder) and passed over; a third slot is then made, so no save waits for storage.
+A sealed slot can be copied to another node's memory as it is, and is as good there.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import json
 import mmap
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -36,9 +37,11 @@ MEMORY_VARIABLE = "VOLCANO_ELASTIC_MEMORY"
 
 SEAL = 2048
 PAYLOAD = 4096
-SLOTS = 3
-"""Two in turn, and one more while one of them is being copied to storage."""
+SLOTS = 4
+"""Two in turn, and one more for each that is being copied: to storage, and to a peer's memory."""
+TURNS = 2
 
+_EMPTY = (-1, -1, False)
 _LENGTH = struct.Struct("<I")
 _DIGEST = 16
 
@@ -65,6 +68,11 @@ class Label:
     @property
     def identity(self) -> tuple[int, int]:
         return (self.run, self.step)
+
+    @property
+    def payload(self) -> int:
+        """Bytes of skeleton and tensors together."""
+        return _payload_start(self.skeleton) - PAYLOAD + self.tensors
 
 
 class Slot:
@@ -101,7 +109,7 @@ class Slot:
     def write(self, label: Label, blob: Blob) -> None:
         """Raises SlotError as `prepare`; what the slot held is lost then only if it was smaller."""
         start = _payload_start(label.skeleton)
-        self.prepare(start - PAYLOAD + blob.size)
+        self.prepare(label.payload)
         assert self._map is not None
         self._map[:PAYLOAD] = bytes(PAYLOAD)
         self._map[PAYLOAD : PAYLOAD + len(blob.skeleton)] = blob.skeleton
@@ -111,6 +119,28 @@ class Slot:
         head += xxhash.xxh3_128_digest(head)
         assert len(head) <= SEAL
         self._map[: len(head)] = head
+
+    def content(self, label: Label) -> tuple[torch.Tensor, torch.Tensor]:
+        """Head and payload as they are, of a slot that holds `label`; for `copy` elsewhere.
+
+        Raises:
+            SlotError: it isn't there any more.
+        """
+        end = PAYLOAD + label.payload
+        if self._opened() is None or self.sealed() != label or end > len(self._bytes):
+            raise SlotError(f"{self.path} no longer holds step {label.step}")
+        return self._bytes[:PAYLOAD].clone(), self._bytes[PAYLOAD:end]
+
+    def copy(self, size: int, fill: Callable[[torch.Tensor], None]) -> None:
+        """Becomes a copy of another slot: `fill` is called for `size` bytes of payload, then for
+        the head. Raises SlotError as `prepare`."""
+        self.prepare(size)
+        assert self._map is not None
+        self._map[:PAYLOAD] = bytes(PAYLOAD)
+        fill(self._bytes[PAYLOAD : PAYLOAD + size])
+        head = torch.empty(PAYLOAD, dtype=torch.uint8)
+        fill(head)
+        self._map[:PAYLOAD] = head.numpy().tobytes()
 
     @contextlib.contextmanager
     def locked(self, *, exclusive: bool) -> Iterator[bool]:
@@ -189,7 +219,7 @@ class Slot:
 
     def _payload_digest(self, label: Label) -> bytes:
         assert self._map is not None
-        end = _payload_start(label.skeleton) + label.tensors
+        end = PAYLOAD + label.payload
         if end > len(self._map):
             raise SlotError(f"{self.path} is shorter than its label says")
         # Large updates let go of the interpreter's lock.
@@ -208,17 +238,17 @@ class Slot:
 
 
 class Slots:
-    """A rank's slots in its agent's folder."""
+    """A rank's slots in its agent's folder; `kind` tells them from others of the same rank."""
 
-    def __init__(self, folder: Path, local_rank: int) -> None:
+    def __init__(self, folder: Path, local_rank: int, kind: str = "rank") -> None:
         self.folder = folder
-        self.slots = [Slot(folder / f"rank-{local_rank}-{number}") for number in range(SLOTS)]
+        self.slots = [Slot(folder / f"{kind}-{local_rank}-{number}") for number in range(SLOTS)]
 
     def check(self, size: int) -> None:
         """Raises SlotError where there is no room for two payloads of `size` bytes; says what there
         is and what is needed."""
         files = os.statvfs(self.folder)
-        there = sum(_size(slot.path) for slot in self.slots[:2])
+        there = sum(_size(slot.path) for slot in self.slots[:TURNS])
         free = files.f_bavail * files.f_frsize
         wanted = 2 * (PAYLOAD + size)
         if wanted > free + there:
@@ -230,7 +260,7 @@ class Slots:
 
     def prepare(self, size: int) -> None:
         """Make room for two payloads of `size` bytes: writes then only copy. Raises SlotError."""
-        for slot in self.slots[:2]:
+        for slot in self.slots[:TURNS]:
             slot.prepare(size)
 
     def write(self, label: Label, blob: Blob) -> Slot:
@@ -239,24 +269,42 @@ class Slots:
         Raises:
             SlotError: there is no room; the newest state is as it was.
         """
+        return self._put(label.training, lambda slot: slot.write(label, blob))
 
-        def age(slot: Slot) -> tuple[int, int]:
-            found = slot.label()
-            return found.identity if found and found.training == label.training else (-1, -1)
+    def copy(self, training: str, size: int, fill: Callable[[torch.Tensor], None]) -> Slot:
+        """As `write`, of another slot's content; see Slot.copy."""
+        return self._put(training, lambda slot: slot.copy(size, fill))
 
-        ages = {slot: age(slot) for slot in self.slots}
-        *older, newest = sorted(self.slots, key=lambda slot: ages[slot])
-        if ages[newest] == (-1, -1):
-            older = self.slots
-        # The last is there for need only.
-        for slot in sorted(
-            older, key=lambda slot: not slot.path.exists() and slot is self.slots[-1]
-        ):
+    def _put(self, training: str, put: Callable[[Slot], None]) -> Slot:
+        """The newest sealed one is left alone, as it may be all that is committed; the newest of
+        all, if it is still to be sealed, is taken only where there is no room for another."""
+        ages = {slot: self._age(slot, training) for slot in self.slots}
+        verified = [slot for slot in self.slots if ages[slot][2]]
+        sealed = max(verified, key=lambda slot: ages[slot], default=None)
+        newest = max(ages.values())
+
+        def order(slot: Slot) -> tuple[bool, bool, tuple[int, int, bool]]:
+            unmade = slot in self.slots[TURNS:] and not slot.path.exists()
+            return (ages[slot] == newest != _EMPTY, unmade, ages[slot])
+
+        refused = SlotError(f"all slots at {self.folder} are in use")
+        for slot in sorted((slot for slot in self.slots if slot is not sealed), key=order):
             with slot.locked(exclusive=True) as ours:
                 if ours:
-                    slot.write(label, blob)
-                    return slot
-        raise SlotError(f"all slots at {self.folder} are in use")
+                    try:
+                        put(slot)
+                    except SlotError as error:
+                        refused = error
+                    else:
+                        return slot
+        raise refused
+
+    def _age(self, slot: Slot, training: str) -> tuple[int, int, bool]:
+        """Run, step, and whether it is sealed; another training's is older than anything."""
+        found = slot.label()
+        if found is None or found.training != training:
+            return _EMPTY
+        return (*found.identity, slot.sealed() is not None)
 
     def sealed(self) -> dict[Slot, Label]:
         """The slots that may be read, newest first."""

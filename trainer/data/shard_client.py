@@ -44,7 +44,9 @@ class ShardClient:
         ...
         client.commit(step)        # once model and ledger of `step` are saved together
 
-    Leases of a worker that ends, is killed, stopped or cut off go back. A coordinator that was
+    Leases of a worker that ends, is killed, stopped or cut off go back. One that comes back after
+    some 4 s of silence doesn't know that others have its leases now: two may send the same one's
+    gradient, of which the owner applies the one that `Ledger.add` takes. A coordinator that was
     restarted is found again, and told what it had forgotten. For one thread.
 
     Args:
