@@ -38,6 +38,8 @@ from volcano_elastic.pytorchjob.action import (
 
 _log = logging.getLogger(__name__)
 COMPONENT = neighbour.US
+# Events wait for one another, so that pods need not wait for them.
+_TELLERS = 8
 # A failure is tried again sooner than it need be told again.
 _FAILURE_TOLD_EVERY = timedelta(minutes=1)
 
@@ -63,6 +65,7 @@ class Executor:
         self._cluster = cluster
         self._client = cluster.client
         self._telling: set[asyncio.Task[None]] = set()
+        self._tellers = asyncio.Semaphore(_TELLERS)
         self._told: dict[str, dict[str, tuple[str, datetime]]] = {}
         """By job's uid and reason, the last of the events that would repeat themselves."""
         cluster.jobs.on_change(self._forget)
@@ -139,7 +142,8 @@ class Executor:
             warning=action.warning,
         )
         try:
-            await self._client.create(resource.EVENTS, body)
+            async with self._tellers:
+                await self._client.create(resource.EVENTS, body)
         except (ApiError, aiohttp.ClientError, TimeoutError) as error:
             _log.warning("event %s was not recorded: %s", action.reason, error)
 
