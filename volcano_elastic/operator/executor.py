@@ -1,10 +1,10 @@
-"""Performs a reconcile's actions: stage after stage, all of a stage at once, idempotently."""
+"""Performs a reconcile's actions: stage after stage, those of a stage together, idempotently."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -38,6 +38,9 @@ from volcano_elastic.pytorchjob.action import (
 
 _log = logging.getLogger(__name__)
 COMPONENT = neighbour.US
+# Requests of one job at once. A huge job's thousands must not queue before those of a small one
+# in the client's connection pool, which is served in order.
+AT_ONCE = 32
 # Events wait for one another, so that pods need not wait for them.
 _TELLERS = 8
 # A failure is tried again sooner than it need be told again.
@@ -80,9 +83,7 @@ class Executor:
                 return
             if not due:
                 continue
-            answers = await asyncio.gather(
-                *(self._do(job, action) for action in due), return_exceptions=True
-            )
+            answers = await _together(self._do(job, action) for action in due)
             failures = [
                 (action, answer)
                 for action, answer in zip(due, answers, strict=True)
@@ -260,6 +261,19 @@ class Executor:
         known = informer.get(key)
         if known is not None and uid in (None, known["metadata"].get("uid")):
             informer.drop(known)
+
+
+async def _together(
+    works: Iterable[Coroutine[Any, Any, None]],
+) -> list[BaseException | None]:
+    """What each raised, in order; AT_ONCE of them at a time."""
+    free = asyncio.Semaphore(AT_ONCE)
+
+    async def one(work: Coroutine[Any, Any, None]) -> None:
+        async with free:
+            await work
+
+    return await asyncio.gather(*(one(work) for work in works), return_exceptions=True)
 
 
 def _words(action: Action) -> tuple[str, str]:
