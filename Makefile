@@ -7,7 +7,7 @@ CONTROLPLANE := build/controlplane
 SDK := build/sdk
 MOVIELENS := build/movielens
 
-.PHONY: demo test e2e controlplane sdk lint experiments movielens proto requirements clean
+.PHONY: demo test e2e controlplane sdk lint bench experiments movielens proto requirements clean
 
 demo: .venv/ready
 	$(BIN)/volcano-elastic demo --out $(OUT)
@@ -33,6 +33,13 @@ lint: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# BENCH names some of them, e.g. `make bench BENCH=operator`; `python -m benchmarks.NAME --help` says
+# what each measures and takes. The figures want a machine that does nothing else; operator and
+# trainer take minutes.
+BENCH ?= planner leases checkpoint operator trainer
+bench: .venv/ready
+	set -e; for name in $(BENCH); do $(BIN)/python -m benchmarks.$$name; done
 
 # Hours of traces in minutes; SECTIONS names some of them, TRACES the folder of the traces.
 TRACES ?= ../shared/traces

@@ -1,10 +1,12 @@
 """Jobs × replicas created, running and deleted, by the operator as a process of its own.
 
-    python -m benchmarks.operator [--scenario JOBSxREPLICAS ...] [--kubeconfig FILE] [--json]
+    python -m benchmarks.operator [--scenario JOBSxREPLICAS ...] [--control-plane embedded|real]
 
-Without --kubeconfig it starts the embedded API server; the nodes are played by this program, and
-nothing schedules. Where TRAINING_OPERATOR_BIN names Kubeflow's training-operator, that is measured
-too, by the same steps, with its limits raised (--kube-api-qps 2000, 10 threads).
+The control planes are those of the end-to-end suite (e2e/README.md). Nodes are objects with room
+for all pods and nothing behind them; this program says which pods run, and nothing schedules. Each
+operator first carries out a job that is not counted. Where TRAINING_OPERATOR_BIN names Kubeflow's
+training-operator (benchmarks/training_operator.py), that is measured too, in turns, by the same
+steps.
 
 `calls a pod` counts every request of the operator while the pods were created, but watches and the
 lease; `idle calls` those of 10 s in which nothing changed.
@@ -15,15 +17,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
 import signal
 import socket
+import statistics
 import sys
-import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import aiohttp
@@ -31,10 +35,18 @@ from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from rich.table import Table
 
-from volcano_elastic.kube.client import Client, NotFound
+from benchmarks import training_operator
+from e2e.control_plane import (
+    ControlPlane,
+    ControlPlaneError,
+    EmbeddedControlPlane,
+    ForeignControlPlane,
+)
+from e2e.real_control_plane import RealControlPlane
+from volcano_elastic.kube.client import AlreadyExists, Client
+from volcano_elastic.kube.event import timestamp
 from volcano_elastic.kube.informer import Informer
-from volcano_elastic.kube.resource import NAMESPACES, PODS, PYTORCHJOBS, SERVICES, Object
-from volcano_elastic.local.cluster import LocalCluster
+from volcano_elastic.kube.resource import NAMESPACES, NODES, PODS, PYTORCHJOBS, SERVICES, Object
 from volcano_elastic.local.component import Component
 
 NAMESPACE = "operator-benchmark"
@@ -42,7 +54,9 @@ SCENARIOS = ((1, 1000), (100, 10), (1000, 1))
 AT_ONCE = 32
 IDLE_SECONDS = 10.0
 PATIENCE_SECONDS = 900.0
-OURS, KUBEFLOWS = "volcano-elastic", "training-operator"
+OURS = "volcano-elastic"
+PLANES = (EmbeddedControlPlane, RealControlPlane, ForeignControlPlane)
+GPUS_A_NODE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +82,24 @@ class Row:
 class Operator:
     """One operator's process, and what it says of itself."""
 
-    def __init__(self, name: str, kubeconfig: Path, folder: Path) -> None:
-        self._port = _free_port()
-        address = f"127.0.0.1:{self._port}"
-        if name == OURS:
-            command = [sys.executable, "-m", "volcano_elastic.operator"]
-            command += ["--kubeconfig", str(kubeconfig), "--metrics-address", address]
-        else:
-            command = [os.environ["TRAINING_OPERATOR_BIN"], "--enable-scheme=pytorchjob"]
-            command += [f"--kubeconfig={kubeconfig}", f"--metrics-bind-address={address}"]
-            command += ["--kube-api-qps=2000", "--kube-api-burst=2000", "--controller-threads=10"]
-            command += [f"--health-probe-bind-address=127.0.0.1:{_free_port()}"]
-            command += [f"--webhook-server-port={_free_port()}"]
+    def __init__(self, name: str, command: list[str], port: int, folder: Path) -> None:
         self.name = name
+        self._port = port
+        """Of its metrics."""
         self._process = Component(name, command, folder / f"{name}.log")
+
+    @classmethod
+    def ours(cls, plane: ControlPlane) -> Operator:
+        port = _free_port()
+        command = [sys.executable, "-m", "volcano_elastic.operator"]
+        command += ["--kubeconfig", str(plane.kubeconfig), "--metrics-address", f"127.0.0.1:{port}"]
+        return cls(OURS, command, port, plane.folder)
+
+    @classmethod
+    def kubeflows(cls, plane: ControlPlane, program: str) -> Operator:
+        port, health, webhook = _free_port(), _free_port(), _free_port()
+        command = training_operator.command(program, plane.kubeconfig, port, health, webhook)
+        return cls(training_operator.NAME, command, port, plane.folder)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -151,7 +169,7 @@ async def at_once(works: Iterable[Awaitable[object]]) -> None:
     await asyncio.gather(*(one(work) for work in works))
 
 
-def job(index: int, replicas: int) -> Object:
+def job(name: str, replicas: int) -> Object:
     container = {
         "name": "pytorch",
         "image": "train:1",
@@ -163,9 +181,21 @@ def job(index: int, replicas: int) -> Object:
     return {
         "apiVersion": PYTORCHJOBS.api_version,
         "kind": "PyTorchJob",
-        "metadata": {"name": f"job-{index}", "namespace": NAMESPACE},
+        "metadata": {"name": name, "namespace": NAMESPACE},
         "spec": {"pytorchReplicaSpecs": {"Worker": worker}},
     }
+
+
+async def put_node(client: Client, index: int) -> None:
+    name = f"operator-benchmark-{index}"
+    # By this label the suite's control planes take away what was brought to a cluster of yours.
+    meta = {"name": name, "labels": {"volcano-elastic.io/virtual": "true"}}
+    with suppress(AlreadyExists):
+        await client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": meta})
+    room = {"nvidia.com/gpu": str(GPUS_A_NODE), "cpu": "96", "memory": "1Ti", "pods": "110"}
+    beat = {"type": "Ready", "status": "True", "lastHeartbeatTime": timestamp(datetime.now(UTC))}
+    status = {"capacity": room, "allocatable": room, "conditions": [beat]}
+    await client.patch(NODES, name, None, {"status": status}, subresource="status")
 
 
 def state(obj: Object) -> str:
@@ -196,11 +226,21 @@ async def measure(client: Client, operator: Operator, jobs: int, replicas: int) 
         name = pod["metadata"]["name"]
         await client.patch(PODS, name, NAMESPACE, {"status": status}, subresource="status")
 
+    async def delete(name: str) -> None:
+        await client.delete(PYTORCHJOBS, name, NAMESPACE, propagation_policy="Background")
+
     try:
         for informer in watched.values():
             await informer.synced.wait()
+        # One more for the first job.
+        nodes = math.ceil((wanted + 1) / GPUS_A_NODE)
+        await at_once(put_node(client, i) for i in range(nodes))
+        await client.create(PYTORCHJOBS, job("first", 1))
+        await until(count(1, 1), f"{operator.name} carries out a first job")
+        await delete("first")
+        await until(count(0, 0), "the first job's pod and service are gone")
         calls, cpu, began = await operator.calls(), operator.cpu_seconds(), time.monotonic()
-        await at_once(client.create(PYTORCHJOBS, job(i, replicas)) for i in range(jobs))
+        await at_once(client.create(PYTORCHJOBS, job(f"job-{i}", replicas)) for i in range(jobs))
         await until(count(wanted, wanted), f"{wanted} pods and services")
         created = time.monotonic() - began
         # Its last statuses and events belong to the creation too.
@@ -216,10 +256,7 @@ async def measure(client: Client, operator: Operator, jobs: int, replicas: int) 
         idle = await operator.calls() - idle
         memory = operator.memory_mib()
         began = time.monotonic()
-        await at_once(
-            client.delete(PYTORCHJOBS, f"job-{i}", NAMESPACE, propagation_policy="Background")
-            for i in range(jobs)
-        )
+        await at_once(delete(f"job-{i}") for i in range(jobs))
         await until(count(0, 0), "all pods and services are gone")
         deleted = time.monotonic() - began
     finally:
@@ -241,35 +278,58 @@ async def measure(client: Client, operator: Operator, jobs: int, replicas: int) 
     )
 
 
-async def benchmark(kubeconfig: Path, scenarios: Iterable[tuple[int, int]]) -> list[Row]:
+async def benchmark(
+    plane: ControlPlane, scenarios: Sequence[tuple[int, int]], repeat: int
+) -> list[Row]:
     rows = []
-    names = [OURS] + [KUBEFLOWS] * bool(os.environ.get("TRAINING_OPERATOR_BIN"))
-    async with Client.from_kubeconfig(str(kubeconfig)) as client:
-        meta = {"metadata": {"name": NAMESPACE}}
-        try:
-            await client.get(NAMESPACES, NAMESPACE)
-        except NotFound:
-            await client.create(NAMESPACES, meta)
-        with tempfile.TemporaryDirectory() as folder:
-            for jobs, replicas in scenarios:
-                for name in names:
-                    operator = Operator(name, kubeconfig, Path(folder))
+    peer = training_operator.program()
+    async with plane.client() as client, AsyncExitStack() as stack:
+        with suppress(AlreadyExists):
+            await client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
+        if peer:
+            await stack.enter_async_context(training_operator.surroundings(client))
+        for jobs, replicas in scenarios:
+            for turn in range(repeat):
+                operators = [Operator.ours(plane)]
+                operators += [Operator.kubeflows(plane, peer)] if peer else []
+                # Neither always on the server that the other has filled.
+                for operator in operators[:: -1 if turn % 2 else 1]:
                     async with operator.running():
                         rows.append(await measure(client, operator, jobs, replicas))
         await client.delete(NAMESPACES, NAMESPACE)
     return rows
 
 
-async def run(kubeconfig: Path | None, scenarios: Iterable[tuple[int, int]]) -> list[Row]:
-    if kubeconfig is not None:
-        return await benchmark(kubeconfig, scenarios)
-    async with LocalCluster(kubelet="none", scheduler=False, operator=False) as cluster:
-        return await benchmark(cluster.kubeconfig, scenarios)
+def ratios(rows: Iterable[Row]) -> list[str]:
+    """Ours beside Kubeflow's, of the medians."""
+    by_scenario: dict[tuple[int, int], dict[str, list[Row]]] = {}
+    for row in rows:
+        both = by_scenario.setdefault((row.jobs, row.replicas), {})
+        both.setdefault(row.operator, []).append(row)
+    lines = []
+    for (jobs, replicas), both in by_scenario.items():
+        if len(both) < 2:
+            continue
+        for figure in ("pods_per_second", "calls_per_pod", "cpu_ms_per_pod"):
+            ours, theirs = (
+                statistics.median(getattr(row, figure) for row in both[name])
+                for name in (OURS, training_operator.NAME)
+            )
+            lines.append(
+                f"{jobs}x{replicas} {figure.replace('_', ' ')}: {ours:g} beside {theirs:g}, "
+                f"{ours / theirs:.2f} times"
+            )
+    return lines
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--kubeconfig", type=Path, help="a cluster of yours, with our CRDs")
+    parser.add_argument(
+        "--control-plane",
+        choices=[plane.name for plane in PLANES],
+        default=EmbeddedControlPlane.name,
+        help="as in e2e/README.md; default %(default)s",
+    )
     parser.add_argument(
         "--scenario",
         metavar="JOBSxREPLICAS",
@@ -277,16 +337,25 @@ def main() -> None:
         action="append",
         help="once or more; default " + " ".join(f"{j}x{r}" for j, r in SCENARIOS),
     )
+    parser.add_argument("--repeat", metavar="N", type=int, default=1, help="default %(default)s")
     parser.add_argument("--json", action="store_true", help="one JSON array instead of the table")
     given = parser.parse_args()
-    rows = asyncio.run(run(given.kubeconfig, given.scenario or SCENARIOS))
+    (kind,) = [plane for plane in PLANES if plane.name == given.control_plane]
+    try:
+        with kind() as plane:
+            rows = asyncio.run(benchmark(plane, given.scenario or SCENARIOS, given.repeat))
+    except ControlPlaneError as error:
+        raise SystemExit(f"error: {error}") from error
     if given.json:
         print(json.dumps([asdict(row) for row in rows], indent=2))
         return
     table = Table(*(name.replace("_", " ") for name in Row.__dataclass_fields__))
     for row in rows:
         table.add_row(*(str(value) for value in asdict(row).values()))
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    for line in ratios(rows):
+        console.print(line, highlight=False)
 
 
 def _scenario(text: str) -> tuple[int, int]:

@@ -9,6 +9,7 @@ import io
 import json
 import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,6 +24,8 @@ from hypothesis import strategies as st
 
 from tests.apiserver_process import ApiServerProcess
 from tests.operator_process import eventually
+from volcano_elastic.api.problem import Problem
+from volcano_elastic.api.pytorchjob_validation import validate
 from volcano_elastic.kube.client import ApiError, Client, NotFound
 from volcano_elastic.kube.kubeconfig import Access
 from volcano_elastic.kube.resource import (
@@ -436,6 +439,22 @@ async def test_a_body_that_never_ends_is_given_up(
     async with asyncio.timeout(10):
         assert b" 408 " in await reader.readline()
     writer.close()
+
+
+async def test_a_large_review_does_not_hold_the_event_loop(
+    server: tuple[int, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+
+    def check(obj: Any) -> list[Problem]:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return validate(obj)
+
+    monkeypatch.setattr("volcano_elastic.operator.admission.validate", check)
+    for size in (10, 1_000_000):
+        status, text = await ask(*server, body=review(job({"rdzvId": "x" * size})))
+        assert (status, json.loads(text)["response"]["allowed"]) == (200, True)
+    assert threads == [True, False]
 
 
 async def test_a_defect_of_ours_keeps_nobody_out(

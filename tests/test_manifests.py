@@ -107,6 +107,9 @@ def test_what_names_another_object_names_one_that_is_there() -> None:
         assert selector.items() <= labels.items(), kind
     assert service["spec"]["selector"].items() <= labels.items()
     assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports
+    policy = one(objects, "NetworkPolicy")["spec"]
+    assert policy["podSelector"]["matchLabels"].items() <= labels.items()
+    assert {port["port"] for rule in policy["ingress"] for port in rule["ports"]} == ports
     endpoints = one(objects, "PodMonitor")["spec"]["podMetricsEndpoints"]
     assert {endpoint["port"] for endpoint in endpoints} <= ports
     roles = {(o["kind"], o["metadata"]["name"]) for o in objects if o["kind"].endswith("Role")}

@@ -16,7 +16,6 @@ from job_world import job_object, merged
 from volcano_elastic.api.pytorchjob import parse
 from volcano_elastic.kube.client import Client
 from volcano_elastic.operator.cluster import Cluster
-from volcano_elastic.operator.division import by_proportion
 from volcano_elastic.operator.measurement import (
     Measurement,
     Report,
@@ -181,23 +180,3 @@ async def test_a_coordinator_that_answers_too_much_or_elsewhere_is_not_heard() -
 
     assert (await measured(flood))[0] == []
     assert (await measured(elsewhere))[0] == []
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("actions: a\ntiers:\n- plugins:\n  - name: gang\n  - name: proportion\n", True),
-        ("tiers:\n- plugins:\n  - name: capacity\n", False),
-        ("tiers: none", None),
-        (": : :", None),
-    ],
-)
-def test_the_schedulers_configuration_says_how_volcano_divides(
-    text: str, found: bool | None
-) -> None:
-    assert by_proportion({"data": {"volcano-scheduler.conf": text}}) is found
-
-
-def test_a_configmap_without_a_configuration_says_nothing() -> None:
-    assert by_proportion({"data": {"other": "x"}}) is None
-    assert by_proportion({}) is None

@@ -16,7 +16,7 @@ from operator_process import ROOT, FakeNodes, Object, OperatorProcess, eventuall
 from prometheus_client.parser import text_string_to_metric_families
 
 from volcano_elastic.kube.client import Client
-from volcano_elastic.kube.resource import CRDS, EVENTS, LEASES, PODS, PYTORCHJOBS
+from volcano_elastic.kube.resource import CRDS, EVENTS, LEASES, PODS, PYTORCHJOBS, QUEUEPOLICIES
 
 DURATION, DEADLINE = 4.0, 2.0
 
@@ -233,6 +233,29 @@ async def test_probes_tell_readiness_and_every_metric_explains_itself(tmp_path: 
             assert len(family.documentation) > 10, family.name
 
 
+async def test_an_operator_that_the_api_server_does_not_know_is_not_ready_and_says_why(
+    tmp_path: Path,
+) -> None:
+    with ApiServerProcess(tmp_path) as server:
+        stranger = tmp_path / "stranger"
+        stranger.write_text(server.kubeconfig().read_text().replace(TOKEN, "a-wrong-token"))
+        operator = OperatorProcess(stranger, log=tmp_path / "operator.log")
+        await operator.start(wait=False)
+        try:
+
+            async def said() -> str:
+                code, text = await operator.get("/readyz")
+                assert code == 503
+                return text if "Unauthorized" in text else ""
+
+            text = await eventually(said, "/readyz says why")
+            assert "pytorchjobs" in text and "401" in text
+            assert operator.log is not None
+            assert "watching pods: 401 Unauthorized" in operator.log.read_text()
+        finally:
+            await operator.stop()
+
+
 async def test_logs_for_machines_are_objects_and_hold_no_credential(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         server = stack.enter_context(ApiServerProcess(tmp_path))
@@ -273,7 +296,21 @@ async def test_with_kubeflows_crd_over_ours_nothing_is_written_until_it_is_repai
     tmp_path: Path,
 ) -> None:
     async with scene(tmp_path) as s:
+        kind = {"apiVersion": QUEUEPOLICIES.api_version, "kind": QUEUEPOLICIES.kind}
+        policy = kind | {"metadata": {"name": "p"}, "spec": {"queue": "default"}}
+        await s.client.create(QUEUEPOLICIES, policy)
+
+        async def stale() -> str | None:
+            """Its message while it is true, empty while it is not, None before it is said."""
+            status = (await s.client.get(QUEUEPOLICIES, "p")).get("status") or {}
+            found = [c for c in status.get("conditions") or () if c["type"] == "Stale"]
+            return found[0]["message"] if found else None
+
+        async def fresh() -> bool:
+            return await stale() == ""
+
         operator = await s.start("operator")
+        await eventually(fresh, "the queue is planned")
         crd = yaml.safe_load((ROOT / "crds" / "kubeflow.org_pytorchjobs.yaml").read_text())
         present = await s.client.get(CRDS, crd["metadata"]["name"])
         await s.client.replace(CRDS, without_our_fields(present))
@@ -286,6 +323,8 @@ async def test_with_kubeflows_crd_over_ours_nothing_is_written_until_it_is_repai
         assert event["type"] == "Warning"
         assert event["involvedObject"]["name"] == crd["metadata"]["name"]
         assert "status.elastic.desired" in event["message"]
+        message = await eventually(stale, "the queue's policy says that nothing is planned")
+        assert "the served schema lacks" in message and "kubectl apply" in message
         before = await writes(operator)
         bare = job("one", 1, 2)
         bare["spec"]["elasticPolicy"] = {"minReplicas": 1, "maxReplicas": 2}
@@ -299,6 +338,7 @@ async def test_with_kubeflows_crd_over_ours_nothing_is_written_until_it_is_repai
         assert await operator.get("/healthz") == (200, "ok")
         await s.client.patch(CRDS, crd["metadata"]["name"], None, {"spec": crd["spec"]})
         await s.has_pods("one", 2)
+        await eventually(fresh, "the queue is planned again")
         assert (await operator.samples())["volcano_elastic_schema_complete",] == 1
 
 
@@ -306,6 +346,7 @@ async def test_with_kubeflows_crd_over_ours_nothing_is_written_until_it_is_repai
     ("arguments", "says"),
     [
         (("--metrics-address", "nowhere"), "expected none or HOST:PORT"),
+        (("--pytorch-init-container-max-tries", "-1"), "a whole number of at least 1, found '-1'"),
         (("--leader-elect-renew-deadline", "20"), "renew deadline < lease duration"),
         (("--metrics-address", "203.0.113.1:0"), "--metrics-address 203.0.113.1:0: "),
     ],

@@ -131,7 +131,7 @@ async def scene(*plans: Plan | Exception) -> AsyncIterator[Scene]:
     metrics = Metrics()
     controller = Hands(cluster, Executor(cluster), metrics)
     planner = Scripted(list(plans))
-    planning = Planning(cluster, controller, metrics, planner=lambda: planner)
+    planning = Planning(cluster, controller, metrics, plugin="capacity", planner=lambda: planner)
     found = Scene(server, cluster, controller, planner)
     found.put_policy()
     found.put_job()

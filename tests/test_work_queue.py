@@ -24,6 +24,19 @@ async def test_a_key_added_while_worked_on_comes_again_only_after_done() -> None
     assert await asyncio.wait_for(queue.take(), 1) == "a"
 
 
+async def test_a_key_that_rests_is_left_alone_while_others_go_on() -> None:
+    queue = WorkQueue()
+    queue.add("huge")
+    await queue.take()
+    queue.done("huge", rest=0.05)
+    queue.add("huge")
+    queue.add("small")
+    assert await queue.take() == "small"
+    assert len(queue) == 0
+    assert await asyncio.wait_for(queue.take(), 5) == "huge"
+    queue.close()
+
+
 async def test_failures_back_off_and_success_resets() -> None:
     queue = WorkQueue(base=0.001, cap=0.01)
     delays = []

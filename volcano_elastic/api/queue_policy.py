@@ -260,9 +260,9 @@ class _Reader:
             and least <= value <= most
         ):
             return float(value)
-        wanted = f"a number of at least {least:g}"
+        wanted = f"a number of at least {least:.15g}"
         self._wrong(
-            name, wanted if most == float("inf") else f"{wanted} and at most {most:g}", value
+            name, wanted if most == float("inf") else f"{wanted} and at most {most:.15g}", value
         )
         return default
 

@@ -51,6 +51,8 @@ class Informer:
         """From the second on: a watch could not be resumed."""
         self.lag = 0.0
         """Seconds that the latest write entered by `put` took to come back by watch."""
+        self.failure = ""
+        """Why nothing can be listed or watched just now; empty while all is well."""
         self._unseen: tuple[int, float] | None = None
         """resourceVersion of a write that no watch has brought yet, and when it was entered."""
         self._version: str | None = None
@@ -128,6 +130,7 @@ class Informer:
                 if reason is None:
                     continue
             reason = reason or "it ends as soon as it begins"
+            self.failure = str(reason)
             _log.warning("watching %s: %s; again in %.1f s", self.resource.plural, reason, backoff)
             await asyncio.sleep(backoff * self._random.uniform(0.5, 1.5))
             backoff = min(backoff * 2, _LONGEST_BACKOFF)
@@ -147,6 +150,7 @@ class Informer:
                 old = self._store.pop(key)
                 self._forget(old)
                 self._tell(old, None)
+        self.failure = ""
         self.synced.set()
         return str(listed)
 
@@ -155,6 +159,7 @@ class Informer:
             self.resource, self._namespace, resource_version=version, **self._selectors
         ):
             self._version = version = str(obj["metadata"]["resourceVersion"])
+            self.failure = ""
             self.events += 1
             if self._unseen is not None and self._unseen[0] <= int(version):
                 self.lag = time.monotonic() - self._unseen[1]

@@ -29,6 +29,8 @@ class WorkQueue:
         self._working: set[str] = set()
         self._again: set[str] = set()
         self._timers: dict[str, tuple[float, asyncio.TimerHandle]] = {}
+        self._resting: dict[str, asyncio.TimerHandle] = {}
+        """A key that rests counts as worked on."""
         self._failures: dict[str, int] = {}
         self._random = random.Random()
 
@@ -63,8 +65,17 @@ class WorkQueue:
         self._working.add(key)
         return key
 
-    def done(self, key: str) -> None:
+    def done(self, key: str, rest: float = 0.0) -> None:
+        """The key is not worked on again for `rest` seconds, whoever adds it."""
         self._failures.pop(key, None)
+        if rest > 0:
+            timer = asyncio.get_running_loop().call_later(rest, self._rested, key)
+            self._resting[key] = timer
+        else:
+            self._finish(key)
+
+    def _rested(self, key: str) -> None:
+        del self._resting[key]
         self._finish(key)
 
     def failed(self, key: str) -> float:
@@ -83,6 +94,7 @@ class WorkQueue:
             self.add(key)
 
     def close(self) -> None:
-        for _, timer in self._timers.values():
+        for timer in [*(timer for _, timer in self._timers.values()), *self._resting.values()]:
             timer.cancel()
         self._timers.clear()
+        self._resting.clear()

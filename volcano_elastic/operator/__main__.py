@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -119,7 +120,10 @@ async def run(access: Access, timing: Timing, options: argparse.Namespace) -> No
             host, port = options.metrics_address
 
             def waits_for() -> str:
-                missing = [i.resource.plural for i in informers if not i.synced.is_set()]
+                waiting = [i for i in informers if not i.synced.is_set()]
+                why = next((f" ({i.failure})" for i in waiting if i.failure), "")
+                missing = [i.resource.plural for i in waiting]
+                missing[-1:] = [name + why for name in missing[-1:]]
                 if webhooks and not webhooks.listening.is_set():
                     missing.append("webhook certificates")
                 return ", ".join(missing)
@@ -138,7 +142,7 @@ async def run(access: Access, timing: Timing, options: argparse.Namespace) -> No
             metrics.leader.set(1)
             try:
                 async with asyncio.TaskGroup() as group:
-                    group.create_task(schema.run(work))
+                    group.create_task(schema.run(work, planning.say_stale))
                     if webhooks:
                         group.create_task(webhooks.lead())
             finally:
@@ -152,6 +156,9 @@ async def run(access: Access, timing: Timing, options: argparse.Namespace) -> No
                 group.create_task(webhooks.serve())
             for informer in informers:
                 await informer.synced.wait()
+            # Most of what was listed stays: the garbage collector need not go through it again.
+            gc.collect()
+            gc.freeze()
             print("operator ready", flush=True)
             group.create_task(election.run(lead) if election else lead())
 
@@ -193,7 +200,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--pytorch-init-container-max-tries",
         metavar="N",
-        type=int,
+        type=_tries,
         default=DEFAULTS.init_container_max_tries,
         help="2 s apart, before the init container fails; default %(default)s",
     )
@@ -234,6 +241,12 @@ def parser() -> argparse.ArgumentParser:
             help=f"{text}; default {seconds}",
         )
     return parser
+
+
+def _tries(text: str) -> int:
+    if text.isdecimal() and int(text) > 0:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, found {text!r}")
 
 
 def _address(text: str) -> tuple[str, int] | None:

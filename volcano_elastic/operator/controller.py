@@ -25,6 +25,10 @@ from volcano_elastic.pytorchjob.settings import DEFAULTS, Settings
 
 _log = logging.getLogger(__name__)
 _WORKERS = 32
+# Each change of one of a job's pods is a reason to look at all of them: the loop is everybody's, so
+# a job that takes long to decide about leaves most of it to the others.
+_REST_PER_DECISION = 3.0
+_QUICK_SECONDS = 0.01
 _TIMED_OUT = "no answer in time"
 
 
@@ -130,7 +134,7 @@ class Controller:
             key = await queue.take()
             began, outcome = time.monotonic(), "failed"
             try:
-                again = await self._reconcile(key)
+                again, rest = await self._reconcile(key)
             except Conflict as error:
                 outcome = "conflict"
                 _log.debug("%s: %s", key, error)
@@ -143,19 +147,21 @@ class Controller:
                 _log.exception("%s: reconcile failed; again in %.1f s", key, delay)
             else:
                 outcome = "done"
-                queue.done(key)
+                queue.done(key, rest)
                 if again is not None:
                     queue.add_after(key, again)
             self._metrics.reconciled(outcome, time.monotonic() - began)
 
-    async def _reconcile(self, key: str) -> float | None:
-        """Seconds after which to look again even if nothing changes."""
+    async def _reconcile(self, key: str) -> tuple[float | None, float]:
+        """Seconds after which to look again even if nothing changes, and before which not to."""
         job = self._cluster.jobs.get(key)
         if job is None:
-            return None
+            return None, 0.0
         now = self._clock()
         resize, _ = self._resizes.get(key, (None, None))
+        began = time.monotonic()
         actions = self._actions(key, job, resize, now)
+        rest = _rest(time.monotonic() - began)
         try:
             await self._executor.perform(job, actions, now)
         except Conflict:
@@ -167,7 +173,7 @@ class Controller:
         if resize is not None:
             self._carried_out(key, resize, outdated=not self._has(key, resize))
         delays = [action.after.total_seconds() for action in actions if isinstance(action, Requeue)]
-        return max(0.0, min(delays)) if delays else None
+        return max(0.0, min(delays)) if delays else None, rest
 
     def _actions(self, key: str, job: Object, resize: Resize | None, now: datetime) -> list[Action]:
         parsed = self._parse(key, job)
@@ -212,6 +218,11 @@ class Controller:
             del self._resizes[key]
             if outdated:
                 self._outdated.add(key)
+
+
+def _rest(seconds: float) -> float:
+    """After a decision that took so long."""
+    return _REST_PER_DECISION * seconds if seconds > _QUICK_SECONDS else 0.0
 
 
 def _either(old: Object | None, new: Object | None) -> Object:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,11 +10,10 @@ import aiohttp
 import yaml
 
 from volcano_elastic.kube.client import ApiError, Client, NotFound
-from volcano_elastic.kube.resource import CONFIGMAPS
+from volcano_elastic.kube.informer import Informer
+from volcano_elastic.kube.resource import CONFIGMAPS, Object
 
 _log = logging.getLogger(__name__)
-# The scheduler itself reads a change of its configuration within a minute or so.
-_ASK_SECONDS = 30.0
 NAMESPACE, CONFIGMAP = "volcano-system", "volcano-scheduler-configmap"
 
 
@@ -34,23 +32,29 @@ def by_proportion(configmap: Mapping[str, Any]) -> bool | None:
 
 
 async def watch_division(client: Client, tell: Callable[[bool], None]) -> None:
-    """Tells what the scheduler's ConfigMap says, as far as it may be read; until cancelled."""
-    refused = False
-    while True:
-        try:
-            found = by_proportion(await client.get(CONFIGMAPS, CONFIGMAP, NAMESPACE))
-            if found is not None:
-                tell(found)
-        except NotFound:
-            pass
-        except (ApiError, aiohttp.ClientError, TimeoutError) as error:
-            if not refused:
-                _log.warning(
-                    "ConfigMap %s/%s was not read, so that queues are planned as under the "
-                    "capacity plugin unless --queue-plugin says otherwise: %s",
-                    NAMESPACE,
-                    CONFIGMAP,
-                    error or type(error).__name__,
-                )
-            refused = True
-        await asyncio.sleep(_ASK_SECONDS)
+    """Tells what the scheduler's ConfigMap says; until cancelled, or at once if it may not be
+    read."""
+    try:
+        await client.get(CONFIGMAPS, CONFIGMAP, NAMESPACE)
+    except (NotFound, aiohttp.ClientError, TimeoutError):
+        pass
+    except ApiError as error:
+        # A watch would ask again and again for what somebody has decided to withhold.
+        _log.warning(
+            "ConfigMap %s/%s may not be read, so that queues are planned as under the capacity "
+            "plugin unless --queue-plugin says otherwise: %s",
+            NAMESPACE,
+            CONFIGMAP,
+            error,
+        )
+        return
+    watched = Informer(
+        client, CONFIGMAPS, namespace=NAMESPACE, field_selector=f"metadata.name={CONFIGMAP}"
+    )
+
+    def note(old: Object | None, new: Object | None) -> None:
+        if new is not None and (found := by_proportion(new)) is not None:
+            tell(found)
+
+    watched.on_change(note)
+    await watched.run()

@@ -1,4 +1,4 @@
-"""Performs a reconcile's actions: stage after stage, all of a stage at once, idempotently."""
+"""Performs a reconcile's actions: stage after stage, those of a stage together, idempotently."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import base64
 import contextlib
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -43,6 +43,11 @@ from volcano_elastic.pytorchjob.environment import TOKEN_KEY
 
 _log = logging.getLogger(__name__)
 COMPONENT = neighbour.US
+# Requests of one job at once. A huge job's thousands must not queue before those of a small one
+# in the client's connection pool, which is served in order.
+AT_ONCE = 32
+# Events wait for one another, so that pods need not wait for them.
+_TELLERS = 8
 # A failure is tried again sooner than it need be told again.
 _FAILURE_TOLD_EVERY = timedelta(minutes=1)
 
@@ -69,6 +74,7 @@ class Executor:
         self._client = cluster.client
         self.tokens = Tokens(cluster.client)
         self._telling: set[asyncio.Task[None]] = set()
+        self._tellers = asyncio.Semaphore(_TELLERS)
         self._told: dict[str, dict[str, tuple[str, datetime]]] = {}
         """By job's uid and reason, the last of the events that would repeat themselves."""
         cluster.jobs.on_change(self._forget)
@@ -83,9 +89,7 @@ class Executor:
                 return
             if not due:
                 continue
-            answers = await asyncio.gather(
-                *(self._do(job, action) for action in due), return_exceptions=True
-            )
+            answers = await _together(self._do(job, action) for action in due)
             failures = [
                 (action, answer)
                 for action, answer in zip(due, answers, strict=True)
@@ -145,7 +149,8 @@ class Executor:
             warning=action.warning,
         )
         try:
-            await self._client.create(resource.EVENTS, body)
+            async with self._tellers:
+                await self._client.create(resource.EVENTS, body)
         except (ApiError, aiohttp.ClientError, TimeoutError) as error:
             _log.warning("event %s was not recorded: %s", action.reason, error)
 
@@ -271,6 +276,19 @@ class Executor:
         known = informer.get(key)
         if known is not None and uid in (None, known["metadata"].get("uid")):
             informer.drop(known)
+
+
+async def _together(
+    works: Iterable[Coroutine[Any, Any, None]],
+) -> list[BaseException | None]:
+    """What each raised, in order; AT_ONCE of them at a time."""
+    free = asyncio.Semaphore(AT_ONCE)
+
+    async def one(work: Coroutine[Any, Any, None]) -> None:
+        async with free:
+            await work
+
+    return await asyncio.gather(*(one(work) for work in works), return_exceptions=True)
 
 
 def _words(action: Action) -> tuple[str, str]:

@@ -82,6 +82,12 @@ class Planning:
             if self._plugin is None:
                 group.create_task(watch_division(self._cluster.client, self._divided))
 
+    async def say_stale(self, why: str) -> None:
+        """Until cancelled, instead of `run`: the policies say why nothing is planned."""
+        self._report.forget()
+        self._report.failed(why, self._clock())
+        await self._report.run()
+
     async def _plan_again_and_again(self) -> None:
         failure = ""
         while True:

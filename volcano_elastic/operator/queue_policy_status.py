@@ -127,7 +127,7 @@ def _minimum_blocked(old: Mapping[str, Any], seen: Seen) -> Status:
 
 def _stale(seen: Seen) -> Status:
     if seen.failure:
-        return _condition("Stale", True, "NoPlan", f"no plan could be made: {seen.failure}")
+        return _condition("Stale", True, "NoPlan", f"no plan is made: {seen.failure}")
     return _condition("Stale", False, "Planned", "")
 
 

@@ -37,25 +37,36 @@ class ServedSchema:
         self._changed = asyncio.Event()
         self.informer.on_change(self._note)
 
-    async def run(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Has `work` run while the schema is complete; raises what it raises."""
+    async def run(
+        self, work: Callable[[], Awaitable[None]], meanwhile: Callable[[str], Awaitable[None]]
+    ) -> None:
+        """Has `work` run while the schema is complete, and `meanwhile`, which is told what is
+        wrong, while it is not; raises what they raise."""
         while True:
             if self.missing:
-                await self._say()
-                await self._until(lambda: not self.missing)
+                message = self._message()
+                await self._say(message)
+                await self._alternate(meanwhile(message), lambda: not self.missing)
                 await asyncio.sleep(_SETTLE_SECONDS)
                 _log.info("the served schema of %s has our fields again", CRD_NAME)
                 continue
-            task = asyncio.ensure_future(work())
-            waiting = asyncio.create_task(self._until(lambda: bool(self.missing)))
-            try:
-                await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
-                if task.done():
-                    return await task
-            finally:
-                for one in (task, waiting):
-                    one.cancel()
-                await asyncio.gather(task, waiting, return_exceptions=True)
+            if await self._alternate(work(), lambda: bool(self.missing)):
+                return
+
+    async def _alternate(self, work: Awaitable[None], ends: Callable[[], bool]) -> bool:
+        """Runs `work` until `ends` holds; True if it ended by itself."""
+        task = asyncio.ensure_future(work)
+        waiting = asyncio.create_task(self._until(ends))
+        try:
+            await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                await task
+                return True
+            return False
+        finally:
+            for one in (task, waiting):
+                one.cancel()
+            await asyncio.gather(task, waiting, return_exceptions=True)
 
     async def _until(self, holds: Callable[[], bool]) -> None:
         while not holds():
@@ -67,11 +78,13 @@ class ServedSchema:
         self._metrics.schema_complete.set(not self.missing)
         self._changed.set()
 
-    async def _say(self) -> None:
-        message = (
+    def _message(self) -> str:
+        return (
             f"the served schema lacks {', '.join(self.missing)}: another CRD was applied over "
             f"ours. No PyTorchJob is written until it is repaired: {REPAIR}"
         )
+
+    async def _say(self, message: str) -> None:
         _log.error("%s: %s", CRD_NAME, message)
         crd = self.informer.get(CRD_NAME)
         if crd is None:

@@ -71,8 +71,11 @@ def _after_losses(
     if desired == current:
         return Size(current, enough=enough)
     if lost:
-        return Size(desired, True, REPLICAS_FAILED, f"{lost} replicas failed", enough=enough)
-    message = f"{fewer} replicas were evicted: {', '.join(_names(workers))}"
+        return Size(desired, True, REPLICAS_FAILED, f"{_replicas(lost)} failed", enough=enough)
+    message = (
+        f"{_replicas(fewer)} {'was' if fewer == 1 else 'were'} evicted: "
+        f"{', '.join(_names(workers))}"
+    )
     return Size(desired, True, EVICTED, message)
 
 
@@ -98,6 +101,10 @@ def _newly(moment: datetime | None, last_scale: datetime | None) -> bool:
     if moment is None or last_scale is None:
         return True
     return moment >= last_scale.replace(microsecond=0)
+
+
+def _replicas(count: int) -> str:
+    return f"{count} replica" if count == 1 else f"{count} replicas"
 
 
 def _clamp(desired: int, policy: ElasticPolicy) -> int:

@@ -84,7 +84,7 @@ def amount(requests: Iterable[tuple[Resources, int]]) -> str:
 
 
 def plural(number: float, word: str) -> str:
-    return f"{number:g} {word}" if number == 1 else f"{number:g} {word}s"
+    return f"{number:.10g} {word}" if number == 1 else f"{number:.10g} {word}s"
 
 
 def names(keys: Iterable[str], full: bool = False, most: int = 3) -> str:
