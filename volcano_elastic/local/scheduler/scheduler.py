@@ -13,7 +13,7 @@ from volcano_elastic.kube.resource import NODES, PODGROUPS, PODS, PRIORITYCLASSE
 from volcano_elastic.local.scheduler.configuration import Configuration
 from volcano_elastic.local.scheduler.cycle import cycle
 from volcano_elastic.local.scheduler.executor import Executor
-from volcano_elastic.local.scheduler.observe import Observed, snapshot_of
+from volcano_elastic.local.scheduler.observe import Observed, Reader
 from volcano_elastic.local.scheduler.snapshot import Snapshot, TaskStatus
 
 _log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class Scheduler:
         clock: Callable[[], datetime] = _utc_now,
     ) -> None:
         self._configuration = configuration
-        self._scheduler_names = scheduler_names
+        self._reader = Reader(scheduler_names=scheduler_names)
         self._period = schedule_period
         self._clock = clock
         self._changed = asyncio.Event()
@@ -81,7 +81,7 @@ class Scheduler:
 
     async def _session(self) -> bool:
         """Whether to look again though nothing changes: a pod waits, or a write failed."""
-        snapshot = snapshot_of(
+        snapshot = self._reader.snapshot(
             Observed(
                 self._nodes,
                 self._pods,
@@ -90,8 +90,7 @@ class Scheduler:
                 self._classes,
                 dict(self._executor.bound),
                 frozenset(self._executor.evicted),
-            ),
-            scheduler_names=self._scheduler_names,
+            )
         )
         effects = cycle(snapshot, self._configuration, self._clock())
         for effect in effects:

@@ -23,14 +23,18 @@ def binpack(session: Session, option: PluginOption) -> Functions:
             weights[name.strip()] = option.number(f"binpack.resources.{name.strip()}", 1)
 
     def points(task: Task, node: Node) -> float:
-        """From 0 to 100, times the weight."""
+        """From 0 to 100, times the weight; 0 where the pod doesn't fit at once."""
+        idle = session.idle(node)
         score = whole = 0.0
         for name, weight in weights.items():
             total, request = node.allocatable.get(name, 0), task.requests.get(name, 0)
-            if request > 0 and total > 0:
-                used = total - session.idle(node).get(name, 0) + request
-                score += weight * min(1.0, used / total)
-                whole += weight
+            if request <= 0:
+                continue
+            used = total - idle.get(name, 0) + request
+            if used > total > 0:
+                return 0.0
+            score += weight * used / total if total else 0.0
+            whole += weight
         return option.number("binpack.weight", 1) * 100 * score / whole if whole else 0.0
 
     return Functions(node_order=points)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 from volcano_elastic.local.scheduler.configuration import PluginOption
 from volcano_elastic.local.scheduler.functions import Functions
 from volcano_elastic.local.scheduler.plugins.predicates import term_matches, tolerates
 from volcano_elastic.local.scheduler.session import Session
 from volcano_elastic.local.scheduler.snapshot import Node, Task
 
+_GPU = "nvidia.com/gpu"
 ARGUMENTS = (
     "leastrequested.weight",
     "mostrequested.weight",
@@ -24,24 +27,32 @@ def nodeorder(session: Session, option: PluginOption) -> Functions:
     )
 
     def points(task: Task, node: Node) -> float:
-        """Each part from 0 to 100, as in Kubernetes."""
-        used = []
-        for name in ("cpu", "memory"):
-            total = node.allocatable.get(name, 0)
-            if total > 0:
-                left = session.idle(node).get(name, 0) - task.requests.get(name, 0)
-                used.append(min(1.0, max(0.0, 1 - left / total)))
-        mean = sum(used) / len(used) if used else 0.0
-        spread = max(used) - min(used) if used else 0.0
+        """Each part from 0 to 100, as in Kubernetes: whole points, so that near equals are equal."""
+        left = session.future_idle(node)
+        used = {}
+        for name in ("cpu", "memory", _GPU):
+            total, request = node.allocatable.get(name, 0), task.requests.get(name, 0)
+            if total > 0 and (request or name != _GPU):
+                used[name] = min(1.0, max(0.0, 1 - (left.get(name, 0) - request) / total))
+        full = [int(100 * used[name]) for name in ("cpu", "memory") if name in used]
+        mean = sum(full) / len(full) if full else 0.0
+        spread = _deviation(list(used.values()))
         return (
-            least * 100 * (1 - mean)
-            + most * 100 * mean
-            + balanced * 100 * (1 - spread / 2)
+            least * int(100 - mean)
+            + most * int(mean)
+            + balanced * int(100 * (1 - spread))
             + affinity * _preferred(task, node)
             + taints * _tolerated(task, node)
         )
 
     return Functions(node_order=points)
+
+
+def _deviation(values: list[float]) -> float:
+    if not values:
+        return 0.0
+    mean = sum(values) / len(values)
+    return math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))
 
 
 def _preferred(task: Task, node: Node) -> float:
