@@ -1,4 +1,4 @@
-"""Plays scenarios of tests/volcano_observed.yaml on an API server, with a scheduler of one's choice.
+"""Plays scenarios of tests/volcano_observed.yaml on an API server, with any scheduler.
 
     VOLCANO_BIN=FOLDER python -m e2e.scheduler_player --record [--runs N] [NAME...]
 

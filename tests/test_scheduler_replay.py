@@ -1,5 +1,7 @@
-"""What a real Volcano was seen to do, the pure session does; e2e/test_scheduler.py plays the same on
-processes."""
+"""What a real Volcano was seen to do, the pure session does.
+
+e2e/test_scheduler.py plays the same on processes.
+"""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def requested(session: Session, queue: Queue) -> dict[str, float]:
 
 
 def real_capability(session: Session, queue: Queue) -> dict[str, float]:
-    """The most the queue can hold: its capability, and what others' guarantees leave of the whole."""
+    """The most it can hold: its capability, and what others' guarantees leave of the whole."""
     return capped(_less_guarantees(session, session.total, queue, parent=None), queue.capability)
 
 

@@ -12,6 +12,10 @@ Victims = Callable[[Task, Sequence[Task]], list[Task]]
 """Which of the candidates, given in victim order, may go for the claimant."""
 
 
+Points = Callable[[Node], float]
+"""How much a node is wanted."""
+
+
 @dataclass(frozen=True, slots=True)
 class QueueFigures:
     """What a plugin worked out for a queue; metrics tell it."""
@@ -28,9 +32,9 @@ class Functions:
     predicate: Callable[[Task, Node], str | None] | None = None
     """Why the pod can't be on that node, however much room it has, or None. Must depend on the
     task's shape and the node alone."""
-    node_order: Callable[[Task, Node], float] | None = None
-    """Points; they are summed over plugins, and the most wins. Must depend on the task's shape and
-    what the node holds alone."""
+    node_order: Callable[[Task], Points] | None = None
+    """They are summed over plugins, and the most wins. Must depend on the task's shape and on what
+    the node holds alone; made once for all tasks of a shape."""
     job_order: Callable[[Job], float] | None = None
     """Lower goes first, here and in the other orders; earlier plugins weigh more."""
     task_order: Callable[[Task], float] | None = None

@@ -62,14 +62,10 @@ class Reader:
 
     def snapshot(self, observed: Observed) -> Snapshot:
         values = {c["metadata"]["name"]: int(c.get("value", 0)) for c in observed.priorityclasses}
-        default = next(
-            (
-                values[c["metadata"]["name"]]
-                for c in observed.priorityclasses
-                if c.get("globalDefault")
-            ),
-            0,
+        defaults = (
+            c["metadata"]["name"] for c in observed.priorityclasses if c.get("globalDefault")
         )
+        default = values.get(next(defaults, ""), 0)
         if (values, default) != self._classes:
             self._classes, self._read = (values, default), {}
         groups = {key_of(group): group for group in observed.podgroups}

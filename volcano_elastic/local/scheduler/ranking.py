@@ -6,7 +6,7 @@ import heapq
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from volcano_elastic.local.scheduler.resources import PODS, fits, lacking
+from volcano_elastic.local.scheduler.resources import PODS, lacking
 from volcano_elastic.local.scheduler.snapshot import Node, Task
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ class Ranking:
                 self._refused[reason] += 1
             else:
                 self._open[node.name] = node
+        self._wanted = session.points(task)
+        self._asks = [(name, amount) for name, amount in task.requests.items() if amount > 0]
         self._points: dict[str, float] = {}
         self._entries: dict[str, _Entry] = {}
         """What is so of each node that has room or will have it; the heap holds outdated ones too:
@@ -83,12 +85,18 @@ class Ranking:
             self._seen = len(touched)
 
     def _look(self, name: str) -> None:
-        session, node, requests = self._session, self._open[name], self._task.requests
-        points = self._points[name] = session.points(self._task, node)
-        if not fits(requests, session.future_idle(node)):
-            self._entries.pop(name, None)
-            return
-        entry = (not fits(requests, session.idle(node)), -points, name)
+        node = self._open[name]
+        points = 0.0
+        for function in self._wanted:
+            points += function(node)
+        self._points[name] = points
+        future, idle, waits = self._session.future_idle(node), self._session.idle(node), False
+        for resource, amount in self._asks:
+            if amount > future.get(resource, 0):
+                self._entries.pop(name, None)
+                return
+            waits = waits or amount > idle.get(resource, 0)
+        entry = (waits, -points, name)
         if self._entries.get(name) != entry:
             self._entries[name] = entry
             heapq.heappush(self._heap, entry)

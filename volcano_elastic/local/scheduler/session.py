@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from volcano_elastic.local.scheduler.configuration import Configuration, PluginOption
 from volcano_elastic.local.scheduler.effect import Bind, Evict
-from volcano_elastic.local.scheduler.functions import Functions, QueueFigures
+from volcano_elastic.local.scheduler.functions import Functions, Points, QueueFigures
 from volcano_elastic.local.scheduler.ranking import Ranking
 from volcano_elastic.local.scheduler.resources import Resources, add
 from volcano_elastic.local.scheduler.snapshot import (
@@ -206,8 +206,8 @@ class Session:
         reasons = (function(task, node) for function in self._all("predicate"))
         return next((reason for reason in reasons if reason), None)
 
-    def points(self, task: Task, node: Node) -> float:
-        return float(sum(function(task, node) for function in self._all("node_order")))
+    def points(self, task: Task) -> list[Points]:
+        return [make(task) for make in self._all("node_order")]
 
     # What plugins say
 

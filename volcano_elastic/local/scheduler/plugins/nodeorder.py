@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from volcano_elastic.local.scheduler.configuration import PluginOption
-from volcano_elastic.local.scheduler.functions import Functions
+from volcano_elastic.local.scheduler.functions import Functions, Points
 from volcano_elastic.local.scheduler.plugins.predicates import term_matches, tolerates
 from volcano_elastic.local.scheduler.session import Session
 from volcano_elastic.local.scheduler.snapshot import Node, Task
@@ -26,33 +26,44 @@ def nodeorder(session: Session, option: PluginOption) -> Functions:
         for name, default in zip(ARGUMENTS, (1.0, 0.0, 1.0, 2.0, 3.0), strict=True)
     )
 
-    def points(task: Task, node: Node) -> float:
-        """Each part from 0 to 100, as in Kubernetes: whole points, so that near equals are equal."""
-        left = session.future_idle(node)
-        used = {}
-        for name in ("cpu", "memory", _GPU):
-            total, request = node.allocatable.get(name, 0), task.requests.get(name, 0)
-            if total > 0 and (request or name != _GPU):
-                used[name] = min(1.0, max(0.0, 1 - (left.get(name, 0) - request) / total))
-        full = [int(100 * used[name]) for name in ("cpu", "memory") if name in used]
-        mean = sum(full) / len(full) if full else 0.0
-        spread = _deviation(list(used.values()))
-        return (
-            least * int(100 - mean)
-            + most * int(mean)
-            + balanced * int(100 * (1 - spread))
-            + affinity * _preferred(task, node)
-            + taints * _tolerated(task, node)
-        )
+    def order(task: Task) -> Points:
+        asks = [(name, task.requests.get(name, 0)) for name in ("cpu", "memory")]
+        if _GPU in task.requests:
+            asks.append((_GPU, task.requests[_GPU]))
+        suits = {
+            name: affinity * _preferred(task, node) + taints * _tolerated(task, node)
+            for name, node in session.nodes.items()
+        }
 
-    return Functions(node_order=points)
+        def points(node: Node) -> float:
+            """Each part from 0 to 100, in whole points as in Kubernetes."""
+            left, used = session.future_idle(node), []
+            mean = 0.0
+            for name, request in asks:
+                if total := node.allocatable.get(name, 0):
+                    part = min(1.0, max(0.0, 1 - (left.get(name, 0) - request) / total))
+                    used.append(part)
+                    if name != _GPU:
+                        mean += int(100 * part) / 2
+            return (
+                suits[node.name]
+                + least * int(100 - mean)
+                + most * int(mean)
+                + balanced * int(100 * (1 - _deviation(used)))
+            )
+
+        return points
+
+    return Functions(node_order=order)
 
 
 def _deviation(values: list[float]) -> float:
     if not values:
         return 0.0
-    mean = sum(values) / len(values)
-    return math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))
+    mean, squares = sum(values) / len(values), 0.0
+    for value in values:
+        squares += (value - mean) ** 2
+    return math.sqrt(squares / len(values))
 
 
 def _preferred(task: Task, node: Node) -> float:
