@@ -29,8 +29,14 @@ def folder() -> Path | None:
     return Path(named)
 
 
-def commands(plane: ControlPlane) -> Mapping[str, Sequence[str]]:
-    """What to run, by the name under which LocalCluster knows the scheduler."""
+def commands(
+    plane: ControlPlane, configuration: Path = _CONFIGURATION, *options: str
+) -> Mapping[str, Sequence[str]]:
+    """What to run, by the name under which LocalCluster knows the scheduler.
+
+    Args:
+        options: for the scheduler, beside what is needed.
+    """
     programs = folder()
     if programs is None:
         return {}
@@ -44,8 +50,8 @@ def commands(plane: ControlPlane) -> Mapping[str, Sequence[str]]:
     return {
         "scheduler": [
             *(str(programs / "vc-scheduler"), *access),
-            *("--scheduler-conf", str(_CONFIGURATION), "--disable-default-scheduler-config"),
-            "--cache-dumper=false",
+            *("--scheduler-conf", str(configuration), "--disable-default-scheduler-config"),
+            *("--cache-dumper=false", *options),
         ],
         "vc-controller-manager": [
             *(str(programs / "vc-controller-manager"), *access),

@@ -15,6 +15,7 @@ from volcano_elastic.kube.client import Client
 from volcano_elastic.kube.kubeconfig import KubeconfigError
 from volcano_elastic.local.scheduler.actions import ACTIONS
 from volcano_elastic.local.scheduler.configuration import DEFAULT, ConfigurationError, load
+from volcano_elastic.local.scheduler.metrics import Metrics
 from volcano_elastic.local.scheduler.observe import DEFAULT_SCHEDULER
 from volcano_elastic.local.scheduler.plugins import ARGUMENTS
 from volcano_elastic.local.scheduler.scheduler import Scheduler
@@ -30,7 +31,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         configuration = load(options.scheduler_conf, actions=ACTIONS, plugins=ARGUMENTS)
         client = Client.from_kubeconfig(options.kubeconfig, user_agent="vc-scheduler")
-    except (ConfigurationError, KubeconfigError) as error:
+        metrics = Metrics()
+        if options.listen_address:
+            host, _, port = options.listen_address.rpartition(":")
+            port = metrics.serve(host or "127.0.0.1", int(port))
+            print(f"metrics on port {port}", file=sys.stderr, flush=True)
+    except (ConfigurationError, KubeconfigError, OSError, ValueError) as error:
         print(f"scheduler: {error}", file=sys.stderr)
         return 1
 
@@ -41,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 configuration,
                 scheduler_names=frozenset(options.scheduler_name or ("volcano", DEFAULT_SCHEDULER)),
                 schedule_period=timedelta(seconds=options.schedule_period),
+                metrics=metrics,
             )
             running = asyncio.ensure_future(scheduler.run())
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -69,13 +76,19 @@ def _parser() -> argparse.ArgumentParser:
         type=_seconds,
         default=0.2,
         metavar="SECONDS",
-        help="how often to look again while pods wait, though nothing changed (%(default)s)",
+        help="how soon to look again though nothing changed: a write failed, or a pod waits for "
+        "one that cools (%(default)s)",
     )
     parser.add_argument(
         "--scheduler-name",
         action="append",
         metavar="NAME",
         help="place pods with this schedulerName; repeatable (volcano and default-scheduler)",
+    )
+    parser.add_argument(
+        "--listen-address",
+        metavar="[HOST]:PORT",
+        help="serve /metrics there; without HOST on 127.0.0.1, PORT 0 is any free one",
     )
     parser.add_argument("--verbose", action="store_true", help="log every decision")
     return parser

@@ -2,59 +2,131 @@
 
 from __future__ import annotations
 
-from volcano_elastic.local.scheduler.resources import UNLIMITED, Resources, lacking, minus, plus
+from collections import defaultdict
+from collections.abc import Mapping
+
+from volcano_elastic.local.scheduler.resources import (
+    UNLIMITED,
+    Resources,
+    add,
+    asked,
+    lacking,
+    minus,
+    plus,
+    with_all,
+)
 from volcano_elastic.local.scheduler.session import Session
-from volcano_elastic.local.scheduler.snapshot import Job, Queue
+from volcano_elastic.local.scheduler.snapshot import HOLDING, Job, Queue, Task, TaskStatus
 
 
-def elastic(session: Session, job: Job) -> dict[str, int]:
+def elastic(session: Session, job: Job) -> dict[str, float]:
     """Held beyond minResources; all of it where there is no minResources."""
     return _positive(minus(session.allocated(job), job.min_resources or {}))
 
 
-def promised(session: Session, job: Job) -> dict[str, int]:
+def promised(session: Session, job: Job) -> dict[str, float]:
     """Let in by enqueue, but not held yet."""
-    if session.phase.get(job.key, "Pending") in ("Pending", "Completed"):
+    phase = session.phase.get(job.key)
+    runs = phase == "Running" and session.count(job, *HOLDING) >= job.min_member
+    if job.min_resources is None or not (phase == "Inqueue" or runs):
         return {}
-    return _positive(minus(job.min_resources or {}, session.allocated(job)))
+    held = session.allocated(job)
+    due = {name: max(0, least - held.get(name, 0)) for name, least in job.min_resources.items()}
+    return less_gated(session, job, due)
 
 
-def real_capability(session: Session, queue: Queue, *, hierarchy: bool = False) -> dict[str, int]:
-    """The most the queue can hold: its capability, and what others' guarantees leave of the whole.
-
-    With `hierarchy` the whole is what the parent can hold, and the others are its siblings.
-    """
-    parent = session.queues.get(queue.parent or "") if hierarchy else None
-    if hierarchy and queue.parent is None:
-        return _capped(session.total, queue.capability)
-    whole: Resources = session.total
-    if parent is not None and queue.name not in session.ancestry(queue.parent):
-        whole = real_capability(session, parent, hierarchy=True)
-    kept: dict[str, int] = {}
-    for other in session.queues.values():
-        if other.name != queue.name and (not hierarchy or other.parent == queue.parent):
-            kept = plus(kept, other.guarantee)
-    left = {name: amount - kept.get(name, 0) for name, amount in whole.items()}
-    return _capped(left, queue.capability)
+def less_gated(session: Session, job: Job, due: Resources) -> dict[str, float]:
+    """Nothing is promised to gated pods."""
+    left = dict(due)
+    for task in session.tasks(job, TaskStatus.GATED):
+        for name in left:
+            left[name] = max(0, left[name] - task.requests.get(name, 0))
+    return left
 
 
-def no_room(session: Session, job: Job, capability: Resources) -> str | None:
-    """Why `job` can't be let in to a queue that may hold `capability`; None if it can."""
-    if job.min_resources is None or job.queue is None:
-        return None
-    asked: dict[str, int] = dict(job.min_resources)
-    for other in session.jobs.values():
-        if other.queue == job.queue:
-            asked = plus(asked, session.allocated(other))
-            asked = minus(plus(asked, promised(session, other)), elastic(session, other))
-    requested = {name: asked[name] for name, amount in job.min_resources.items() if amount > 0}
-    short = lacking(requested, capability)
-    return f"queue {job.queue} has too little {', '.join(short)} for its minimum" if short else None
+def requested(session: Session, queue: Queue) -> dict[str, float]:
+    """What the queue's pods hold or wait for."""
+    out: dict[str, float] = {}
+    for job in session.jobs.values():
+        if job.queue == queue.name:
+            for task in session.tasks(job, *HOLDING, TaskStatus.PENDING, TaskStatus.GATED):
+                add(out, task.requests)
+    return out
 
 
-def _capped(room: Resources, capability: Resources) -> dict[str, int]:
+def real_capability(session: Session, queue: Queue) -> dict[str, float]:
+    """The most it can hold: its capability, and what others' guarantees leave of the whole."""
+    return capped(_less_guarantees(session, session.total, queue, parent=None), queue.capability)
+
+
+def capability_in_tree(session: Session, queue: Queue) -> dict[str, float]:
+    """The same under queues with parents: the whole is what the parent can hold, the others are its
+    siblings, and what the queue doesn't name is as its parent has it. Root has no bounds."""
+    parent = session.queues.get(queue.parent or "")
+    if parent is None or queue.name in session.ancestry(queue.parent):
+        return capped(dict.fromkeys(session.total, UNLIMITED), queue.capability)
+    whole = _less_guarantees(
+        session, capability_in_tree(session, parent), queue, parent=queue.parent
+    )
+    return capped(whole, queue.capability)
+
+
+def capped(room: Resources, capability: Resources) -> dict[str, float]:
     return {name: min(amount, capability.get(name, UNLIMITED)) for name, amount in room.items()}
 
 
-def _positive(resources: Resources) -> dict[str, int]:
+def within(held: Resources, task: Task, bounds: Resources) -> list[str]:
+    """What would be beyond `bounds` if the task came to what is held, of what it asks for."""
+    after = plus(held, task.requests)
+    return lacking({name: after[name] for name in asked(task.requests)}, bounds)
+
+
+class Claims:
+    """Which jobs the queues let in, one after another.
+
+    Args:
+        bounds: what each queue may hold.
+        tree: a queue's parents have to have room as well.
+    """
+
+    def __init__(self, session: Session, bounds: Mapping[str, Resources], *, tree: bool) -> None:
+        self._session, self._bounds, self._tree = session, bounds, tree
+        self._promised: dict[str, dict[str, float]] = defaultdict(dict)
+        """By queue, less what is elastic."""
+        for job in session.jobs.values():
+            for name in self._queues(job):
+                add(self._promised[name], promised(session, job))
+                add(self._promised[name], elastic(session, job), -1)
+
+    def _queues(self, job: Job) -> list[str]:
+        names = self._session.ancestry(job.queue)
+        return [name for name in (names if self._tree else names[:1]) if name in self._bounds]
+
+    def admit(self, job: Job) -> str | None:
+        """Promises its minimum to the job, or says why not."""
+        session, least = self._session, job.min_resources or {}
+        for name in self._queues(job):
+            queue = session.queues[name]
+            if name == job.queue and not queue.open:
+                return f"queue {name} is {queue.state or 'not open yet'}; it must be Open"
+            want = with_all(least, (session.allocated(queue), self._promised[name]))
+            short = lacking({name: want[name] for name in asked(least)}, self._bounds[name])
+            if short:
+                return f"queue {name} has too little {', '.join(short)} for its minimum"
+        for name in self._queues(job):
+            add(self._promised[name], less_gated(session, job, least))
+        return None
+
+
+def _less_guarantees(
+    session: Session, whole: Resources, queue: Queue, parent: str | None
+) -> dict[str, float]:
+    kept: dict[str, float] = {}
+    for other in session.queues.values():
+        if other.name != queue.name and (parent is None or other.parent == parent):
+            add(kept, other.guarantee)
+    return {name: max(0, amount - kept.get(name, 0)) for name, amount in whole.items()}
+
+
+def _positive(resources: Resources) -> dict[str, float]:
     return {name: max(0, amount) for name, amount in resources.items()}

@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
-from typing import Any
 
+from volcano_elastic.kube.event import timestamp
 from volcano_elastic.local.scheduler.actions import ACTIONS
 from volcano_elastic.local.scheduler.configuration import Configuration
 from volcano_elastic.local.scheduler.effect import (
     CreateQueue,
     Effect,
+    Evict,
     SetPodGroupStatus,
-    SetPodUnschedulable,
+    SetPodScheduled,
     SetQueueStatus,
 )
 from volcano_elastic.local.scheduler.plugins import PLUGINS
-from volcano_elastic.local.scheduler.resources import plus
+from volcano_elastic.local.scheduler.resources import add
 from volcano_elastic.local.scheduler.session import Session
 from volcano_elastic.local.scheduler.snapshot import (
     HOLDING,
-    READY,
     Job,
     PodGroupStatus,
     Snapshot,
+    Task,
     TaskStatus,
 )
+
+_FINISHED = (TaskStatus.SUCCEEDED, TaskStatus.FAILED)
+# What was placed in this very session is not there yet.
+_SCHEDULED = (TaskStatus.BOUND, TaskStatus.RUNNING, *_FINISHED)
 
 
 def cycle(snapshot: Snapshot, configuration: Configuration, now: datetime) -> list[Effect]:
@@ -34,114 +41,140 @@ def cycle(snapshot: Snapshot, configuration: Configuration, now: datetime) -> li
     Carrying them out and reading back yields a snapshot for which there is nothing to do, unless
     time passes or pods come and go.
     """
+    return effects_of(session_of(snapshot, configuration, now))
+
+
+def session_of(
+    snapshot: Snapshot,
+    configuration: Configuration,
+    now: datetime,
+    timed: Callable[[str], AbstractContextManager[object]] = nullcontext,
+) -> Session:
+    """All actions have run in it. `timed` is entered around each, with its name."""
     session = Session(snapshot, configuration, PLUGINS, now)
     for name in configuration.actions:
         session.action = name
-        ACTIONS[name](session)
-    moves = sorted(session.effects, key=lambda e: type(e).__name__, reverse=True)
+        with timed(name):
+            ACTIONS[name](session)
+    return session
+
+
+def effects_of(session: Session) -> list[Effect]:
+    moves = sorted(session.effects, key=lambda effect: not isinstance(effect, Evict))
     return [*moves, *_queues(session), *_podgroups(session), *_pods(session)]
 
 
-def _queues(session: Session) -> list[Effect]:
-    effects: list[Effect] = []
+def _queues(session: Session) -> Iterable[Effect]:
     if "root" not in session.queues:
-        effects.append(CreateQueue("root", {"weight": 1, "reclaimable": False}))
+        yield CreateQueue("root", {"weight": 1, "reclaimable": False})
     if "default" not in session.queues:
-        effects.append(CreateQueue("default", {"weight": 1, "reclaimable": True, "parent": "root"}))
-    held: dict[str, dict[str, int]] = {name: {} for name in session.queues}
+        yield CreateQueue("default", {"weight": 1, "reclaimable": True, "parent": "root"})
+    held: dict[str, dict[str, float]] = {name: {} for name in session.queues}
     for job in session.jobs.values():
-        for task in session.tasks(job, HOLDING):
+        for task in session.tasks(job, *HOLDING):
             for name in session.ancestry(job.queue):
-                held[name] = plus(held.get(name, {}), task.requests)
+                add(held.setdefault(name, {}), task.requests)
     for queue in session.queues.values():
         # Names that were there stay, at zero: a merge patch would not take them away.
         names = {**dict.fromkeys(queue.allocated or {}, 0), "cpu": 0, "memory": 0}
         allocated = names | held[queue.name]
-        # There is no queue controller here, and in a queue that is not Open nothing is placed.
+        # Where no queue controller runs; in a queue that is not Open nothing is placed.
         state = queue.state if queue.state not in ("", "Unknown") else "Open"
         if state != queue.state or allocated != queue.allocated:
-            effects.append(SetQueueStatus(queue.name, state, allocated))
-    return effects
+            yield SetQueueStatus(queue.name, state, allocated)
 
 
-def _podgroups(session: Session) -> list[Effect]:
-    effects: list[Effect] = []
+def _podgroups(session: Session) -> Iterable[Effect]:
     for job in session.jobs.values():
         if job.podgroup is not None:
             status = _podgroup_status(session, job, job.podgroup)
-            if not _same(status, job.podgroup):
-                effects.append(SetPodGroupStatus(job.key, status))
-    return effects
+            if status != job.podgroup:
+                yield SetPodGroupStatus(job.key, status)
 
 
 def _podgroup_status(session: Session, job: Job, before: PodGroupStatus) -> PodGroupStatus:
-    running = len(session.tasks(job, (TaskStatus.RUNNING,)))
-    succeeded = len(session.tasks(job, (TaskStatus.SUCCEEDED,)))
-    ready = session.tasks(job, READY)
-    invalid = session.job_valid(job)
-    unready = invalid is not None or not session.job_ready(job)
-    if running and unready:
+    running = session.count(job, TaskStatus.RUNNING)
+    scheduled = session.count(job, *_SCHEDULED)
+    conditions: dict[str, Mapping[str, object]] = {c["type"]: c for c in before.conditions}
+    unschedulable = session.has("gang") and bool(job.tasks) and not session.is_ready(job)
+    if unschedulable:
+        _tell(session, conditions, "Unschedulable", "NotEnoughResources", why_unready(session, job))
+    elif session.has("gang") and job.tasks:
+        _tell(session, conditions, "Scheduled", "tasks in gang are ready to be scheduled", "")
+    if running and unschedulable:
         phase = "Unknown"
-    elif ready and len(ready) >= job.min_member:
-        phase = "Completed" if succeeded == len(ready) else "Running"
+    elif scheduled >= job.min_member:
+        phase = "Completed" if scheduled == session.count(job, *_FINISHED) else "Running"
     else:
         phase = "Inqueue" if session.phase[job.key] == "Inqueue" else "Pending"
-    if unready:
-        reason, message = invalid or ("NotEnoughResources", _why(session, job))
-        condition = {"type": "Unschedulable", "reason": reason, "message": message}
-    else:
-        reason = "tasks in gang are ready to be scheduled"
-        condition = {"type": "Scheduled", "reason": reason, "message": ""}
     return PodGroupStatus(
         phase,
         running,
-        succeeded,
-        len(session.tasks(job, (TaskStatus.FAILED,))),
-        (_since(condition | {"status": "True"}, before, session.now),),
+        session.count(job, TaskStatus.SUCCEEDED),
+        session.count(job, TaskStatus.FAILED),
+        tuple(conditions.values()),
     )
 
 
-def _why(session: Session, job: Job) -> str:
-    ready, waiting = session.ready_members(job), session.waiting_members(job)
-    counts = f"{ready} ready, {waiting} waiting for room, minMember is {job.min_member}"
-    blocked = session.reasons.get(job.key) or next(
-        (session.reasons[task.uid] for task in job.tasks if task.uid in session.reasons), ""
-    )
-    return f"{counts}: {blocked}" if blocked else counts
+def _tell(
+    session: Session,
+    conditions: dict[str, Mapping[str, object]],
+    kind: str,
+    reason: str,
+    message: str,
+) -> None:
+    """As Volcano: a condition of the other type stays as it was last."""
+    said = {"type": kind, "status": "True", "reason": reason, "message": message}
+    before = conditions.get(kind, {})
+    if any(before.get(key, "") != value for key, value in said.items()):
+        conditions[kind] = said | {"lastTransitionTime": timestamp(session.now)}
 
 
-def _since(condition: dict[str, Any], before: PodGroupStatus, now: datetime) -> Mapping[str, Any]:
-    old = next((c for c in before.conditions if c.get("type") == condition["type"]), {})
-    stamp = old.get("lastTransitionTime") or now.strftime("%Y-%m-%dT%H:%M:%SZ")
-    return condition | {"lastTransitionTime": stamp}
+def why_unready(session: Session, job: Job) -> str:
+    """In Volcano's words, and what it only logs."""
+    missing = max(0, job.min_member - session.ready_members(job))
+    counts = Counter(session.status(task).value for task in job.tasks)
+    told = sorted(f"{count} {status}" for status, count in counts.items())
+    told.append(f"{job.min_member} minAvailable")
+    why = f"{missing}/{len(job.tasks)} tasks in gang unschedulable: pod group is not ready, "
+    return f"{why}{', '.join(told)}. Origin reason is: {_origin(session, job)}"
 
 
-def _same(left: PodGroupStatus, right: PodGroupStatus) -> bool:
-    def value(status: PodGroupStatus) -> tuple[object, ...]:
-        said = [
-            tuple(condition.get(key, "") for key in ("type", "status", "reason", "message"))
-            for condition in status.conditions
-        ]
-        return status.phase, status.running, status.succeeded, status.failed, said
+def _origin(session: Session, job: Job) -> str:
+    if hindrance := session.hindrance(job):
+        return hindrance
+    if session.phase.get(job.key) == "Pending":
+        return session.reasons.get(job.key, "it has not been let in to its queue yet")
+    told = ((task.name, session.reasons.get(task.uid)) for task in job.tasks)
+    found = next((f"{name}: {reason}" for name, reason in told if reason), None)
+    queue = session.queues.get(job.queue or "")
+    if found is None and queue is not None and session.overused(queue):
+        return f"queue {queue.name} has all that it deserves"
+    return found or "it waits for pods that are leaving"
 
-    return value(left) == value(right)
 
-
-def _pods(session: Session) -> list[Effect]:
-    effects: list[Effect] = []
+def _pods(session: Session) -> Iterable[Effect]:
     for job in session.jobs.values():
-        for task in session.tasks(job, (TaskStatus.PENDING, TaskStatus.PIPELINED)):
-            if session.status(task) is TaskStatus.PIPELINED:
-                message = f"waits for pods that are leaving node {session.node_of(task)}"
-            else:
-                invalid = session.job_valid(job)
-                message = session.reasons.get(task.uid, "") or (
-                    invalid[1] if invalid else f"its gang can't start: {_why(session, job)}"
-                )
+        waiting = session.tasks(job, TaskStatus.PENDING, TaskStatus.PIPELINED)
+        if session.count(job, TaskStatus.ALLOCATED) and not session.job_ready(job):
+            waiting += session.tasks(job, TaskStatus.ALLOCATED)
+        for task in waiting:
+            reason, message = _why_unscheduled(session, job, task)
+            node = session.nominated.get(task.uid)
             told = any(
-                c.get("type") == "PodScheduled" and c.get("message") == message
-                for c in task.conditions
+                condition.get("type") == "PodScheduled"
+                and (condition.get("reason"), condition.get("message")) == (reason, message)
+                for condition in task.conditions
             )
-            if not told:
-                effects.append(SetPodUnschedulable(task, message))
-    return effects
+            if not told or (node and node != task.nominated_node):
+                yield SetPodScheduled(task, reason, message, node)
+
+
+def _why_unscheduled(session: Session, job: Job, task: Task) -> tuple[str, str]:
+    """In Volcano's words, as far as it has any."""
+    could = f"Pod {task.key} can possibly be assigned to {session.node_of(task)}, once"
+    if session.status(task) is TaskStatus.ALLOCATED:
+        return "Schedulable", f"{could} minAvailable is satisfied"
+    if session.status(task) is TaskStatus.PIPELINED:
+        return "Unschedulable", f"{could} resource is released and minAvailable is satisfied"
+    return "Unschedulable", session.reasons.get(task.uid) or why_unready(session, job)

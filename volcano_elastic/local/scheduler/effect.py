@@ -23,9 +23,15 @@ class Evict:
 
 
 @dataclass(frozen=True, slots=True)
-class SetPodUnschedulable:
+class SetPodScheduled:
+    """The pod's condition PodScheduled=False."""
+
     pod: Task
+    reason: str
+    """`Unschedulable`, or `Schedulable`: it has a place, but its gang has not."""
     message: str
+    nominated_node: str | None
+    """Set where others were evicted for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,4 +53,4 @@ class SetQueueStatus:
     allocated: Resources
 
 
-Effect = Bind | Evict | SetPodUnschedulable | SetPodGroupStatus | CreateQueue | SetQueueStatus
+Effect = Bind | Evict | SetPodScheduled | SetPodGroupStatus | CreateQueue | SetQueueStatus

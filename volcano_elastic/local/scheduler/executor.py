@@ -20,7 +20,7 @@ from volcano_elastic.local.scheduler.effect import (
     Effect,
     Evict,
     SetPodGroupStatus,
-    SetPodUnschedulable,
+    SetPodScheduled,
     SetQueueStatus,
 )
 from volcano_elastic.local.scheduler.snapshot import Task
@@ -87,9 +87,10 @@ class Executor:
                 await self._bind(pod, node)
             case Evict(pod, action):
                 await self._evict(pod, action)
-            case SetPodUnschedulable(pod, message):
-                condition = self._condition("PodScheduled", "False", "Unschedulable", message)
-                await self._pod_conditions(pod, [condition])
+            case SetPodScheduled(pod, reason, message, node):
+                nominated = {"nominatedNodeName": node} if node else {}
+                condition = self._condition("PodScheduled", "False", reason, message)
+                await self._pod_status(pod, {"conditions": [condition], **nominated})
             case SetPodGroupStatus(key, status):
                 namespace, name = key.split("/")
                 # There is no status subresource; a patch of status leaves others' spec alone.
@@ -116,7 +117,7 @@ class Executor:
                     return
             case SetQueueStatus(queue_name, state, allocated):
                 amounts = {
-                    resource: quantity.text(amount)
+                    resource: quantity.text(int(amount))
                     for resource, amount in sorted(allocated.items())
                 }
                 body = {"status": {"state": state, "allocated": amounts}}
@@ -147,13 +148,11 @@ class Executor:
         self.evicted.add(pod.uid)
         try:
             await self._tell(pod, "Evict", message, warning=True)
-            await self._pod_conditions(
-                pod,
-                [
-                    self._condition("Ready", "False", "Evict", message),
-                    self._condition("DisruptionTarget", "True", "PreemptionByScheduler", message),
-                ],
-            )
+            conditions = [
+                self._condition("Ready", "False", "Evict", message),
+                self._condition("DisruptionTarget", "True", "PreemptionByScheduler", message),
+            ]
+            await self._pod_status(pod, {"conditions": conditions})
             answer = await self._client.delete(PODS, pod.name, pod.namespace, uid=pod.uid)
         except BaseException:
             self.evicted.discard(pod.uid)
@@ -162,13 +161,13 @@ class Executor:
         if answer.get("kind") == "Pod" and answer["metadata"].get("deletionGracePeriodSeconds"):
             self._pods.put(answer)
 
-    async def _pod_conditions(self, pod: Task, conditions: list[Object]) -> None:
+    async def _pod_status(self, pod: Task, status: Object) -> None:
         answer = await self._client.patch(
             PODS,
             pod.name,
             pod.namespace,
             # The uid keeps a namesake made meanwhile from being told.
-            {"metadata": {"uid": pod.uid}, "status": {"conditions": conditions}},
+            {"metadata": {"uid": pod.uid}, "status": status},
             subresource="status",
             patch_type="strategic",
         )
@@ -208,7 +207,7 @@ def _words(effect: Effect) -> str:
             return f"binding {pod.key} to {node}"
         case Evict(pod, _):
             return f"evicting {pod.key}"
-        case SetPodUnschedulable(pod, _):
+        case SetPodScheduled(pod):
             return f"condition of pod {pod.key}"
         case SetPodGroupStatus(key, _):
             return f"status of PodGroup {key}"

@@ -2,34 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from volcano_elastic.local.scheduler.resources import Resources
 from volcano_elastic.local.scheduler.snapshot import Job, Node, Queue, Task
 
 Victims = Callable[[Task, Sequence[Task]], list[Task]]
 """Which of the candidates, given in victim order, may go for the claimant."""
 
 
+Points = Callable[[Node], float]
+"""How much a node is wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFigures:
+    """What a plugin worked out for a queue; metrics tell it."""
+
+    share: float
+    weight: int
+    overused: bool
+    amounts: Mapping[str, Resources]
+    """By what they are: allocated, request, deserved, capacity, real_capacity."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Functions:
     predicate: Callable[[Task, Node], str | None] | None = None
-    """Why the pod can't be on that node, or None."""
-    node_order: Callable[[Task, Node], float] | None = None
-    """Points; they are summed over plugins, and the most wins."""
+    """Why the pod can't be on that node, however much room it has, or None. Must depend on the
+    task's shape and the node alone."""
+    node_order: Callable[[Task], Points] | None = None
+    """They are summed over plugins, and the most wins. Must depend on the task's shape and on what
+    the node holds alone; made once for all tasks of a shape."""
     job_order: Callable[[Job], float] | None = None
     """Lower goes first, here and in the other orders; earlier plugins weigh more."""
     task_order: Callable[[Task], float] | None = None
-    queue_order: Callable[[Queue], tuple[float, ...]] | None = None
+    queue_order: Callable[[Queue], tuple[object, ...]] | None = None
+    victim_queue_order: Callable[[Queue, Queue], float] | None = None
+    """Of a victim's queue and the claimant's."""
     job_enqueueable: Callable[[Job], str | None] | None = None
     """Why the job must stay Pending, or None."""
-    job_valid: Callable[[Job], tuple[str, str] | None] | None = None
-    """Reason and message of why its pods can't form a gang, or None. Has no switch."""
+    job_valid: Callable[[Job], str | None] | None = None
+    """Why its pods can't form a gang, or None. Has no switch."""
     job_ready: Callable[[Job], bool] | None = None
     job_pipelined: Callable[[Job], bool] | None = None
     job_starving: Callable[[Job], bool] | None = None
     overused: Callable[[Queue], bool] | None = None
-    allocatable: Callable[[Queue, Task], bool] | None = None
+    allocatable: Callable[[Queue, Task], str | None] | None = None
+    """Why the queue may not hold the task as well, or None."""
     preemptive: Callable[[Queue, Task], bool] | None = None
     preemptable: Victims | None = None
     reclaimable: Victims | None = None
+    queue_figures: Callable[[Queue], QueueFigures] | None = None

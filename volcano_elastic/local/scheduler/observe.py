@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from volcano_elastic.api import quantity
 from volcano_elastic.kube.resource import Object, key_of
 from volcano_elastic.local.scheduler.duration import go_duration
-from volcano_elastic.local.scheduler.resources import PODS, plus
+from volcano_elastic.local.scheduler.resources import PODS, asked
 from volcano_elastic.local.scheduler.snapshot import (
     Job,
     Node,
@@ -23,8 +23,18 @@ from volcano_elastic.local.scheduler.snapshot import (
 
 GROUP_NAME = "scheduling.k8s.io/group-name"
 _QUEUE_NAME = "scheduling.volcano.sh/queue-name"
+# What of a pod's spec, beside its requests, decides which nodes suit it.
+_SUITS = (
+    "nodeSelector",
+    "affinity",
+    "tolerations",
+    "topologySpreadConstraints",
+    "resourceClaims",
+)
 _CRITICAL_CLASSES = frozenset({"system-cluster-critical", "system-node-critical"})
 DEFAULT_SCHEDULER = "default-scheduler"
+_ALONE = "pod "
+"""Begins the key of the job of a pod that has no PodGroup."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,57 +52,69 @@ class Observed:
     """Pod uids."""
 
 
-def snapshot_of(observed: Observed, *, scheduler_names: frozenset[str]) -> Snapshot:
-    classes = {c["metadata"]["name"]: int(c.get("value", 0)) for c in observed.priorityclasses}
-    fallback = next(
-        (int(c.get("value", 0)) for c in observed.priorityclasses if c.get("globalDefault")), 0
-    )
-    others: list[Task] = []
-    singles: list[Job] = []
-    members: dict[str, list[Task]] = {}
-    for pod in observed.pods:
-        spec, annotations = pod.get("spec", {}), pod["metadata"].get("annotations") or {}
+class Reader:
+    """Takes snapshots; a pod that did not change since the last one is the same Task."""
+
+    def __init__(self, *, scheduler_names: frozenset[str]) -> None:
+        self._scheduler_names = scheduler_names
+        self._classes: tuple[dict[str, int], int] = ({}, 0)
+        self._read: dict[str, tuple[Object, str | None, bool, Task | None]] = {}
+
+    def snapshot(self, observed: Observed) -> Snapshot:
+        values = {c["metadata"]["name"]: int(c.get("value", 0)) for c in observed.priorityclasses}
+        defaults = (
+            c["metadata"]["name"] for c in observed.priorityclasses if c.get("globalDefault")
+        )
+        default = values.get(next(defaults, ""), 0)
+        if (values, default) != self._classes:
+            self._classes, self._read = (values, default), {}
+        groups = {key_of(group): group for group in observed.podgroups}
+        members: dict[str, list[Task]] = {key: [] for key in groups}
+        others: list[Task] = []
+        for task in self._tasks(observed):
+            if task.job is None:
+                others.append(task)
+            else:
+                members.setdefault(task.job, []).append(task)
+        return Snapshot(
+            tuple(_node(node) for node in observed.nodes),
+            tuple(_queue(queue) for queue in observed.queues),
+            tuple(
+                _job(groups[key], tasks, *self._classes)
+                if key in groups
+                else _job_without_podgroup(key, tasks)
+                for key, tasks in members.items()
+            ),
+            tuple(others),
+        )
+
+    def _tasks(self, observed: Observed) -> Iterator[Task]:
+        before, self._read = self._read, {}
+        for pod in observed.pods:
+            uid = str(pod["metadata"]["uid"])
+            node = pod["spec"].get("nodeName") or observed.bound.get(uid)
+            evicted = uid in observed.evicted
+            known = before.get(uid)
+            if known is None or known[0] is not pod or known[1:3] != (node, evicted):
+                known = (pod, node, evicted, self._task(pod, node, evicted))
+            self._read[uid] = known
+            if known[3] is not None:
+                yield known[3]
+
+    def _task(self, pod: Object, node: str | None, evicted: bool) -> Task | None:
+        """None for a pod whose amounts can't be read: it can't be placed, and the API server would
+        have refused it."""
+        spec, annotations = pod["spec"], pod["metadata"].get("annotations") or {}
         scheduler = spec.get("schedulerName") or DEFAULT_SCHEDULER
-        job = f"{pod['metadata']['namespace']}/{annotations.get(GROUP_NAME)}"
-        if scheduler not in scheduler_names:
-            job_key = None
-        elif scheduler != DEFAULT_SCHEDULER and GROUP_NAME in annotations:
-            job_key = job
-        else:
-            job_key = f"pod {key_of(pod)}"
+        job = None
+        if scheduler in self._scheduler_names:
+            job = _ALONE + key_of(pod)
+            if scheduler != DEFAULT_SCHEDULER and GROUP_NAME in annotations:
+                job = f"{pod['metadata']['namespace']}/{annotations[GROUP_NAME]}"
         try:
-            task = _task(pod, job_key, observed, classes, fallback)
+            return _task(pod, job, node, evicted, *self._classes)
         except quantity.QuantityError:
-            # The API server refuses such quantities; what slipped past it can't be placed.
-            continue
-        if job_key is None:
-            others.append(task)
-        elif job_key == job:
-            members.setdefault(job, []).append(task)
-        else:
-            in_queue = scheduler != DEFAULT_SCHEDULER
-            singles.append(
-                Job(
-                    job_key,
-                    (task,),
-                    str(annotations.get(_QUEUE_NAME, "default")) if in_queue else None,
-                    priority=task.priority,
-                    created=task.created,
-                )
-            )
-    jobs = [
-        _job(group, members.pop(key_of(group), []), classes, fallback)
-        for group in observed.podgroups
-    ]
-    for key, tasks in members.items():
-        refused = f"PodGroup {key} named by the annotation {GROUP_NAME} does not exist"
-        jobs.append(Job(key, tuple(tasks), None, refused=refused))
-    return Snapshot(
-        tuple(_node(node) for node in observed.nodes),
-        tuple(_queue(queue) for queue in observed.queues),
-        (*jobs, *singles),
-        tuple(others),
-    )
+            return None
 
 
 def requests_of(spec: Mapping[str, Any]) -> dict[str, int]:
@@ -103,19 +125,20 @@ def requests_of(spec: Mapping[str, Any]) -> dict[str, int]:
     """
     running: dict[str, int] = {}
     for container in spec.get("containers") or ():
-        running = plus(running, _container(container))
+        running = quantity.total((running, _container(container)))
     # Init containers run one after another beside the sidecars started before them.
     peak: dict[str, int] = {}
     sidecars: dict[str, int] = {}
     for container in spec.get("initContainers") or ():
         if container.get("restartPolicy") == "Always":
-            sidecars = plus(sidecars, _container(container))
+            sidecars = quantity.total((sidecars, _container(container)))
             moment = sidecars
         else:
-            moment = plus(sidecars, _container(container))
+            moment = quantity.total((sidecars, _container(container)))
         peak = _greater(peak, moment)
     overhead = quantity.parse(spec.get("overhead") or {})
-    return plus(_greater(plus(running, sidecars), peak), overhead | {PODS: 1000})
+    least = _greater(quantity.total((running, sidecars)), peak)
+    return quantity.total((least, overhead, {PODS: 1000}))
 
 
 def _container(container: Mapping[str, Any]) -> dict[str, int]:
@@ -128,37 +151,48 @@ def _greater(left: Mapping[str, int], right: Mapping[str, int]) -> dict[str, int
 
 
 def _task(
-    pod: Object, job: str | None, observed: Observed, classes: Mapping[str, int], fallback: int
+    pod: Object,
+    job: str | None,
+    node: str | None,
+    evicted: bool,
+    classes: Mapping[str, int],
+    default: int,
 ) -> Task:
-    meta, spec, status = pod["metadata"], pod.get("spec", {}), pod.get("status") or {}
+    meta, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
     annotations, labels = meta.get("annotations") or {}, meta.get("labels") or {}
-    uid = str(meta["uid"])
-    node = spec.get("nodeName") or observed.bound.get(uid)
     conditions = tuple(status.get("conditions") or ())
     class_name = spec.get("priorityClassName") or ""
     priority = spec.get("priority")
     if priority is None:
-        priority = classes.get(class_name, fallback)
+        priority = classes.get(class_name, default)
     own = annotations.get("volcano.sh/task-priority")
     preemptable = annotations.get("volcano.sh/preemptable", labels.get("volcano.sh/preemptable"))
     cooldown = labels.get("volcano.sh/cooldown-time", annotations.get("volcano.sh/cooldown-time"))
+    default_scheduled = spec.get("schedulerName") in (None, "", DEFAULT_SCHEDULER)
+    requests = requests_of(spec)
+    suits = {key: spec[key] for key in _SUITS if spec.get(key)}
     return Task(
-        uid=uid,
+        uid=str(meta["uid"]),
         namespace=str(meta.get("namespace", "")),
         name=str(meta["name"]),
         job=job,
-        requests=requests_of(spec),
-        status=_status(pod, node, uid in observed.evicted),
+        queue=None if default_scheduled else str(annotations.get(_QUEUE_NAME, "default")),
+        requests=requests,
+        status=_status(pod, node, evicted),
         node=node,
         priority=_integer(own, int(priority)),
         index=_index(str(meta["name"])),
         role=str(annotations.get("volcano.sh/task-spec", labels.get("volcano.sh/task-spec", ""))),
         created=str(meta.get("creationTimestamp", "")),
         preemptable=str(preemptable).lower() != "false",
+        preempts=spec.get("preemptionPolicy") != "Never",
         critical=class_name in _CRITICAL_CLASSES or meta.get("namespace") == "kube-system",
         cooling_until=_cooling_until(conditions, cooldown),
+        best_effort=not asked(requests),
+        shape=f"{sorted(requests.items())} {suits or ''}",
         spec=spec,
         conditions=conditions,
+        nominated_node=str(status.get("nominatedNodeName", "")),
     )
 
 
@@ -187,7 +221,15 @@ def _cooling_until(
     return None
 
 
-def _job(group: Object, tasks: list[Task], classes: Mapping[str, int], fallback: int) -> Job:
+def _job_without_podgroup(key: str, tasks: list[Task]) -> Job:
+    if not key.startswith(_ALONE):
+        refused = f"PodGroup {key} named by the annotation {GROUP_NAME} does not exist"
+        return Job(key, tuple(tasks), None, refused=refused)
+    (task,) = tasks
+    return Job(key, (task,), task.queue, priority=task.priority, created=task.created)
+
+
+def _job(group: Object, tasks: list[Task], classes: Mapping[str, int], default: int) -> Job:
     spec, status = group.get("spec") or {}, group.get("status") or {}
     refused = None
     try:
@@ -202,7 +244,7 @@ def _job(group: Object, tasks: list[Task], classes: Mapping[str, int], fallback:
         min_member=int(spec.get("minMember") or 0),
         min_task_member={k: int(v) for k, v in (spec.get("minTaskMember") or {}).items()},
         min_resources=min_resources,
-        priority=classes.get(spec.get("priorityClassName") or "", fallback),
+        priority=classes.get(spec.get("priorityClassName") or "", default),
         created=str(group["metadata"].get("creationTimestamp", "")),
         podgroup=PodGroupStatus(
             status.get("phase") or "Pending",

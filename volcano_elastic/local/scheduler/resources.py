@@ -2,34 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-Resources = Mapping[str, int]
+Resources = Mapping[str, float]
 
 PODS = "pods"
 UNLIMITED = 1 << 62
 
 
-def plus(left: Resources, right: Resources) -> dict[str, int]:
-    return {name: left.get(name, 0) + right.get(name, 0) for name in {**left, **right}}
+def add(to: dict[str, float], amounts: Resources, times: float = 1) -> None:
+    """In place; may go below zero: a node can shrink under its pods."""
+    for name, amount in amounts.items():
+        to[name] = to.get(name, 0) + amount * times
 
 
-def minus(left: Resources, right: Resources) -> dict[str, int]:
-    """May go below zero: a node can shrink under its pods."""
-    return {name: left.get(name, 0) - right.get(name, 0) for name in {**left, **right}}
+def plus(left: Resources, right: Resources) -> dict[str, float]:
+    out = dict(left)
+    add(out, right)
+    return out
+
+
+def minus(left: Resources, right: Resources) -> dict[str, float]:
+    out = dict(left)
+    add(out, right, -1)
+    return out
 
 
 def lacking(request: Resources, room: Resources) -> list[str]:
     """What `room` has too little of; it has nothing of what it doesn't name."""
-    return sorted(
-        name for name, amount in request.items() if amount > 0 and amount > room.get(name, 0)
-    )
+    return sorted(name for name, amount in request.items() if 0 < amount > room.get(name, 0))
 
 
 def fits(request: Resources, room: Resources) -> bool:
-    return all(amount <= 0 or amount <= room.get(name, 0) for name, amount in request.items())
+    return all(not 0 < amount > room.get(name, 0) for name, amount in request.items())
 
 
-def share(used: Resources, total: Resources) -> float:
-    """The dominant share: the largest part of any one resource of `total`."""
-    return max((used.get(name, 0) / total[name] for name in total if total[name] > 0), default=0.0)
+def with_all(room: Resources, coming: Iterable[Resources]) -> dict[str, float]:
+    out = dict(room)
+    for amounts in coming:
+        add(out, amounts)
+    return out
+
+
+def asked(request: Resources) -> list[str]:
+    """What is asked for, other than to be one more pod."""
+    return [name for name, amount in request.items() if amount > 0 and name != PODS]
+
+
+def share(used: float, of: float) -> float:
+    return used / of if of else float(used > 0)
+
+
+def dominant_share(used: Resources, total: Resources) -> float:
+    """The largest part of any one resource of `total`."""
+    shares = (share(used.get(name, 0), amount) for name, amount in total.items() if amount > 0)
+    return max(shares, default=0.0)

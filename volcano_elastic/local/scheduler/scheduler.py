@@ -11,9 +11,10 @@ from volcano_elastic.kube.client import Client
 from volcano_elastic.kube.informer import Informer
 from volcano_elastic.kube.resource import NODES, PODGROUPS, PODS, PRIORITYCLASSES, QUEUES, Object
 from volcano_elastic.local.scheduler.configuration import Configuration
-from volcano_elastic.local.scheduler.cycle import cycle
+from volcano_elastic.local.scheduler.cycle import effects_of, session_of
 from volcano_elastic.local.scheduler.executor import Executor
-from volcano_elastic.local.scheduler.observe import Observed, snapshot_of
+from volcano_elastic.local.scheduler.metrics import Metrics
+from volcano_elastic.local.scheduler.observe import Observed, Reader
 from volcano_elastic.local.scheduler.snapshot import Snapshot, TaskStatus
 
 _log = logging.getLogger(__name__)
@@ -35,11 +36,13 @@ class Scheduler:
         *,
         scheduler_names: frozenset[str],
         schedule_period: timedelta,
+        metrics: Metrics,
         clock: Callable[[], datetime] = _utc_now,
     ) -> None:
         self._configuration = configuration
-        self._scheduler_names = scheduler_names
+        self._reader = Reader(scheduler_names=scheduler_names)
         self._period = schedule_period
+        self._metrics = metrics
         self._clock = clock
         self._changed = asyncio.Event()
         self._nodes, self._pods, self._podgroups, self._queues, self._classes = (
@@ -80,24 +83,33 @@ class Scheduler:
             return
 
     async def _session(self) -> bool:
-        """Whether to look again though nothing changes: a pod waits, or a write failed."""
-        snapshot = snapshot_of(
-            Observed(
-                self._nodes,
-                self._pods,
-                self._podgroups,
-                self._queues,
-                self._classes,
-                dict(self._executor.bound),
-                frozenset(self._executor.evicted),
-            ),
-            scheduler_names=self._scheduler_names,
-        )
-        effects = cycle(snapshot, self._configuration, self._clock())
+        """Whether to look again though nothing changes: a write failed, or time may change it."""
+        now = self._clock()
+        with self._metrics.whole():
+            snapshot = self._reader.snapshot(
+                Observed(
+                    self._nodes,
+                    self._pods,
+                    self._podgroups,
+                    self._queues,
+                    self._classes,
+                    dict(self._executor.bound),
+                    frozenset(self._executor.evicted),
+                )
+            )
+            session = session_of(snapshot, self._configuration, now, self._metrics.action)
+            effects = effects_of(session)
+        self._metrics.session(session)
         for effect in effects:
             _log.debug("%s", effect)
-        return not await self._executor.perform(effects) or _waiting(snapshot)
+        if await self._executor.perform(effects):
+            return time_matters(snapshot, now)
+        self._metrics.failed()
+        return True
 
 
-def _waiting(snapshot: Snapshot) -> bool:
-    return any(t.status is TaskStatus.PENDING for job in snapshot.jobs for t in job.tasks)
+def time_matters(snapshot: Snapshot, now: datetime) -> bool:
+    """Whether a pod waits while another is protected for some time yet."""
+    tasks = [task for job in snapshot.jobs for task in job.tasks]
+    waits = any(task.status is TaskStatus.PENDING for task in tasks)
+    return waits and any(task.cooling_until and task.cooling_until > now for task in tasks)

@@ -26,6 +26,9 @@ class TaskStatus(Enum):
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
 
+    # Members are singletons, and hashing them by name takes a tenth of a large session.
+    __hash__ = object.__hash__
+
 
 HOLDING = frozenset({TaskStatus.ALLOCATED, TaskStatus.BOUND, TaskStatus.RUNNING})
 """Counts as allocated to the job and its queue."""
@@ -42,6 +45,8 @@ class Task:
     name: str
     job: str | None
     """Key of its Job; None for a pod that is not ours to place and only takes room."""
+    queue: str | None
+    """Where it goes if it has no PodGroup; None: a pod of the default scheduler."""
     requests: Resources
     status: TaskStatus
     node: str | None
@@ -51,18 +56,25 @@ class Task:
     role: str
     created: str
     preemptable: bool
+    preempts: bool
+    """Its preemptionPolicy is not Never."""
     critical: bool
     """Belongs to the cluster itself."""
     cooling_until: datetime | None
+    best_effort: bool
+    """Asks for nothing."""
+    shape: str
+    """Equal for pods that every node suits alike: same requests, selectors and tolerations."""
     spec: Mapping[str, Any]
     conditions: tuple[Mapping[str, Any], ...] = ()
+    nominated_node: str = ""
 
     @property
     def key(self) -> str:
         return f"{self.namespace}/{self.name}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class PodGroupStatus:
     phase: str = "Pending"
     running: int = 0

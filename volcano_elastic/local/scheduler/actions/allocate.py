@@ -2,71 +2,64 @@
 
 from __future__ import annotations
 
-from volcano_elastic.local.scheduler.resources import Resources
+from collections import deque
+
+from volcano_elastic.local.scheduler.actions.turns import Turns
 from volcano_elastic.local.scheduler.session import Session, Statement
-from volcano_elastic.local.scheduler.snapshot import Job, Node, Queue, Task
+from volcano_elastic.local.scheduler.snapshot import Job, Task
 
 
 def allocate(session: Session) -> None:
-    _default_scheduler(session)
     if not session.enqueues():
         for key, phase in session.phase.items():
             session.phase[key] = "Inqueue" if phase == "Pending" else phase
-    waiting: dict[str, dict[str, list[Task]]] = {}
-    for job in session.placeable_jobs():
-        if job.queue and (tasks := session.pending(job)):
-            waiting.setdefault(job.queue, {})[job.key] = tasks
-    while waiting:
-        queue = min((session.queues[name] for name in waiting), key=session.queue_key)
-        jobs = waiting[queue.name]
-        if not jobs or session.overused(queue):
-            for tasks in jobs.values():
-                for task in tasks:
-                    session.reasons[task.uid] = f"queue {queue.name} has all that it deserves"
-            del waiting[queue.name]
-            continue
-        job = min((session.jobs[key] for key in jobs), key=session.job_key)
-        _turn(session, queue, job, jobs[job.key])
-        if not jobs[job.key]:
-            del jobs[job.key]
+    jobs = session.jobs_to_place()
+    for alone in sorted((job for job in jobs if job.queue is None), key=session.job_key):
+        _turn(session, alone, deque(session.pending(alone)), set())
+    waiting = {
+        job.key: deque(task for task in session.pending(job) if not task.best_effort)
+        for job in jobs
+        if job.queue is not None
+    }
+    failed: dict[str, set[str]] = {key: set() for key in waiting}
+    turns = Turns(session, [job for job in jobs if waiting.get(job.key)], skip_overused=True)
+    while job := turns.take():
+        committed = _turn(session, job, waiting[job.key], failed[job.key])
+        if committed and waiting[job.key]:
+            turns.put_back(job)
 
 
-def _turn(session: Session, queue: Queue, job: Job, tasks: list[Task]) -> None:
-    """Takes from `tasks` until the job is ready, or none is left."""
+def _turn(session: Session, job: Job, tasks: deque[Task], failed: set[str]) -> bool:
+    """Takes from `tasks` until the job is ready, or none is left.
+
+    `failed`: roles of which a pod found no place, so that no other of them is tried, as in Volcano.
+    """
     statement = Statement(session)
+    queue = session.queues[job.queue] if job.queue else None
     while tasks:
-        task = tasks.pop(0)
-        if not session.allocatable(queue, task):
-            session.reasons[task.uid] = f"queue {queue.name} may not hold more"
+        task = tasks.popleft()
+        if queue and (why := session.not_allocatable(queue, task)):
+            session.reasons[task.uid] = why
             continue
-        if node := session.place(task, lambda n: _now_and_later(session, n)):
+        if task.role and task.role in failed:
+            session.reasons[task.uid] = session.ranking(task).why_none()
+            continue
+        best = session.ranking(task).best()
+        if best is None:
+            session.reasons[task.uid] = session.ranking(task).why_none()
+            failed.add(task.role)
+            continue
+        node, now = best
+        if now:
             statement.allocate(task, node)
-        elif node := session.place(task, session.future_idle):
-            statement.pipeline(task, node)
         else:
-            continue
+            statement.pipeline(task, node)
         if session.job_ready(job):
             break
     if session.job_ready(job):
         statement.commit()
-    elif not session.job_pipelined(job):
+        return True
+    if not session.job_pipelined(job):
         statement.discard()
     # Else what the gang waits for stays set aside until the session ends, but nothing binds.
-
-
-def _now_and_later(session: Session, node: Node) -> Resources:
-    """Idle now and not promised to who waits for what is leaving; Volcano looks at idle alone, and
-    so lets a small pod take the room that a large one waits for."""
-    idle, future = session.idle(node), session.future_idle(node)
-    return {name: min(amount, future.get(name, 0)) for name, amount in idle.items()}
-
-
-def _default_scheduler(session: Session) -> None:
-    """Pods outside of all queues, one by one."""
-    free = [job for job in session.placeable_jobs() if job.queue is None]
-    for job in sorted(free, key=session.job_key):
-        for task in session.pending(job):
-            if node := session.place(task, lambda n: _now_and_later(session, n)):
-                statement = Statement(session)
-                statement.allocate(task, node)
-                statement.commit()
+    return False

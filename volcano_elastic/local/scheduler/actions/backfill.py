@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from volcano_elastic.local.scheduler.resources import PODS
+from volcano_elastic.local.scheduler.actions.turns import Turns
 from volcano_elastic.local.scheduler.session import Session, Statement
 
 
 def backfill(session: Session) -> None:
-    for job in session.placeable_jobs():
+    turns = Turns(session, session.jobs_to_place(), skip_overused=False)
+    while job := turns.take():
         statement = Statement(session)
         for task in session.pending(job):
-            asks = any(amount for name, amount in task.requests.items() if name != PODS)
-            if not asks and (node := session.place(task, session.idle)):
-                statement.allocate(task, node)
+            if not task.best_effort:
+                continue
+            best = session.ranking(task).best()
+            if best and best[1]:
+                statement.allocate(task, best[0])
+            else:
+                session.reasons[task.uid] = session.ranking(task).why_none()
         if session.job_ready(job):
             statement.commit()
         else:

@@ -2,50 +2,94 @@
 
 from __future__ import annotations
 
-from volcano_elastic.local.scheduler.actions.make_room import make_room
-from volcano_elastic.local.scheduler.session import Session, Statement
-from volcano_elastic.local.scheduler.snapshot import Job, Task, TaskStatus
+from collections.abc import Callable
+from itertools import groupby
 
-_TAKEABLE = (TaskStatus.BOUND, TaskStatus.RUNNING)
+from volcano_elastic.local.scheduler.resources import fits, with_all
+from volcano_elastic.local.scheduler.session import Session, Statement
+from volcano_elastic.local.scheduler.snapshot import Job, Node, Queue, Task, TaskStatus
+
+_EVICTABLE = (TaskStatus.BOUND, TaskStatus.RUNNING)
 
 
 def preempt(session: Session) -> None:
-    for job in sorted(session.placeable_jobs(), key=session.job_key):
-        if job.queue is not None and session.job_starving(job):
-            _from_other_jobs(session, job)
-            _from_its_own(session, job)
+    jobs = [job for job in session.jobs_to_place() if job.queue and session.job_starving(job)]
+
+    def place(job: Job) -> tuple[object, ...]:
+        return session.queue_key(session.queues[job.queue or ""])
+
+    jobs.sort(key=lambda job: (place(job), session.job_key(job)))
+    for name, of_queue in groupby(jobs, key=lambda job: job.queue or ""):
+        starving = list(of_queue)
+        for job in starving:
+            _from_other_jobs(session, session.queues[name], job)
+        for job in starving:
+            _from_its_own(session, session.queues[name], job)
 
 
-def _from_other_jobs(session: Session, job: Job) -> None:
+def _from_other_jobs(session: Session, queue: Queue, job: Job) -> None:
     def may_go(victim: Task) -> bool:
-        other = session.jobs[victim.job or ""]
-        return _takeable(session, victim) and other is not job and other.queue == job.queue
+        return victim.job != job.key and session.jobs[victim.job or ""].queue == queue.name
 
     statement = Statement(session)
     for task in session.pending(job):
         if not session.job_starving(job):
             break
-        make_room(session, statement, task, "preemptable", may_go)
+        _make_room(session, statement, queue, task, may_go)
     if session.job_pipelined(job):
         statement.commit()
     else:
         statement.discard()
 
 
-def _from_its_own(session: Session, job: Job) -> None:
+def _from_its_own(session: Session, queue: Queue, job: Job) -> None:
     for task in session.pending(job):
-        if not session.job_starving(job):
-            return
-        priority = task.priority
-
-        def may_go(victim: Task, priority: int = priority) -> bool:
-            lesser = victim.job == job.key and victim.priority < priority
-            return lesser and _takeable(session, victim)
-
         statement = Statement(session)
-        make_room(session, statement, task, "preemptable", may_go)
+        if not _make_room(session, statement, queue, task, lambda v: v.job == job.key):
+            return
         statement.commit()
 
 
-def _takeable(session: Session, victim: Task) -> bool:
-    return session.status(victim) in _TAKEABLE and victim.preemptable
+def _make_room(
+    session: Session,
+    statement: Statement,
+    queue: Queue,
+    task: Task,
+    may_go: Callable[[Task], bool],
+) -> bool:
+    """Pipelines `task` on the best node that has room for it once its victims there have gone.
+
+    Changes nothing and returns False if there is none.
+    """
+
+    for node in session.ranking(task).nodes() if task.preempts else ():
+        candidates = [
+            victim
+            for victim in session.tasks_on(node)
+            if session.status(victim) in _EVICTABLE
+            and victim.preemptable
+            and (victim.best_effort or not task.best_effort)
+            and may_go(victim)
+        ]
+        # Quicker than asking whom plugins let go, on most nodes of a full cluster.
+        if not fits(
+            task.requests, with_all(session.future_idle(node), (v.requests for v in candidates))
+        ):
+            continue
+        attempt = Statement(session)
+        victims = session.victims("preemptable", task, candidates)
+        for victim in victims:
+            if _has_room(session, queue, task, node):
+                break
+            attempt.evict(victim)
+        if _has_room(session, queue, task, node):
+            attempt.pipeline(task, node)
+            statement.merge(attempt)
+            return True
+        attempt.discard()
+    return False
+
+
+def _has_room(session: Session, queue: Queue, task: Task, node: Node) -> bool:
+    allowed = session.not_allocatable(queue, task) is None
+    return allowed and fits(task.requests, session.future_idle(node))

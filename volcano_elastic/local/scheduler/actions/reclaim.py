@@ -2,33 +2,55 @@
 
 from __future__ import annotations
 
-from volcano_elastic.local.scheduler.actions.make_room import make_room
+from volcano_elastic.local.scheduler.actions.turns import Turns
+from volcano_elastic.local.scheduler.resources import fits, with_all
 from volcano_elastic.local.scheduler.session import Session, Statement
-from volcano_elastic.local.scheduler.snapshot import Job, Task, TaskStatus
+from volcano_elastic.local.scheduler.snapshot import Job, Queue, Task, TaskStatus
 
 
 def reclaim(session: Session) -> None:
-    jobs = [job for job in session.placeable_jobs() if job.queue and session.job_starving(job)]
-    for job in sorted(jobs, key=lambda j: (session.queue_place(j), session.job_key(j))):
-        _for_job(session, job)
+    jobs = [job for job in session.jobs_to_place() if job.queue and session.job_starving(job)]
+    turns = Turns(session, jobs, skip_overused=True)
+    while job := turns.take():
+        _for_job(session, session.queues[job.queue or ""], job)
 
 
-def _for_job(session: Session, job: Job) -> None:
-    mine = session.queues[job.queue or ""]
-
-    def may_go(victim: Task) -> bool:
-        queue = session.queues.get(session.jobs[victim.job or ""].queue or "")
-        running = session.status(victim) is TaskStatus.RUNNING
-        others = queue is not None and queue is not mine and queue.reclaimable
-        return others and running and victim.preemptable
-
+def _for_job(session: Session, queue: Queue, job: Job) -> None:
     statement = Statement(session)
     for task in session.pending(job):
-        if not session.job_starving(job) or session.overused(mine):
+        if not session.job_starving(job):
             break
-        if session.preemptive(mine, task):
-            make_room(session, statement, task, "reclaimable", may_go)
+        if task.preempts and session.preemptive(queue, task):
+            _make_room(session, statement, queue, task)
     if session.job_pipelined(job):
         statement.commit()
     else:
         statement.discard()
+
+
+def _make_room(session: Session, statement: Statement, queue: Queue, task: Task) -> None:
+    """Pipelines `task` on a node where its victims leave it room; Volcano takes any such node, here
+    one where nobody has to go comes first. A node without anybody to take from is none."""
+    nodes = session.ranking(task).nodes()
+    for node in sorted(nodes, key=lambda n: not fits(task.requests, session.future_idle(n))):
+        candidates = [v for v in session.tasks_on(node) if _takeable(session, queue, v)]
+        coming = with_all(session.future_idle(node), (v.requests for v in candidates))
+        if not candidates or not fits(task.requests, coming):
+            continue
+        attempt = Statement(session)
+        for victim in session.victims("reclaimable", task, candidates):
+            if fits(task.requests, session.future_idle(node)):
+                break
+            attempt.evict(victim)
+        if fits(task.requests, session.future_idle(node)):
+            attempt.pipeline(task, node)
+            statement.merge(attempt)
+            return
+        attempt.discard()
+
+
+def _takeable(session: Session, queue: Queue, victim: Task) -> bool:
+    owner: Job = session.jobs[victim.job or ""]
+    its = session.queues.get(owner.queue or "")
+    others = its is not None and its is not queue and its.reclaimable
+    return others and victim.preemptable and session.status(victim) is TaskStatus.RUNNING

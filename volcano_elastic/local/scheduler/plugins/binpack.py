@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from volcano_elastic.local.scheduler.configuration import PluginOption
-from volcano_elastic.local.scheduler.functions import Functions
+from volcano_elastic.local.scheduler.functions import Functions, Points
 from volcano_elastic.local.scheduler.session import Session
 from volcano_elastic.local.scheduler.snapshot import Node, Task
 
@@ -22,15 +22,21 @@ def binpack(session: Session, option: PluginOption) -> Functions:
         if name.strip():
             weights[name.strip()] = option.number(f"binpack.resources.{name.strip()}", 1)
 
-    def points(task: Task, node: Node) -> float:
-        """From 0 to 100, times the weight."""
-        score = whole = 0.0
-        for name, weight in weights.items():
-            total, request = node.allocatable.get(name, 0), task.requests.get(name, 0)
-            if request > 0 and total > 0:
-                used = total - session.idle(node).get(name, 0) + request
-                score += weight * min(1.0, used / total)
-                whole += weight
-        return option.number("binpack.weight", 1) * 100 * score / whole if whole else 0.0
+    def order(task: Task) -> Points:
+        asks = [(n, task.requests[n], w) for n, w in weights.items() if task.requests.get(n, 0) > 0]
+        whole = sum(weight for _, _, weight in asks)
 
-    return Functions(node_order=points)
+        def points(node: Node) -> float:
+            """From 0 to 100, times the weight; 0 where the pod doesn't fit at once."""
+            idle, score = session.idle(node), 0.0
+            for name, request, weight in asks:
+                total = node.allocatable.get(name, 0)
+                used = total - idle.get(name, 0) + request
+                if used > total > 0:
+                    return 0.0
+                score += weight * used / total if total else 0.0
+            return option.number("binpack.weight", 1) * 100 * score / whole if whole else 0.0
+
+        return points
+
+    return Functions(node_order=order)

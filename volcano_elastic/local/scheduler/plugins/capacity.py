@@ -4,80 +4,113 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from volcano_elastic.local.scheduler.claims import no_room, real_capability
+from volcano_elastic.local.scheduler.claims import (
+    Claims,
+    capability_in_tree,
+    real_capability,
+    requested,
+    within,
+)
 from volcano_elastic.local.scheduler.configuration import PluginOption
-from volcano_elastic.local.scheduler.functions import Functions
-from volcano_elastic.local.scheduler.resources import fits, minus, plus
+from volcano_elastic.local.scheduler.functions import Functions, QueueFigures
+from volcano_elastic.local.scheduler.resources import Resources, asked, fits, minus, plus, share
 from volcano_elastic.local.scheduler.session import Session
 from volcano_elastic.local.scheduler.snapshot import Job, Queue, Task
 
 
 def capacity(session: Session, option: PluginOption) -> Functions:
-    capability = {
-        queue.name: real_capability(session, queue, hierarchy=option.hierarchy)
+    tree = option.hierarchy
+    bounds_of = capability_in_tree if tree else real_capability
+    bounds = {queue.name: bounds_of(session, queue) for queue in session.queues.values()}
+    deserved = {
+        queue.name: _deserved(queue, {} if tree else bounds[queue.name])
         for queue in session.queues.values()
     }
-    deserved = {
-        queue.name: _deserved(queue, capability[queue.name]) for queue in session.queues.values()
-    }
+    parents = {queue.parent for queue in session.queues.values()}
+    claims = Claims(session, bounds, tree=tree)
 
-    def within_capability(queue: Queue, task: Task) -> bool:
-        names = session.ancestry(queue.name) if option.hierarchy else [queue.name]
-        held = [session.queues[name] for name in names if name in session.queues]
-        return all(
-            fits(_of(plus(session.allocated(q), task.requests), task), capability[q.name])
-            for q in held
-        )
+    def beyond_capability(queue: Queue, task: Task) -> str | None:
+        if tree and queue.name in parents:
+            return f"queue {queue.name} has queues below it; only those hold pods"
+        for name in session.ancestry(queue.name) if tree else [queue.name]:
+            known = session.queues.get(name)
+            if known and (short := within(session.allocated(known), task, bounds[name])):
+                return f"queue {name} may not hold more {', '.join(short)}"
+        return None
 
     def entitled(queue: Queue, task: Task) -> bool:
-        after = plus(session.allocated(queue), task.requests)
-        due = deserved[queue.name]
-        in_one = any(
-            after[n] <= due[n] for n, amount in task.requests.items() if amount and n in due
-        )
-        return in_one and within_capability(queue, task)
+        held, due = session.allocated(queue), deserved[queue.name]
+        after, names = plus(held, task.requests), asked(task.requests)
+        in_one = any(after[name] <= due.get(name, 0) for name in names)
+        return in_one and not within(held, task, bounds[queue.name])
 
     def borrowed(claimant: Task, candidates: Sequence[Task]) -> list[Task]:
-        held: dict[str, dict[str, int]] = {}
+        held: dict[str, Resources] = {}
         victims = []
         for task in candidates:
             queue = session.queues[session.jobs[task.job or ""].queue or ""]
-            before = held.get(queue.name, dict(session.allocated(queue)))
-            after, due = minus(before, task.requests), deserved[queue.name]
-            listed = [name for name, amount in task.requests.items() if amount and name in due]
-            kept = all(after.get(n, 0) >= least for n, least in queue.guarantee.items())
-            beyond = not listed or any(before.get(name, 0) > due[name] for name in due)
-            if kept and beyond:
+            before, due = held.get(queue.name, session.allocated(queue)), deserved[queue.name]
+            after = minus(before, task.requests)
+            names = asked(task.requests)
+            listed = [name for name in names if due.get(name, 0) > 0]
+            useful = set(names) & set(asked(claimant.requests))
+            beyond = not listed or any(before.get(n, 0) > due[n] for n in names if n in due)
+            if useful and beyond and fits(queue.guarantee, after):
                 held[queue.name] = after
                 victims.append(task)
         return victims
 
-    def order(queue: Queue) -> tuple[float, ...]:
+    def share_of(queue: Queue) -> float:
         held, due = session.allocated(queue), deserved[queue.name]
-        shares = [held.get(n, 0) / due[n] if due[n] else float(held.get(n, 0) > 0) for n in due]
-        return (-queue.priority, max(shares, default=float(any(held.values()))))
+        # Who deserves nothing comes after all who have less than they deserve.
+        return max(
+            (share(held.get(n, 0), amount) for n, amount in due.items() if amount), default=1
+        )
+
+    def rank(queue: Queue) -> tuple[float, bool]:
+        return share_of(queue), not any(deserved[queue.name].values())
+
+    def order(queue: Queue) -> tuple[object, ...]:
+        if not tree:
+            return (-queue.priority, *rank(queue))
+        path = [session.queues[n] for n in session.ancestry(queue.name) if n in session.queues]
+        below_root = [(*rank(one), one.created, one.name) for one in reversed(path[:-1])]
+        return -queue.priority, queue.name in parents, below_root
+
+    def in_common(queue: Queue, claimants: Queue) -> float:
+        return len(set(session.ancestry(queue.name)) & set(session.ancestry(claimants.name)))
+
+    def figures(queue: Queue) -> QueueFigures:
+        amounts = {
+            "allocated": session.allocated(queue),
+            "request": requested(session, queue),
+            "deserved": deserved[queue.name],
+            "capacity": queue.capability,
+            "real_capacity": bounds[queue.name],
+        }
+        return QueueFigures(share_of(queue), queue.weight, share_of(queue) > 1, amounts)
 
     def enqueueable(job: Job) -> str | None:
-        return no_room(session, job, capability.get(job.queue or "", {}))
+        if tree and job.queue in parents:
+            return f"queue {job.queue} has queues below it; only those hold jobs"
+        return claims.admit(job)
 
     return Functions(
         queue_order=order,
+        victim_queue_order=in_common if tree else None,
         job_enqueueable=enqueueable,
-        allocatable=within_capability,
+        allocatable=beyond_capability,
         preemptive=entitled,
         reclaimable=borrowed,
+        queue_figures=figures,
     )
 
 
-def _deserved(queue: Queue, capability: dict[str, int]) -> dict[str, int]:
+def _deserved(queue: Queue, bounds: Resources) -> dict[str, float]:
     return {
         name: max(
-            min(queue.deserved.get(name, 0), capability.get(name, 0)), queue.guarantee.get(name, 0)
+            min(queue.deserved.get(name, 0), bounds.get(name, queue.deserved.get(name, 0))),
+            queue.guarantee.get(name, 0),
         )
         for name in {**queue.deserved, **queue.guarantee}
     }
-
-
-def _of(amounts: dict[str, int], task: Task) -> dict[str, int]:
-    """Only what the task asks for: being over in another resource doesn't concern it."""
-    return {name: amounts[name] for name, amount in task.requests.items() if amount > 0}

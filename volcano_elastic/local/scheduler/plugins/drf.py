@@ -6,25 +6,27 @@ from collections.abc import Sequence
 
 from volcano_elastic.local.scheduler.configuration import PluginOption
 from volcano_elastic.local.scheduler.functions import Functions
-from volcano_elastic.local.scheduler.resources import minus, plus, share
+from volcano_elastic.local.scheduler.resources import Resources, dominant_share, minus, plus
 from volcano_elastic.local.scheduler.session import Session
 from volcano_elastic.local.scheduler.snapshot import Task
+
+_EQUAL = 1e-6
 
 
 def drf(session: Session, option: PluginOption) -> Functions:
     def fairer(claimant: Task, candidates: Sequence[Task]) -> list[Task]:
         mine = plus(session.allocated(session.jobs[claimant.job or ""]), claimant.requests)
-        left: dict[str, dict[str, int]] = {}
+        left: dict[str, Resources] = {}
         victims = []
         for task in candidates:
             job = session.jobs[task.job or ""]
-            theirs = minus(left.get(job.key, session.allocated(job)), task.requests)
-            if share(mine, session.total) <= share(theirs, session.total) + 1e-6:
-                left[job.key] = theirs
+            left[job.key] = minus(left.get(job.key, session.allocated(job)), task.requests)
+            theirs = dominant_share(left[job.key], session.total)
+            if dominant_share(mine, session.total) <= theirs + _EQUAL:
                 victims.append(task)
         return victims
 
     return Functions(
-        job_order=lambda job: share(session.allocated(job), session.total),
+        job_order=lambda job: dominant_share(session.allocated(job), session.total),
         preemptable=fairer,
     )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 from volcano_elastic.local.scheduler.configuration import PluginOption
-from volcano_elastic.local.scheduler.functions import Functions
+from volcano_elastic.local.scheduler.functions import Functions, Points
 from volcano_elastic.local.scheduler.plugins.predicates import term_matches, tolerates
 from volcano_elastic.local.scheduler.session import Session
 from volcano_elastic.local.scheduler.snapshot import Node, Task
 
+_GPU = "nvidia.com/gpu"
 ARGUMENTS = (
     "leastrequested.weight",
     "mostrequested.weight",
@@ -23,25 +26,44 @@ def nodeorder(session: Session, option: PluginOption) -> Functions:
         for name, default in zip(ARGUMENTS, (1.0, 0.0, 1.0, 2.0, 3.0), strict=True)
     )
 
-    def points(task: Task, node: Node) -> float:
-        """Each part from 0 to 100, as in Kubernetes."""
-        used = []
-        for name in ("cpu", "memory"):
-            total = node.allocatable.get(name, 0)
-            if total > 0:
-                left = session.idle(node).get(name, 0) - task.requests.get(name, 0)
-                used.append(min(1.0, max(0.0, 1 - left / total)))
-        mean = sum(used) / len(used) if used else 0.0
-        spread = max(used) - min(used) if used else 0.0
-        return (
-            least * 100 * (1 - mean)
-            + most * 100 * mean
-            + balanced * 100 * (1 - spread / 2)
-            + affinity * _preferred(task, node)
-            + taints * _tolerated(task, node)
-        )
+    def order(task: Task) -> Points:
+        asks = [(name, task.requests.get(name, 0)) for name in ("cpu", "memory")]
+        if _GPU in task.requests:
+            asks.append((_GPU, task.requests[_GPU]))
+        suits = {
+            name: affinity * _preferred(task, node) + taints * _tolerated(task, node)
+            for name, node in session.nodes.items()
+        }
 
-    return Functions(node_order=points)
+        def points(node: Node) -> float:
+            """Each part from 0 to 100, in whole points as in Kubernetes."""
+            left, used = session.future_idle(node), []
+            mean = 0.0
+            for name, request in asks:
+                if total := node.allocatable.get(name, 0):
+                    part = min(1.0, max(0.0, 1 - (left.get(name, 0) - request) / total))
+                    used.append(part)
+                    if name != _GPU:
+                        mean += int(100 * part) / 2
+            return (
+                suits[node.name]
+                + least * int(100 - mean)
+                + most * int(mean)
+                + balanced * int(100 * (1 - _deviation(used)))
+            )
+
+        return points
+
+    return Functions(node_order=order)
+
+
+def _deviation(values: list[float]) -> float:
+    if not values:
+        return 0.0
+    mean, squares = sum(values) / len(values), 0.0
+    for value in values:
+        squares += (value - mean) ** 2
+    return math.sqrt(squares / len(values))
 
 
 def _preferred(task: Task, node: Node) -> float:

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-from volcano_elastic.local.scheduler.claims import promised
+from volcano_elastic.local.scheduler.claims import less_gated, promised
 from volcano_elastic.local.scheduler.configuration import PluginOption
 from volcano_elastic.local.scheduler.functions import Functions
-from volcano_elastic.local.scheduler.resources import lacking, minus, plus
+from volcano_elastic.local.scheduler.resources import add, asked, lacking, minus
 from volcano_elastic.local.scheduler.session import Session
 from volcano_elastic.local.scheduler.snapshot import Job
 
+_FACTOR = 1.2
+
 
 def overcommit(session: Session, option: PluginOption) -> Functions:
-    factor = option.number("overcommit-factor", 1.2)
+    factor = option.number("overcommit-factor", _FACTOR)
+    if factor < 1:
+        factor = _FACTOR
+    room = {name: amount * factor for name, amount in session.total.items()}
+    for node in session.nodes.values():
+        add(room, minus(node.allocatable, session.idle(node)), -1)
+    for job in session.jobs.values():
+        whole = session.phase.get(job.key) == "Inqueue"
+        due = less_gated(session, job, job.min_resources or {}) if whole else promised(session, job)
+        add(room, due, -1)
 
     def enqueueable(job: Job) -> str | None:
-        if job.min_resources is None:
-            return None
-        room = {name: int(amount * factor) for name, amount in session.total.items()}
-        for node in session.nodes.values():
-            room = minus(room, minus(node.allocatable, session.idle(node)))
-        asked: dict[str, int] = dict(job.min_resources)
-        for other in session.jobs.values():
-            asked = plus(asked, promised(session, other))
-        requested = {name: asked[name] for name, amount in job.min_resources.items() if amount > 0}
-        short = lacking(requested, room)
-        if not short:
-            return None
-        return f"the cluster, overcommitted {factor} times, has too little {', '.join(short)}"
+        least = job.min_resources or {}
+        if short := lacking({name: least[name] for name in asked(least)}, room):
+            return f"the cluster, overcommitted {factor} times, has too little {', '.join(short)}"
+        add(room, less_gated(session, job, least), -1)
+        return None
 
     return Functions(job_enqueueable=enqueueable)

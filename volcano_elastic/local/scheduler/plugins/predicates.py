@@ -15,6 +15,8 @@ _UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedu
 
 def predicates(session: Session, option: PluginOption) -> Functions:
     def predicate(task: Task, node: Node) -> str | None:
+        if missing := unsupported(task.spec):
+            return f"node(s) can't be judged: the embedded scheduler has no {missing}"
         if not node.ready:
             return "node(s) were not ready"
         tolerations = task.spec.get("tolerations") or ()
@@ -35,6 +37,18 @@ def predicates(session: Session, option: PluginOption) -> Functions:
         return None
 
     return Functions(predicate=predicate)
+
+
+def unsupported(spec: Mapping[str, Any]) -> str | None:
+    """What the pod insists on and this scheduler doesn't do; better no place than a wrong one."""
+    affinity = spec.get("affinity") or {}
+    for name in ("podAffinity", "podAntiAffinity"):
+        if (affinity.get(name) or {}).get("requiredDuringSchedulingIgnoredDuringExecution"):
+            return name
+    for constraint in spec.get("topologySpreadConstraints") or ():
+        if constraint.get("whenUnsatisfiable") == "DoNotSchedule":
+            return "topologySpreadConstraints"
+    return "resourceClaims" if spec.get("resourceClaims") else None
 
 
 def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, str]) -> bool:

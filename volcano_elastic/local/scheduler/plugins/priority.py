@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from volcano_elastic.local.scheduler.configuration import PluginOption
 from volcano_elastic.local.scheduler.functions import Functions
 from volcano_elastic.local.scheduler.session import Session
-from volcano_elastic.local.scheduler.snapshot import Job, Task
+from volcano_elastic.local.scheduler.snapshot import Job, Task, TaskStatus
 
 
 def priority(session: Session, option: PluginOption) -> Functions:
     def starving(job: Job) -> bool:
-        return session.ready_members(job) + session.waiting_members(job) < len(job.tasks)
+        waiting = session.count(job, TaskStatus.PIPELINED)
+        return session.ready_members(job) + waiting < len(job.tasks)
 
     def lower(claimant: Task, candidates: Sequence[Task]) -> list[Task]:
         job = session.jobs[claimant.job or ""]

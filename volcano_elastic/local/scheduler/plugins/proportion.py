@@ -2,94 +2,100 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from volcano_elastic.local.scheduler.claims import no_room, real_capability
+from volcano_elastic.local.scheduler.claims import Claims, real_capability, requested, within
 from volcano_elastic.local.scheduler.configuration import PluginOption
-from volcano_elastic.local.scheduler.functions import Functions
-from volcano_elastic.local.scheduler.resources import minus, plus
+from volcano_elastic.local.scheduler.functions import Functions, QueueFigures
+from volcano_elastic.local.scheduler.resources import Resources, minus, share
 from volcano_elastic.local.scheduler.session import Session
-from volcano_elastic.local.scheduler.snapshot import HOLDING, Job, Queue, Task, TaskStatus
+from volcano_elastic.local.scheduler.snapshot import Queue, Task
 
 
 def proportion(session: Session, option: PluginOption) -> Functions:
-    capability = {q.name: real_capability(session, q) for q in session.queues.values()}
-    asked: dict[str, dict[str, int]] = {}
-    for job in session.jobs.values():
-        if job.queue in session.queues:
-            for task in session.tasks(job, HOLDING | {TaskStatus.PENDING}):
-                asked[job.queue] = plus(asked.get(job.queue, {}), task.requests)
-    deserved: dict[str, dict[str, int]] = {name: {} for name in session.queues}
+    bounds = {queue.name: real_capability(session, queue) for queue in session.queues.values()}
+    names = {job.queue for job in session.jobs.values()}
+    queues = [queue for queue in session.queues.values() if queue.name in names]
+    requests = {queue.name: requested(session, queue) for queue in queues}
+    deserved: dict[str, dict[str, float]] = {name: {} for name in session.queues}
     for resource, amount in session.total.items():
-        caps = {
-            name: min(request.get(resource, 0), capability[name].get(resource, 0))
-            for name, request in asked.items()
-        }
-        weights = {name: session.queues[name].weight for name in asked}
-        floors = {name: session.queues[name].guarantee.get(resource, 0) for name in asked}
-        for name, due in share_out(amount, weights=weights, caps=caps, floors=floors).items():
-            deserved[name][resource] = due
-
-    def within_deserved(queue: Queue, task: Task) -> bool:
-        held, due = session.allocated(queue), deserved[queue.name]
-        return all(
-            held.get(name, 0) + amount <= due.get(name, 0)
-            for name, amount in task.requests.items()
-            if amount > 0
+        due = share_out(
+            amount,
+            weights={queue.name: queue.weight for queue in queues},
+            caps={
+                name: min(request.get(resource, 0), bounds[name].get(resource, 0))
+                for name, request in requests.items()
+            },
+            floors={queue.name: queue.guarantee.get(resource, 0) for queue in queues},
         )
+        for name, share_due in due.items():
+            deserved[name][resource] = share_due
+    claims = Claims(session, bounds, tree=False)
+
+    def beyond_deserved(queue: Queue, task: Task) -> str | None:
+        short = within(session.allocated(queue), task, deserved[queue.name])
+        return f"queue {queue.name} deserves no more {', '.join(short)}" if short else None
 
     def overused(queue: Queue) -> bool:
         held = session.allocated(queue)
         return all(held.get(name, 0) >= due for name, due in deserved[queue.name].items())
 
     def beyond(claimant: Task, candidates: Sequence[Task]) -> list[Task]:
-        left: dict[str, dict[str, int]] = {}
+        left: dict[str, Resources] = {}
         victims = []
         for task in candidates:
             queue = session.queues[session.jobs[task.job or ""].queue or ""]
-            held = left.get(queue.name, dict(session.allocated(queue)))
-            if any(held.get(name, 0) > due for name, due in deserved[queue.name].items()):
+            held = left.get(queue.name, session.allocated(queue))
+            if any(amount > deserved[queue.name].get(name, 0) for name, amount in held.items()):
                 left[queue.name] = minus(held, task.requests)
                 victims.append(task)
         return victims
 
-    def order(queue: Queue) -> tuple[float, ...]:
+    def share_of(queue: Queue) -> float:
         held = session.allocated(queue)
-        shares = [held.get(n, 0) / due for n, due in deserved[queue.name].items() if due]
-        return (-queue.priority, max(shares, default=0.0))
+        shares = (share(held.get(n, 0), due) for n, due in deserved[queue.name].items() if due)
+        return max(shares, default=0.0)
 
-    def enqueueable(job: Job) -> str | None:
-        return no_room(session, job, capability.get(job.queue or "", {}))
+    def figures(queue: Queue) -> QueueFigures:
+        amounts = {
+            "allocated": session.allocated(queue),
+            "request": requests.get(queue.name, {}),
+            "deserved": deserved[queue.name],
+        }
+        return QueueFigures(share_of(queue), queue.weight, overused(queue), amounts)
 
     return Functions(
-        queue_order=order,
-        job_enqueueable=enqueueable,
+        queue_order=lambda queue: (-queue.priority, share_of(queue)),
+        job_enqueueable=claims.admit,
         overused=overused,
-        allocatable=within_deserved,
-        preemptive=within_deserved,
+        allocatable=beyond_deserved,
+        preemptive=lambda queue, task: beyond_deserved(queue, task) is None,
         reclaimable=beyond,
+        queue_figures=figures,
     )
 
 
 def share_out(
-    amount: int, *, weights: dict[str, int], caps: dict[str, int], floors: dict[str, int]
-) -> dict[str, int]:
+    amount: float,
+    *,
+    weights: Mapping[str, int],
+    caps: Mapping[str, float],
+    floors: Mapping[str, float],
+) -> dict[str, float]:
     """Fills all by weight at once; who is full leaves the rest to the others.
 
-    A floor is given even to who asks for less, and first of all.
+    A floor is given even to who asks for less.
     """
-    given = dict.fromkeys(weights, 0)
-    hungry = {name for name in weights if caps[name] > 0}
-    remaining = amount
-    while hungry and remaining > 0:
+    given = dict.fromkeys(weights, 0.0)
+    hungry = set(weights)
+    left = amount
+    while hungry and left > 0:
         total = sum(weights[name] for name in hungry)
-        wishes = {name: given[name] + remaining * weights[name] // total for name in hungry}
-        full = {name for name in hungry if wishes[name] >= caps[name]}
-        for name in full or hungry:
-            due = caps[name] if full else wishes[name]
-            remaining -= due - given[name]
-            given[name] = due
-        if not full:
-            break
-        hungry -= full
-    return {name: max(given[name], floors[name]) for name in given}
+        before = dict(given)
+        for name in sorted(hungry):
+            wish = given[name] + left * weights[name] / total
+            given[name] = max(min(wish, caps[name]), floors[name])
+        left = max(0.0, left - sum(given[name] - before[name] for name in given))
+        # As Volcano: who has what it asks for, or gets no more, is served.
+        hungry -= {n for n in hungry if given[n] >= caps[n] or given[n] == before[n]}
+    return given

@@ -1,0 +1,174 @@
+"""What holds in every cluster, whatever comes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.scheduler_world import GPU, OVERCOMMIT, PROPORTION, Cluster, cluster, configuration
+from volcano_elastic.api import quantity
+from volcano_elastic.local.scheduler.effect import Bind, Effect, Evict
+from volcano_elastic.local.scheduler.observe import requests_of
+
+Sessions = list[tuple[Counter[str], list[Effect]]]
+"""Bound pods of each gang before a session, and what it did."""
+
+
+@st.composite
+def stories(draw: st.DrawFn) -> tuple[Cluster, list[Callable[[], None]]]:
+    """A cluster, and gangs that come to it one after another or pods that go."""
+    c = cluster(*draw(st.lists(st.integers(0, 4), min_size=1, max_size=3)))
+    c.conf = configuration(draw(st.sampled_from([None, PROPORTION, OVERCOMMIT])))
+    c.classes = {"low": 1, "high": 2}
+    for name in ("qa", "qb"):
+        spec = {
+            "weight": draw(st.integers(1, 3)),
+            "deserved": {GPU: str(draw(st.integers(0, 4)))},
+            "capability": {GPU: str(draw(st.integers(1, 8)))},
+        }
+        if draw(st.booleans()):
+            spec["guarantee"] = {"resource": {GPU: str(draw(st.integers(0, 2)))}}
+        c.queue(name, **spec)
+    size = draw(st.integers(1, 2))
+    events = [
+        _gang(draw, c, f"g{number}", size) if draw(st.integers(0, 3)) else _leaves(draw, c)
+        for number in range(draw(st.integers(1, 6)))
+    ]
+    return c, events
+
+
+def _gang(draw: st.DrawFn, c: Cluster, name: str, size: int) -> Callable[[], None]:
+    minimum = draw(st.integers(1, 3))
+    pods = minimum + draw(st.integers(0, 3))
+    how = {
+        "gpu": size,
+        "queue": draw(st.sampled_from(["default", "qa", "qb"])),
+        "priority": draw(st.sampled_from(["low", "high"])),
+        "preemptable": draw(st.sampled_from(["elastic", "all", "none", "unset"])),
+    }
+    if draw(st.booleans()):
+        how["cooldown"] = "30s"
+    return lambda: c.gang(name, minimum, pods, **how)
+
+
+def _leaves(draw: st.DrawFn, c: Cluster) -> Callable[[], None]:
+    number = draw(st.integers(0, 20))
+
+    def leave() -> None:
+        if c.pods:
+            del c.pods[sorted(c.pods)[number % len(c.pods)]]
+
+    return leave
+
+
+def sessions_of(c: Cluster, check: Callable[[], None] = lambda: None) -> Sessions:
+    """Until one has nothing to say; `check` is asked after each."""
+    told: Sessions = []
+    for _ in range(60):
+        before = bound(c)
+        effects = c.step()
+        check()
+        if not effects:
+            return told
+        told.append((before, effects))
+    raise AssertionError(f"the scheduler never comes to rest: {c.effects()}")
+
+
+def bound(c: Cluster) -> Counter[str]:
+    return Counter(name.split("-")[0] for name in c.placed())
+
+
+def minimum(c: Cluster, gang: str) -> int:
+    return int(c.podgroups[f"default/{gang}"]["spec"]["minMember"])
+
+
+def used(c: Cluster, node: str) -> dict[str, int]:
+    here = (p["spec"] for p in c.pods.values() if p["spec"].get("nodeName") == node)
+    return quantity.total(requests_of(spec) for spec in here)
+
+
+def room(c: Cluster, node: str) -> dict[str, int]:
+    return quantity.parse(c.nodes[node]["status"]["allocatable"])
+
+
+@settings(max_examples=150, deadline=None)
+@given(stories())
+def test_no_node_and_no_queue_ever_holds_more_than_it_may(
+    story: tuple[Cluster, list[Callable[[], None]]],
+) -> None:
+    c, events = story
+
+    def check() -> None:
+        for name in c.nodes:
+            assert all(held <= room(c, name)[one] for one, held in used(c, name).items())
+        for name in ("qa", "qb"):
+            most = quantity.milli(c.queues[name]["spec"]["capability"][GPU])
+            gangs = [g for g, spec in c.gangs.items() if spec["queue"] == name]
+            pods = [p for p in c.pods.values() if p["metadata"]["name"].split("-")[0] in gangs]
+            placed = [p["spec"] for p in pods if "nodeName" in p["spec"]]
+            assert sum(requests_of(spec)[GPU] for spec in placed) <= most
+
+    for event in events:
+        event()
+        sessions_of(c, check)
+
+
+@settings(max_examples=150, deadline=None)
+@given(stories())
+def test_a_gang_is_bound_whole_or_not_at_all(
+    story: tuple[Cluster, list[Callable[[], None]]],
+) -> None:
+    c, events = story
+    for event in events:
+        event()
+        for before, effects in sessions_of(c):
+            came = Counter(e.pod.name.split("-")[0] for e in effects if isinstance(e, Bind))
+            for gang, count in came.items():
+                assert before[gang] + count >= minimum(c, gang)
+
+
+@settings(max_examples=150, deadline=None)
+@given(stories())
+def test_pods_are_evicted_only_for_gangs_that_start_thereby(
+    story: tuple[Cluster, list[Callable[[], None]]],
+) -> None:
+    c, events = story
+    for event in events:
+        event()
+        for before, effects in sessions_of(c):
+            victims = [effect.pod for effect in effects if isinstance(effect, Evict)]
+            if not victims:
+                continue
+            after = bound(c)
+            started = [g for g in c.gangs if before[g] < minimum(c, g) <= after[g]]
+            assert started, f"{[pod.name for pod in victims]} went for nobody"
+            for pod in victims:
+                # All pods are of one size here, so each victim's room was needed.
+                node = str(pod.node)
+                left = room(c, node)[GPU] - used(c, node).get(GPU, 0)
+                assert left < pod.requests[GPU], f"{pod.name} need not have gone"
+
+
+@settings(max_examples=150, deadline=None)
+@given(stories(), st.integers(0, 40))
+def test_protected_pods_and_minimums_are_never_preempted(
+    story: tuple[Cluster, list[Callable[[], None]]], seconds: int
+) -> None:
+    c, events = story
+    for event in events:
+        event()
+        for before, effects in sessions_of(c):
+            lost: Counter[str] = Counter()
+            for effect in effects:
+                if isinstance(effect, Evict):
+                    gang = effect.pod.name.split("-")[0]
+                    lost[gang] += effect.action == "preempt"
+                    assert effect.pod.preemptable
+                    assert effect.pod.cooling_until is None or effect.pod.cooling_until <= c.now
+            for gang, count in lost.items():
+                assert not count or before[gang] - count >= minimum(c, gang)
+        c.now += timedelta(seconds=seconds)

@@ -1,0 +1,120 @@
+"""What Prometheus asks, under Volcano's names; scalars in thousandths, as there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+
+from volcano_elastic.local.scheduler.effect import Bind, Evict
+from volcano_elastic.local.scheduler.functions import QueueFigures
+from volcano_elastic.local.scheduler.session import Session
+from volcano_elastic.local.scheduler.snapshot import TaskStatus
+
+_MILLISECONDS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
+_AMOUNTS = ("allocated", "request", "deserved", "capacity", "real_capacity")
+_PER_QUEUE = ("queue_name",)
+
+
+class Metrics:
+    """Told of each session once its effects are decided."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._e2e = self._histogram("e2e_scheduling_latency_milliseconds", "One whole session.")
+        self._actions = self._histogram(
+            "action_scheduling_latency_milliseconds", "One action of a session.", ("action",)
+        )
+        self._attempts = Counter(
+            "schedule_attempts_total",
+            "Bindings and evictions asked for, by result: scheduled or error.",
+            ("result",),
+            subsystem="volcano",
+            registry=self.registry,
+        )
+        self._victims = self._gauge("pod_preemption_victims", "Pods that the last session evicts.")
+        # A gauge: as a counter it would be renamed.
+        self._preemptions = self._gauge("total_preemption_attempts", "Evictions so far.")
+        self._jobs = self._gauge("unschedule_job_count", "Jobs below their minimum.")
+        self._tasks = self._gauge("unschedule_task_count", "Pods without a node.", ("job_id",))
+        self._share = self._gauge("queue_share", "Of what it deserves.", _PER_QUEUE)
+        self._weight = self._gauge("queue_weight", "spec.weight.", _PER_QUEUE)
+        self._overused = self._gauge("queue_overused", "1: it gets no more.", _PER_QUEUE)
+        self._cpu, self._memory, self._scalars = (
+            {
+                what: self._gauge(f"queue_{what}_{unit}", f"{unit} of {what}.", labels)
+                for what in _AMOUNTS
+            }
+            for unit, labels in (
+                ("milli_cpu", _PER_QUEUE),
+                ("memory_bytes", _PER_QUEUE),
+                ("scalar_resources", (*_PER_QUEUE, "resource")),
+            )
+        )
+
+    def serve(self, host: str, port: int) -> int:
+        """On a thread of its own, until the process ends. Returns the port.
+
+        Raises:
+            OSError: the address can't be listened on.
+        """
+        server, _ = start_http_server(port, host, self.registry)
+        return int(server.server_port)
+
+    @contextmanager
+    def action(self, name: str) -> Iterator[None]:
+        with self._milliseconds(self._actions.labels(name)):
+            yield
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        with self._milliseconds(self._e2e):
+            yield
+
+    def failed(self) -> None:
+        self._attempts.labels("error").inc()
+
+    def session(self, session: Session) -> None:
+        binds = sum(isinstance(effect, Bind) for effect in session.effects)
+        evictions = sum(isinstance(effect, Evict) for effect in session.effects)
+        self._attempts.labels("scheduled").inc(binds)
+        self._victims.set(evictions)
+        self._preemptions.inc(evictions)
+        self._tasks.clear()
+        unready = [job for job in session.jobs.values() if job.tasks and not session.is_ready(job)]
+        self._jobs.set(len(unready))
+        for job in unready:
+            waiting = session.count(job, TaskStatus.PENDING, TaskStatus.PIPELINED)
+            self._tasks.labels(job.key).set(waiting)
+        for queue in session.queues.values():
+            if figures := session.figures(queue):
+                self._queue(queue.name, figures)
+
+    def _queue(self, name: str, figures: QueueFigures) -> None:
+        self._share.labels(name).set(figures.share)
+        self._weight.labels(name).set(figures.weight)
+        self._overused.labels(name).set(figures.overused)
+        for what, amounts in figures.amounts.items():
+            for resource, amount in {"cpu": 0, "memory": 0, **amounts}.items():
+                if resource == "cpu":
+                    self._cpu[what].labels(name).set(amount)
+                elif resource == "memory":
+                    self._memory[what].labels(name).set(amount / 1000)
+                else:
+                    self._scalars[what].labels(name, resource).set(amount)
+
+    @contextmanager
+    def _milliseconds(self, histogram: Histogram) -> Iterator[None]:
+        started = time.monotonic()
+        yield
+        histogram.observe((time.monotonic() - started) * 1000)
+
+    def _gauge(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
+        return Gauge(name, text, labels, subsystem="volcano", registry=self.registry)
+
+    def _histogram(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Histogram:
+        return Histogram(
+            name, text, labels, subsystem="volcano", registry=self.registry, buckets=_MILLISECONDS
+        )
