@@ -8,13 +8,14 @@ is worth (see `ladder`).
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from volcano_elastic.queue_policy.decision import Reason
 from volcano_elastic.queue_policy.fit import Shape
 from volcano_elastic.queue_policy.lineup import Entry, Lineup, end, entry
 from volcano_elastic.queue_policy.queue_room import QueueRoom
+from volcano_elastic.queue_policy.ranking import Line
 from volcano_elastic.queue_policy.room import NodeRoom, Room
 from volcano_elastic.queue_policy.snapshot import Job
 from volcano_elastic.queue_policy.standing import Standing
@@ -29,29 +30,12 @@ Turn = tuple[bool, float, float, float, float, str, int]
 """Beyond its deserved, share of it, then as in `Entry`; the line."""
 
 
-class Line:
-    """Candidates of one queue and shape, who goes first first: those that have not had a turn in
-    this plan, and those that stand in line again."""
+class Candidates(Line[Entry]):
+    """Who may grow, of one queue and shape."""
 
-    def __init__(self, queue: str, shape: Shape, entries: list[Entry]) -> None:
+    def __init__(self, queue: str, shape: Shape, entries: Sequence[Entry] = ()) -> None:
+        super().__init__(entries)
         self.queue, self.shape = queue, shape
-        self._entries, self._at = entries, 0
-        self._again: list[Entry] = []
-
-    def head(self) -> Entry | None:
-        fresh = self._entries[self._at] if self._at < len(self._entries) else None
-        if self._again and (fresh is None or self._again[0] < fresh):
-            return self._again[0]
-        return fresh
-
-    def pop(self) -> Standing:
-        if self._again and self.head() is self._again[0]:
-            return heapq.heappop(self._again)[-1]
-        self._at += 1
-        return self._entries[self._at - 1][-1]
-
-    def push(self, place: Entry) -> None:
-        heapq.heappush(self._again, place)
 
 
 class Growth:
@@ -70,7 +54,8 @@ class Growth:
         self._nodes, self._queues, self._now = nodes, queues, now
         self._resting = resting
         self.lines = [
-            Line(queue, shape, entries) for (queue, shape), entries in lineup.lines.items()
+            Candidates(queue, shape, ranking.entries)
+            for (queue, shape), ranking in lineup.lines.items()
         ]
         self.why: dict[str, Reason] = {}
         """Why those that had a turn grow no further."""
@@ -87,7 +72,7 @@ class Growth:
             if self._nodes.slots(line.shape, room).total() and (turn := self._turn(number))
         ]
         heapq.heapify(turns)
-        unplaced: list[tuple[Line, Entry]] = []
+        unplaced: list[tuple[Candidates, Entry]] = []
         while turns:
             turn = heapq.heappop(turns)
             line = self.lines[turn[-1]]
@@ -98,7 +83,7 @@ class Growth:
                 # Its share has grown meanwhile: it stands in line again.
                 heapq.heappush(turns, now)
                 continue
-            standing = line.pop()
+            standing = line.pop()[-1]
             if standing.job.key not in self._resting:
                 more = self._step(standing, room)
                 place, ended = entry(standing), end(standing)

@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -111,14 +112,22 @@ class _Planning:
             self._leave(standing, standing.excess)
             self._put_right(standing)
         asking = claims(self.restless, self.gangs, self.dimensions)
-        self.surplus = Surplus(self.nodes, self.queues, self.standings.values(), self.now)
+        self.surplus = Surplus(
+            self.nodes,
+            self.queues,
+            self.standings,
+            self.inventory.givers,
+            self.restless,
+            self.now,
+        )
         self._serve(asking)
         self._unblock()
         self._reserve()
         why = self._grow()
         changed = [self.standings[key] for key in self.inventory.touched]
         changed += [s for s in self.restless if s.job.key not in self.inventory.touched]
-        found = (self._decision(standing) for standing in changed)
+        turns = {claim.key: turn for turn, claim in enumerate(self.served)}
+        found = (self._decision(standing, turns) for standing in changed)
         decisions = sorted((d for d in found if d is not None), key=lambda d: d.job)
         return Plan(
             decisions=tuple(decisions),
@@ -377,7 +386,7 @@ class _Planning:
         growth = Growth(lineup, self.resting, self.nodes, self.queues, self.now)
         growth.run()
         Rebalance(
-            growth.lines, lineup.offers, self._trades, self.nodes, self.queues, self.now
+            growth.lines, lineup.offers.entries, self._trades, self.nodes, self.queues, self.now
         ).run()
         return growth.why
 
@@ -391,14 +400,15 @@ class _Planning:
 
     # Say
 
-    def _decision(self, standing: Standing) -> Decision | None:
+    def _decision(self, standing: Standing, turns: Mapping[str, int]) -> Decision | None:
+        """`turns`: of the claims served, by key."""
         job = standing.job
         if standing.size == job.desired and not standing.removed:
             return None
         reason = standing.reason or Reason.GREW_INTO_IDLE
         if standing.served and reason not in (Reason.REBALANCED, Reason.GAVE_UP_MINIMUM):
             reason = Reason.SHRUNK_FOR_MINIMUM
-        helped = [claim for claim in self.served if claim.key in standing.served]
+        helped = [self.served[i] for i in sorted(turns[k] for k in standing.served if k in turns)]
         return Decision(
             job=job.key,
             old=job.desired,
