@@ -60,6 +60,21 @@ class Growth:
         self.why: dict[str, Reason] = {}
         """Why those that had a turn grow no further."""
 
+    def welcome(self, standing: Standing) -> None:
+        """A job that has room for its minimum and has not started stands in line like those that
+        run: what it gets now costs it no pause."""
+        place = entry(standing)
+        if place is None:
+            return
+        queue, shape = standing.job.queue, standing.shape
+        for line in self.lines:
+            if line.queue == queue and line.shape is shape:
+                break
+        else:
+            line = Candidates(queue, shape)
+            self.lines.append(line)
+        line.push(place)
+
     def run(self) -> None:
         for room in (Room.IDLE, Room.COMING):
             self._deal(room)
@@ -150,7 +165,9 @@ class Growth:
         return len(placed) == wanted
 
     def _pays(self, standing: Standing, size: int, whole: bool) -> bool:
-        """Whether growing to `size` is worth the pause."""
+        """Whether growing to `size` is worth the pause, if there is one."""
+        if not standing.bound:
+            return True
         log_speed = standing.curve.log_speed
         won = log_speed(size) - log_speed(max(1, standing.job.desired))
         lasts = horizon(self._now, standing.job) if whole else PART_LASTS

@@ -304,7 +304,6 @@ class Inventory:
         )
         unit = max(1, job.node_unit)
         curve, ladder = self._ladder(job, policy, shape, unit)
-        young = job.gpu_hours < policy.surplus.young_gpu_hours
         return Standing(
             job=job,
             policy=policy,
@@ -315,7 +314,7 @@ class Inventory:
             unit=unit,
             unit_vector=tuple(amount * unit for amount in shape.vector),
             cap=_cap(job, policy, unit),
-            weight=policy.surplus.young_weight if young else 1.0,
+            weight=weight(job, policy),
             size=job.desired,
             touched=self.touched,
         )
@@ -407,6 +406,16 @@ def gpu_equivalents(requests: Resources, resource: str) -> float:
     """GPUs of a pod, for its speed curve; so many CPUs count as one where it has none."""
     gpus = requests.get(GPU if resource == "cpu" else resource, 0) / 1000
     return gpus or requests.get("cpu", 0) / 1000 / CPUS or 1.0
+
+
+def weight(job: Job, policy: QueuePolicy) -> float:
+    """What the job's gains count for.
+
+    It falls evenly while the job uses its young hours: a sudden fall would take its GPUs at once.
+    """
+    hours = policy.surplus.young_gpu_hours
+    youth = max(0.0, 1 - job.gpu_hours / hours) if hours > 0 else 0.0
+    return 1 + (policy.surplus.young_weight - 1) * youth
 
 
 def _cap(job: Job, policy: QueuePolicy, unit: int) -> int:

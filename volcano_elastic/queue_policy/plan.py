@@ -14,7 +14,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -384,11 +384,27 @@ class _Planning:
         lineup = self.inventory.lineup
         self.resting = self.patience.resting(self.standings)
         growth = Growth(lineup, self.resting, self.nodes, self.queues, self.now)
+        for standing in self._newcomers():
+            growth.welcome(standing)
         growth.run()
         Rebalance(
             growth.lines, lineup.offers.entries, self._trades, self.nodes, self.queues, self.now
         ).run()
         return growth.why
+
+    def _newcomers(self) -> Iterator[Standing]:
+        """Jobs that this plan lets start, as far as they may grow."""
+        for claim in self.served:
+            standing = claim.standing
+            if (
+                standing is not None
+                and not claim.runs
+                and not standing.waiting_surplus
+                and not standing.job.unmodelled
+                and standing.policy.mode is Mode.ACTIVE
+                and not standing.cooling(self.now)
+            ):
+                yield standing
 
     def _trades(self, standing: Standing) -> bool:
         """Whether the job takes part in rebalancing."""
@@ -396,7 +412,7 @@ class _Planning:
         if not rules.gap or job.scaler != "volcano" or job.key in self.resting:
             return False
         last = self.inventory.last_rebalance(job.queue)
-        return standing.size >= job.desired and (last is None or self.now - last >= rules.cooldown)
+        return last is None or self.now - last >= rules.cooldown
 
     # Say
 

@@ -3,7 +3,8 @@
 A move is made when the gain is at least the policy's `gap` times the loss, and pays back the pauses
 of both jobs: what both together gain in log(speed) over `horizon` is more than the time both stand
 still. Since the giver stands still anyway, it gives a whole step, and what one taker leaves of it
-goes to the next. Only the giver shrinks now; the takers grow when the pods have left.
+goes to the next; and who gives to a claim in this plan may give the rest of a step at no further
+pause. Only the giver shrinks now; the takers grow when the pods have left.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from collections.abc import Callable
 from datetime import datetime
 
 from volcano_elastic.api.queue_policy import Order
-from volcano_elastic.queue_policy.decision import Reason
 from volcano_elastic.queue_policy.growth import Candidates, horizon
 from volcano_elastic.queue_policy.lineup import Offer, entry, offer
 from volcano_elastic.queue_policy.queue_room import QueueRoom
@@ -53,7 +53,7 @@ class Rebalance:
             line = self._lines[i]
             taker = line.pop()[-1]
             served = None
-            if self._trades(taker):
+            if taker.size == taker.job.desired and self._trades(taker):
                 served = self._serve(taker)
                 if served is None and taker.policy.surplus.order is not Order.PRIORITY:
                     # Nobody's loss is small enough for it, and no other gains more than it does.
@@ -69,11 +69,15 @@ class Rebalance:
         while (found := self._offers.head()) is not None:
             self._offers.pop()
             giver = found[-1]
-            # Who has just grown, or given to a claim, gives nothing.
-            if giver.reason is Reason.REBALANCED or (
-                giver.size == giver.job.desired and not giver.hoped and self._trades(giver)
-            ):
-                return found
+            if giver.size > giver.job.desired or giver.hoped or not self._trades(giver):
+                # Who has just grown gives nothing.
+                continue
+            now = offer(giver)
+            if now is not None and now > found:
+                # It has given to a claim, and would lose more by what is left.
+                self._offers.push(now)
+            elif now is not None:
+                return now
         return None
 
     def _serve(self, taker: Standing) -> bool | None:
@@ -126,7 +130,8 @@ class Rebalance:
         count = giver.size - lowered
         won = (gain / taker.weight - loss / giver.weight) * count * giver.unit_gpus
         lasts = horizon(self._now, taker.job, giver.job)
-        if won * lasts < (taker.job.pause + giver.job.pause).total_seconds():
+        pauses = taker.job.pause if giver.removed else taker.job.pause + giver.job.pause
+        if won * lasts < pauses.total_seconds():
             return False
         return any(
             self._place(taker, giver, leaving, wanted)
