@@ -40,7 +40,7 @@ def section(source: Source, processes: int, pictures: Path | None = None) -> str
         pool = replace(whole.setting, queues=(), policies=())
         elastic, one_pool, rigid, static = run_all(
             [
-                whole,
+                replace(whole, compared=True),
                 replace(whole, label="elastic, one pool", setting=pool),
                 replace(whole, label="rigid, shared, with backfill", scheduling=Scheduling.RIGID),
                 replace(whole, label="rigid, static shares", scheduling=Scheduling.STATIC),

@@ -58,7 +58,7 @@ def section(source: Source, processes: int) -> str:
     whole = base(source)
     thirty, five, redealt, fifo, rigid = run_all(
         [
-            replace(whole, label="elastic, pause 30 s"),
+            replace(whole, label="elastic, pause 30 s", compared=True),
             replace(whole, label="elastic, pause 5 s", setting=replace(whole.setting, pause=5.0)),
             replace(
                 whole,

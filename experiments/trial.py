@@ -43,6 +43,8 @@ class Trial:
     scheduling: Scheduling = Scheduling.ELASTIC
     window: float | None = None
     """Seconds; by default each workload's bound on the makespan."""
+    compared: bool = False
+    """Whether to set it beside rigid scheduling, shared and in static shares, job by job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class Result:
     """Means over the workloads."""
     bound: Figures
     than_rigid: tuple[WorseOff, ...]
-    """One a workload."""
+    """One a workload, where the trial is to be compared."""
     than_static: tuple[WorseOff, ...]
     first: Outcome
     """Of the first workload."""
@@ -74,6 +76,8 @@ def run(trial: Trial) -> Result:
         outcomes.append(outcome)
         rigid = trial.scheduling in (Scheduling.RIGID, Scheduling.FIFO, Scheduling.STATIC)
         found[name] = figures(outcome, window, rigid=rigid)
+        if not trial.compared:
+            continue
         than_rigid.append(worse_off(outcome, _simulate(Scheduling.RIGID, jobs, setting)))
         if any(queue.deserved for queue in setting.queues):
             static = _simulate(Scheduling.STATIC, jobs, setting)

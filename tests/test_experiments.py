@@ -45,7 +45,7 @@ def test_elastic_beats_rigid_and_no_bound_is_beaten() -> None:
 
 
 def test_queues_do_no_worse_than_alone() -> None:
-    result = run(philly.base(QUICK, 24))
+    result = run(replace(philly.base(QUICK, 24), compared=True))
     assert not result.than_static[0].queues and result.than_rigid[0].start_later == 0
 
 

@@ -19,7 +19,7 @@ from planner_world import (
     world,
 )
 
-from volcano_elastic.api.queue_policy import ForOtherQueues, QueuePolicy, Shrink
+from volcano_elastic.api.queue_policy import ForOtherQueues, Mode, QueuePolicy, Rebalance, Shrink
 from volcano_elastic.queue_policy.decision import Reason, Stay
 from volcano_elastic.queue_policy.explain import WORDS, explain, lines
 from volcano_elastic.queue_policy.plan import plan
@@ -33,18 +33,14 @@ def test_the_demo_story_grow_alone_shrink_for_the_newcomer_grow_again() -> None:
     start = world(TWO_BY_TWO, [a])
 
     first = plan(start, NOW)
-    assert first.decisions == ()
-    assert first.admitted == {"ns/a"}
-    assert first.stays["ns/a"] == Stay(Reason.WAITING_FOR_PODS, Reason.AT_MIN)
-
-    running = settled(applied(start, first, NOW))
-    grown = plan(running, NOW + timedelta(seconds=1))
-    assert [(d.job, d.old, d.new, d.reason) for d in grown.decisions] == [
+    assert [(d.job, d.old, d.new, d.reason) for d in first.decisions] == [
         ("ns/a", 1, 4, Reason.GREW_INTO_IDLE)
     ]
-    assert "3 GPUs" in grown.decisions[0].message
-    full = settled(applied(running, grown, NOW + timedelta(seconds=1)))
+    assert "3 GPUs" in first.decisions[0].message
+    assert first.admitted == {"ns/a"}
+    full = settled(applied(start, first, NOW))
     assert sum(p.node is not None for p in full.pods) == 4
+    assert plan(full, NOW + timedelta(seconds=1)).decisions == ()
 
     b = job("b", 2, 4, created=NOW)
     later = NOW + timedelta(seconds=5)
@@ -70,6 +66,42 @@ def test_the_demo_story_grow_alone_shrink_for_the_newcomer_grow_again() -> None:
     )
     last = by_job(plan(alone, later))["b"]
     assert (last.old, last.new) == (2, 4)
+
+
+def test_a_newcomer_starts_at_its_size_but_takes_no_room_of_another_minimum() -> None:
+    a, b = job("a", 1, 4), job("b", 2, 2, created=NOW)
+    made = plan(world(TWO_BY_TWO, [a, b]), NOW)
+    assert [(d.job, d.new) for d in made.decisions] == [("ns/a", 2)]
+    assert made.admitted == {"ns/a", "ns/b"}
+
+
+def test_a_newcomer_whose_minimum_finds_no_room_does_not_grow() -> None:
+    a, b = job("a", 5, 6), job("b", 1, 4, created=NOW)
+    made = plan(world(TWO_BY_TWO, [a, b]), NOW)
+    assert [(d.job, d.new) for d in made.decisions] == [("ns/b", 4)]
+
+
+@pytest.mark.parametrize("mode", [Mode.HOLD, Mode.HOLD_AND_DRAIN, Mode.OFF])
+def test_a_newcomer_starts_at_its_minimum_where_nothing_grows(mode: Mode) -> None:
+    seen = world(TWO_BY_TWO, [job("a", 1, 4)])
+    seen = replace(seen, policies=(QueuePolicy("default", mode=mode),))
+    assert plan(seen, NOW).decisions == ()
+
+
+def test_who_gives_to_a_claim_gives_the_rest_of_a_step_to_who_gains_more() -> None:
+    """In one pause, and with a reason that names both."""
+    a = job("a", 1, 8, 8, gpu_hours=99.0)
+    new = job("new", 1, 8, created=NOW)
+    on = pods(a, *["n1"] * 4, *["n2"] * 4)
+    seen = world([node("n1", 4), node("n2", 4)], [a, new], on)
+    (made,) = plan(seen, NOW).decisions
+    assert (made.job, made.old, made.new) == ("ns/a", 8, 4)
+    assert made.reason is Reason.REBALANCED
+    assert made.message == (
+        "new needs 1 GPU to start, and gains more from the rest; a gives 4 workers"
+    )
+    steady = replace(seen, policies=(QueuePolicy("default", rebalance=Rebalance(gap=0)),))
+    assert [d.new for d in plan(steady, NOW).decisions] == [7]
 
 
 def test_a_claim_that_fits_in_idle_room_shrinks_nobody() -> None:

@@ -21,6 +21,7 @@ from volcano_elastic.api.queue_policy import (
     Surplus,
 )
 from volcano_elastic.queue_policy.decision import Plan, Reason, Stay
+from volcano_elastic.queue_policy.inventory import weight
 from volcano_elastic.queue_policy.plan import plan
 from volcano_elastic.queue_policy.snapshot import Gang, Job, Pod, Queue, Requirement, Snapshot
 
@@ -86,6 +87,15 @@ def test_a_young_job_counts_for_more() -> None:
     old, young = job("old", 2, 4, gpu_hours=99.0), job("young", 2, 4)
     seen = world([node("n1", 6)], [old, young], pods(old, "n1", "n1"), pods(young, "n1", "n1"))
     assert {k: d.new for k, d in by_job(plan(seen, NOW)).items()} == {"young": 4}
+
+
+def test_youth_fades_evenly() -> None:
+    """A sudden fall would take from a job in one moment what it was given in the one before."""
+    policy = QueuePolicy("default")
+    weights = [weight(job("a", 1, 2, gpu_hours=hours), policy) for hours in (0.0, 8.0, 16.0, 99.0)]
+    assert weights == [10.0, 5.5, 1.0, 1.0]
+    none = replace(policy, surplus=replace(policy.surplus, young_gpu_hours=0.0))
+    assert weight(job("a", 1, 2), none) == 1.0
 
 
 def test_order_equal_goes_to_the_smallest_whatever_the_curves() -> None:

@@ -61,9 +61,9 @@ class Surplus:
     max_per_job: int | None = None
     """Units of `resource` that one job may hold beyond its minimum."""
     young_gpu_hours: float = 16.0
-    """A job that has used less than this counts as young."""
-    young_weight: float = 5.0
-    """What a young job's gain is multiplied by."""
+    """A job that has used less than this is young; 0: no job is."""
+    young_weight: float = 10.0
+    """What a job's gain is multiplied by at first; falls evenly to 1 while it is young."""
 
 
 @dataclass(frozen=True, slots=True)

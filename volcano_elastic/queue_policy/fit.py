@@ -16,16 +16,17 @@ UNLIMITED = 1 << 62
 """Room of a dimension that a node does not state and that needs no statement (pods)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Shape:
-    """All that fit asks of a pod. Equal shapes are interchangeable."""
+    """All that fit asks of a pod; `Dimensions.shape` makes one object of all that ask the same, so
+    that they are told apart by identity."""
 
     vector: Vector
     selector: frozenset[tuple[str, str]] = frozenset()
     tolerations: frozenset[tuple[str, str, str, str]] = frozenset()
     """(key, operator, value, effect)"""
     affinity: NodeAffinity = ()
-    needs: tuple[tuple[int, int], ...] = field(init=False, compare=False)
+    needs: tuple[tuple[int, int], ...] = field(init=False)
     """(dimension, amount) where the amount is not zero."""
 
     def __post_init__(self) -> None:
@@ -46,6 +47,7 @@ class Dimensions:
             names.update(mapping)
         self.names: tuple[str, ...] = tuple(sorted(names))
         self._by_content: dict[frozenset[tuple[str, int]], Vector] = {}
+        self._shapes: dict[tuple[object, ...], Shape] = {}
 
     def know(self, requests: Iterable[Resources]) -> bool:
         """Whether every resource named has its dimension."""
@@ -73,7 +75,7 @@ class Dimensions:
         tolerations: Iterable[Mapping[str, str]],
         affinity: NodeAffinity = (),
     ) -> Shape:
-        return Shape(
+        asks = (
             self.request(requests),
             frozenset(selector.items()),
             frozenset(
@@ -87,6 +89,10 @@ class Dimensions:
             ),
             affinity,
         )
+        found = self._shapes.get(asks)
+        if found is None:
+            found = self._shapes[asks] = Shape(*asks)
+        return found
 
 
 def admits(node: Node, shape: Shape) -> bool:

@@ -8,13 +8,14 @@ is worth (see `ladder`).
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from volcano_elastic.queue_policy.decision import Reason
 from volcano_elastic.queue_policy.fit import Shape
 from volcano_elastic.queue_policy.lineup import Entry, Lineup, end, entry
 from volcano_elastic.queue_policy.queue_room import QueueRoom
+from volcano_elastic.queue_policy.ranking import Line
 from volcano_elastic.queue_policy.room import NodeRoom, Room
 from volcano_elastic.queue_policy.snapshot import Job
 from volcano_elastic.queue_policy.standing import Standing
@@ -29,29 +30,12 @@ Turn = tuple[bool, float, float, float, float, str, int]
 """Beyond its deserved, share of it, then as in `Entry`; the line."""
 
 
-class Line:
-    """Candidates of one queue and shape, who goes first first: those that have not had a turn in
-    this plan, and those that stand in line again."""
+class Candidates(Line[Entry]):
+    """Who may grow, of one queue and shape."""
 
-    def __init__(self, queue: str, shape: Shape, entries: list[Entry]) -> None:
+    def __init__(self, queue: str, shape: Shape, entries: Sequence[Entry] = ()) -> None:
+        super().__init__(entries)
         self.queue, self.shape = queue, shape
-        self._entries, self._at = entries, 0
-        self._again: list[Entry] = []
-
-    def head(self) -> Entry | None:
-        fresh = self._entries[self._at] if self._at < len(self._entries) else None
-        if self._again and (fresh is None or self._again[0] < fresh):
-            return self._again[0]
-        return fresh
-
-    def pop(self) -> Standing:
-        if self._again and self.head() is self._again[0]:
-            return heapq.heappop(self._again)[-1]
-        self._at += 1
-        return self._entries[self._at - 1][-1]
-
-    def push(self, place: Entry) -> None:
-        heapq.heappush(self._again, place)
 
 
 class Growth:
@@ -70,10 +54,26 @@ class Growth:
         self._nodes, self._queues, self._now = nodes, queues, now
         self._resting = resting
         self.lines = [
-            Line(queue, shape, entries) for (queue, shape), entries in lineup.lines.items()
+            Candidates(queue, shape, ranking.entries)
+            for (queue, shape), ranking in lineup.lines.items()
         ]
         self.why: dict[str, Reason] = {}
         """Why those that had a turn grow no further."""
+
+    def welcome(self, standing: Standing) -> None:
+        """A job that has room for its minimum and has not started stands in line like those that
+        run: what it gets now costs it no pause."""
+        place = entry(standing)
+        if place is None:
+            return
+        queue, shape = standing.job.queue, standing.shape
+        for line in self.lines:
+            if line.queue == queue and line.shape is shape:
+                break
+        else:
+            line = Candidates(queue, shape)
+            self.lines.append(line)
+        line.push(place)
 
     def run(self) -> None:
         for room in (Room.IDLE, Room.COMING):
@@ -87,7 +87,7 @@ class Growth:
             if self._nodes.slots(line.shape, room).total() and (turn := self._turn(number))
         ]
         heapq.heapify(turns)
-        unplaced: list[tuple[Line, Entry]] = []
+        unplaced: list[tuple[Candidates, Entry]] = []
         while turns:
             turn = heapq.heappop(turns)
             line = self.lines[turn[-1]]
@@ -98,7 +98,7 @@ class Growth:
                 # Its share has grown meanwhile: it stands in line again.
                 heapq.heappush(turns, now)
                 continue
-            standing = line.pop()
+            standing = line.pop()[-1]
             if standing.job.key not in self._resting:
                 more = self._step(standing, room)
                 place, ended = entry(standing), end(standing)
@@ -165,7 +165,9 @@ class Growth:
         return len(placed) == wanted
 
     def _pays(self, standing: Standing, size: int, whole: bool) -> bool:
-        """Whether growing to `size` is worth the pause."""
+        """Whether growing to `size` is worth the pause, if there is one."""
+        if not standing.bound:
+            return True
         log_speed = standing.curve.log_speed
         won = log_speed(size) - log_speed(max(1, standing.job.desired))
         lasts = horizon(self._now, standing.job) if whole else PART_LASTS

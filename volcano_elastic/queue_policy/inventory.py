@@ -20,6 +20,7 @@ from volcano_elastic.queue_policy.ladder import Ladder
 from volcano_elastic.queue_policy.lineup import Lineup
 from volcano_elastic.queue_policy.queue_room import QueueRoom
 from volcano_elastic.queue_policy.room import NodeRoom, Room, leaving
+from volcano_elastic.queue_policy.single import Givers
 from volcano_elastic.queue_policy.snapshot import Gang, Job, Pod, Resources, Snapshot
 from volcano_elastic.queue_policy.speed import CPUS, Curve
 from volcano_elastic.queue_policy.standing import Standing
@@ -50,6 +51,7 @@ class Inventory:
             if standing.job.elastic:
                 self.stays[standing.job.key] = settled(standing, self._open(standing), now)
         self.lineup.settle()
+        self.givers.settle()
         self._let_leave()
         self.queues.begin()
         if snapshot.proportion:
@@ -80,7 +82,8 @@ class Inventory:
         if not self.dimensions.know(_requests(arrived, new.gangs, come)):
             return False
         self.nodes.begin()
-        self._dirty |= self.touched | self.restless
+        for key in self.touched | self.restless:
+            self.standings[key].restore()
         self.touched.clear()
         self._take_jobs(left, arrived)
         self._take_gangs(new.gangs)
@@ -106,12 +109,15 @@ class Inventory:
         self._counted: dict[str, tuple[str, int]] = {}
         self.standings: dict[str, Standing] = {}
         self.lineup = Lineup()
+        self.givers = Givers()
         self.touched: set[str] = set()
         self.restless: set[str] = set()
         """Keys of jobs that are not calm: only they can have a claim or want something put
         right."""
         self.gangs: dict[str, Gang] = {}
         self._pods: dict[Group, dict[int, Pod]] = {}
+        self._others: set[Group] = set()
+        """Those of `_pods` that are no job's: few."""
         self._held: dict[Group, tuple[str, list[tuple[Vector, int]]]] = {}
         """What each group's pods add to which queue."""
         self._departing: dict[int, tuple[Pod, bool]] = {}
@@ -152,11 +158,14 @@ class Inventory:
             del members[id(pod)]
             if not members:
                 del self._pods[group]
+                self._others.discard(group)
             groups.add(group)
         for pod in come:
             group = _group(pod)
             self._pods.setdefault(group, {})[id(pod)] = pod
             groups.add(group)
+            if group[0] != "job":
+                self._others.add(group)
         self._occupy(gone, -1)
         self._occupy(come, 1)
         for group in groups:
@@ -228,6 +237,7 @@ class Inventory:
         self._dirty.discard(key)
         self.restless.discard(key)
         self.lineup.remove(key)
+        self.givers.remove(key)
         self._hold(("job", key))
         if standing is not None:
             self.rebalanced.get(standing.job.queue, {}).pop(key, None)
@@ -257,6 +267,7 @@ class Inventory:
             standing.removed.clear()
         self._count(key, standing)
         self.lineup.remove(key)
+        self.givers.remove(key)
         self.stays.pop(key, None)
         if standing.calm:
             self.restless.discard(key)
@@ -266,6 +277,7 @@ class Inventory:
             takes = free and mode is Mode.ACTIVE and self._open(standing)
             gives = free and mode is Mode.ACTIVE and job.scaler == "volcano"
             self.lineup.put(standing, self.now, takes=takes, gives=gives)
+            self.givers.put(standing)
         else:
             self.restless.add(key)
 
@@ -292,7 +304,6 @@ class Inventory:
         )
         unit = max(1, job.node_unit)
         curve, ladder = self._ladder(job, policy, shape, unit)
-        young = job.gpu_hours < policy.surplus.young_gpu_hours
         return Standing(
             job=job,
             policy=policy,
@@ -303,7 +314,7 @@ class Inventory:
             unit=unit,
             unit_vector=tuple(amount * unit for amount in shape.vector),
             cap=_cap(job, policy, unit),
-            weight=policy.surplus.young_weight if young else 1.0,
+            weight=weight(job, policy),
             size=job.desired,
             touched=self.touched,
         )
@@ -351,9 +362,9 @@ class Inventory:
         """Waiting pods that belong to nobody we know."""
         return [
             pod
-            for (kind, key), pods in self._pods.items()
-            if kind != "job" and key not in self.gangs
-            for pod in pods.values()
+            for group in self._others
+            if group[1] not in self.gangs
+            for pod in self._pods[group].values()
             if pod.node is None and not pod.terminating
         ]
 
@@ -395,6 +406,16 @@ def gpu_equivalents(requests: Resources, resource: str) -> float:
     """GPUs of a pod, for its speed curve; so many CPUs count as one where it has none."""
     gpus = requests.get(GPU if resource == "cpu" else resource, 0) / 1000
     return gpus or requests.get("cpu", 0) / 1000 / CPUS or 1.0
+
+
+def weight(job: Job, policy: QueuePolicy) -> float:
+    """What the job's gains count for.
+
+    It falls evenly while the job uses its young hours: a sudden fall would take its GPUs at once.
+    """
+    hours = policy.surplus.young_gpu_hours
+    youth = max(0.0, 1 - job.gpu_hours / hours) if hours > 0 else 0.0
+    return 1 + (policy.surplus.young_weight - 1) * youth
 
 
 def _cap(job: Job, policy: QueuePolicy, unit: int) -> int:

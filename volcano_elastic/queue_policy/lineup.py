@@ -7,22 +7,20 @@ last one is worth (to give). A job that is cooling down stands aside until its t
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left, insort
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from volcano_elastic.api.queue_policy import Order
 from volcano_elastic.queue_policy.decision import Reason
 from volcano_elastic.queue_policy.fit import Shape
+from volcano_elastic.queue_policy.ranking import Ranking
 from volcano_elastic.queue_policy.standing import Standing
-
-FEW = 16
-"""Up to so many changes a line is mended; after more it is sorted anew."""
 
 Entry = tuple[float, float, float, str, Standing]
 """Negative priority under order Priority, negative worth, creation, key, job."""
 Offer = tuple[float, str, Standing]
 """What giving one step loses, key, job."""
+_E = TypeVar("_E", Entry, Offer)
 
 
 def entry(standing: Standing) -> Entry | None:
@@ -58,17 +56,16 @@ def offer(standing: Standing) -> Offer | None:
 
 class Lineup:
     def __init__(self) -> None:
-        self.lines: dict[tuple[str, Shape], list[Entry]] = {}
+        self.lines: dict[tuple[str, Shape], Ranking[Entry]] = {}
         """Who may grow, by queue and shape."""
-        self.offers: list[Offer] = []
+        self.offers: Ranking[Offer] = Ranking()
         """Who may give."""
-        self._takers: dict[str, tuple[tuple[str, Shape], Entry]] = {}
+        self._takers: dict[str, tuple[Ranking[Entry], Entry]] = {}
         self._givers: dict[str, Offer] = {}
         self._aside: dict[str, tuple[Standing, bool, bool]] = {}
         self._ready: list[tuple[datetime, str, int]] = []
-        # What has changed since `settle`: by line, or for None the offers.
-        self._come: dict[tuple[str, Shape] | None, list[Any]] = {}
-        self._gone: dict[tuple[str, Shape] | None, list[Any]] = {}
+        self._changed: dict[int, Ranking[Any]] = {}
+        """Since `settle`."""
 
     def put(self, standing: Standing, now: datetime, *, takes: bool, gives: bool) -> None:
         key, ready = standing.job.key, standing.ready
@@ -79,23 +76,27 @@ class Lineup:
         if takes:
             place = entry(standing)
             if place is not None:
-                line = (standing.job.queue, standing.shape)
+                line = self.lines.setdefault((standing.job.queue, standing.shape), Ranking())
                 self._takers[key] = (line, place)
-                self._come.setdefault(line, []).append(place)
+                self._change(line).put(place)
         if gives:
             given = offer(standing)
             if given is not None:
                 self._givers[key] = given
-                self._come.setdefault(None, []).append(given)
+                self._change(self.offers).put(given)
 
     def remove(self, key: str) -> None:
         self._aside.pop(key, None)
         taker = self._takers.pop(key, None)
         if taker is not None:
-            self._gone.setdefault(taker[0], []).append(taker[1])
+            self._change(taker[0]).remove(taker[1])
         given = self._givers.pop(key, None)
         if given is not None:
-            self._gone.setdefault(None, []).append(given)
+            self._change(self.offers).remove(given)
+
+    def _change(self, ranking: Ranking[_E]) -> Ranking[_E]:
+        self._changed[id(ranking)] = ranking
+        return ranking
 
     def advance(self, now: datetime) -> list[Standing]:
         """Those that have cooled down meanwhile, and now stand in line."""
@@ -111,28 +112,8 @@ class Lineup:
 
     def settle(self) -> None:
         """Bring the lines up to date with what was put and removed."""
-        for line in self._gone.keys() | self._come.keys():
-            entries = self.offers if line is None else self.lines.setdefault(line, [])
-            gone, come = self._gone.get(line, []), self._come.get(line, [])
-            if len(gone) + len(come) < FEW:
-                for found in gone:
-                    at = bisect_left(entries, found[:-1], key=_but_standing)
-                    if at < len(entries) and entries[at] is found:
-                        del entries[at]
-                    else:
-                        # It came and went since the last time.
-                        come = [other for other in come if other is not found]
-                for found in come:
-                    insort(entries, found, key=_but_standing)
-            else:
-                out = set(map(id, gone))
-                entries[:] = [found for found in (*entries, *come) if id(found) not in out]
-                entries.sort(key=_but_standing)
-            if line is not None and not entries:
-                del self.lines[line]
-        self._gone.clear()
-        self._come.clear()
-
-
-def _but_standing(found: tuple[Any, ...]) -> tuple[Any, ...]:
-    return found[:-1]
+        for ranking in self._changed.values():
+            ranking.settle()
+        for line in [line for line, ranking in self.lines.items() if not ranking.entries]:
+            del self.lines[line]
+        self._changed.clear()

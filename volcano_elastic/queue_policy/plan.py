@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -111,14 +112,22 @@ class _Planning:
             self._leave(standing, standing.excess)
             self._put_right(standing)
         asking = claims(self.restless, self.gangs, self.dimensions)
-        self.surplus = Surplus(self.nodes, self.queues, self.standings.values(), self.now)
+        self.surplus = Surplus(
+            self.nodes,
+            self.queues,
+            self.standings,
+            self.inventory.givers,
+            self.restless,
+            self.now,
+        )
         self._serve(asking)
         self._unblock()
         self._reserve()
         why = self._grow()
         changed = [self.standings[key] for key in self.inventory.touched]
         changed += [s for s in self.restless if s.job.key not in self.inventory.touched]
-        found = (self._decision(standing) for standing in changed)
+        turns = {claim.key: turn for turn, claim in enumerate(self.served)}
+        found = (self._decision(standing, turns) for standing in changed)
         decisions = sorted((d for d in found if d is not None), key=lambda d: d.job)
         return Plan(
             decisions=tuple(decisions),
@@ -375,11 +384,27 @@ class _Planning:
         lineup = self.inventory.lineup
         self.resting = self.patience.resting(self.standings)
         growth = Growth(lineup, self.resting, self.nodes, self.queues, self.now)
+        for standing in self._newcomers():
+            growth.welcome(standing)
         growth.run()
         Rebalance(
-            growth.lines, lineup.offers, self._trades, self.nodes, self.queues, self.now
+            growth.lines, lineup.offers.entries, self._trades, self.nodes, self.queues, self.now
         ).run()
         return growth.why
+
+    def _newcomers(self) -> Iterator[Standing]:
+        """Jobs that this plan lets start, as far as they may grow."""
+        for claim in self.served:
+            standing = claim.standing
+            if (
+                standing is not None
+                and not claim.runs
+                and not standing.waiting_surplus
+                and not standing.job.unmodelled
+                and standing.policy.mode is Mode.ACTIVE
+                and not standing.cooling(self.now)
+            ):
+                yield standing
 
     def _trades(self, standing: Standing) -> bool:
         """Whether the job takes part in rebalancing."""
@@ -387,18 +412,19 @@ class _Planning:
         if not rules.gap or job.scaler != "volcano" or job.key in self.resting:
             return False
         last = self.inventory.last_rebalance(job.queue)
-        return standing.size >= job.desired and (last is None or self.now - last >= rules.cooldown)
+        return last is None or self.now - last >= rules.cooldown
 
     # Say
 
-    def _decision(self, standing: Standing) -> Decision | None:
+    def _decision(self, standing: Standing, turns: Mapping[str, int]) -> Decision | None:
+        """`turns`: of the claims served, by key."""
         job = standing.job
         if standing.size == job.desired and not standing.removed:
             return None
         reason = standing.reason or Reason.GREW_INTO_IDLE
         if standing.served and reason not in (Reason.REBALANCED, Reason.GAVE_UP_MINIMUM):
             reason = Reason.SHRUNK_FOR_MINIMUM
-        helped = [claim for claim in self.served if claim.key in standing.served]
+        helped = [self.served[i] for i in sorted(turns[k] for k in standing.served if k in turns)]
         return Decision(
             job=job.key,
             old=job.desired,

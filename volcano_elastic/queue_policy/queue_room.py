@@ -176,6 +176,10 @@ class QueueRoom:
                     often = min(often, (caps[i] - used[i]) // amount)
         return max(0, often)
 
+    def chain(self, name: str) -> tuple[str, ...]:
+        """The queue and its ancestors, as far as they exist."""
+        return self._chains.get(name, ())
+
     def within(self, name: str, ancestor: str) -> bool:
         """Whether pods of queue `name` count in `ancestor`, which may be the queue itself."""
         return ancestor in self._chains.get(name, (name,))

@@ -3,7 +3,8 @@
 A move is made when the gain is at least the policy's `gap` times the loss, and pays back the pauses
 of both jobs: what both together gain in log(speed) over `horizon` is more than the time both stand
 still. Since the giver stands still anyway, it gives a whole step, and what one taker leaves of it
-goes to the next. Only the giver shrinks now; the takers grow when the pods have left.
+goes to the next; and who gives to a claim in this plan may give the rest of a step at no further
+pause. Only the giver shrinks now; the takers grow when the pods have left.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from collections.abc import Callable
 from datetime import datetime
 
 from volcano_elastic.api.queue_policy import Order
-from volcano_elastic.queue_policy.growth import Line, horizon
+from volcano_elastic.queue_policy.growth import Candidates, horizon
 from volcano_elastic.queue_policy.lineup import Offer, entry, offer
 from volcano_elastic.queue_policy.queue_room import QueueRoom
+from volcano_elastic.queue_policy.ranking import Line
 from volcano_elastic.queue_policy.room import NodeRoom, Room
 from volcano_elastic.queue_policy.snapshot import Pod
-from volcano_elastic.queue_policy.standing import Standing, leave_order
+from volcano_elastic.queue_policy.standing import Standing
 
 TRIES = 8
 """Givers looked at for one taker: with pods of several sizes few of the first may help."""
@@ -28,7 +30,7 @@ TRIES = 8
 class Rebalance:
     def __init__(
         self,
-        lines: list[Line],
+        lines: list[Candidates],
         offers: list[Offer],
         trades: Callable[[Standing], bool],
         nodes: NodeRoom,
@@ -39,8 +41,7 @@ class Rebalance:
         whether a job may take part at all, asked only of those that come to the front."""
         self._lines, self._trades = lines, trades
         self._nodes, self._queues, self._now = nodes, queues, now
-        self._offers, self._at = offers, 0
-        self._again: list[Offer] = []
+        self._offers = Line(offers)
         self._left = False
         """Somebody has given, perhaps more than was taken."""
 
@@ -50,9 +51,9 @@ class Rebalance:
         while heads:
             i = heapq.heappop(heads)[-1]
             line = self._lines[i]
-            taker = line.pop()
+            taker = line.pop()[-1]
             served = None
-            if self._trades(taker):
+            if taker.size == taker.job.desired and self._trades(taker):
                 served = self._serve(taker)
                 if served is None and taker.policy.surplus.order is not Order.PRIORITY:
                     # Nobody's loss is small enough for it, and no other gains more than it does.
@@ -65,19 +66,19 @@ class Rebalance:
                 heapq.heappush(heads, (*head[:4], i))
 
     def _next_offer(self) -> Offer | None:
-        while True:
-            if self._again and (
-                self._at == len(self._offers) or self._again[0] < self._offers[self._at]
-            ):
-                return heapq.heappop(self._again)
-            if self._at == len(self._offers):
-                return None
-            found = self._offers[self._at]
-            self._at += 1
+        while (found := self._offers.head()) is not None:
+            self._offers.pop()
             giver = found[-1]
-            # Who has just grown, or given to a claim, gives nothing.
-            if giver.size == giver.job.desired and not giver.hoped and self._trades(giver):
-                return found
+            if giver.size > giver.job.desired or giver.hoped or not self._trades(giver):
+                # Who has just grown gives nothing.
+                continue
+            now = offer(giver)
+            if now is not None and now > found:
+                # It has given to a claim, and would lose more by what is left.
+                self._offers.push(now)
+            elif now is not None:
+                return now
+        return None
 
     def _serve(self, taker: Standing) -> bool | None:
         """Have somebody make room for the taker's next step; False if none of those asked can;
@@ -106,11 +107,11 @@ class Rebalance:
             if served:
                 lower = offer(giver)
                 if lower is not None:
-                    heapq.heappush(self._again, lower)
+                    self._offers.push(lower)
             else:
                 aside.append(found)
         for found in aside:
-            heapq.heappush(self._again, found)
+            self._offers.push(found)
         return served
 
     def _may(self, taker: Standing, giver: Standing) -> bool:
@@ -129,7 +130,8 @@ class Rebalance:
         count = giver.size - lowered
         won = (gain / taker.weight - loss / giver.weight) * count * giver.unit_gpus
         lasts = horizon(self._now, taker.job, giver.job)
-        if won * lasts < (taker.job.pause + giver.job.pause).total_seconds():
+        pauses = taker.job.pause if giver.removed else taker.job.pause + giver.job.pause
+        if won * lasts < pauses.total_seconds():
             return False
         return any(
             self._place(taker, giver, leaving, wanted)
@@ -138,7 +140,7 @@ class Rebalance:
 
     def _choices(self, giver: Standing, taker: Standing, count: int) -> list[list[Pod]]:
         """Sets of the giver's pods to try: the latest, then those that empty most of a node."""
-        ordered = leave_order(giver.bound.values())
+        ordered = list(giver.leavers())
         if len(ordered) < count:
             return []
         choices = [ordered[:count]]

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from operator import add
@@ -25,7 +25,7 @@ from volcano_elastic.queue_policy.claims import Claim
 from volcano_elastic.queue_policy.fit import Shape, Vector
 from volcano_elastic.queue_policy.queue_room import QueueRoom
 from volcano_elastic.queue_policy.room import NodeRoom, Room
-from volcano_elastic.queue_policy.single import Singles
+from volcano_elastic.queue_policy.single import Givers, Singles
 from volcano_elastic.queue_policy.snapshot import Pod
 from volcano_elastic.queue_policy.standing import Standing
 from volcano_elastic.queue_policy.victim import Key, Option, Victim
@@ -52,10 +52,18 @@ class Surplus:
     """All bound pods that may be asked to leave, by node, and the search among them."""
 
     def __init__(
-        self, nodes: NodeRoom, queues: QueueRoom, standings: Iterable[Standing], now: datetime
+        self,
+        nodes: NodeRoom,
+        queues: QueueRoom,
+        standings: Mapping[str, Standing],
+        givers: Givers,
+        restless: Collection[Standing],
+        now: datetime,
     ) -> None:
+        """`restless`: those of `standings` that are not among `givers` since they are not calm."""
         self.nodes = nodes
         self._queues, self._standings, self._now = queues, standings, now
+        self._givers, self._restless = givers, restless
         self.protected_until: datetime | None = None
         """When the first pod that is still too young to be taken may be."""
         self.from_idle: set[str] = set()
@@ -82,7 +90,7 @@ class Surplus:
         givers = {victim.standing.job.key for victim in chosen}
         nodes, zero = self.nodes, (0,) * self._width
         sums: dict[int, Vector] = {}
-        for standing in self._standings:
+        for standing in self._standings.values():
             vector, key = standing.shape.vector, standing.job.key
             gives = standing.size - standing.unit >= standing.job.min or key in givers
             if not gives or not standing.movable:
@@ -178,7 +186,9 @@ class Surplus:
 
     def _single(self) -> Singles:
         if self._singles is None:
-            self._singles = Singles(self._standings, self.nodes, self._queues, self._too_young)
+            self._singles = Singles(
+                self._givers, self._restless, self.nodes, self._queues, self._too_young
+            )
         return self._singles
 
     def _too_little(self, what: str, claim: Claim) -> str:

@@ -8,47 +8,92 @@ queue, its share, the largest surplus (see `shrink`). What is found here is chec
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 from volcano_elastic.queue_policy.fit import Shape, Vector
 from volcano_elastic.queue_policy.queue_room import QueueRoom
+from volcano_elastic.queue_policy.ranking import Line, Ranking
 from volcano_elastic.queue_policy.room import NodeRoom, Room
 from volcano_elastic.queue_policy.snapshot import Pod
-from volcano_elastic.queue_policy.standing import Standing, leave_order
+from volcano_elastic.queue_policy.standing import Standing
 from volcano_elastic.queue_policy.victim import Victim
 
 Place = tuple[bool, bool, float, str, Standing]
 """Its best pod is protected, and runs; negative spare; key."""
 
+Turn = tuple[bool, bool, int, float, float, str, int]
+"""Its best job's best pod is protected, and runs; whether the queue borrows; negative share of its
+deserved; negative spare of its best job; the queue; which of its turns this is."""
+
+
+class Givers:
+    """Calm jobs with surplus, by queue, who gives first first; kept from plan to plan."""
+
+    def __init__(self) -> None:
+        self.lines: dict[str, Ranking[Place]] = {}
+        self.vectors: Counter[Vector] = Counter()
+        """How many jobs have pods that ask for so much."""
+        self.whole = 0
+        """How many jobs change size by more than one worker."""
+        self.pods = 0
+        """That might leave."""
+        self._places: dict[str, Place] = {}
+        self._changed: set[str] = set()
+
+    def put(self, standing: Standing) -> None:
+        if _surplus(standing):
+            place = self._places[standing.job.key] = _place(standing)
+            self.lines.setdefault(standing.job.queue, Ranking()).put(place)
+            self._count(standing, 1)
+
+    def remove(self, key: str) -> None:
+        place = self._places.pop(key, None)
+        if place is not None:
+            self.lines[place[-1].job.queue].remove(place)
+            self._count(place[-1], -1)
+
+    def settle(self) -> None:
+        for queue in self._changed:
+            self.lines[queue].settle()
+        self._changed.clear()
+
+    def _count(self, standing: Standing, sign: int) -> None:
+        """`standing` is as it was when it was put."""
+        self._changed.add(standing.job.queue)
+        self.vectors[standing.shape.vector] += sign
+        self.whole += sign * (standing.unit > 1)
+        self.pods += sign * _surplus(standing)
+
 
 class Singles:
+    """One plan's search among the givers, and among the jobs that are not calm."""
+
     def __init__(
         self,
-        standings: Iterable[Standing],
+        givers: Givers,
+        restless: Iterable[Standing],
         nodes: NodeRoom,
         queues: QueueRoom,
         too_young: Callable[[Pod, Standing], bool],
     ) -> None:
         self._nodes, self._queues, self._too_young = nodes, queues, too_young
-        self._heaps: dict[str, list[Place]] = {}
-        self._vectors: set[Vector] = set()
-        self._whole = False
-        """Some jobs change size by more than one worker."""
-        self.pods = 0
-        """That might leave."""
-        for standing in standings:
-            surplus = standing.size - standing.job.min
-            if surplus < standing.unit or not standing.movable:
-                continue
-            self._whole = self._whole or standing.unit > 1
-            self._vectors.add(standing.shape.vector)
-            self.pods += min(surplus, len(standing.bound))
-            protected, running = standing.softest
-            place = (protected, running, -standing.spare, standing.job.key, standing)
-            self._heaps.setdefault(standing.job.queue, []).append(place)
-        for heap in self._heaps.values():
-            heapq.heapify(heap)
-        self._ranks: dict[str, tuple[int, float]] = {}
+        self._lines = {name: Line(line.entries) for name, line in givers.lines.items()}
+        self._vectors = {vector for vector, jobs in givers.vectors.items() if jobs}
+        self._whole = givers.whole > 0
+        self.pods = givers.pods
+        """That might leave, at most."""
+        for standing in restless:
+            surplus = _surplus(standing)
+            if surplus:
+                self._whole = self._whole or standing.unit > 1
+                self._vectors.add(standing.shape.vector)
+                self.pods += surplus
+                self._lines.setdefault(standing.job.queue, Line()).push(_place(standing))
+        self._turns: list[Turn] = []
+        self._number = dict.fromkeys(self._lines, 0)
+        """Of each queue's turn that counts."""
+        self._changed = set(self._lines)
 
     def suit(self, shape: Shape) -> bool:
         """Whether one pod that leaves makes room for one of `shape` at most, and leaves alone."""
@@ -64,60 +109,78 @@ class Singles:
             name = self._next(queue, protected)
             if name is None:
                 break
-            heap = self._heaps[name]
-            place = heapq.heappop(heap)
+            line = self._lines[name]
+            place = line.pop()
+            self._changed.add(name)
             standing = place[-1]
-            now = self._place(standing)
-            if now is not None and now[:3] != place[:3]:
-                heapq.heappush(heap, now)
+            if standing.cost() is None:
+                # It may give no more.
                 continue
-            pod = None if now is None else self._pod(standing, shape, protected)
+            now = _place(standing)
+            if now[:3] != place[:3]:
+                line.push(now)
+                continue
+            pod = self._pod(standing, shape, protected)
             if pod is not None:
                 n = self._nodes.index(pod.node)
                 assert n is not None
                 found = Victim(pod, standing, n, standing.shape.vector)
-            if now is not None:
-                spent.append((name, now))
+            spent.append((name, now))
         for name, place in spent:
-            heapq.heappush(self._heaps[name], place)
+            self._lines[name].push(place)
         return found
 
     def changed(self, queue: str) -> None:
         """What the queue holds has changed."""
-        self._ranks.pop(queue, None)
+        self._changed.update(self._lines.keys() & self._queues.chain(queue))
 
     def _next(self, queue: str, protected: bool) -> str | None:
         """The queue whose turn it is to give for a claim of `queue`."""
-        turns = (
-            (*heap[0][:2], *((0, 0.0) if name == queue else self._rank(name)), heap[0][2], name)
-            for name, heap in self._heaps.items()
-            if heap
-            and (protected or not heap[0][0])
-            and (name == queue or self._queues.may_take(name, heap[0][-1].shape.vector))
-        )
-        return min(turns, default=("",))[-1] or None
+        for name in sorted(self._changed):
+            self._number[name] += 1
+            turn = self._turn(name, None)
+            if turn is not None:
+                heapq.heappush(self._turns, turn)
+        self._changed.clear()
+        while self._turns and self._turns[0][-1] != self._number[self._turns[0][-2]]:
+            heapq.heappop(self._turns)
+        turns = [turn for turn in (self._turn(queue, queue), *self._turns[:1]) if turn is not None]
+        first = min(turns, default=None)
+        # Who has only protected pods left comes last.
+        return None if first is None or (first[0] and not protected) else first[-2]
 
-    def _rank(self, queue: str) -> tuple[int, float]:
-        found = self._ranks.get(queue)
-        if found is None:
-            borrows = self._queues.borrows(queue, self._heaps[queue][0][-1].shape.vector)
-            found = self._ranks[queue] = (2 - borrows, -self._queues.share(queue))
-        return found
-
-    def _place(self, standing: Standing) -> Place | None:
-        """None if it may give no more."""
-        if standing.cost() is None:
+    def _turn(self, name: str, claims: str | None) -> Turn | None:
+        """When queue `name` has to give for a claim of queue `claims`; None: of any other."""
+        head = self._lines[name].head() if name in self._lines else None
+        if head is None:
             return None
-        return (*standing.softest, -standing.spare, standing.job.key, standing)
+        vector, rank, share = head[-1].shape.vector, 0, 0.0
+        if name != claims:
+            if not self._queues.may_take(name, vector):
+                return None
+            rank, share = 2 - self._queues.borrows(name, vector), self._queues.share(name)
+        return (*head[:2], rank, -share, head[2], name, self._number[name])
 
     def _pod(self, standing: Standing, shape: Shape, protected: bool) -> Pod | None:
         """The first to leave whose leaving really makes room on its node."""
         nodes = self._nodes
         eligible = nodes.slots(shape, Room.COMING)
-        for pod in leave_order(standing.bound.values()):
+        for pod in standing.leavers():
             n = nodes.index(pod.node)
             if n is None or (pod.protected and not protected):
                 continue
             if eligible.would_fit(n, standing.shape.vector) and not self._too_young(pod, standing):
                 return pod
         return None
+
+
+def _surplus(standing: Standing) -> int:
+    """Pods that the job might give; 0 if none."""
+    surplus = standing.size - standing.job.min
+    if surplus < standing.unit or not standing.movable:
+        return 0
+    return min(surplus, len(standing.bound))
+
+
+def _place(standing: Standing) -> Place:
+    return (*standing.softest, -standing.spare, standing.job.key, standing)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -48,7 +48,8 @@ class Standing:
     departing: bool = False
     """Some of its pods are terminating and still have a node: it has been running."""
     master_bound: bool = False
-    _softest: tuple[bool, bool] | None = None
+    _leavers: list[Pod] | None = None
+    """Those bound before the plan, in the order of `leavers`."""
     promised: int = 0
     """Workers of the minimum that wait and have been given room by this plan."""
     credit: int = 0
@@ -163,10 +164,16 @@ class Standing:
     @property
     def softest(self) -> tuple[bool, bool]:
         """(protected, running) of the pod whose leaving costs least."""
-        if self._softest is None:
-            pods = (p for p in self.bound.values() if p.index != 0)
-            self._softest = min(((p.protected, p.running) for p in pods), default=(True, True))
-        return self._softest
+        first = next(self.leavers(), None)
+        return (True, True) if first is None else (first.protected, first.running)
+
+    def leavers(self) -> Iterator[Pod]:
+        """Its bound pods but worker 0, in the order in which they leave."""
+        if self._leavers is None:
+            taken = (pod for pod in self.removed if pod.node is not None)
+            self._leavers = leave_order([*self.bound.values(), *taken])
+        bound = self.bound
+        return (pod for pod in self._leavers if pod.key in bound)
 
     @property
     def spare(self) -> float:
@@ -183,6 +190,16 @@ class Standing:
         # The rest of the unit may be pods that wait or don't exist: the minimum loses nothing.
         unit = self.unit
         return unit if self.size - unit >= self.job.min else None
+
+    def restore(self) -> None:
+        """Forget what the last plan did; the pods beyond `desired` stay in `excess`."""
+        for pod in self.removed:
+            self._alive(pod)[pod.key] = pod
+        self.removed.clear()
+        self.served.clear()
+        self.size, self.hoped = self.job.desired, 0
+        self.promised = self.credit = 0
+        self.reason, self.blocked = None, False
 
     def grow(self, workers: int) -> None:
         self.touched.add(self.job.key)
@@ -212,13 +229,11 @@ class Standing:
             self.credit = unit - 1
         self._alive(pod).pop(pod.key)
         self.removed.append(pod)
-        self._softest = None
 
     def unpick(self, pod: Pod) -> None:
         """Exactly undoes the latest `pick`, which was of this pod."""
         unit = self.unit
         self.removed.pop()
-        self._softest = None
         self._alive(pod)[pod.key] = pod
         if self.credit == unit - 1:
             self.credit = 0

@@ -63,14 +63,16 @@ def stays(
     for key in resting:
         if key in found:
             found[key] = _stay(Reason.COOLING_DOWN, found[key].why_not_less)
-    if owed is not None:
-        for key, stay in found.items():
-            if stay.why_not_more is Reason.NO_ROOM and owed(key):
-                found[key] = _stay(Reason.ROOM_OWED_TO_MINIMUM, stay.why_not_less)
     if asked:
+        # One look-up each, by identity: there may be ten thousand.
+        known = list(_STAYS.values())
+        asking = {id(stay): _asked(stay) for stay in known}
+        owing = {id(stay): _owing(_asked(stay)) for stay in known}
+        roomless = {id(stay) for stay in known if stay.why_not_more is Reason.NO_ROOM}
         for key, stay in found.items():
-            if stay.why_not_less is Reason.NOBODY_WAITS:
-                found[key] = _stay(stay.why_not_more, Reason.NOT_NEEDED)
+            known_as = id(stay)
+            owes = owed is not None and known_as in roomless and owed(key)
+            found[key] = owing[known_as] if owes else asking[known_as]
     found.update(others)
     for key in changed:
         found.pop(key, None)
@@ -96,6 +98,17 @@ def _less(standing: Standing, asked: bool) -> Reason:
     if not standing.movable:
         return Reason.HELD
     return Reason.NOT_NEEDED if asked else Reason.NOBODY_WAITS
+
+
+def _asked(stay: Stay) -> Stay:
+    """When somebody waits for room."""
+    if stay.why_not_less is not Reason.NOBODY_WAITS:
+        return stay
+    return _stay(stay.why_not_more, Reason.NOT_NEEDED)
+
+
+def _owing(stay: Stay) -> Stay:
+    return _stay(Reason.ROOM_OWED_TO_MINIMUM, stay.why_not_less)
 
 
 def _stay(more: Reason, less: Reason) -> Stay:

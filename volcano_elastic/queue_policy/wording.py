@@ -26,9 +26,14 @@ def message(standing: Standing, reason: Reason, helped: list[Claim], dimensions:
                 f"other, and all pods of {name}, the least entitled, leave"
             )
         case Reason.REBALANCED:
-            gainers = names(standing.served, full=not _same_space(standing))
-            gain = "gains" if len(standing.served) == 1 else "gain"
-            return f"{gainers} {gain} more from them; {name} gives {plural(old - new, 'worker')}"
+            needs = [claim.key for claim in helped]
+            gains = [key for key in standing.served if key not in needs]
+            gain = "gains" if len(gains or needs) == 1 else "gain"
+            who = f"{names(gains, full=not _same_space(standing))} {gain}" if gains else gain
+            why = f"{who} more from {'the rest' if helped else 'them'}"
+            if helped:
+                why = f"{_need(helped, job.key, dimensions)}, and {why}"
+            return f"{why}; {name} gives {plural(old - new, 'worker')}"
         case Reason.SURPLUS_UNPLACED:
             return (
                 f"{plural(old - new, 'surplus worker')} of {name} found no place to run; "
