@@ -1,1 +1,1 @@
-"""What the queue policy is worth: simulated experiments that write `docs/experiments.md`."""
+"""What elasticity is worth and what it costs: experiments that write `docs/experiments.md`."""

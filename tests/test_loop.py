@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,39 @@ def test_a_batch_is_trained_on_once(tmp_path: Path) -> None:
         assert net.weight.equal(before)
         assert loop.steps == 1
         break
+
+
+@pytest.mark.parametrize("leave", ["error", "break"])
+def test_a_step_that_was_left_leaves_no_trace_when_training_goes_on(
+    tmp_path: Path, leave: str
+) -> None:
+    def train(name: str, left: bool) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 1))
+        data = ElasticDataset(
+            torch.utils.data.TensorDataset(torch.randn(24, 2)),
+            global_batch=4,
+            batch_size=2,
+            epochs=1,
+        )
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        loop = ElasticLoop(tmp_path / name, model=net, optimizer=optimizer, data=data)
+        while loop.steps < 6:
+            with suppress(KeyError):
+                for (x,) in loop:
+                    with loop.step():
+                        (loop.weight * loop.model(x).square().mean()).backward()
+                        if left and loop.steps == 2 and leave == "error":
+                            left = False
+                            raise KeyError
+                    if left and loop.steps == 2 and not loop.stepped and leave == "break":
+                        left = False
+                        break
+        assert not left
+        return list(net.state_dict().values())
+
+    for left, undisturbed in zip(train("left", True), train("undisturbed", False), strict=True):
+        assert left.equal(undisturbed)
 
 
 @pytest.fixture

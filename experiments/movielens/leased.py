@@ -57,6 +57,7 @@ class Owner:
         self._one_at_a_time = threading.Lock()
         self._world = self._steps = 0
         self._complete = threading.Event()
+        self._serving: list[threading.Thread] = []
 
     def run(self) -> None:
         """Until every sample of every epoch is in the model."""
@@ -68,10 +69,14 @@ class Owner:
             state = {"model": self._net.state_dict(), "ledger": self._ledger.state_dict()}
             torch.save(state, self._folder / "model.pt")
             self._shards.commit(self._steps)
+            for thread in self._serving:  # a thread in torch's code when Python ends aborts it
+                thread.join()
 
     def _accept(self, listener: Listener) -> None:
         while True:
-            threading.Thread(target=self._serve, args=(listener.accept(),), daemon=True).start()
+            thread = threading.Thread(target=self._serve, args=(listener.accept(),), daemon=True)
+            thread.start()
+            self._serving.append(thread)
 
     def _serve(self, worker: Connection) -> None:
         """Each message: a gradient, or None at first; each answer: the parameters."""

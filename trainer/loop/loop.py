@@ -187,11 +187,15 @@ class ElasticLoop:
         self._begun = False
 
     def _undo_step(self) -> None:
+        self._take_back()
+        self._passed = self._broken = True
+
+    def _take_back(self) -> None:
+        """What was begun of a step leaves no trace."""
         with torch.no_grad():
             for buffer, before in self._buffers:
                 buffer.copy_(before)
         self._begun = False
-        self._passed = self._broken = True
 
     def _leave_round(self) -> bool:
         """After a step: whether the round ends here; commits where one is due."""
@@ -223,6 +227,8 @@ class ElasticLoop:
 
     def _enter(self) -> None:
         """Returns in a round, connected and with the common state."""
+        if self._begun:  # the last iteration was left within a step
+            self._take_back()
         while not (self._attempt(self._connect) and self._attempt(self._level)):
             self._disconnect()
         self._broken = False
