@@ -2,10 +2,10 @@
 
     python -m benchmarks.scheduler [--json] [--pods N --gangs N --nodes N --shapes N]
 
-One session by manifests/volcano-scheduler.conf lets every gang in and places it. `read`: from API
-objects to a snapshot; `again`: the same when nothing has changed; `session`: from there to bindings;
-`full`: a session in which everything is bound and nothing is to be done. Seconds of CPU (the wall's
-where nothing else runs).
+One session by manifests/volcano-scheduler.conf lets every gang in and places it. `read` is from
+API objects to a snapshot, `again` the same when nothing has changed, `session` from there to
+bindings, `full` a session in which everything is bound and nothing is to be done. Seconds of CPU
+(the wall's where nothing else runs).
 
 Args:
     --shapes: how many different requests the gangs have; nodes are ranked once for each.

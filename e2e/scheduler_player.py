@@ -50,7 +50,7 @@ _NUMBERS = itertools.count(1)
 
 
 @contextmanager
-def scheduler(plane: ControlPlane, configuration: str) -> Iterator[None]:
+def scheduler(plane: ControlPlane, configuration: str) -> Iterator[Component]:
     """Runs it: the real Volcano where VOLCANO_BIN is set, else ours. Call it on the main thread."""
     conf = plane.folder / "volcano-scheduler.conf"
     conf.write_text(configuration)
@@ -64,7 +64,7 @@ def scheduler(plane: ControlPlane, configuration: str) -> Iterator[None]:
     try:
         for program in programs:
             program.start()
-        yield
+        yield programs[0]
     finally:
         for program in programs:
             program.send(signal.SIGTERM)
@@ -79,8 +79,8 @@ def scheduler(plane: ControlPlane, configuration: str) -> Iterator[None]:
 class Player:
     """One scenario on one API server, in a namespace of its own."""
 
-    def __init__(self, client: Client, scenario: world.Scenario) -> None:
-        self._client, self._scenario = client, scenario
+    def __init__(self, client: Client, scenario: world.Scenario, scheduler: Component) -> None:
+        self._client, self._scenario, self._scheduler = client, scenario, scheduler
         self._namespace = f"scenario-{next(_NUMBERS)}"
         self._gangs: dict[str, Mapping[str, Any]] = {}
         self._made: list[str] = []
@@ -90,12 +90,19 @@ class Player:
         far, or for 45 s; with `settled`, until nothing changes any more."""
         async with self._cluster():
             seen: list[world.Snapshot] = []
-            for step in self._scenario.steps:
+            for step, follows in itertools.pairwise((*self._scenario.steps, {})):
                 if "snapshot" in step:
                     wait = self._settled if settled else self._expected
                     seen.append(await wait(step["snapshot"], seen))
-                else:
+                    continue
+                # Gangs that come together are seen together, however long it takes to create them.
+                if "gang" in step and "gang" in follows:
+                    self._scheduler.send(signal.SIGSTOP)
+                try:
                     await self._do(step)
+                finally:
+                    if "gang" not in follows:
+                        self._scheduler.send(signal.SIGCONT)
             return seen
 
     @asynccontextmanager
@@ -246,6 +253,14 @@ class Player:
         )
 
 
+async def play(
+    plane: ControlPlane, scenario: world.Scenario, scheduler: Component, *, settled: bool = False
+) -> list[world.Snapshot]:
+    """See Player.play."""
+    async with plane.client() as client:
+        return await Player(client, scenario, scheduler).play(settled=settled)
+
+
 # Recording
 
 
@@ -256,10 +271,12 @@ def _record(path: Path, names: Sequence[str], runs: int) -> None:
     scenarios = {scenario.name: scenario for scenario in world.load(path)}
     with RealControlPlane() as plane:
         for key, group in itertools.groupby(chosen, lambda s: str(s["configuration"])):
-            with scheduler(plane, document["configurations"][key]):
+            with scheduler(plane, document["configurations"][key]) as running:
                 for entry in group:
                     for _ in range(runs):
-                        seen = asyncio.run(_play(plane, scenarios[entry["name"]], settled=True))
+                        seen = asyncio.run(
+                            play(plane, scenarios[entry["name"]], running, settled=True)
+                        )
                         _note(entry, seen)
                         print(entry["name"], *seen, sep="\n  ", flush=True)
                         path.write_text(_text(document))
@@ -274,22 +291,15 @@ def _note(entry: dict[str, Any], seen: list[world.Snapshot]) -> None:
     outcomes.append({"times": 1, "snapshots": seen})
 
 
-async def _play(
-    plane: ControlPlane, scenario: world.Scenario, *, settled: bool
-) -> list[world.Snapshot]:
-    async with plane.client() as client:
-        return await Player(client, scenario).play(settled=settled)
-
-
 class _Dumper(yaml.SafeDumper):
-    """A mapping on one line where it fits; a configuration's text as it is."""
+    """A mapping on one line where that can be read; a configuration's text as it is."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 def _mapping(dumper: yaml.SafeDumper, data: dict[str, Any]) -> yaml.Node:
-    flat = len(str(data)) < 100 and "observed" not in data
+    flat = len(str(data)) < 400 and not data.keys() & {"observed", "snapshots", "configurations"}
     return dumper.represent_mapping("tag:yaml.org,2002:map", data.items(), flow_style=flat)
 
 

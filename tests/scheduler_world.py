@@ -15,7 +15,7 @@ from tests import volcano_scenario
 from volcano_elastic.api import quantity
 from volcano_elastic.local.scheduler.actions import ACTIONS
 from volcano_elastic.local.scheduler.configuration import DEFAULT, Configuration, load, parse
-from volcano_elastic.local.scheduler.cycle import cycle
+from volcano_elastic.local.scheduler.cycle import effects_of, session_of
 from volcano_elastic.local.scheduler.effect import (
     Bind,
     CreateQueue,
@@ -27,6 +27,7 @@ from volcano_elastic.local.scheduler.effect import (
 )
 from volcano_elastic.local.scheduler.observe import Observed, Reader
 from volcano_elastic.local.scheduler.plugins import ARGUMENTS
+from volcano_elastic.local.scheduler.session import Session
 
 GPU = "nvidia.com/gpu"
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -134,7 +135,7 @@ class Cluster:
     def _stamp(self) -> str:
         return self.now.strftime("%Y-%m-%dT%H:%M:%SZ")
 
-    def effects(self) -> list[Effect]:
+    def session(self) -> Session:
         observed = Observed(
             self.nodes.values(),
             self.pods.values(),
@@ -142,10 +143,14 @@ class Cluster:
             self.queues.values(),
             [{"metadata": {"name": n}, "value": value} for n, value in self.classes.items()],
         )
-        return cycle(Reader(scheduler_names=NAMES).snapshot(observed), self.conf, self.now)
+        snapshot = Reader(scheduler_names=NAMES).snapshot(observed)
+        return session_of(snapshot, self.conf, self.now)
 
     def step(self) -> list[Effect]:
-        effects = self.effects()
+        return self.carry_out(self.session())
+
+    def carry_out(self, session: Session) -> list[Effect]:
+        effects = effects_of(session)
         for effect in effects:
             self._apply(effect)
         return effects
@@ -156,7 +161,7 @@ class Cluster:
             if not self.step():
                 self.now += timedelta(seconds=1)
                 return
-        pytest.fail(f"the scheduler never comes to rest: {self.effects()}")
+        pytest.fail(f"the scheduler never comes to rest: {effects_of(self.session())}")
 
     def _apply(self, effect: Effect) -> None:
         match effect:

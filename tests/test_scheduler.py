@@ -244,6 +244,48 @@ def test_a_newcomer_larger_than_the_surplus_evicts_nobody() -> None:
     assert c.phase("b") == "Pending"
 
 
+def test_nobody_is_evicted_for_half_a_gang() -> None:
+    c = cluster(4)
+    c.gang("a", 1, 2)
+    c.gang("c", 1, 2, preemptable="none")
+    c.settle()
+    c.gang("b", 2)
+    c.settle()
+    assert (c.phase("b"), c.evicted) == ("Inqueue", [])
+
+
+def test_a_pod_for_which_others_go_is_nominated_to_their_node() -> None:
+    c = cluster(4)
+    c.gang("a", 1, 4)
+    c.settle()
+    c.gang("b", 1)
+    c.step()
+    assert c.evicted == ["a-worker-3 by preempt"]
+    assert c.pods["default/b-worker-0"]["status"]["nominatedNodeName"] == "n1"
+
+
+def test_a_gang_whose_pods_never_preempt_evicts_nobody() -> None:
+    c = cluster(4)
+    c.gang("a", 1, 4)
+    c.settle()
+    c.gang("b", 1, podSpec={"preemptionPolicy": "Never"})
+    c.settle()
+    assert c.evicted == []
+
+
+def test_what_it_does_not_do_is_refused_and_said() -> None:
+    c = cluster(4)
+    c.gang("a", 1, spec={"networkTopology": {"mode": "hard"}})
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {}}
+    insists = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+    c.pod("p", affinity={"podAntiAffinity": insists})
+    c.settle()
+    assert c.placed() == {}
+    assert "has no networkTopology" in c.condition("a", "Unschedulable")["message"]
+    (told,) = c.pods["default/p"]["status"]["conditions"]
+    assert "has no podAntiAffinity" in told["message"]
+
+
 def test_nobody_is_evicted_for_surplus() -> None:
     c = cluster(4)
     c.gang("a", 1, 4)

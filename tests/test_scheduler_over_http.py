@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -70,7 +71,11 @@ async def api_server(folder: Path) -> AsyncIterator[Path]:
 
 @asynccontextmanager
 async def scheduler(kubeconfig: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    process = await start("volcano_elastic.local.scheduler", "--kubeconfig", str(kubeconfig))
+    process = await start(
+        "volcano_elastic.local.scheduler",
+        *("--kubeconfig", str(kubeconfig), "--listen-address", ":0"),
+        stderr=asyncio.subprocess.PIPE,
+    )
     try:
         yield process
     finally:
@@ -186,6 +191,14 @@ async def test_gangs_are_bound_surplus_is_evicted_and_a_kill_loses_nothing(tmp_p
             (condition,) = surplus["status"]["conditions"]
             assert (condition["type"], condition["reason"]) == ("PodScheduled", "Unschedulable")
             await until(lambda: _is(phase("b"), "Running"), "b runs")
+            assert second.stderr is not None
+            await asyncio.wait_for(second.stderr.readuntil(b"metrics on port "), PATIENCE)
+            port = int(await second.stderr.readline())
+            metrics = await asyncio.to_thread(_metrics, port)
+            of = f'{{queue_name="default",resource="{GPU}"}}'
+            assert metrics[f"volcano_queue_allocated_scalar_resources{of}"] == 4000
+            assert metrics['volcano_queue_overused{queue_name="default"}'] == 0
+            assert metrics["volcano_total_preemption_attempts"] == 2
             before = await _versions(client)
             await asyncio.sleep(1)
             assert await _versions(client) == before, "at rest, the scheduler writes nothing"
@@ -194,6 +207,13 @@ async def test_gangs_are_bound_surplus_is_evicted_and_a_kill_loses_nothing(tmp_p
 
 async def _is(value: Awaitable[str], expected: str) -> bool:
     return await value == expected
+
+
+def _metrics(port: int) -> dict[str, float]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as answer:
+        lines = answer.read().decode().splitlines()
+    pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, value in pairs}
 
 
 async def _versions(client: Client) -> list[str]:

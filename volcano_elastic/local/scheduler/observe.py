@@ -237,6 +237,9 @@ def _job(group: Object, tasks: list[Task], classes: Mapping[str, int], default: 
         min_resources = None if resources is None else quantity.parse(resources)
     except quantity.QuantityError as error:
         min_resources, refused = None, f"PodGroup {key_of(group)}: spec.minResources: {error}"
+    for name in ("networkTopology", "subGroupPolicy"):
+        if spec.get(name):
+            refused = f"PodGroup {key_of(group)}: the embedded scheduler has no {name}"
     return Job(
         key=key_of(group),
         tasks=tuple(tasks),
