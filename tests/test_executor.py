@@ -6,13 +6,15 @@ import asyncio
 from datetime import UTC, datetime
 from typing import Any, cast
 
+import pytest
 from job_world import job_object
 
-from volcano_elastic.kube.client import Client
-from volcano_elastic.kube.resource import Resource
+from volcano_elastic.kube.client import AlreadyExists, Client
+from volcano_elastic.kube.resource import EVENTS, Resource
 from volcano_elastic.operator.cluster import Cluster
-from volcano_elastic.operator.executor import AT_ONCE, Executor
-from volcano_elastic.pytorchjob.action import CreateService
+from volcano_elastic.operator.executor import AT_ONCE, Executor, NameTaken
+from volcano_elastic.pytorchjob.action import CreatePod, CreateService
+from volcano_elastic.pytorchjob.label import JOB_NAME
 
 Object = dict[str, Any]
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -32,6 +34,37 @@ class Counting:
         self.answered += 1
         version = str(self.answered)
         return obj | {"metadata": obj["metadata"] | {"uid": version, "resourceVersion": version}}
+
+
+class Unlabelled:
+    """Has the job's pod already, without the labels that it was made with."""
+
+    def __init__(self, job: Object) -> None:
+        meta = {"name": "a-worker-0", "namespace": "team", "uid": "p", "resourceVersion": "1"}
+        owner = {"uid": job["metadata"]["uid"], "controller": True}
+        self.pod: Object = {"metadata": meta | {"ownerReferences": [owner]}}
+        self.told: list[Object] = []
+
+    async def create(self, kind: Resource, obj: Object) -> Object:
+        if kind is EVENTS:
+            self.told.append(obj)
+            return obj
+        raise AlreadyExists(409, "AlreadyExists", "a-worker-0")
+
+    async def get(self, kind: Resource, name: str, namespace: str) -> Object:
+        return self.pod
+
+
+async def test_a_pod_that_lost_its_labels_is_told_rather_than_waited_for_in_silence() -> None:
+    job = job_object()
+    server = Unlabelled(job)
+    executor = Executor(Cluster(cast(Client, server)))
+    wanted = {"name": "a-worker-0", "namespace": "team", "labels": {JOB_NAME: "a"}}
+    with pytest.raises(NameTaken, match=f"lacks its label {JOB_NAME}=a"):
+        await executor.perform(job, [CreatePod({"metadata": wanted})], NOW)
+    await executor.settle(5)
+    (event,) = server.told
+    assert (event["reason"], event["type"]) == ("FailedCreatePod", "Warning")
 
 
 async def test_a_job_of_thousands_leaves_room_for_the_requests_of_others() -> None:

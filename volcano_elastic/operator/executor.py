@@ -15,8 +15,8 @@ import aiohttp
 from volcano_elastic.kube import event, resource
 from volcano_elastic.kube.client import AlreadyExists, ApiError, Conflict, NotFound
 from volcano_elastic.kube.informer import Informer
-from volcano_elastic.kube.resource import Object
-from volcano_elastic.operator.cluster import Cluster, controlled_by
+from volcano_elastic.kube.resource import Object, key_of
+from volcano_elastic.operator.cluster import Cluster, controlled_by, job_key
 from volcano_elastic.operator.token import Tokens
 from volcano_elastic.pytorchjob import neighbour
 from volcano_elastic.pytorchjob.action import (
@@ -40,6 +40,7 @@ from volcano_elastic.pytorchjob.action import (
     Stage,
 )
 from volcano_elastic.pytorchjob.environment import TOKEN_KEY
+from volcano_elastic.pytorchjob.label import JOB_NAME
 
 _log = logging.getLogger(__name__)
 COMPONENT = neighbour.US
@@ -217,6 +218,14 @@ class Executor:
                     f"{'is being deleted' if leaving else 'exists and belongs to somebody else'}; "
                     f"waiting for it to go",
                     passing=leaving,
+                ) from None
+            label, name = JOB_NAME, job["metadata"]["name"]
+            if label in body["metadata"].get("labels", {}) and job_key(found) != key_of(job):
+                # Whoever took it away hid the object from us and from everybody's selectors.
+                raise NameTaken(
+                    f"{informer.resource.kind} {meta['namespace']}/{meta['name']} is the job's but "
+                    f"lacks its label {label}={name}; restore it, or delete the object",
+                    passing=False,
                 ) from None
             informer.put(found)
 
