@@ -8,8 +8,8 @@ from importlib.util import find_spec
 import numpy as np
 import torch
 
-from trainer.checkpoint.checkpointer import Checkpointer
 from trainer.data.dataset import ElasticDataset
+from trainer.loop.loop import ElasticLoop
 
 flags = argparse.ArgumentParser()
 for flag, default in {"--epochs": 10, "--folder": "digits-commits", "--step-seconds": 0.0}.items():
@@ -19,22 +19,22 @@ torch.set_num_threads(1)
 torch.manual_seed(0)
 path = find_spec("sklearn").submodule_search_locations[0] + "/datasets/data/digits.csv.gz"
 digits = torch.from_numpy(np.loadtxt(path, delimiter=","))[torch.randperm(1797)].float()
-net = model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
-if torch.distributed.is_torchelastic_launched():
-    torch.distributed.init_process_group("gloo")
-    model = torch.nn.parallel.DistributedDataParallel(net)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9)
 train = torch.utils.data.TensorDataset(digits[:1437, :64] / 16, digits[:1437, 64].long())
 data = ElasticDataset(train, batch_size=16, epochs=given.epochs, audit=given.folder + "/audit")
-with Checkpointer(given.folder, model=model, optimizer=optimizer, data=data) as checkpointer:
-    optimizer.param_groups[0]["lr"] = 0.02 * data.group.world  # follows the global batch
-    for images, labels in data:
-        optimizer.zero_grad()
-        (data.weight * torch.nn.functional.cross_entropy(model(images), labels)).backward()
-        optimizer.step()
-        time.sleep(given.step_seconds)
-        checkpointer.step()
-    if data.group.rank == 0:
-        right = (net(digits[1437:, :64] / 16).argmax(1) == digits[1437:, 64]).float().mean().item()
-        print(out := json.dumps({"accuracy": right, "steps": data.steps, "samples": data.consumed}))
-        (checkpointer.storage.folder / "result.json").write_text(out)
+
+
+def scale(loop: ElasticLoop) -> None:
+    optimizer.param_groups[0]["lr"] = 0.02 * loop.world  # follows the global batch
+
+
+loop = ElasticLoop(given.folder, model=net, optimizer=optimizer, data=data, begin=scale)
+for images, labels in loop:
+    with loop.step():
+        (loop.weight * torch.nn.functional.cross_entropy(loop.model(images), labels)).backward()
+    time.sleep(given.step_seconds)
+if loop.rank == 0:
+    right = (net(digits[1437:, :64] / 16).argmax(1) == digits[1437:, 64]).float().mean().item()
+    print(out := json.dumps({"accuracy": right, "steps": data.steps, "samples": data.consumed}))
+    (loop.checkpointer.storage.folder / "result.json").write_text(out)
