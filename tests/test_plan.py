@@ -419,6 +419,13 @@ def test_a_pod_of_another_scheduler_that_waits_keeps_growth_out() -> None:
     assert made.decisions == ()
 
 
+def test_no_surplus_leaves_for_a_pod_without_a_gang() -> None:
+    a = job("a", 1, 2, 2)
+    stranger = pod(job("x", 1, 1), 0, None, job=None, gang=None)
+    made = plan(world([node("n1")], [a], pods(a, "n1", "n1"), [stranger]), NOW)
+    assert made.decisions == ()
+
+
 def test_a_gang_of_another_controller_is_a_claim_once_its_pods_exist() -> None:
     a = job("a", 1, 4, 4)
     full = world(TWO_BY_TWO, [a], pods(a, "n1", "n1", "n2", "n2"))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -28,8 +27,6 @@ from volcano_elastic.queue_policy.snapshot import Memory, Snapshot
 _log = logging.getLogger(__name__)
 # Changes come in bursts; a plan of half a burst would be taken back by the next.
 _DEBOUNCE_SECONDS = 0.05
-# Jobs are carried out on the same loop: while thousands arrive, most of the time must be theirs.
-_REST_PER_PLAN = 3.0
 # Cooldowns and grace periods end without any change to be seen.
 _AT_LEAST_EVERY_SECONDS = 1.0
 _CARRY_OUT_SECONDS = 2.0
@@ -62,8 +59,6 @@ class Planning:
         self._report = PolicyReport(cluster.policies, self._adapter)
         self._measurement = Measurement(cluster, self._adapter, clock, controller.token_of)
         self._changed = asyncio.Event()
-        self._rest = _DEBOUNCE_SECONDS
-        """Seconds from one plan to the next, at least."""
         for informer in cluster:
             if informer.resource in KINDS:
                 informer.on_change(self._note)
@@ -109,13 +104,12 @@ class Planning:
                     await self._changed.wait()
             except TimeoutError:
                 continue
-            await asyncio.sleep(self._rest)
+            await asyncio.sleep(_DEBOUNCE_SECONDS)
 
     async def _once(self) -> None:
-        now, began = self._clock(), time.perf_counter()
+        now = self._clock()
         with self._metrics.planning():
             result = self._plan(self._adapter.snapshot(), now)
-        self._rest = max(_DEBOUNCE_SECONDS, _REST_PER_PLAN * (time.perf_counter() - began))
         self._adapter.memory = result.memory
         self._metrics.planned(result)
         acting = {d.job: d for d in result.decisions if not d.dry_run}

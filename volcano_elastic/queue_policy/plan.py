@@ -28,7 +28,7 @@ from volcano_elastic.queue_policy.inventory import Inventory
 from volcano_elastic.queue_policy.patience import Patience
 from volcano_elastic.queue_policy.rebalance import Rebalance
 from volcano_elastic.queue_policy.room import Room
-from volcano_elastic.queue_policy.shrink import Surplus
+from volcano_elastic.queue_policy.shrink import Shrink
 from volcano_elastic.queue_policy.snapshot import Memory, Pod, Snapshot
 from volcano_elastic.queue_policy.standing import Standing, leave_order
 from volcano_elastic.queue_policy.stays import restless, stays
@@ -112,7 +112,7 @@ class _Planning:
             self._leave(standing, standing.excess)
             self._put_right(standing)
         asking = claims(self.restless, self.gangs, self.dimensions)
-        self.surplus = Surplus(
+        self.shrink = Shrink(
             self.nodes,
             self.queues,
             self.standings,
@@ -136,7 +136,7 @@ class _Planning:
             blocked=self.blocked,
             queues=with_owed(queues, asking, self.dimensions),
             memory=self.patience.memory(
-                from_idle=self.surplus.from_idle | self.kept_idle,
+                from_idle=self.shrink.from_idle | self.kept_idle,
                 waiting=self.waiting,
                 decisions=decisions,
                 standings=self.standings,
@@ -216,7 +216,7 @@ class _Planning:
     def _serve(self, asking: list[Claim]) -> None:
         self.waiting = []
         for claim in asking:
-            why = self.patience.set_aside(claim.key) or self.surplus.serve(claim)
+            why = self.patience.set_aside(claim.key) or self.shrink.serve(claim)
             if why is None:
                 self.served.append(claim)
                 self.blocked.pop(claim.key, None)
@@ -243,14 +243,14 @@ class _Planning:
     def _give_up_all(self, standing: Standing, others: list[Claim]) -> bool:
         mark, pods = self.nodes.mark(), list(standing.bound.values())
         self._leave(standing, pods)
-        self.surplus.forget_failures()
+        self.shrink.forget_failures()
         for claim in others:
-            if self.surplus.serve(claim) is None:
+            if self.shrink.serve(claim) is None:
                 break
         else:
             self.queues.use(standing.job.queue, standing.shape.vector, len(pods))
             self.nodes.rollback(mark)
-            self.surplus.forget_failures()
+            self.shrink.forget_failures()
             return False
         standing.removed = [*pods, *standing.unbound.values()]
         standing.bound, standing.unbound = {}, {}
@@ -284,7 +284,7 @@ class _Planning:
             self._keep_for(shape, key, queue)
         while not self._reserve_surplus():
             # Whole units left, which was more than anybody had asked for.
-            self.surplus.forget_failures()
+            self.shrink.forget_failures()
             self._serve(self.waiting)
 
     def _keep_for(self, shape: Shape, key: str, queue: str | None) -> None:
