@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Set
 from datetime import UTC, datetime
 
 import aiohttp
@@ -13,13 +14,8 @@ from volcano_elastic.kube.informer import Informer
 from volcano_elastic.kube.resource import PODS, Object, key_of
 from volcano_elastic.kube.work_queue import WorkQueue
 from volcano_elastic.local.kubelet.address import AddressBook
-from volcano_elastic.local.kubelet.pod_status import (
-    ContainerRecord,
-    Running,
-    Terminated,
-    pod_status,
-    terminated_reason,
-)
+from volcano_elastic.local.kubelet.container import Container, Running, Terminated
+from volcano_elastic.local.kubelet.pod_status import pod_status
 
 _log = logging.getLogger(__name__)
 
@@ -33,8 +29,10 @@ class FakePods:
     """Running at once; Succeeded or Failed if annotated so; gone as soon as deleted, or as long
     afterwards as annotated."""
 
-    def __init__(self, client: Client, pods: Informer, nodes: frozenset[str]) -> None:
-        self._client, self._pods, self._nodes = client, pods, nodes
+    def __init__(
+        self, client: Client, pods: Informer, nodes: frozenset[str], down: Set[str] = frozenset()
+    ) -> None:
+        self._client, self._pods, self._nodes, self._down = client, pods, nodes, down
         self._addresses = AddressBook()
         self._queue = WorkQueue()
         self._told: dict[str, float] = {}
@@ -71,7 +69,7 @@ class FakePods:
 
     async def _advance(self, key: str) -> None:
         pod = self._pods.get(key)
-        if pod is None:
+        if pod is None or pod["spec"]["nodeName"] in self._down:
             return
         meta = pod["metadata"]
         name, namespace = meta["name"], meta["namespace"]
@@ -123,16 +121,14 @@ def due_in(pod: Object, now: datetime) -> float | None:
 
 def next_status(pod: Object, address: str, now: datetime) -> Object:
     """Pending becomes Running; Running becomes what the exit code says."""
-    specs = pod["spec"]["containers"]
-    records = [ContainerRecord(spec["name"], spec.get("image", "")) for spec in specs]
+    containers = [Container(spec) for spec in pod["spec"]["containers"]]
     status = pod.get("status", {})
     running = status.get("phase") == "Running"
     started = datetime.fromisoformat(status["startTime"]) if running else now
     code = int((pod["metadata"].get("annotations") or {}).get(EXIT_CODE, 0))
-    for record in records:
-        if running:
-            record.state = Terminated(code, terminated_reason(code), started, now)
-        else:
-            record.state = Running(now)
-    pod = pod if "status" in pod else pod | {"status": {}}
-    return pod_status(pod, [], records, address=address, started=started, now=now, stopped=running)
+    reason = "Completed" if code == 0 else "Error"
+    for container in containers:
+        container.state = Terminated(code, reason, started, now) if running else Running(now)
+    return pod_status(
+        pod, [], containers, address=address, started=started, now=now, stopped=running
+    )
