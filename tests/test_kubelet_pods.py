@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from click.testing import CliRunner, Result
 from pod_world import QUICK, World, cleared, dead, state_of
 
+from volcano_elastic.cli.main import main
 from volcano_elastic.kube.resource import CONFIGMAPS, EVENTS, NODES, PODS, SECRETS, SERVICES
 from volcano_elastic.local.cluster import LocalCluster
 
@@ -305,6 +307,28 @@ async def test_faults_on_request_happen_once(world: World) -> None:
     assert pod["status"]["containerStatuses"][0]["restartCount"] == 1
     await _annotate(world, "p", "nonsense")
     await _told(world, "UnknownFault", "nonsense")
+
+
+async def _cli(world: World, *words: str) -> Result:
+    command = ["local", "fault", *words, "--kubeconfig", str(world.cluster.kubeconfig)]
+    return await asyncio.to_thread(CliRunner().invoke, main, command)
+
+
+async def test_the_command_line_asks_for_faults_where_somebody_obeys(world: World) -> None:
+    await world.create("p", "sleep", "60")
+    await world.phase("p", "Running")
+    unknown = await _cli(world, "kill", "p", "-c", "other")
+    assert unknown.exit_code == 2 and "has no container other: main" in unknown.output
+    missing = await _cli(world, "node-down", "node-9")
+    assert missing.exit_code == 2 and "there is no node node-9" in missing.output
+    meta = {"name": "real"}
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": meta, "spec": {}}
+    await world.client.create(NODES, node)
+    real = await _cli(world, "node-down", "real")
+    await world.client.delete(NODES, "real")
+    assert real.exit_code == 2 and "no embedded kubelet would obey" in real.output
+    assert (await _cli(world, "kill", "p")).exit_code == 0
+    assert state_of(await world.phase("p", "Failed"))["exitCode"] == 137
 
 
 async def test_a_frozen_pod_is_silent_until_it_thaws(world: World) -> None:

@@ -13,9 +13,10 @@ from volcano_elastic.kube.client import ApiError, Client, Conflict, NotFound
 from volcano_elastic.kube.informer import Informer
 from volcano_elastic.kube.resource import PODS, Object, key_of
 from volcano_elastic.kube.work_queue import WorkQueue
+from volcano_elastic.local.kubelet import fault
 from volcano_elastic.local.kubelet.address import AddressBook
 from volcano_elastic.local.kubelet.container import Container, Running, Terminated
-from volcano_elastic.local.kubelet.pod_status import pod_status
+from volcano_elastic.local.kubelet.pod_status import Verdict, pod_status
 
 _log = logging.getLogger(__name__)
 
@@ -110,6 +111,8 @@ def due_in(pod: Object, now: datetime) -> float | None:
         case "Pending":
             return 0.0
         case "Running":
+            if fatal(pod):
+                return 0.0
             annotations = pod["metadata"].get("annotations") or {}
             if EXIT_CODE not in annotations and RUN_SECONDS not in annotations:
                 return None
@@ -119,6 +122,12 @@ def due_in(pod: Object, now: datetime) -> float | None:
     return None
 
 
+def fatal(pod: Object) -> fault.PodFault | None:
+    """The fault that ends a pod which only pretends to run, if it has one."""
+    wanted = fault.parse(fault.annotated(pod))
+    return None if wanted is None or wanted.kind == "freeze" else wanted
+
+
 def next_status(pod: Object, address: str, now: datetime) -> Object:
     """Pending becomes Running; Running becomes what the exit code says."""
     containers = [Container(spec) for spec in pod["spec"]["containers"]]
@@ -126,9 +135,20 @@ def next_status(pod: Object, address: str, now: datetime) -> Object:
     running = status.get("phase") == "Running"
     started = datetime.fromisoformat(status["startTime"]) if running else now
     code = int((pod["metadata"].get("annotations") or {}).get(EXIT_CODE, 0))
-    reason = "Completed" if code == 0 else "Error"
+    wrong = fatal(pod) if running else None
+    if wrong:
+        code = 137
+    reason = "OOMKilled" if wrong and wrong.kind == "oom" else "Error" if code else "Completed"
+    verdict = Verdict("Evicted", "by request", disruption=True)
     for container in containers:
         container.state = Terminated(code, reason, started, now) if running else Running(now)
     return pod_status(
-        pod, [], containers, address=address, started=started, now=now, stopped=running
+        pod,
+        [],
+        containers,
+        address=address,
+        started=started,
+        now=now,
+        stopped=running,
+        verdict=verdict if wrong and wrong.kind == "evict" else None,
     )

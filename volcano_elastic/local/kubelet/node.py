@@ -25,6 +25,7 @@ _CONDITIONS = (
     ("PIDPressure", "False", "KubeletHasSufficientPID", "virtual node"),
     ("Ready", "True", "KubeletReady", "virtual node"),
 )
+_VIRTUAL = "volcano-elastic.io/virtual"
 _LEASE_NAMESPACE = "kube-node-lease"
 _LEASE_SECONDS = 40
 _RENEW_SECONDS = 10.0
@@ -36,6 +37,10 @@ _AT_ONCE = 16
 
 def node_names(count: int) -> list[str]:
     return [f"node-{index}" for index in range(1, count + 1)]
+
+
+def is_virtual(node: Object) -> bool:
+    return (node["metadata"].get("labels") or {}).get(_VIRTUAL) == "true"
 
 
 def node_object(name: str, gpus: int, now: datetime, log_port: int | None = None) -> Object:
@@ -57,7 +62,7 @@ def node_object(name: str, gpus: int, now: datetime, log_port: int | None = None
             "labels": {
                 "kubernetes.io/hostname": name,
                 "kubernetes.io/os": "linux",
-                "volcano-elastic.io/virtual": "true",
+                _VIRTUAL: "true",
             },
         },
         "spec": {},
