@@ -44,6 +44,12 @@ class FakePods:
         if new is not None and new["spec"].get("nodeName") in self._nodes:
             self._queue.add(key_of(new))
 
+    def on_outage(self, name: str, down: bool) -> None:
+        """A node is up again: its pods are looked at."""
+        for pod in self._pods:
+            if not down and pod["spec"].get("nodeName") == name:
+                self._queue.add(key_of(pod))
+
     async def run(self) -> None:
         try:
             async with asyncio.TaskGroup() as group:
@@ -111,7 +117,7 @@ def due_in(pod: Object, now: datetime) -> float | None:
         case "Pending":
             return 0.0
         case "Running":
-            if fatal(pod):
+            if fatal(pod) or _unready(pod):
                 return 0.0
             annotations = pod["metadata"].get("annotations") or {}
             if EXIT_CODE not in annotations and RUN_SECONDS not in annotations:
@@ -128,20 +134,29 @@ def fatal(pod: Object) -> fault.PodFault | None:
     return None if wanted is None or wanted.kind == "freeze" else wanted
 
 
+def _unready(pod: Object) -> bool:
+    """Its containers are ready, but its node was taken for lost."""
+    found = {c["type"]: c["status"] for c in pod.get("status", {}).get("conditions") or ()}
+    held = pod["spec"].get("readinessGates") or found.get("ContainersReady") != "True"
+    return not held and found.get("Ready") != "True"
+
+
 def next_status(pod: Object, address: str, now: datetime) -> Object:
-    """Pending becomes Running; Running becomes what the exit code says."""
+    """Pending becomes Running; Running becomes what the exit code says, or ready again where
+    its node was lost meanwhile."""
     containers = [Container(spec) for spec in pod["spec"]["containers"]]
     status = pod.get("status", {})
-    running = status.get("phase") == "Running"
-    started = datetime.fromisoformat(status["startTime"]) if running else now
+    begun = status.get("phase") == "Running"
+    ends = begun and bool(fatal(pod) or not _unready(pod))
+    started = datetime.fromisoformat(status["startTime"]) if begun else now
     code = int((pod["metadata"].get("annotations") or {}).get(EXIT_CODE, 0))
-    wrong = fatal(pod) if running else None
+    wrong = fatal(pod) if ends else None
     if wrong:
         code = 137
     reason = "OOMKilled" if wrong and wrong.kind == "oom" else "Error" if code else "Completed"
     verdict = Verdict("Evicted", "by request", disruption=True)
     for container in containers:
-        container.state = Terminated(code, reason, started, now) if running else Running(now)
+        container.state = Terminated(code, reason, started, now) if ends else Running(started)
     return pod_status(
         pod,
         [],
@@ -149,6 +164,6 @@ def next_status(pod: Object, address: str, now: datetime) -> Object:
         address=address,
         started=started,
         now=now,
-        stopped=running,
+        stopped=ends,
         verdict=verdict if wrong and wrong.kind == "evict" else None,
     )

@@ -215,7 +215,9 @@ async def serve(kubeconfig: str | None, options: Options) -> None:
                 )
                 group.create_task(watcher.run())
             if options.mode == "fake":
-                group.create_task(FakePods(client, pods, mine, outages.down).run())
+                fake = FakePods(client, pods, mine, outages.down)
+                outages.handlers.append(fake.on_outage)
+                group.create_task(fake.run())
             else:
                 group.create_task(_run_pods(client, pods, mine, outages, options))
 

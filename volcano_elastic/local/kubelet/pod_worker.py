@@ -15,10 +15,9 @@ from typing import Any
 import aiohttp
 
 from volcano_elastic.api.quantity import QuantityError, milli
-from volcano_elastic.kube import event
-from volcano_elastic.kube.client import ApiError, Client, Conflict, NotFound
+from volcano_elastic.kube.client import ApiError, Client, NotFound
 from volcano_elastic.kube.informer import Informer
-from volcano_elastic.kube.resource import CONFIGMAPS, EVENTS, PODS, SECRETS, Object
+from volcano_elastic.kube.resource import CONFIGMAPS, SECRETS, Object
 from volcano_elastic.local.apiserver.log import LOG_FOLDER_ANNOTATION
 from volcano_elastic.local.kubelet import environment, fault, handler, termination, volume
 from volcano_elastic.local.kubelet.container import Container
@@ -34,6 +33,7 @@ from volcano_elastic.local.kubelet.lifecycle import (
     Terminate,
 )
 from volcano_elastic.local.kubelet.names import Names
+from volcano_elastic.local.kubelet.pod_report import PodReport
 from volcano_elastic.local.kubelet.pod_status import HOST_IP, Verdict
 from volcano_elastic.local.kubelet.process import Command, Process, ProcessRuntime, StartError
 
@@ -75,12 +75,10 @@ class PodWorker:
         self._processes: dict[str, Process] = {}
         self._log_starts: dict[str, int] = {}
         self._happened = asyncio.Event()
-        self._gone = False
-        """Nothing is written any more: the pod was removed, or its node is down."""
         self.crashed = False
         self._shut_down = False
         self._fault = ""
-        self._dirty, self._written = asyncio.Event(), asyncio.Event()
+        self._report = PodReport(pod, host.client, host.pods, self._status)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def update(self, pod: Object) -> None:
@@ -96,7 +94,7 @@ class PodWorker:
 
     def removed(self) -> None:
         """The pod is no more in the API: no grace, and nothing left to write to."""
-        self._gone = True
+        self._report.closed = True
         self._life.stop(0, self._host.now())
         self._happened.set()
 
@@ -114,7 +112,7 @@ class PodWorker:
     @property
     def _leaving(self) -> bool:
         deleted = bool(self._pod["metadata"].get("deletionTimestamp"))
-        return deleted or self._gone or self._shut_down
+        return deleted or self._report.closed or self._shut_down
 
     def refresh_names(self) -> None:
         """Writes its /etc/hosts anew."""
@@ -126,16 +124,16 @@ class PodWorker:
         return self._folder / "etc-hosts"
 
     async def run(self) -> None:
-        writer = asyncio.create_task(self._write_status())
+        writer = asyncio.create_task(self._report.write_status())
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             if not self._life.finished and not self._leaving:
-                await self._announce()
+                await self._report.annotate({LOG_FOLDER_ANNOTATION: str(self._folder)})
                 if any(volume.has_files(one) for one in volume.volumes_of(self._pod)):
                     self._spawn(self._refresh_files())
             await self._live()
-            if not self._gone and not self._shut_down:
-                await self._remove()
+            if not self._report.closed and not self._shut_down:
+                await self._report.remove(with_status=not self._life.finished)
         finally:
             writer.cancel()
             for task in self._tasks:
@@ -150,7 +148,7 @@ class PodWorker:
             for action in life.advance(self._host.now()):
                 self._do(action)
             if not life.finished:
-                self._changed()
+                self._report.changed()
             if life.over and self._leaving:
                 return
             left = None
@@ -184,7 +182,9 @@ class PodWorker:
         self._tasks.discard(task)
         self._happened.set()
         if not task.cancelled() and (error := task.exception()):
-            _log.error("pod %s: a defect in the kubelet: %r", self._key, error, exc_info=error)
+            _log.error(
+                "pod %s: a defect in the kubelet: %r", self._report.key, error, exc_info=error
+            )
 
     # Containers
 
@@ -349,6 +349,13 @@ class PodWorker:
         ):
             self._tell(told)
 
+    def _status(self) -> Object:
+        return self._life.status(self._pod, self._address, self._host.now())
+
+    def _tell(self, told: Tell) -> None:
+        if not self._report.closed and not self._shut_down:
+            self._spawn(self._report.tell(told))
+
     def _log(self, container: str) -> Path:
         return self._folder / f"{container}.log"
 
@@ -369,9 +376,7 @@ class PodWorker:
                 self._host.runtime.freeze(process)
             return
         # Forgotten first, so that a kubelet that dies meanwhile doesn't do it twice.
-        await self._patch(
-            {"metadata": {"uid": self._uid, "annotations": {fault.ANNOTATION: None}}}, None
-        )
+        await self._report.annotate({fault.ANNOTATION: None})
         if now.kind == "evict":
             self._life.fail(
                 Verdict("Evicted", "The node was low on resource: by request.", disruption=True),
@@ -385,94 +390,6 @@ class PodWorker:
         return [
             process for name, process in self._processes.items() if wanted.container in (None, name)
         ]
-
-    # Telling
-
-    async def _remove(self) -> None:
-        """Tells how it ended, then lets the API server forget the pod."""
-        if self._life.finished:
-            self._written.set()
-        else:
-            self._changed()
-        try:
-            async with asyncio.timeout(10):
-                await self._written.wait()
-        except TimeoutError:
-            _log.warning("pod %s: its last status could not be written", self._key)
-        delay = 0.1
-        while not self._gone and not self._shut_down:
-            try:
-                await self._host.client.delete(
-                    PODS, self._name, self._namespace, uid=self._uid, grace_period_seconds=0
-                )
-                return
-            except (NotFound, Conflict):
-                return
-            except (ApiError, *_NO_ANSWER) as error:
-                _log.warning("removing pod %s: %s", self._key, error or type(error).__name__)
-                await asyncio.sleep(delay)
-                delay = min(delay * 2, 5.0)
-
-    @property
-    def _key(self) -> str:
-        return f"{self._namespace}/{self._name}"
-
-    def _changed(self) -> None:
-        self._written.clear()
-        self._dirty.set()
-
-    async def _announce(self) -> None:
-        annotations = {LOG_FOLDER_ANNOTATION: str(self._folder)}
-        await self._patch({"metadata": {"uid": self._uid, "annotations": annotations}}, None)
-
-    async def _write_status(self) -> None:
-        last: Object | None = None
-        while not self._gone:
-            await self._dirty.wait()
-            self._dirty.clear()
-            status = self._life.status(self._pod, self._address, self._host.now())
-            if status != last:
-                await self._patch({"metadata": {"uid": self._uid}, "status": status}, "status")
-                last = status
-            if not self._dirty.is_set():
-                self._written.set()
-
-    async def _patch(self, body: dict[str, Any], subresource: str | None) -> None:
-        """Until it succeeds, or the pod is gone."""
-        delay = 0.1
-        while not self._gone:
-            try:
-                answer = await self._host.client.patch(
-                    PODS, self._name, self._namespace, body, subresource=subresource
-                )
-            except (NotFound, Conflict):
-                # Removed, or another pod bears the name: the informer will say so.
-                return
-            except (ApiError, *_NO_ANSWER) as error:
-                _log.warning("writing pod %s: %s", self._key, error or type(error).__name__)
-                await asyncio.sleep(delay)
-                delay = min(delay * 2, 5.0)
-            else:
-                self._host.pods.put(answer)
-                return
-
-    def _tell(self, told: Tell) -> None:
-        if not self._gone and not self._shut_down:
-            self._spawn(self._create_event(told))
-
-    async def _create_event(self, told: Tell) -> None:
-        body = event.make(
-            {"apiVersion": "v1", "kind": "Pod"} | self._pod,
-            reason=told.reason,
-            message=told.message,
-            now=self._host.now(),
-            component="kubelet",
-            warning=told.warning,
-        )
-        try:
-            await self._host.client.create(EVENTS, body)
-        except (ApiError, *_NO_ANSWER) as error:
-            _log.warning("event about pod %s: %s", self._key, error or type(error).__name__)
 
 
 def _memory_limit(container: Object) -> int:
