@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 _UNIFIED = "cgroup2"
+_NAME = "volcano-elastic-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +24,15 @@ class MemoryCgroups:
         if self.unified:
             # As a kubelet: the container ends as a whole, rather than going on crippled.
             settings = {"memory.max": str(limit), "memory.oom.group": "1"}
-            swap, value = "memory.swap.max", "0"
+            swap = {"memory.swap.max": "0"}
         else:
             settings = {"memory.limit_in_bytes": str(limit)}
-            swap, value = "memory.memsw.limit_in_bytes", str(limit)
-        if (self.folder / swap).exists() or (self.unified and Path("/proc/swaps").exists()):
-            settings[swap] = value
+            swap = {"memory.memsw.limit_in_bytes": str(limit)}
         return {
-            "directory": str(self.folder / f"volcano-elastic-{name}"),
+            "directory": str(self.folder / f"{_NAME}{name}-{os.getpid()}"),
             "settings": settings,
+            # There only where the kernel accounts for swap.
+            "optional": swap,
             "events": "memory.events" if self.unified else "memory.oom_control",
         }
 
@@ -42,13 +43,22 @@ def find() -> MemoryCgroups | None:
         with contextlib.suppress(OSError):
             if unified and not _enabled(folder):
                 continue
-            probe = folder / f"volcano-elastic-probe-{os.getpid()}"
+            probe = folder / f"{_NAME}probe-{os.getpid()}"
             probe.mkdir()
             usable = (probe / ("memory.max" if unified else "memory.limit_in_bytes")).exists()
             probe.rmdir()
             if usable:
+                _clear(folder)
                 return MemoryCgroups(folder, unified)
     return None
+
+
+def _clear(folder: Path) -> None:
+    """What was left by kubelets that were killed together with their shims."""
+    for old in folder.glob(f"{_NAME}*-*"):
+        if not Path("/proc", old.name.rpartition("-")[2]).exists():
+            with contextlib.suppress(OSError):
+                old.rmdir()
 
 
 def _enabled(folder: Path) -> bool:

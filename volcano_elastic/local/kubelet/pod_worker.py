@@ -257,7 +257,7 @@ class PodWorker:
             root=self._root(),
             mounts=mounts,
             limit=_memory_limit(spec),
-            name=f"{self._uid}-{container.name}-{container.restarts}-{os.getpid()}",
+            name=f"{self._uid}-{container.name}-{container.restarts}",
         )
 
     def _root(self) -> Path:

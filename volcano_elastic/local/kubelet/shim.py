@@ -250,9 +250,11 @@ def _supervise(main: int) -> int:
 
 def _make_cgroup(group: dict[str, Any]) -> None:
     os.mkdir(group["directory"])
-    for name, text in group["settings"].items():
-        with open(f"{group['directory']}/{name}", "w") as file:
-            file.write(text)
+    for name, text in {**group["settings"], **group["optional"]}.items():
+        path = f"{group['directory']}/{name}"
+        if name in group["settings"] or os.path.exists(path):
+            with open(path, "w") as file:
+                file.write(text)
 
 
 def _remove_cgroup(group: dict[str, Any]) -> bool:
