@@ -1,8 +1,7 @@
-"""The kubelet's decisions: addresses, environment, phases, restarts."""
+"""What containers are given: addresses and names, environment, files."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,20 +12,8 @@ from volcano_elastic.local.kubelet.address import (
     split_service_name,
 )
 from volcano_elastic.local.kubelet.environment import ConfigError, environment, expand
-from volcano_elastic.local.kubelet.pod_status import (
-    ContainerRecord,
-    Running,
-    Terminated,
-    Waiting,
-    phase_of,
-    pod_status,
-    restart_delay,
-)
-
-_NOW = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-# Pure
+from volcano_elastic.local.kubelet.names import hosts_file
+from volcano_elastic.local.kubelet.volume import files_of, refusal, without_namespaces
 
 
 def test_a_pod_keeps_its_address_and_no_two_share_one() -> None:
@@ -109,8 +96,10 @@ def test_environment_takes_values_fields_config_maps_and_secrets() -> None:
     def field(path: str) -> dict[str, Any]:
         return {"fieldRef": {"fieldPath": path}}
 
+    memory = {"resourceFieldRef": {"resource": "requests.memory", "divisor": "1Mi"}}
     container = {
         "name": "main",
+        "resources": {"limits": {"cpu": "1500m"}, "requests": {"memory": "1Gi"}},
         "envFrom": [{"prefix": "C_", "configMapRef": {"name": "conf"}}],
         "env": [
             {"name": "A", "value": "1"},
@@ -120,6 +109,9 @@ def test_environment_takes_values_fields_config_maps_and_secrets() -> None:
             {"name": "IP", "valueFrom": field("status.podIP")},
             {"name": "NODE", "valueFrom": field("spec.nodeName")},
             {"name": "ROLE", "valueFrom": field("metadata.labels['role']")},
+            {"name": "CPU", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
+            {"name": "MIB", "valueFrom": memory},
+            {"name": "ALL", "valueFrom": {"resourceFieldRef": {"resource": "limits.memory"}}},
             {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
             {
                 "name": "NONE",
@@ -142,6 +134,9 @@ def test_environment_takes_values_fields_config_maps_and_secrets() -> None:
         "IP": "127.16.0.1",
         "NODE": "node-1",
         "ROLE": "worker",
+        "CPU": "2",
+        "MIB": "1024",
+        "ALL": str(256 * 2**30),
         "KEY": "secret",
     }
 
@@ -151,72 +146,87 @@ def test_environment_takes_values_fields_config_maps_and_secrets() -> None:
     [
         ({"configMapKeyRef": {"name": "gone", "key": "k"}}, "ConfigMap 'gone' not found"),
         ({"fieldRef": {"fieldPath": "spec.hostname"}}, "found 'spec.hostname'"),
-        ({"resourceFieldRef": {"resource": "limits.cpu"}}, "found resourceFieldRef"),
+        ({"resourceFieldRef": {"resource": "cpu"}}, "found 'cpu'"),
+        ({"fileKeyRef": {"path": "a"}}, "found fileKeyRef"),
     ],
 )
 def test_what_the_environment_lacks_is_named(entry: dict[str, Any], message: str) -> None:
     container = {"name": "main", "env": [{"name": "X", "valueFrom": entry}]}
     with pytest.raises(ConfigError, match=message):
-        environment(container, _bare_pod(), {}, lambda host: None)
+        environment(container, _bare_pod(), {})
 
 
-def _ended(code: int) -> ContainerRecord:
-    return ContainerRecord("c", state=Terminated(code, "", _NOW, _NOW))
+def _mounting(*volumes: dict[str, Any], path: str = "/data") -> dict[str, Any]:
+    mounts = [{"name": volume["name"], "mountPath": path} for volume in volumes]
+    container = {"name": "main", "volumeMounts": mounts}
+    return _bare_pod(containers=[container], volumes=list(volumes))
 
 
-_RUNNING = ContainerRecord("c", state=Running(_NOW))
-_WAITING = ContainerRecord("c", state=Waiting())
-_CRASHED = ContainerRecord(
-    "c", state=Waiting("CrashLoopBackOff"), last=Terminated(1, "Error", _NOW, _NOW)
-)
+def test_a_projected_volume_holds_the_files_of_all_its_sources() -> None:
+    role = {"fieldPath": "metadata.labels"}
+    projected = {
+        "defaultMode": 0o400,
+        "sources": [
+            {
+                "configMap": {
+                    "name": "conf",
+                    "items": [{"key": "x", "path": "deep/x", "mode": 0o600}],
+                }
+            },
+            {"secret": {"name": "s"}},
+            {"configMap": {"name": "gone", "optional": True}},
+            {"downwardAPI": {"items": [{"path": "labels", "fieldRef": role}]}},
+        ],
+    }
+    volume = {"name": "v", "projected": projected}
+    sources = {
+        ("ConfigMap", "conf"): {"data": {"x": "2", "unasked": "3"}},
+        ("Secret", "s"): {"data": {"k": "c2VjcmV0"}},
+    }
+    files = files_of(volume, _mounting(volume), sources)
+    assert {path: (file.content, file.mode) for path, file in files.items()} == {
+        "deep/x": (b"2", 0o600),
+        "k": (b"secret", 0o400),
+        "labels": (b'role="worker"', 0o400),
+    }
+
+
+def test_volumes_of_kinds_that_are_not_served_are_refused_in_words() -> None:
+    claim = {"name": "v", "persistentVolumeClaim": {"claimName": "c"}}
+    assert "found persistentVolumeClaim" in str(refusal(_mounting(claim)))
+    token = {"name": "v", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}
+    assert "serviceAccountToken" in str(refusal(_mounting(token)))
+    # Every pod of a real API server has it, and our processes don't use it.
+    usual = _mounting(token, path="/var/run/secrets/kubernetes.io/serviceaccount")
+    assert refusal(usual) is None
 
 
 @pytest.mark.parametrize(
-    ("records", "policy", "expected"),
+    ("volume", "path", "served"),
     [
-        ([_WAITING], "Always", "Pending"),
-        ([_WAITING, _RUNNING], "Always", "Pending"),
-        ([_RUNNING], "Never", "Running"),
-        ([_RUNNING, _ended(1)], "Never", "Running"),
-        ([_CRASHED], "OnFailure", "Running"),
-        ([_ended(0)], "Always", "Running"),
-        ([_ended(0), _ended(0)], "OnFailure", "Succeeded"),
-        ([_ended(0), _ended(3)], "Never", "Failed"),
-        ([_ended(0), _ended(3)], "OnFailure", "Running"),
+        ({"emptyDir": {}}, "/dev/shm", True),
+        ({"emptyDir": {}}, "/data", False),
+        ({"hostPath": {"path": "/data/"}}, "/data", True),
+        ({"hostPath": {"path": "/other"}}, "/data", False),
+        ({"configMap": {"name": "c"}}, "/tmp", False),
     ],
 )
-def test_a_pods_phase_follows_from_its_containers(
-    records: list[ContainerRecord], policy: str, expected: str
+def test_a_plain_process_is_given_only_mounts_that_change_nothing(
+    volume: dict[str, Any], path: str, served: bool
 ) -> None:
-    assert phase_of([], records, policy) == expected
+    pod = _mounting({"name": "v", **volume}, path=path)
+    found = without_namespaces(pod["spec"]["containers"][0], pod)
+    assert (found is None) == served, found
 
 
-def test_a_stopped_pod_is_over_whatever_its_policy() -> None:
-    assert phase_of([], [_ended(0)], "Always", stopped=True) == "Succeeded"
-    assert phase_of([], [_ended(143)], "Always", stopped=True) == "Failed"
-    assert phase_of([], [_CRASHED], "OnFailure", stopped=True) == "Failed"
-    assert phase_of([_ended(1)], [_WAITING], "Never") == "Failed"
-    assert phase_of([_RUNNING], [_WAITING], "Never") == "Pending"
-
-
-def test_back_off_doubles_to_its_cap_and_respects_the_policy() -> None:
-    assert [restart_delay("Always", 0, n) for n in (1, 2, 3, 6, 99)] == [1, 2, 4, 30, 30]
-    assert restart_delay("Never", 1, 1) is None
-    assert restart_delay("OnFailure", 0, 1) is None
-    assert restart_delay("OnFailure", 1, 1) == 1
-
-
-def test_conditions_keep_their_time_and_those_of_others() -> None:
-    pod = _bare_pod()
-    pod["status"]["conditions"] = [{"type": "DisruptionTarget", "status": "True"}]
-    later = _NOW + timedelta(seconds=5)
-
-    def status(pod: dict[str, Any], now: datetime) -> dict[str, Any]:
-        return pod_status(pod, [], [_RUNNING], address="127.16.0.1", started=_NOW, now=now)
-
-    first = status(pod, _NOW)
-    assert status(pod | {"status": first}, later) == first
-    by_type = {condition["type"]: condition["status"] for condition in first["conditions"]}
-    assert by_type == dict.fromkeys(
-        ("PodScheduled", "Initialized", "ContainersReady", "Ready", "DisruptionTarget"), "True"
+def test_the_hosts_file_names_the_pod_its_aliases_and_all_services() -> None:
+    pod = _bare_pod(
+        subdomain="job", hostAliases=[{"ip": "10.0.0.1", "hostnames": ["db", "db.local"]}]
     )
+    text = hosts_file(pod, "127.16.0.1", [("ns", "web", "127.16.0.2"), ("b", "api", "127.16.0.3")])
+    assert [line.split() for line in text.splitlines()[3:]] == [
+        ["127.16.0.1", "p.job.ns.svc.cluster.local", "p"],
+        ["10.0.0.1", "db", "db.local"],
+        ["127.16.0.2", "web", "web.ns", "web.ns.svc", "web.ns.svc.cluster.local"],
+        ["127.16.0.3", "api.b", "api.b.svc", "api.b.svc.cluster.local"],
+    ]

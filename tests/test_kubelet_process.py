@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from pod_world import QUICK, World, cleared, dead, state_of
 
-from volcano_elastic.kube.client import Client, NotFound
 from volcano_elastic.kube.resource import CONFIGMAPS, EVENTS, NODES, PODS, SECRETS, SERVICES
 from volcano_elastic.local.cluster import LocalCluster
 
@@ -23,117 +22,46 @@ from volcano_elastic.local.cluster import LocalCluster
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-class World:
-    """A cluster of an API server and a kubelet, whose pods are bound as they are created."""
-
-    def __init__(self, cluster: LocalCluster, client: Client) -> None:
-        self.cluster, self.client = cluster, client
-
-    async def create(self, name: str, *command: str, **spec: Any) -> dict[str, Any]:
-        container = {"name": "main", "image": "any", "command": list(command)}
-        for key in ("env", "envFrom", "args", "volumeMounts", "workingDir"):
-            if key in spec:
-                container[key] = spec.pop(key)
-        metadata = {"name": name, "namespace": "default", "labels": {"app": name}}
-        metadata |= spec.pop("metadata", {})
-        pod = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": metadata,
-            "spec": {
-                "nodeName": "node-1",
-                "restartPolicy": "Never",
-                "containers": [container],
-                **spec,
-            },
-        }
-        created: dict[str, Any] = await self.client.create(PODS, pod)
-        return created
-
-    async def until(
-        self, name: str, holds: Callable[[dict[str, Any]], object], seconds: float = 15
-    ) -> dict[str, Any]:
-        deadline = time.monotonic() + seconds
-        while True:
-            pod = await self.client.get(PODS, name, "default")
-            if holds(pod):
-                return pod
-            if time.monotonic() > deadline:
-                log = (self.cluster.logs / "kubelet.log").read_text()
-                pytest.fail(f"not within {seconds} s: {pod.get('status')}\n{log[-3000:]}")
-            await asyncio.sleep(0.02)
-
-    async def phase(self, name: str, phase: str) -> dict[str, Any]:
-        return await self.until(name, lambda pod: pod.get("status", {}).get("phase") == phase)
-
-    async def gone(self, name: str, seconds: float = 15) -> None:
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            try:
-                await self.client.get(PODS, name, "default")
-            except NotFound:
-                return
-            await asyncio.sleep(0.02)
-        pytest.fail(f"{name} is still there after {seconds} s")
-
-    def log(self, pod: dict[str, Any], container: str = "main") -> str:
-        folder = pod["metadata"]["annotations"]["local.volcano-elastic.io/log-dir"]
-        return (Path(folder) / f"{container}.log").read_text()
-
-    async def logged(self, name: str, text: str) -> dict[str, Any]:
-        return await self.until(
-            name,
-            lambda pod: (
-                pod.get("status", {}).get("containerStatuses", [{}])[0].get("containerID")
-                and text in self.log(pod)
-            ),
-        )
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def cluster() -> AsyncIterator[LocalCluster]:
     async with LocalCluster(
-        nodes=2, gpus_per_node=3, kubelet="process", operator=False, scheduler=False
+        nodes=2, gpus_per_node=3, operator=False, scheduler=False, kubelet_arguments=QUICK
+    ) as cluster:
+        yield cluster
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def plain_cluster() -> AsyncIterator[LocalCluster]:
+    async with LocalCluster(
+        nodes=1, operator=False, scheduler=False, kubelet_arguments=(*QUICK, "--plain")
     ) as cluster:
         yield cluster
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def world(cluster: LocalCluster) -> AsyncIterator[World]:
-    async with asyncio.timeout(60), cluster.client() as client:
-        yield World(cluster, client)
-        for resource in (PODS, SERVICES, CONFIGMAPS, SECRETS):
-            for item in (await client.list(resource, "default"))["items"]:
-                with contextlib.suppress(NotFound):
-                    name = item["metadata"]["name"]
-                    await client.delete(resource, name, "default", grace_period_seconds=0)
+    async with cleared(cluster) as world:
+        yield world
 
 
-def _state(pod: dict[str, Any], kind: str = "terminated") -> dict[str, Any]:
-    state: dict[str, Any] = pod["status"]["containerStatuses"][0]["state"].get(kind, {})
-    return state
+@pytest_asyncio.fixture(loop_scope="module", params=["as allowed", "plain"])
+async def any_world(
+    request: pytest.FixtureRequest, cluster: LocalCluster, plain_cluster: LocalCluster
+) -> AsyncIterator[World]:
+    """With all that this machine allows, and as a plain process tree."""
+    async with cleared(plain_cluster if request.param == "plain" else cluster) as world:
+        yield world
 
 
-def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-async def _dead(pids: list[int], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while any(map(_alive, pids)):
-        assert time.monotonic() < deadline, f"{[p for p in pids if _alive(p)]} still run"
-        await asyncio.sleep(0.02)
-
-
-# Both a child in the same group and one in a session of its own, as torchrun makes its workers.
+# A child in the same group, one in a session of its own, as torchrun makes its workers, and an
+# orphan that has even forgotten its environment.
 _FAMILY = """
 import subprocess, sys, time
 ours = subprocess.Popen(["sleep", "60"])
 own = subprocess.Popen(["sleep", "60"], start_new_session=True)
-print("pids", ours.pid, own.pid, flush=True)
+script = "setsid sleep 60 > /dev/null 2>&1 & echo $!"
+orphan = subprocess.check_output(["sh", "-c", script], env={}).decode().strip()
+print("pids", ours.pid, own.pid, orphan, flush=True)
 time.sleep(float(sys.argv[1]))
 """
 
@@ -156,8 +84,8 @@ async def test_a_pod_runs_logs_and_succeeds(world: World) -> None:
     await world.create("p", "python", "-c", code)
     pod = await world.phase("p", "Succeeded")
     assert f"out {sys.executable}\n" in world.log(pod) and "err\n" in world.log(pod)
-    assert _state(pod)["exitCode"] == 0 and _state(pod)["reason"] == "Completed"
-    assert _state(pod)["startedAt"] <= _state(pod)["finishedAt"]
+    assert state_of(pod)["exitCode"] == 0 and state_of(pod)["reason"] == "Completed"
+    assert state_of(pod)["startedAt"] <= state_of(pod)["finishedAt"]
     assert pod["status"]["podIP"].startswith("127.") and pod["status"]["hostIP"] == "127.0.0.1"
     served = b"".join([chunk async for chunk in world.client.logs("p", "default")])
     assert served.decode() == world.log(pod)
@@ -169,20 +97,21 @@ async def test_exit_codes_signals_and_missing_commands_are_told(world: World) ->
     await world.create("missing", "no-such-program", "--flag")
     await world.create("no-command")
     await world.create("no-directory", "true", workingDir="/no/such/folder")
-    assert _state(await world.phase("code", "Failed"))["exitCode"] == 3
-    assert _state(await world.phase("signal", "Failed"))["exitCode"] == 137
+    assert state_of(await world.phase("code", "Failed"))["exitCode"] == 3
+    assert state_of(await world.phase("signal", "Failed"))["exitCode"] == 137
     for name, what in (
         ("missing", "'no-such-program'"),
         ("no-command", "expected a command"),
         ("no-directory", "'/no/such/folder'"),
     ):
         pod = await world.phase(name, "Failed")
-        assert _state(pod)["exitCode"] == 127 and _state(pod)["reason"] == "StartError"
-        assert what in _state(pod)["message"]
+        assert state_of(pod)["exitCode"] == 127 and state_of(pod)["reason"] == "StartError"
+        assert what in state_of(pod)["message"]
         assert what in world.log(pod)
 
 
-async def test_environment_arguments_and_service_names(world: World) -> None:
+async def test_environment_arguments_and_service_names(any_world: World) -> None:
+    world = any_world
     service = {
         "apiVersion": "v1",
         "kind": "Service",
@@ -200,13 +129,14 @@ async def test_environment_arguments_and_service_names(world: World) -> None:
         {"name": "OWN_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
     ]
     sources = [{"configMapRef": {"name": "conf"}}, {"secretRef": {"name": "conf"}}]
-    # The peer's address is known before the peer is.
     await world.create("p", "sh", "-c", script, args=["zero", "$(PEER)"], env=env, envFrom=sources)
     pod = await world.phase("p", "Succeeded")
+    # The peer's address is known before the peer is; without namespaces it takes the name's place.
     await world.create("job-worker-0", "sleep", "60")
-    peer = (await world.phase("job-worker-0", "Running"))["status"]["podIP"]
+    address = (await world.phase("job-worker-0", "Running"))["status"]["podIP"]
     own = pod["status"]["podIP"]
-    assert peer != own
+    assert address != own
+    peer = address if "--plain" in world.arguments() else "job-worker-0"
     assert world.log(pod) == f"{peer}:23456|p|{own}|a|b|p\nzero {peer}:23456\n"
 
 
@@ -231,18 +161,27 @@ async def test_init_containers_run_in_order_before_the_others(world: World) -> N
 
 
 async def test_restart_policy_on_failure_tries_until_success(world: World, tmp_path: Path) -> None:
-    script = f"echo again; test -e {tmp_path}/seen && exit 0; touch {tmp_path}/seen; exit 5"
+    seen = tmp_path / "seen"
+    seen.write_text("")
+    script = f"echo again; test $(wc -l < {seen}) = 2 && exit 0; echo >> {seen}; exit 5"
     await world.create("p", "sh", "-c", script, restartPolicy="OnFailure")
     pod = await world.until("p", lambda pod: "CrashLoopBackOff" in str(pod.get("status")))
     assert pod["status"]["phase"] == "Running"
     pod = await world.phase("p", "Succeeded")
     status = pod["status"]["containerStatuses"][0]
-    assert status["restartCount"] == 1
+    assert status["restartCount"] == 2
     assert status["lastState"]["terminated"]["exitCode"] == 5
-    assert world.log(pod) == "again\nagain\n"
+    assert world.log(pod) == "again\n" * 3
 
 
-async def test_a_volume_that_cant_be_honoured_is_refused_in_words(world: World) -> None:
+async def test_a_volume_that_a_plain_process_cant_have_is_refused_in_words(
+    plain_cluster: LocalCluster,
+) -> None:
+    async with cleared(plain_cluster) as world:
+        await _refused(world)
+
+
+async def _refused(world: World) -> None:
     await world.create(
         "p",
         "true",
@@ -250,7 +189,7 @@ async def test_a_volume_that_cant_be_honoured_is_refused_in_words(world: World) 
         volumeMounts=[{"name": "v", "mountPath": "/data"}],
     )
     pod = await world.until("p", lambda pod: "CreateContainerConfigError" in str(pod))
-    assert "plain processes" in _state(pod, "waiting")["message"]
+    assert "plain processes" in state_of(pod, "waiting")["message"]
     await asyncio.sleep(0.2)
     events = (await world.client.list(EVENTS, "default"))["items"]
     assert any(e["type"] == "Warning" and "plain processes" in e["message"] for e in events)
@@ -272,7 +211,7 @@ async def test_deletion_is_sigterm_to_the_main_process_only(world: World) -> Non
     await world.client.delete(PODS, "p", "default", grace_period_seconds=20)
     await world.gone("p")
     assert "child None" in world.log(pod), "the child was alive when the main process was told"
-    await _dead([child])
+    await dead([child])
 
 
 async def test_deletion_kills_after_the_grace_period(world: World) -> None:
@@ -284,17 +223,19 @@ async def test_deletion_kills_after_the_grace_period(world: World) -> None:
     assert 0.9 < time.monotonic() - begin < 8
 
 
-async def test_a_pod_removed_by_force_leaves_no_process(world: World) -> None:
+async def test_a_pod_removed_by_force_leaves_no_process(any_world: World) -> None:
+    world = any_world
     await world.create("p", "python", "-c", _FAMILY, args=["60"])
     pod = await world.logged("p", "pids")
     await world.client.delete(PODS, "p", "default", grace_period_seconds=0)
-    await _dead(_family_of(world.log(pod)))
+    await dead(_family_of(world.log(pod)))
 
 
-async def test_what_a_main_process_leaves_behind_is_killed(world: World) -> None:
+async def test_what_a_main_process_leaves_behind_is_killed(any_world: World) -> None:
+    world = any_world
     await world.create("p", "python", "-c", _FAMILY, args=["0"])
     pod = await world.phase("p", "Succeeded")
-    await _dead(_family_of(world.log(pod)))
+    await dead(_family_of(world.log(pod)))
 
 
 async def test_a_container_that_ends_leaves_its_neighbours_alone(world: World) -> None:
@@ -327,13 +268,13 @@ async def test_a_killed_kubelet_takes_its_processes_along_and_its_successor_goes
     never = await world.logged("never", "pids")
     pids = _family_of(world.log(before)) + _family_of(world.log(never))
     os.kill(world.cluster.processes["kubelet"], signal.SIGKILL)
-    await _dead(pids)
+    await dead(pids)
     pod = await world.until(
         "always",
         lambda pod: pod["status"]["containerStatuses"][0]["restartCount"] == 1,
     )
     assert pod["status"]["podIP"] == before["status"]["podIP"]
-    assert _state(await world.phase("never", "Failed"))["exitCode"] == 137
+    assert state_of(await world.phase("never", "Failed"))["exitCode"] == 255
 
 
 async def test_fake_pods_run_end_and_go_without_a_process() -> None:
@@ -347,7 +288,7 @@ async def test_fake_pods_run_end_and_go_without_a_process() -> None:
         await world.create("ends", "any", metadata={"annotations": notes})
         await world.create("stays", "any")
         assert (await world.phase("stays", "Running"))["status"]["podIP"]
-        assert _state(await world.phase("ends", "Failed"))["exitCode"] == 3
+        assert state_of(await world.phase("ends", "Failed"))["exitCode"] == 3
         await client.delete(PODS, "stays", "default")
         await world.gone("stays")
         await world.create("slow", "any", metadata={"annotations": {f"{local}/leave-seconds": "1"}})

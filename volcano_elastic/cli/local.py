@@ -13,6 +13,8 @@ from typing import Any
 
 import click
 
+from volcano_elastic.cli.fault import fault
+
 _COUNT = click.IntRange(min=1)
 _DELEGATE = {"ignore_unknown_options": True, "help_option_names": []}
 
@@ -204,6 +206,7 @@ def _delegate(name: str, module: str, summary: str) -> click.Command:
     return command
 
 
+local.add_command(fault)
 local.add_command(
     _delegate("scheduler", "volcano_elastic.local.scheduler.__main__", "The scheduler on its own.")
 )

@@ -181,7 +181,9 @@ class LocalCluster:
         if self._kubelet != "none":
             size = ["--nodes", str(self._nodes), "--gpus-per-node", str(self._gpus_per_node)]
             state = ["--mode", self._kubelet, "--state-dir", str(self._folder / "kubelet")]
-            more = [*size, *state, *self._kubelet_arguments]
+            # Elsewhere a kube-controller-manager looks after silent nodes.
+            alone = [] if self._existing else ["--node-monitor-grace-period", "40"]
+            more = [*size, *state, *alone, *self._kubelet_arguments]
             commands["kubelet"] = [*_python("volcano_elastic.local.kubelet"), *access, *more]
         if self._scheduler:
             conf = ["--scheduler-conf", str(self._scheduler_conf)] if self._scheduler_conf else []

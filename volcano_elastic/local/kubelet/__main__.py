@@ -14,7 +14,8 @@ from pathlib import Path
 
 from volcano_elastic.kube.client import ApiError
 from volcano_elastic.kube.kubeconfig import KubeconfigError
-from volcano_elastic.local.kubelet.kubelet import serve
+from volcano_elastic.local.kubelet.kubelet import Options, serve
+from volcano_elastic.local.kubelet.lifecycle import BackOff
 from volcano_elastic.local.kubelet.log_server import Tls
 
 
@@ -41,7 +42,34 @@ def parser() -> argparse.ArgumentParser:
         help="PEM files: serve the containers' logs, by HTTPS on 127.0.0.1, to a kube-apiserver "
         "whose certificate CLIENT_CA signed; default: don't",
     )
+    parser.add_argument(
+        "--plain",
+        action="store_true",
+        help="plain processes, even where namespaces and control groups are allowed",
+    )
+    parser.add_argument(
+        "--restart-back-off",
+        type=_seconds,
+        default=10.0,
+        metavar="SECONDS",
+        help="before a container's second restart; it doubles up to 30 times that, and begins "
+        "anew after 60 times that; default: 10, as Kubernetes has it",
+    )
+    parser.add_argument(
+        "--node-monitor-grace-period",
+        type=_seconds,
+        metavar="SECONDS",
+        help="mark nodes that were silent for so long, taint them and evict their pods, as "
+        "kube-controller-manager does (40 there); default: leave it to that",
+    )
     return parser
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected seconds above 0, found {text}")
+    return value
 
 
 def _positive(text: str) -> int:
@@ -67,11 +95,16 @@ async def _until_signal(kubeconfig: str | None, options: argparse.Namespace, sta
     with contextlib.suppress(asyncio.CancelledError):
         await serve(
             kubeconfig,
-            nodes=options.nodes,
-            gpus=options.gpus_per_node,
-            mode=options.mode,
-            state_dir=state,
-            tls=Tls(*options.serve_logs) if options.serve_logs else None,
+            Options(
+                nodes=options.nodes,
+                gpus=options.gpus_per_node,
+                mode=options.mode,
+                state_dir=state,
+                tls=Tls(*options.serve_logs) if options.serve_logs else None,
+                plain=options.plain,
+                back_off=BackOff.beginning_with(options.restart_back_off),
+                node_grace=options.node_monitor_grace_period,
+            ),
         )
 
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from volcano_elastic.api.quantity import QuantityError, milli
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.kubelet.address import Resolve, resolve_value
 
 _REFERENCE = re.compile(r"\$\$|\$\(([^()]*)\)")
 _KEYED = re.compile(r"metadata\.(labels|annotations)\['([^']*)'\]")
+
+# Of each node, which is far larger in everything but GPUs than what is asked of it.
+CAPACITY = {"cpu": "64", "memory": "256Gi", "ephemeral-storage": "1Ti", "pods": "110"}
 
 
 class ConfigError(Exception):
@@ -48,18 +53,22 @@ def environment(
     container: Object,
     pod: Object,
     sources: Mapping[tuple[str, str], Object],
-    resolve: Resolve,
+    resolve: Resolve | None = None,
 ) -> dict[str, str]:
     """What `env` and `envFrom` ask for; later entries win, and may refer to earlier ones.
 
     Args:
         pod: with status.podIP and hostIP already set.
         sources: the ConfigMaps and Secrets of `references` that exist.
-        resolve: host names in values become addresses by it.
+        resolve: host names in values become addresses by it; None leaves them.
 
     Raises:
         ConfigError: a source, key or field is missing and not optional.
     """
+
+    def resolved(value: str) -> str:
+        return value if resolve is None else resolve_value(value, resolve)
+
     variables: dict[str, str] = {}
     for source in container.get("envFrom") or []:
         for field, kind in (("configMapRef", "ConfigMap"), ("secretRef", "Secret")):
@@ -67,24 +76,28 @@ def environment(
                 data = _data(kind, source[field], sources)
                 prefix = source.get("prefix") or ""
                 for key, value in (data or {}).items():
-                    variables[prefix + key] = resolve_value(value, resolve)
+                    variables[prefix + key] = resolved(value)
     for entry in container.get("env") or []:
         name = entry["name"]
         if entry.get("valueFrom"):
-            taken = _value_from(name, entry["valueFrom"], pod, sources)
+            taken = _value_from(name, entry["valueFrom"], container, pod, sources)
             if taken is None:
                 continue
             # A pod's own name read from a field must stay a name.
-            is_field = "fieldRef" in entry["valueFrom"]
-            variables[name] = taken if is_field else resolve_value(taken, resolve)
+            is_field = not entry["valueFrom"].keys().isdisjoint(("fieldRef", "resourceFieldRef"))
+            variables[name] = taken if is_field else resolved(taken)
         else:
             value = expand(str(entry.get("value") or ""), variables)
-            variables[name] = resolve_value(value, resolve)
+            variables[name] = resolved(value)
     return variables
 
 
 def _value_from(
-    name: str, value_from: Object, pod: Object, sources: Mapping[tuple[str, str], Object]
+    name: str,
+    value_from: Object,
+    container: Object,
+    pod: Object,
+    sources: Mapping[tuple[str, str], Object],
 ) -> str | None:
     for field, kind in (("configMapKeyRef", "ConfigMap"), ("secretKeyRef", "Secret")):
         if field not in value_from:
@@ -99,11 +112,13 @@ def _value_from(
         raise ConfigError(f"env {name}: {kind} {selector.get('name')} has no key {key!r}")
     if "fieldRef" in value_from:
         path = str(value_from["fieldRef"].get("fieldPath", ""))
-        return _field(name, path, pod)
+        return pod_field(f"env {name}", path, pod)
+    if "resourceFieldRef" in value_from:
+        return resource_field(f"env {name}", value_from["resourceFieldRef"], container, pod)
     kinds = ", ".join(value_from) or "nothing"
     raise ConfigError(
-        f"env {name}: expected valueFrom with fieldRef, configMapKeyRef or secretKeyRef, "
-        f"found {kinds}"
+        f"env {name}: expected valueFrom with fieldRef, resourceFieldRef, configMapKeyRef or "
+        f"secretKeyRef, found {kinds}"
     )
 
 
@@ -122,25 +137,55 @@ def _data(
     return {key: base64.b64decode(value).decode(errors="replace") for key, value in data.items()}
 
 
-def _field(name: str, path: str, pod: Object) -> str:
+def pod_field(what: str, path: str, pod: Object) -> str:
+    """The downward API's `fieldPath`.
+
+    Raises:
+        ConfigError: there is no such field; `what` asked for it.
+    """
+    meta, status = pod["metadata"], pod.get("status", {})
     keyed = _KEYED.fullmatch(path)
     if keyed:
-        return str((pod["metadata"].get(keyed.group(1)) or {}).get(keyed.group(2), ""))
+        return str((meta.get(keyed.group(1)) or {}).get(keyed.group(2), ""))
     simple: dict[str, Any] = {
-        "metadata.name": pod["metadata"]["name"],
-        "metadata.namespace": pod["metadata"].get("namespace", ""),
-        "metadata.uid": pod["metadata"].get("uid", ""),
+        "metadata.name": meta["name"],
+        "metadata.namespace": meta.get("namespace", ""),
+        "metadata.uid": meta.get("uid", ""),
         "spec.nodeName": pod["spec"].get("nodeName", ""),
         "spec.serviceAccountName": pod["spec"].get("serviceAccountName", "default"),
-        "status.podIP": pod.get("status", {}).get("podIP", ""),
-        "status.podIPs": pod.get("status", {}).get("podIP", ""),
-        "status.hostIP": pod.get("status", {}).get("hostIP", ""),
+        "status.podIP": status.get("podIP", ""),
+        "status.podIPs": status.get("podIP", ""),
+        "status.hostIP": status.get("hostIP", ""),
+        "status.hostIPs": status.get("hostIP", ""),
     }
+    if path in ("metadata.labels", "metadata.annotations") and not what.startswith("env "):
+        pairs = sorted((meta.get(path.partition(".")[2]) or {}).items())
+        return "\n".join(f"{key}={json.dumps(value)}" for key, value in pairs)
     if path not in simple:
-        raise ConfigError(
-            f"env {name}: expected a fieldPath of {', '.join(simple)}, found {path!r}"
-        )
+        raise ConfigError(f"{what}: expected a fieldPath of {', '.join(simple)}, found {path!r}")
     return str(simple[path])
+
+
+def resource_field(what: str, selector: Object, container: Object, pod: Object) -> str:
+    """The downward API's `resource`, in units of the divisor, rounded up; what isn't limited is
+    the node's.
+
+    Raises:
+        ConfigError: there is no such resource; `what` asked for it.
+    """
+    wanted = str(selector.get("resource", ""))
+    kind, _, resource = wanted.partition(".")
+    if kind not in ("limits", "requests") or not resource:
+        raise ConfigError(
+            f"{what}: expected a resource such as limits.cpu or requests.memory, found {wanted!r}"
+        )
+    amounts = (container.get("resources") or {}).get(kind) or {}
+    amount = amounts.get(resource, CAPACITY.get(resource, "0") if kind == "limits" else "0")
+    try:
+        divisor = milli(selector.get("divisor") or 1) or milli(1)
+        return str(-(-milli(amount) // divisor))
+    except QuantityError as error:
+        raise ConfigError(f"{what}: {error}") from error
 
 
 def command_line(container: Object, variables: Mapping[str, str], python: str) -> list[str]:
@@ -159,35 +204,3 @@ def command_line(container: Object, variables: Mapping[str, str], python: str) -
     if command[0] in ("python", "python3"):
         command[0] = python
     return command + args
-
-
-def volume_refusal(container: Object, pod: Object) -> str | None:
-    """Why a volume mount can't be honoured by a plain process, or None.
-
-    A process sees the machine's files: a mount works only where it changes nothing.
-    """
-    volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes") or []}
-    for mount in container.get("volumeMounts") or []:
-        path = str(mount.get("mountPath", "")).rstrip("/") or "/"
-        # The API server's admission mounts the token everywhere; our processes don't use it.
-        if path == "/var/run/secrets/kubernetes.io/serviceaccount":
-            continue
-        volume = volumes.get(mount["name"])
-        if volume is None:
-            return f"volumeMount {mount['name']!r}: no such volume in spec.volumes"
-        kind = next((key for key in volume if key != "name"), "emptyDir")
-        if kind == "emptyDir" and path in ("/dev/shm", "/tmp"):
-            continue
-        if kind == "hostPath":
-            source = str(volume["hostPath"].get("path", "")).rstrip("/") or "/"
-            if source == path and not mount.get("subPath"):
-                continue
-            return (
-                f"volume {mount['name']!r}: hostPath {source} at mountPath {path}: containers are "
-                f"plain processes here, so both must be the same path; set mountPath to {source}"
-            )
-        return (
-            f"volume {mount['name']!r} ({kind}) at {path}: containers are plain processes here; "
-            "use hostPath with mountPath equal to path, or emptyDir at /dev/shm or /tmp"
-        )
-    return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Set
 from datetime import UTC, datetime
 
 import aiohttp
@@ -12,14 +13,10 @@ from volcano_elastic.kube.client import ApiError, Client, Conflict, NotFound
 from volcano_elastic.kube.informer import Informer
 from volcano_elastic.kube.resource import PODS, Object, key_of
 from volcano_elastic.kube.work_queue import WorkQueue
+from volcano_elastic.local.kubelet import fault
 from volcano_elastic.local.kubelet.address import AddressBook
-from volcano_elastic.local.kubelet.pod_status import (
-    ContainerRecord,
-    Running,
-    Terminated,
-    pod_status,
-    terminated_reason,
-)
+from volcano_elastic.local.kubelet.container import Container, Running, Terminated
+from volcano_elastic.local.kubelet.pod_status import Verdict, pod_status
 
 _log = logging.getLogger(__name__)
 
@@ -33,8 +30,10 @@ class FakePods:
     """Running at once; Succeeded or Failed if annotated so; gone as soon as deleted, or as long
     afterwards as annotated."""
 
-    def __init__(self, client: Client, pods: Informer, nodes: frozenset[str]) -> None:
-        self._client, self._pods, self._nodes = client, pods, nodes
+    def __init__(
+        self, client: Client, pods: Informer, nodes: frozenset[str], down: Set[str] = frozenset()
+    ) -> None:
+        self._client, self._pods, self._nodes, self._down = client, pods, nodes, down
         self._addresses = AddressBook()
         self._queue = WorkQueue()
         self._told: dict[str, float] = {}
@@ -44,6 +43,12 @@ class FakePods:
     def _on_change(self, old: Object | None, new: Object | None) -> None:
         if new is not None and new["spec"].get("nodeName") in self._nodes:
             self._queue.add(key_of(new))
+
+    def on_outage(self, name: str, down: bool) -> None:
+        """A node is up again: its pods are looked at."""
+        for pod in self._pods:
+            if not down and pod["spec"].get("nodeName") == name:
+                self._queue.add(key_of(pod))
 
     async def run(self) -> None:
         try:
@@ -71,7 +76,7 @@ class FakePods:
 
     async def _advance(self, key: str) -> None:
         pod = self._pods.get(key)
-        if pod is None:
+        if pod is None or pod["spec"]["nodeName"] in self._down:
             return
         meta = pod["metadata"]
         name, namespace = meta["name"], meta["namespace"]
@@ -112,6 +117,8 @@ def due_in(pod: Object, now: datetime) -> float | None:
         case "Pending":
             return 0.0
         case "Running":
+            if fatal(pod) or _unready(pod):
+                return 0.0
             annotations = pod["metadata"].get("annotations") or {}
             if EXIT_CODE not in annotations and RUN_SECONDS not in annotations:
                 return None
@@ -121,18 +128,42 @@ def due_in(pod: Object, now: datetime) -> float | None:
     return None
 
 
+def fatal(pod: Object) -> fault.PodFault | None:
+    """The fault that ends a pod which only pretends to run, if it has one."""
+    wanted = fault.parse(fault.annotated(pod))
+    return None if wanted is None or wanted.kind == "freeze" else wanted
+
+
+def _unready(pod: Object) -> bool:
+    """Its containers are ready, but its node was taken for lost."""
+    found = {c["type"]: c["status"] for c in pod.get("status", {}).get("conditions") or ()}
+    held = pod["spec"].get("readinessGates") or found.get("ContainersReady") != "True"
+    return not held and found.get("Ready") != "True"
+
+
 def next_status(pod: Object, address: str, now: datetime) -> Object:
-    """Pending becomes Running; Running becomes what the exit code says."""
-    specs = pod["spec"]["containers"]
-    records = [ContainerRecord(spec["name"], spec.get("image", "")) for spec in specs]
+    """Pending becomes Running; Running becomes what the exit code says, or ready again where
+    its node was lost meanwhile."""
+    containers = [Container(spec) for spec in pod["spec"]["containers"]]
     status = pod.get("status", {})
-    running = status.get("phase") == "Running"
-    started = datetime.fromisoformat(status["startTime"]) if running else now
+    begun = status.get("phase") == "Running"
+    ends = begun and bool(fatal(pod) or not _unready(pod))
+    started = datetime.fromisoformat(status["startTime"]) if begun else now
     code = int((pod["metadata"].get("annotations") or {}).get(EXIT_CODE, 0))
-    for record in records:
-        if running:
-            record.state = Terminated(code, terminated_reason(code), started, now)
-        else:
-            record.state = Running(now)
-    pod = pod if "status" in pod else pod | {"status": {}}
-    return pod_status(pod, [], records, address=address, started=started, now=now, stopped=running)
+    wrong = fatal(pod) if ends else None
+    if wrong:
+        code = 137
+    reason = "OOMKilled" if wrong and wrong.kind == "oom" else "Error" if code else "Completed"
+    verdict = Verdict("Evicted", "by request", disruption=True)
+    for container in containers:
+        container.state = Terminated(code, reason, started, now) if ends else Running(started)
+    return pod_status(
+        pod,
+        [],
+        containers,
+        address=address,
+        started=started,
+        now=now,
+        stopped=ends,
+        verdict=verdict if wrong and wrong.kind == "evict" else None,
+    )

@@ -3,26 +3,78 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+import os
+import shutil
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
 
 from volcano_elastic.kube.client import ApiError, Client
 from volcano_elastic.kube.informer import Informer
-from volcano_elastic.kube.resource import PODS, SERVICES, Object, key_of
-from volcano_elastic.local.kubelet import node
-from volcano_elastic.local.kubelet.address import AddressBook, Resolve, split_service_name
+from volcano_elastic.kube.resource import NODES, PODS, SERVICES, Object, key_of
+from volcano_elastic.local.kubelet import fault, node
+from volcano_elastic.local.kubelet.address import AddressBook
 from volcano_elastic.local.kubelet.fake import FakePods
+from volcano_elastic.local.kubelet.lifecycle import BackOff
 from volcano_elastic.local.kubelet.log_server import Tls, serving
+from volcano_elastic.local.kubelet.names import Names
+from volcano_elastic.local.kubelet.node_lifecycle import NodeLifecycle
+from volcano_elastic.local.kubelet.pod_status import HOST_IP
 from volcano_elastic.local.kubelet.pod_worker import Host, PodWorker
 from volcano_elastic.local.kubelet.process import ProcessRuntime
 
 _log = logging.getLogger(__name__)
 
 _REGISTER_SECONDS = 30.0
+# Many services come at once; their names are written once for all of them.
+_NAMES_SECONDS = 0.05
+_MEMORY_FOLDER = "volcano-elastic-kubelet-"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a kubelet is to be.
+
+    `tls`: with it, an API server is served the containers' logs. `plain`: neither namespaces nor
+    control groups. `node_grace`: seconds of silence after which a node of ours is taken for lost by
+    ourselves; None leaves that to a kube-controller-manager.
+    """
+
+    nodes: int
+    gpus: int
+    mode: str
+    state_dir: Path
+    tls: Tls | None = None
+    plain: bool = False
+    back_off: BackOff = field(default_factory=BackOff)
+    node_grace: float | None = None
+
+
+class Outages:
+    """Which of our nodes are down, as their annotations say."""
+
+    def __init__(self, nodes: Informer, names: frozenset[str]) -> None:
+        self._names = names
+        self.down: set[str] = set()
+        self.handlers: list[Callable[[str, bool], None]] = []
+        """Told of a node's name, and whether it is down now."""
+        nodes.on_change(self._on_change)
+
+    def _on_change(self, old: Object | None, new: Object | None) -> None:
+        name = (new or old or {})["metadata"]["name"]
+        down = new is not None and fault.is_down(new)
+        if name not in self._names or down == (name in self.down):
+            return
+        (self.down.add if down else self.down.discard)(name)
+        _log.info("node %s is %s by request", name, "down" if down else "up again")
+        for handler in self.handlers:
+            handler(name, down)
 
 
 class ProcessPods:
@@ -30,23 +82,23 @@ class ProcessPods:
 
     def __init__(
         self,
-        client: Client,
         pods: Informer,
-        services: Informer,
         nodes: frozenset[str],
-        runtime: ProcessRuntime,
-        state_dir: Path,
+        outages: Outages,
+        addresses: AddressBook,
+        host: Host,
     ) -> None:
-        self._pods, self._services, self._nodes = pods, services, nodes
-        self._addresses = AddressBook()
-        self._host = Host(client, pods, runtime, state_dir, self._resolver)
+        self._pods, self._nodes, self._outages = pods, nodes, outages
+        self._addresses, self._host = addresses, host
         self._workers: dict[str, PodWorker] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._stopping = False
+        self._started = self._stopping = False
+        self._names_due: asyncio.TimerHandle | None = None
         pods.on_change(self._on_change)
+        outages.handlers.append(self._on_outage)
 
     def start(self) -> None:
-        """Takes on the pods that are there: once both informers have synced."""
+        """Takes on the pods that are there: once the informers have synced."""
         for pod in self._pods:
             address = pod.get("status", {}).get("podIP")
             if address and address.startswith("127."):
@@ -54,14 +106,15 @@ class ProcessPods:
                     pod["metadata"]["namespace"], pod["metadata"]["name"], address
                 )
         self._started = True
+        self._host.names.on_change(self._names_changed)
         for pod in self._pods:
             self._on_change(None, pod)
-
-    _started = False
 
     async def stop(self) -> None:
         """Ends every container; the pods stay in the API."""
         self._stopping = True
+        if self._names_due:
+            self._names_due.cancel()
         for worker in self._workers.values():
             worker.shut_down()
         if self._tasks:
@@ -76,14 +129,14 @@ class ProcessPods:
             gone = self._workers.get(old["metadata"]["uid"])
             if gone is not None:
                 gone.removed()
-        if new is None or new["spec"].get("nodeName") not in self._nodes:
+        if new is None or new["spec"].get("nodeName") not in self._nodes - self._outages.down:
             return
         uid = new["metadata"]["uid"]
         worker = self._workers.get(uid)
         if worker is None:
             meta = new["metadata"]
             address = (
-                "127.0.0.1"
+                HOST_IP
                 if new["spec"].get("hostNetwork")
                 else self._addresses.of(meta["namespace"], meta["name"])
             )
@@ -91,89 +144,120 @@ class ProcessPods:
             task = asyncio.create_task(worker.run())
             self._tasks.add(task)
             task.add_done_callback(lambda task: self._finished(task, uid, key_of(new)))
-        worker.update(new)
+        if not worker.crashed:
+            worker.update(new)
+
+    def _on_outage(self, name: str, down: bool) -> None:
+        for pod in self._pods:
+            if pod["spec"].get("nodeName") != name:
+                continue
+            worker = self._workers.get(pod["metadata"]["uid"])
+            if not down:
+                self._on_change(None, pod)
+            elif worker is not None:
+                worker.crash()
 
     def _finished(self, task: asyncio.Task[None], uid: str, key: str) -> None:
         self._tasks.discard(task)
-        del self._workers[uid]
+        worker = self._workers.pop(uid)
         if not task.cancelled() and (error := task.exception()):
             _log.error("pod %s: a defect in the kubelet: %r", key, error, exc_info=error)
+        pod = self._pods.get(key)
+        if worker.crashed and pod is not None:
+            # Its node may be up again by now.
+            self._on_change(None, pod)
 
-    def _resolver(self, namespace: str) -> Resolve:
-        def resolve(host: str) -> str | None:
-            named = split_service_name(host, namespace)
-            return None if named is None else self._service_address(*named)
+    def _names_changed(self) -> None:
+        if self._names_due is None and self._host.runtime.isolation:
+            loop = asyncio.get_running_loop()
+            self._names_due = loop.call_later(_NAMES_SECONDS, self._write_names)
 
-        return resolve
-
-    def _service_address(self, namespace: str, name: str) -> str | None:
-        service = self._services.get(f"{namespace}/{name}")
-        if service is None:
-            # Its service may still be on its way.
-            known = self._pods.get(f"{namespace}/{name}") is not None
-            return self._addresses.of(namespace, name) if known else None
-        selector = service["spec"].get("selector") or {}
-        chosen = sorted(
-            pod["metadata"]["name"]
-            for pod in self._pods
-            if pod["metadata"]["namespace"] == namespace
-            and selector
-            and not pod["metadata"].get("deletionTimestamp")
-            and selector.items() <= (pod["metadata"].get("labels") or {}).items()
-        )
-        # A replica's service bears the name of its pod, whose address is known before it exists.
-        return self._addresses.of(namespace, chosen[0] if chosen else name)
+    def _write_names(self) -> None:
+        self._names_due = None
+        for worker in self._workers.values():
+            worker.refresh_names()
 
 
-async def serve(
-    kubeconfig: str | None,
-    *,
-    nodes: int,
-    gpus: int,
-    mode: str,
-    state_dir: Path,
-    tls: Tls | None = None,
-) -> None:
+async def serve(kubeconfig: str | None, options: Options) -> None:
     """Until cancelled; then every container has ended.
-
-    Args:
-        tls: with it, an API server is served the containers' logs.
 
     Raises:
         KubeconfigError: no usable kubeconfig.
-        OSError: a file of `tls` can't be used.
+        OSError: a file of `options.tls` can't be used.
         ApiError: a node was refused.
         ConnectionError: no API server answered for half a minute.
     """
-    names = node.node_names(nodes)
+    names = node.node_names(options.nodes)
     mine = frozenset(names)
     async with (
         Client.from_kubeconfig(kubeconfig, user_agent="volcano-elastic-kubelet") as client,
         AsyncExitStack() as stack,
     ):
-        pods = Informer(client, PODS)
-        port = await stack.enter_async_context(serving(pods, tls)) if tls else None
-        await _register(client, lambda: node.register(client, names, gpus, port))
-        if mode == "fake":
-            fake = FakePods(client, pods, mine)
-            async with asyncio.TaskGroup() as group:
-                group.create_task(pods.run())
+        pods, nodes = Informer(client, PODS), Informer(client, NODES)
+        port = await stack.enter_async_context(serving(pods, options.tls)) if options.tls else None
+        await _register(client, lambda: node.register(client, names, options.gpus, port))
+        outages = Outages(nodes, mine)
+        hearts = node.Heartbeats(client, names, options.gpus, port, lambda: outages.down)
+        async with asyncio.TaskGroup() as group:
+
+            def on_outage(name: str, down: bool) -> None:
+                if not down:
+                    group.create_task(hearts.beat(name, returned=True))
+
+            outages.handlers.append(on_outage)
+            for informer in (pods, nodes):
+                group.create_task(informer.run())
+            await nodes.synced.wait()
+            group.create_task(hearts.run())
+            if options.node_grace is not None:
+                watcher = NodeLifecycle(
+                    client, nodes, pods, names, hearts.silent, options.node_grace
+                )
+                group.create_task(watcher.run())
+            if options.mode == "fake":
+                fake = FakePods(client, pods, mine, outages.down)
+                outages.handlers.append(fake.on_outage)
                 group.create_task(fake.run())
-                group.create_task(node.keep_alive(client, names, gpus, port))
-            return
-        services = Informer(client, SERVICES)
-        async with ProcessRuntime() as runtime:
-            containers = ProcessPods(client, pods, services, mine, runtime, state_dir)
+            else:
+                group.create_task(_run_pods(client, pods, mine, outages, options))
+
+
+async def _run_pods(
+    client: Client, pods: Informer, nodes: frozenset[str], outages: Outages, options: Options
+) -> None:
+    services = Informer(client, SERVICES)
+    addresses = AddressBook()
+    with _memory_folder() as memory:
+        async with ProcessRuntime(plain=options.plain) as runtime, asyncio.TaskGroup() as group:
+            names = Names(pods, services, addresses)
+            host = Host(client, pods, runtime, names, options.state_dir, memory, options.back_off)
+            containers = ProcessPods(pods, nodes, outages, addresses, host)
+            watching = group.create_task(services.run())
             try:
-                async with asyncio.TaskGroup() as group:
-                    group.create_task(pods.run())
-                    group.create_task(services.run())
-                    group.create_task(node.keep_alive(client, names, gpus, port))
-                    await services.synced.wait()
-                    await pods.synced.wait()
-                    containers.start()
+                await services.synced.wait()
+                await pods.synced.wait()
+                containers.start()
+                await watching
             finally:
                 await containers.stop()
+
+
+@contextlib.contextmanager
+def _memory_folder() -> Iterator[Path]:
+    """For volumes in memory; also removes those of kubelets that were killed."""
+    place = Path("/dev/shm")
+    if not place.is_dir():
+        place = Path(tempfile.gettempdir())
+    for old in place.glob(f"{_MEMORY_FOLDER}*"):
+        pid = old.name.removeprefix(_MEMORY_FOLDER)
+        if not Path("/proc", pid).exists():
+            shutil.rmtree(old, ignore_errors=True)
+    folder = place / f"{_MEMORY_FOLDER}{os.getpid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 async def _register(client: Client, attempt: Callable[[], Awaitable[None]]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 
 import aiohttp
@@ -12,13 +14,22 @@ import aiohttp
 from volcano_elastic.kube.client import AlreadyExists, ApiError, Client, NotFound
 from volcano_elastic.kube.event import timestamp
 from volcano_elastic.kube.resource import LEASES, NAMESPACES, NODES, Object
+from volcano_elastic.local.kubelet.environment import CAPACITY
 from volcano_elastic.local.kubelet.pod_status import HOST_IP
 
 _log = logging.getLogger(__name__)
 
+_CONDITIONS = (
+    ("MemoryPressure", "False", "KubeletHasSufficientMemory", "virtual node"),
+    ("DiskPressure", "False", "KubeletHasNoDiskPressure", "virtual node"),
+    ("PIDPressure", "False", "KubeletHasSufficientPID", "virtual node"),
+    ("Ready", "True", "KubeletReady", "virtual node"),
+)
+_VIRTUAL = "volcano-elastic.io/virtual"
 _LEASE_NAMESPACE = "kube-node-lease"
 _LEASE_SECONDS = 40
 _RENEW_SECONDS = 10.0
+_NO_ANSWER = (ApiError, aiohttp.ClientError, OSError, TimeoutError)
 # kube-controller-manager's own patience with a silent node is a little longer.
 _TAKEN_FOR_LOST_SECONDS = 40.0
 _AT_ONCE = 16
@@ -28,13 +39,17 @@ def node_names(count: int) -> list[str]:
     return [f"node-{index}" for index in range(1, count + 1)]
 
 
+def is_virtual(node: Object) -> bool:
+    return (node["metadata"].get("labels") or {}).get(_VIRTUAL) == "true"
+
+
 def node_object(name: str, gpus: int, now: datetime, log_port: int | None = None) -> Object:
-    """A node far larger in everything but GPUs than what is asked of it.
+    """As a kubelet registers it.
 
     Args:
         log_port: where its containers' logs are served, if they are.
     """
-    capacity = {"cpu": "64", "memory": "256Gi", "ephemeral-storage": "1Ti", "pods": "110"}
+    capacity = dict(CAPACITY)
     if gpus:
         capacity["nvidia.com/gpu"] = str(gpus)
     stamp = timestamp(now)
@@ -47,7 +62,7 @@ def node_object(name: str, gpus: int, now: datetime, log_port: int | None = None
             "labels": {
                 "kubernetes.io/hostname": name,
                 "kubernetes.io/os": "linux",
-                "volcano-elastic.io/virtual": "true",
+                _VIRTUAL: "true",
             },
         },
         "spec": {},
@@ -61,13 +76,14 @@ def node_object(name: str, gpus: int, now: datetime, log_port: int | None = None
             ],
             "conditions": [
                 {
-                    "type": "Ready",
-                    "status": "True",
-                    "reason": "KubeletReady",
-                    "message": "virtual node",
+                    "type": kind,
+                    "status": status,
+                    "reason": reason,
+                    "message": message,
                     "lastHeartbeatTime": stamp,
                     "lastTransitionTime": stamp,
                 }
+                for kind, status, reason, message in _CONDITIONS
             ],
             "nodeInfo": {
                 "kubeletVersion": "v1.32.0-volcano-elastic",
@@ -128,25 +144,52 @@ async def register(
     await asyncio.gather(*(one(name) for name in names))
 
 
-async def keep_alive(
-    client: Client, names: list[str], gpus: int, log_port: int | None = None
-) -> None:
-    """Renews every node's lease, spread over the interval, until cancelled."""
-    clock = asyncio.get_running_loop().time
-    renewed = dict.fromkeys(names, clock())
-    with contextlib.suppress(ApiError, aiohttp.ClientError, OSError, TimeoutError):
-        namespace = {"apiVersion": "v1", "kind": "Namespace"}
-        await client.create(NAMESPACES, namespace | {"metadata": {"name": _LEASE_NAMESPACE}})
-    while True:
-        for name in names:
-            try:
-                if clock() - renewed[name] > _TAKEN_FOR_LOST_SECONDS:
-                    await register(client, [name], gpus, log_port)
-                await _renew(client, name)
-                renewed[name] = clock()
-            except (ApiError, aiohttp.ClientError, OSError, TimeoutError) as error:
-                _log.warning("renewing the lease of %s: %s", name, error or type(error).__name__)
-            await asyncio.sleep(_RENEW_SECONDS / len(names))
+class Heartbeats:
+    """Renews the lease of each node that isn't down, spread over the interval.
+
+    Args:
+        gpus, log_port: as in `register`, which brings back a node that was silent for long.
+        down: names of nodes whose lease is left alone.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        names: list[str],
+        gpus: int,
+        log_port: int | None,
+        down: Callable[[], AbstractSet[str]] = frozenset,
+    ) -> None:
+        self._client, self._gpus, self._log_port, self._down = client, gpus, log_port, down
+        self._clock = asyncio.get_running_loop().time
+        self._renewed = dict.fromkeys(names, self._clock())
+
+    def silent(self, name: str) -> float:
+        """Seconds since the lease was renewed."""
+        return self._clock() - self._renewed[name]
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        with contextlib.suppress(*_NO_ANSWER):
+            namespace = {"apiVersion": "v1", "kind": "Namespace"}
+            await self._client.create(
+                NAMESPACES, namespace | {"metadata": {"name": _LEASE_NAMESPACE}}
+            )
+        while True:
+            for name in self._renewed:
+                if name not in self._down():
+                    await self.beat(name)
+                await asyncio.sleep(_RENEW_SECONDS / len(self._renewed))
+
+    async def beat(self, name: str, *, returned: bool = False) -> None:
+        """Renews the lease of one; one that `returned` says that it is ready too."""
+        try:
+            if returned or self.silent(name) > _TAKEN_FOR_LOST_SECONDS:
+                await register(self._client, [name], self._gpus, self._log_port)
+            await _renew(self._client, name)
+            self._renewed[name] = self._clock()
+        except _NO_ANSWER as error:
+            _log.warning("renewing the lease of %s: %s", name, error or type(error).__name__)
 
 
 async def _renew(client: Client, name: str) -> None:

@@ -2,91 +2,57 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
 from volcano_elastic.kube.event import timestamp
 from volcano_elastic.kube.resource import Object
+from volcano_elastic.local.kubelet.container import (
+    Container,
+    Running,
+    Terminated,
+    Waiting,
+    done,
+)
 
 HOST_IP = "127.0.0.1"
-BACK_OFF_START = 1.0
-BACK_OFF_CAP = 30.0
-# A container that ran this long starts again with the shortest back-off.
-BACK_OFF_FORGIVEN = 60.0
-_OURS = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    reason: str = "ContainerCreating"
-    message: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    started: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Terminated:
-    exit_code: int
-    reason: str
-    started: datetime
-    finished: datetime
-    message: str = ""
-
-
-@dataclass(slots=True)
-class ContainerRecord:
-    """One container's past and present."""
-
-    name: str
-    image: str = ""
-    state: Waiting | Running | Terminated = field(default_factory=Waiting)
-    last: Terminated | None = None
-    restarts: int = 0
-    container_id: str = ""
-
-
-def terminated_reason(exit_code: int) -> str:
-    return "Completed" if exit_code == 0 else "Error"
-
-
-def restart_delay(policy: str, exit_code: int, quick_ends: int) -> float | None:
-    """Seconds until a container that ended starts again, or None if it stays ended.
-
-    Args:
-        quick_ends: how many times in a row it ended before BACK_OFF_FORGIVEN, this time included.
-    """
-    if policy == "Never" or (policy == "OnFailure" and exit_code == 0):
-        return None
-    return float(min(BACK_OFF_START * 2.0 ** max(quick_ends - 1, 0), BACK_OFF_CAP))
-
+_OURS = (
+    "PodReadyToStartContainers",
+    "Initialized",
+    "Ready",
+    "ContainersReady",
+    "PodScheduled",
+)
 
 Phase = Literal["Pending", "Running", "Succeeded", "Failed"]
 
 
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Why the kubelet itself ended a pod, such as DeadlineExceeded or Evicted."""
+
+    reason: str
+    message: str
+    disruption: bool = False
+    """Says so in a condition DisruptionTarget too."""
+
+
 def phase_of(
-    init: list[ContainerRecord],
-    containers: list[ContainerRecord],
-    policy: str,
-    *,
-    stopped: bool = False,
+    init: list[Container], containers: list[Container], policy: str, *, stopped: bool = False
 ) -> Phase:
     """The kubelet's own rules; with `stopped` nothing starts again, whatever the policy."""
-    for record in init:
-        if isinstance(record.state, Terminated) and record.state.exit_code == 0:
+    for container in init:
+        if container.succeeded or container.sidecar:
             continue
-        failed = isinstance(record.state, Terminated) and (policy == "Never" or stopped)
-        if failed or (stopped and not isinstance(record.state, Running)):
-            return "Failed"
-        return "Pending"
-    ends = [record.state for record in containers if isinstance(record.state, Terminated)]
-    if stopped and not any(isinstance(record.state, Running) for record in containers):
-        done = len(ends) == len(containers) and all(end.exit_code == 0 for end in ends)
-        return "Succeeded" if done else "Failed"
-    if any(isinstance(r.state, Waiting) and r.last is None for r in containers):
+        failed = isinstance(container.state, Terminated) and policy == "Never"
+        return "Failed" if failed or (stopped and not container.running) else "Pending"
+    ends = [c.state for c in containers if isinstance(c.state, Terminated)]
+    if stopped and not any(c.running for c in containers):
+        all_well = len(ends) == len(containers) and all(end.exit_code == 0 for end in ends)
+        return "Succeeded" if all_well else "Failed"
+    if any(isinstance(c.state, Waiting) and c.last is None for c in containers):
         return "Pending"
     if len(ends) < len(containers) or policy == "Always":
         return "Running"
@@ -95,7 +61,7 @@ def phase_of(
     return "Failed" if policy == "Never" else "Running"
 
 
-def _state(state: Waiting | Running | Terminated, container_id: str) -> dict[str, Any]:
+def _state(state: Waiting | Running | Terminated) -> dict[str, Any]:
     match state:
         case Waiting():
             waiting = {"reason": state.reason}
@@ -108,81 +74,148 @@ def _state(state: Waiting | Running | Terminated, container_id: str) -> dict[str
                 "reason": state.reason,
                 "startedAt": timestamp(state.started),
                 "finishedAt": timestamp(state.finished),
-                "containerID": container_id,
+                "containerID": state.container_id,
             }
             return {"terminated": ended | ({"message": state.message} if state.message else {})}
 
 
-def _container_status(record: ContainerRecord, *, init: bool) -> Object:
-    state = record.state
-    done = isinstance(state, Terminated) and state.exit_code == 0
+_INITIALIZING = Waiting("PodInitializing")
+# A container that had run, and of whose end nothing is known once the pod has stopped.
+_LOST = "The container could not be located when the pod was terminated"
+
+
+def _container_status(
+    container: Container, started: datetime, now: datetime, *, initialized: bool, stopped: bool
+) -> Object:
+    state = container.state
+    if state == Waiting() and not initialized:
+        state = _INITIALIZING
+    elif stopped and isinstance(state, Waiting) and initialized and not container.init:
+        state = Terminated(137, "ContainerStatusUnknown", started, now, _LOST)
+    image = container.spec.get("image", "")
     return {
-        "name": record.name,
-        "image": record.image,
-        "imageID": "",
-        "containerID": record.container_id,
-        "ready": done if init else isinstance(state, Running),
-        "started": isinstance(state, Running),
-        "restartCount": record.restarts,
-        "state": _state(state, record.container_id),
-        "lastState": _state(record.last, record.container_id) if record.last else {},
+        "name": container.name,
+        "image": image,
+        "imageID": image,
+        "containerID": container.container_id,
+        "ready": container.ready,
+        "started": container.started,
+        "restartCount": container.restarts,
+        "state": _state(state),
+        "lastState": _state(container.last) if container.last else {},
     }
 
 
-def _condition(
-    kind: str, ok: bool, reason: str, old: dict[str, Object], now: datetime
-) -> dict[str, Any]:
-    status = "True" if ok else "False"
-    before = old.get(kind, {})
-    same = before.get("status") == status and before.get("lastTransitionTime")
-    condition = {
-        "type": kind,
-        "status": status,
-        "lastProbeTime": None,
-        "lastTransitionTime": before["lastTransitionTime"] if same else timestamp(now),
-    }
-    return condition if ok or not reason else condition | {"reason": reason}
+def _incomplete(word: str, containers: Iterable[Container]) -> str:
+    return f"containers with {word} status: [{' '.join(c.name for c in containers)}]"
+
+
+@dataclass(frozen=True, slots=True)
+class _Condition:
+    kind: str
+    ok: bool
+    reason: str = ""
+    message: str = ""
+
+    def body(self, old: dict[str, Object], now: datetime) -> Object:
+        status = "True" if self.ok else "False"
+        before = old.get(self.kind, {})
+        same = before.get("status") == status and before.get("lastTransitionTime")
+        condition: Object = {
+            "type": self.kind,
+            "status": status,
+            "lastProbeTime": None,
+            "lastTransitionTime": before["lastTransitionTime"] if same else timestamp(now),
+        }
+        if self.reason:
+            condition["reason"] = self.reason
+        if self.message:
+            condition["message"] = self.message
+        return condition
+
+
+def _conditions(
+    pod: Object, init: list[Container], containers: list[Container], phase: Phase
+) -> list[_Condition]:
+    over = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}.get(phase)
+    unready = [c for c in containers if not c.ready]
+    unready += [c for c in init if c.sidecar and not c.ready]
+    if over:
+        ready = _Condition("ContainersReady", False, over)
+    elif unready:
+        text = _incomplete("unready", unready)
+        ready = _Condition("ContainersReady", False, "ContainersNotReady", text)
+    else:
+        ready = _Condition("ContainersReady", True)
+    gates = [gate["conditionType"] for gate in pod["spec"].get("readinessGates") or ()]
+    held = {c["type"]: c["status"] for c in pod.get("status", {}).get("conditions") or ()}
+    shut = [gate for gate in gates if held.get(gate) != "True"]
+    pod_ready = _Condition("Ready", ready.ok, ready.reason, ready.message)
+    if ready.ok and shut:
+        text = f'the status of pod readiness gate "{shut[0]}" is not "True", but False'
+        pod_ready = _Condition("Ready", False, "ReadinessGatesNotReady", text)
+    pending = [c for c in init if not (c.started if c.sidecar else c.succeeded)]
+    if phase == "Succeeded":
+        initialized = _Condition("Initialized", True, "PodCompleted")
+    elif pending and not _has_begun(containers):
+        text = _incomplete("incomplete", pending)
+        initialized = _Condition("Initialized", False, "ContainersNotInitialized", text)
+    else:
+        initialized = _Condition("Initialized", True)
+    return [
+        _Condition("PodReadyToStartContainers", not over),
+        initialized,
+        pod_ready,
+        ready,
+        _Condition("PodScheduled", True),
+    ]
+
+
+def _has_begun(containers: list[Container]) -> bool:
+    return any(not isinstance(c.state, Waiting) or c.last for c in containers)
 
 
 def pod_status(
     pod: Object,
-    init: list[ContainerRecord],
-    containers: list[ContainerRecord],
+    init: list[Container],
+    containers: list[Container],
     *,
     address: str,
     started: datetime,
     now: datetime,
     stopped: bool = False,
+    verdict: Verdict | None = None,
 ) -> Object:
-    """The whole `status` a kubelet owns; conditions others wrote are kept as they are."""
+    """The whole `status` that a kubelet owns; conditions that others wrote are kept as they are."""
     policy = pod["spec"].get("restartPolicy", "Always")
     phase = phase_of(init, containers, policy, stopped=stopped)
-    old = {condition["type"]: condition for condition in pod["status"].get("conditions") or []}
-    initialized = all(
-        isinstance(record.state, Terminated) and record.state.exit_code == 0 for record in init
-    )
-    ready = phase == "Running" and all(isinstance(r.state, Running) for r in containers)
-    unready = "PodCompleted" if phase == "Succeeded" else "ContainersNotReady"
-    if phase == "Failed":
-        unready = "PodFailed"
-    conditions = [
-        _condition("PodScheduled", True, "", old, now),
-        _condition("Initialized", initialized, "ContainersNotInitialized", old, now),
-        _condition("ContainersReady", ready, unready, old, now),
-        _condition("Ready", ready, unready, old, now),
-    ]
+    if verdict and stopped:
+        phase = "Failed"
+    status = pod.get("status", {})
+    old = {condition["type"]: condition for condition in status.get("conditions") or ()}
+    conditions = [c.body(old, now) for c in _conditions(pod, init, containers, phase)]
     conditions += [condition for kind, condition in old.items() if kind not in _OURS]
-    status: Object = {
+    if verdict and verdict.disruption and "DisruptionTarget" not in old:
+        target = _Condition("DisruptionTarget", True, "TerminationByKubelet", verdict.message)
+        conditions.append(target.body(old, now))
+    initialized = done(init) or _has_begun(containers)
+
+    def told(container: Container) -> Object:
+        return _container_status(container, started, now, initialized=initialized, stopped=stopped)
+
+    body: Object = {
         "phase": phase,
         "startTime": timestamp(started),
         "hostIP": HOST_IP,
         "hostIPs": [{"ip": HOST_IP}],
         "podIP": address,
         "podIPs": [{"ip": address}],
-        "qosClass": pod["status"].get("qosClass", "BestEffort"),
+        "qosClass": status.get("qosClass", "BestEffort"),
         "conditions": conditions,
-        "containerStatuses": [_container_status(record, init=False) for record in containers],
+        "containerStatuses": [told(container) for container in containers],
     }
+    if verdict and phase == "Failed":
+        body |= {"reason": verdict.reason, "message": verdict.message}
     if init:
-        status["initContainerStatuses"] = [_container_status(r, init=True) for r in init]
-    return status
+        body["initContainerStatuses"] = [told(container) for container in init]
+    return body

@@ -1,11 +1,12 @@
-"""One pod on a virtual node: starts its containers, tells how they fare, ends them."""
+"""One pod on a virtual node: carries out what its lifecycle decides, and tells how it fares."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,37 +14,35 @@ from typing import Any
 
 import aiohttp
 
-from volcano_elastic.kube import event
-from volcano_elastic.kube.client import ApiError, Client, Conflict, NotFound
+from volcano_elastic.api.quantity import QuantityError, milli
+from volcano_elastic.kube.client import ApiError, Client, NotFound
 from volcano_elastic.kube.informer import Informer
-from volcano_elastic.kube.resource import CONFIGMAPS, EVENTS, PODS, SECRETS, Object
-from volcano_elastic.local.kubelet.address import Resolve
-from volcano_elastic.local.kubelet.environment import (
-    ConfigError,
-    command_line,
-    environment,
-    references,
-    volume_refusal,
+from volcano_elastic.kube.resource import CONFIGMAPS, SECRETS, Object
+from volcano_elastic.local.apiserver.log import LOG_FOLDER_ANNOTATION
+from volcano_elastic.local.kubelet import environment, fault, handler, termination, volume
+from volcano_elastic.local.kubelet.container import Container
+from volcano_elastic.local.kubelet.environment import ConfigError
+from volcano_elastic.local.kubelet.lifecycle import (
+    Action,
+    Ask,
+    BackOff,
+    Kill,
+    Lifecycle,
+    Start,
+    Tell,
+    Terminate,
 )
-from volcano_elastic.local.kubelet.pod_status import (
-    BACK_OFF_FORGIVEN,
-    HOST_IP,
-    ContainerRecord,
-    Running,
-    Terminated,
-    Waiting,
-    pod_status,
-    restart_delay,
-    terminated_reason,
-)
-from volcano_elastic.local.kubelet.process import Process, ProcessRuntime, StartError
+from volcano_elastic.local.kubelet.names import Names
+from volcano_elastic.local.kubelet.pod_report import PodReport
+from volcano_elastic.local.kubelet.pod_status import HOST_IP, Verdict
+from volcano_elastic.local.kubelet.process import Command, Process, ProcessRuntime, StartError
 
 _log = logging.getLogger(__name__)
 
-LOG_DIR = "local.volcano-elastic.io/log-dir"
 _NO_ANSWER = (aiohttp.ClientError, OSError, TimeoutError)
 _SOURCES = {"ConfigMap": CONFIGMAPS, "Secret": SECRETS}
 _SHUTDOWN_GRACE = 3.0
+_REFRESH_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,196 +52,234 @@ class Host:
     client: Client
     pods: Informer
     runtime: ProcessRuntime
+    names: Names
     state_dir: Path
-    # The resolver of host names for a namespace.
-    resolver: Callable[[str], Resolve]
-    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    memory_dir: Path
+    """On a tmpfs, for this kubelet alone."""
+    back_off: BackOff
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
 
 
 class PodWorker:
     """Owns one pod, by uid, from its binding to its removal. `run` is its whole life."""
 
     def __init__(self, pod: Object, address: str, host: Host) -> None:
-        self._host = host
-        self._pod = pod
-        self._address = address
+        self._host, self._pod, self._address = host, pod, address
         meta = pod["metadata"]
         self._name, self._namespace, self._uid = meta["name"], meta["namespace"], meta["uid"]
-        self._policy = pod["spec"].get("restartPolicy", "Always")
-        self._directory = host.state_dir / "pods" / f"{self._namespace}_{self._name}_{self._uid}"
-        self._started = _start_time(pod) or host.now()
-        spec, status = pod["spec"], pod.get("status", {})
-        self._init = _records(
-            spec.get("initContainers"), status.get("initContainerStatuses"), host.now()
-        )
-        self._containers = _records(spec["containers"], status.get("containerStatuses"), host.now())
+        self._folder = host.state_dir / "pods" / f"{self._namespace}_{self._name}_{self._uid}"
+        self._volumes = volume.Volumes(self._folder / "volumes", host.memory_dir / self._uid)
+        self._life = Lifecycle(pod, host.now(), host.back_off)
         self._processes: dict[str, Process] = {}
-        self._stopping = asyncio.Event()
-        self._gone = False
+        self._log_starts: dict[str, int] = {}
+        self._happened = asyncio.Event()
+        self.crashed = False
         self._shut_down = False
-        self._deadline = float("inf")
-        self._deadline_moved = asyncio.Event()
-        self._ended = False
-        # Ended under an earlier kubelet, or evicted: there is nothing left to run or to tell.
-        self._finished = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
-        self._dirty = asyncio.Event()
-        self._written = asyncio.Event()
-        self._events: set[asyncio.Task[None]] = set()
+        self._fault = ""
+        self._report = PodReport(pod, host.client, host.pods, self._status)
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def update(self, pod: Object) -> None:
         """A newer version of the pod; a deletion starts its end."""
         self._pod = pod
         if pod["metadata"].get("deletionTimestamp"):
             grace = pod["metadata"].get("deletionGracePeriodSeconds")
-            self._stop(float(30 if grace is None else grace))
+            self._life.stop(float(30 if grace is None else grace), self._host.now())
+        if (wanted := fault.annotated(pod)) != self._fault:
+            before, self._fault = self._fault, wanted
+            self._spawn(self._suffer(before, wanted))
+        self._happened.set()
 
     def removed(self) -> None:
         """The pod is no more in the API: no grace, and nothing left to write to."""
-        self._gone = True
-        self._stop(0)
+        self._report.closed = True
+        self._life.stop(0, self._host.now())
+        self._happened.set()
+
+    def crash(self) -> None:
+        """Its node is down: its processes are gone, and nobody tells."""
+        self.crashed = True
+        self.removed()
 
     def shut_down(self) -> None:
         """The kubelet ends: so do the containers, but the pod stays in the API."""
         self._shut_down = True
-        self._stop(_SHUTDOWN_GRACE)
+        self._life.stop(_SHUTDOWN_GRACE, self._host.now())
+        self._happened.set()
 
-    def _stop(self, grace: float) -> None:
-        self._stopping.set()
-        deadline = asyncio.get_running_loop().time() + grace
-        if deadline < self._deadline:
-            self._deadline = deadline
-            self._deadline_moved.set()
+    @property
+    def _leaving(self) -> bool:
+        deleted = bool(self._pod["metadata"].get("deletionTimestamp"))
+        return deleted or self._report.closed or self._shut_down
+
+    def refresh_names(self) -> None:
+        """Writes its /etc/hosts anew."""
+        if self._hosts.exists():
+            self._host.names.write_hosts(self._hosts, self._pod, self._address)
+
+    @property
+    def _hosts(self) -> Path:
+        return self._folder / "etc-hosts"
 
     async def run(self) -> None:
-        writer = asyncio.create_task(self._write_status())
+        writer = asyncio.create_task(self._report.write_status())
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            if not self._stopping.is_set() and not self._finished:
-                await self._announce()
-            work = asyncio.create_task(self._work())
-            stop = asyncio.create_task(self._stopping.wait())
-            await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
-            if work.done() and (error := work.exception()):
-                _log.error("pod %s: a defect in the kubelet: %r", self._key, error, exc_info=error)
-            await stop
-            await self._end(work)
-            if not self._gone and not self._shut_down:
-                await self._remove()
+            self._folder.mkdir(parents=True, exist_ok=True)
+            if not self._life.finished and not self._leaving:
+                await self._report.annotate({LOG_FOLDER_ANNOTATION: str(self._folder)})
+                if any(volume.has_files(one) for one in volume.volumes_of(self._pod)):
+                    self._spawn(self._refresh_files())
+            await self._live()
+            if not self._report.closed and not self._shut_down:
+                await self._report.remove(with_status=not self._life.finished)
         finally:
             writer.cancel()
+            for task in self._tasks:
+                task.cancel()
+            if not self.crashed and not self._shut_down:
+                await asyncio.to_thread(self._volumes.remove)
+
+    async def _live(self) -> None:
+        life = self._life
+        while True:
+            self._happened.clear()
+            for action in life.advance(self._host.now()):
+                self._do(action)
+            if not life.finished:
+                self._report.changed()
+            if life.over and self._leaving:
+                return
+            left = None
+            if life.wake is not None:
+                left = max((life.wake - self._host.now()).total_seconds(), 0.0)
+            try:
+                async with asyncio.timeout(left):
+                    await self._happened.wait()
+            except TimeoutError:
+                pass
+
+    def _do(self, action: Action) -> None:
+        match action:
+            case Start(container):
+                self._spawn(self._start(container))
+            case Terminate(container):
+                self._spawn(self._terminate(container))
+            case Kill(container):
+                self._host.runtime.kill(self._processes[container.name])
+            case Ask():
+                self._spawn(self._ask(action))
+            case Tell():
+                self._tell(action)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._happened.set()
+        if not task.cancelled() and (error := task.exception()):
+            _log.error(
+                "pod %s: a defect in the kubelet: %r", self._report.key, error, exc_info=error
+            )
 
     # Containers
 
-    async def _work(self) -> None:
-        if self._finished:
-            return
-        self._changed()
-        specs = {spec["name"]: spec for spec in self._pod["spec"].get("initContainers") or []}
-        for record in self._init:
-            if isinstance(record.state, Terminated) and record.state.exit_code == 0:
-                continue
-            # An init container that succeeded is done, even where containers always restart.
-            policy = "Never" if self._policy == "Never" else "OnFailure"
-            await self._live(specs[record.name], record, policy)
-            state = record.state
-            if self._stopping.is_set() or not isinstance(state, Terminated) or state.exit_code:
+    async def _start(self, container: Container) -> None:
+        life, spec = self._life, container.spec
+        try:
+            command = await self._command(container)
+            if life.stopping:
+                life.given_up(container)
                 return
-        specs = {spec["name"]: spec for spec in self._pod["spec"]["containers"]}
-        await asyncio.gather(
-            *(self._live(specs[record.name], record, self._policy) for record in self._containers)
+            process = await self._host.runtime.start(command)
+        except ConfigError as error:
+            if life.stopping:
+                life.given_up(container)
+                return
+            reason = "CreateContainerConfigError"
+            self._tell(life.not_made(container, reason, str(error), self._host.now()))
+        except volume.NotMounted as error:
+            life.not_made(container, "ContainerCreating", "", self._host.now())
+            self._tell(Tell("FailedMount", str(error), warning=True))
+        except StartError as error:
+            with self._log(spec["name"]).open("a") as log:
+                log.write(f"{error}\n")
+            self._tell(life.not_started(container, str(error), self._host.now()))
+        except BaseException:
+            life.given_up(container)
+            raise
+        else:
+            self._processes[container.name] = process
+            life.started(container, f"process://{process.pid}", self._host.now())
+            self._tell(Tell("Started", f"Started container {container.name}"))
+            self._spawn(self._await_end(container, process))
+            if fault.parse(self._fault) and self._fault.startswith("freeze"):
+                await self._suffer("", self._fault)
+
+    async def _command(self, container: Container) -> Command:
+        """Raises ConfigError, NotMounted, StartError."""
+        spec, isolation = container.spec, self._host.runtime.isolation
+        refusal = handler.refusal(spec) or volume.refusal(self._pod)
+        if not refusal and not isolation:
+            refusal = volume.without_namespaces(spec, self._pod)
+        if refusal:
+            raise ConfigError(refusal)
+        pod = self._pod | {"status": {"podIP": self._address, "hostIP": HOST_IP}}
+        sources = await self._sources(environment.references(spec) | volume.references(pod))
+        if isolation:
+            await asyncio.to_thread(self._volumes.make, pod, sources)
+        hostname = str(self._pod["spec"].get("hostname") or self._name)
+        resolve = None if isolation else self._host.names.resolver(self._namespace)
+        variables = {"HOSTNAME": hostname}
+        variables |= environment.environment(spec, pod, sources, resolve)
+        mounts: list[volume.Mount] = []
+        if isolation:
+            mounts = self._mounts(spec, variables)
+        try:
+            words = environment.command_line(spec, variables, sys.executable)
+        except ConfigError as error:
+            raise StartError(str(error)) from error
+        log = self._log(container.name)
+        self._log_starts[container.name] = log.stat().st_size if log.exists() else 0
+        directory = spec.get("workingDir") or None
+        if directory and not isolation and not os.path.isdir(directory):
+            raise StartError(f"workingDir {directory!r} does not exist on this machine")
+        return Command(
+            words,
+            variables,
+            log,
+            directory=directory,
+            hostname=hostname,
+            root=self._root(),
+            mounts=mounts,
+            limit=_memory_limit(spec),
+            name=f"{self._uid}-{container.name}-{container.restarts}",
         )
 
-    async def _live(self, spec: Object, record: ContainerRecord, policy: str) -> None:
-        """Runs a container as often as its policy says, until the pod is stopping."""
-        quick_ends = 0
-        while not self._stopping.is_set():
-            if not isinstance(record.state, Terminated):
-                try:
-                    await self._run_once(spec, record)
-                except ConfigError as error:
-                    record.state = Waiting("CreateContainerConfigError", str(error))
-                    self._changed()
-                    self._tell("Failed", f"container {record.name}: {error}", warning=True)
-                    quick_ends += 1
-                    await self._pause(restart_delay("Always", 1, quick_ends) or 0.0)
-                    continue
-            end = record.state
-            if not isinstance(end, Terminated):
-                return
-            lived = (end.finished - end.started).total_seconds()
-            quick_ends = 1 if lived >= BACK_OFF_FORGIVEN else quick_ends + 1
-            delay = restart_delay(policy, end.exit_code, quick_ends)
-            if delay is None or self._stopping.is_set():
-                return
-            record.last = end
-            record.state = Waiting(
-                "CrashLoopBackOff", f"back-off {delay:.0f}s restarting container {record.name}"
-            )
-            self._changed()
-            self._tell(
-                "BackOff",
-                f"container {record.name} ended with exit code {end.exit_code} ({end.reason}); "
-                f"it starts again in {delay:.0f} s",
-                warning=True,
-            )
-            await self._pause(delay)
-            record.restarts += 1
+    def _root(self) -> Path:
+        root = self._folder / "root"
+        root.mkdir(exist_ok=True)
+        return root
 
-    async def _pause(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
-        except TimeoutError:
-            pass
+    def _mounts(self, spec: Object, variables: dict[str, str]) -> list[volume.Mount]:
+        message = self._folder / f"{spec['name']}.termination"
+        message.write_bytes(b"")
+        # Whoever the container's programs run as.
+        message.chmod(0o666)
+        path = spec.get("terminationMessagePath") or termination.PATH
+        mounts = [volume.Mount(str(message), path)]
+        if not self._pod["spec"].get("hostNetwork"):
+            self._host.names.write_hosts(self._hosts, self._pod, self._address)
+            mounts.append(volume.Mount(str(self._hosts), "/etc/hosts"))
+        return mounts + self._volumes.mounts(spec, self._pod, variables)
 
-    async def _run_once(self, spec: Object, record: ContainerRecord) -> None:
-        """One run: ends with the record Terminated, or still Waiting if the pod is stopping.
-
-        Raises:
-            ConfigError: it can't be started as things are.
-        """
-        refusal = volume_refusal(spec, self._pod)
-        if refusal is not None:
-            raise ConfigError(refusal)
-        sources = await self._sources(spec)
-        pod = self._pod | {"status": {"podIP": self._address, "hostIP": HOST_IP}}
-        variables = {"HOSTNAME": self._name}
-        variables |= environment(spec, pod, sources, self._host.resolver(self._namespace))
-        if self._stopping.is_set():
-            return
-        started = self._host.now()
-        try:
-            try:
-                command = command_line(spec, variables, sys.executable)
-            except ConfigError as error:
-                raise StartError(str(error)) from error
-            process = self._host.runtime.start(
-                command,
-                variables,
-                log=self._directory / f"{record.name}.log",
-                owner=f"{self._uid}/{record.name}",
-                directory=spec.get("workingDir") or None,
-            )
-        except StartError as error:
-            record.state = Terminated(127, "StartError", started, started, str(error))
-            (self._directory / f"{record.name}.log").open("a").write(f"{error}\n")
-            self._changed()
-            self._tell("Failed", f"container {record.name}: {error}", warning=True)
-            return
-        self._processes[record.name] = process
-        record.container_id = f"process://{process.pid}"
-        record.state = Running(started)
-        self._changed()
-        self._tell("Started", f"container {record.name} started as process {process.pid}")
-        code = await process.exit_code
-        del self._processes[record.name]
-        reason = terminated_reason(code)
-        record.state = Terminated(code, reason, started, self._host.now())
-        self._changed()
-
-    async def _sources(self, spec: Object) -> dict[tuple[str, str], Object]:
+    async def _sources(self, wanted: set[tuple[str, str]]) -> dict[tuple[str, str], Object]:
         found = {}
-        for kind, name in references(spec):
+        for kind, name in wanted:
             try:
                 found[kind, name] = await self._host.client.get(
                     _SOURCES[kind], name, self._namespace
@@ -253,164 +290,112 @@ class PodWorker:
                 raise ConfigError(f"reading {kind} {name!r}: {error}") from error
         return found
 
-    # The end
-
-    async def _end(self, work: asyncio.Task[None]) -> None:
-        if self._processes:
-            self._tell("Killing", "stopping " + ", ".join(sorted(self._processes)))
-        loop = asyncio.get_running_loop()
-        if self._deadline > loop.time():
-            for process in self._processes.values():
-                self._host.runtime.terminate(process)
-        while not work.done() and (left := self._deadline - loop.time()) > 0:
-            self._deadline_moved.clear()
-            moved = asyncio.create_task(self._deadline_moved.wait())
-            await asyncio.wait({work, moved}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            moved.cancel()
-        while not work.done():
-            for process in self._processes.values():
-                self._host.runtime.kill(process)
-            await asyncio.wait({work}, timeout=1.0)
-        self._ended = True
-
-    async def _remove(self) -> None:
-        """Tells how it ended, then lets the API server forget the pod."""
-        if self._finished:
-            self._written.set()
-        else:
-            self._changed()
-        try:
-            async with asyncio.timeout(10):
-                await self._written.wait()
-        except TimeoutError:
-            _log.warning("pod %s: its last status could not be written", self._key)
-        delay = 0.1
-        while not self._gone:
+    async def _refresh_files(self) -> None:
+        while True:
+            await asyncio.sleep(_REFRESH_SECONDS)
             try:
-                await self._host.client.delete(
-                    PODS, self._name, self._namespace, uid=self._uid, grace_period_seconds=0
-                )
-                return
-            except (NotFound, Conflict):
-                return
-            except (ApiError, *_NO_ANSWER) as error:
-                _log.warning("removing pod %s: %s", self._key, error or type(error).__name__)
-                await asyncio.sleep(delay)
-                delay = min(delay * 2, 5.0)
-                if self._shut_down:
-                    return
+                sources = await self._sources(volume.references(self._pod))
+                await asyncio.to_thread(self._volumes.make, self._pod, sources)
+            except (ConfigError, volume.NotMounted, OSError) as error:
+                self._tell(Tell("FailedMount", str(error), warning=True))
 
-    # Telling
-
-    @property
-    def _key(self) -> str:
-        return f"{self._namespace}/{self._name}"
-
-    def _changed(self) -> None:
-        self._written.clear()
-        self._dirty.set()
-
-    async def _announce(self) -> None:
-        patch = {"metadata": {"uid": self._uid, "annotations": {LOG_DIR: str(self._directory)}}}
-        await self._patch(patch, None)
-
-    async def _write_status(self) -> None:
-        last: Object | None = None
-        while not self._gone:
-            await self._dirty.wait()
-            self._dirty.clear()
-            status = pod_status(
-                self._pod,
-                self._init,
-                self._containers,
-                address=self._address,
-                started=self._started,
-                now=self._host.now(),
-                stopped=self._ended,
-            )
-            if status != last:
-                await self._patch({"metadata": {"uid": self._uid}, "status": status}, "status")
-                last = status
-            if not self._dirty.is_set():
-                self._written.set()
-
-    async def _patch(self, body: dict[str, Any], subresource: str | None) -> None:
-        """Until it succeeds, or the pod is gone."""
-        delay = 0.1
-        while not self._gone:
-            try:
-                answer = await self._host.client.patch(
-                    PODS, self._name, self._namespace, body, subresource=subresource
-                )
-            except (NotFound, Conflict):
-                # Removed, or another pod bears the name: the informer will say so.
-                return
-            except (ApiError, *_NO_ANSWER) as error:
-                _log.warning("writing pod %s: %s", self._key, error or type(error).__name__)
-                await asyncio.sleep(delay)
-                delay = min(delay * 2, 5.0)
-            else:
-                self._host.pods.put(answer)
-                return
-
-    def _tell(self, reason: str, message: str, *, warning: bool = False) -> None:
-        if self._gone or self._shut_down:
-            return
-        task = asyncio.create_task(self._create_event(reason, message, warning))
-        self._events.add(task)
-        task.add_done_callback(self._events.discard)
-
-    async def _create_event(self, reason: str, message: str, warning: bool) -> None:
-        body = event.make(
-            {"apiVersion": "v1", "kind": "Pod"} | self._pod,
-            reason=reason,
-            message=message,
-            now=self._host.now(),
-            component="kubelet",
-            warning=warning,
+    async def _await_end(self, container: Container, process: Process) -> None:
+        end = await process.end
+        del self._processes[container.name]
+        message = termination.message(
+            container.spec,
+            end.code,
+            self._folder / f"{container.name}.termination",
+            self._log(container.name),
+            self._log_starts.get(container.name, 0),
         )
+        self._life.ended(container, end.code, self._host.now(), oom=end.oom, message=message)
+
+    async def _terminate(self, container: Container) -> None:
+        process = self._processes.get(container.name)
+        if process is None or container.stop is None:
+            return
+        hook = (container.spec.get("lifecycle") or {}).get("preStop")
+        left = (container.stop.kill_at - self._host.now()).total_seconds()
+        if hook and left > 0:
+            try:
+                await handler.carry_out(
+                    hook, container.spec, process, self._host.runtime, self._address, left
+                )
+            except handler.HandlerFailed as error:
+                message = f"PreStopHook failed: {error}"
+                self._tell(Tell("FailedPreStopHook", message, warning=True))
+        if left > 0:
+            self._host.runtime.terminate(process)
+
+    async def _ask(self, ask: Ask) -> None:
+        process = self._processes.get(ask.container.name)
+        if process is None:
+            return
+        success, output = True, ""
         try:
-            await self._host.client.create(EVENTS, body)
-        except (ApiError, *_NO_ANSWER) as error:
-            _log.warning("event about pod %s: %s", self._key, error or type(error).__name__)
+            await handler.carry_out(
+                ask.probe.spec,
+                ask.container.spec,
+                process,
+                self._host.runtime,
+                self._address,
+                ask.probe.seconds,
+            )
+        except handler.HandlerFailed as error:
+            success, output = False, str(error)
+        for told in self._life.answered(
+            ask.container, ask.probe, success, output, self._host.now()
+        ):
+            self._tell(told)
+
+    def _status(self) -> Object:
+        return self._life.status(self._pod, self._address, self._host.now())
+
+    def _tell(self, told: Tell) -> None:
+        if not self._report.closed and not self._shut_down:
+            self._spawn(self._report.tell(told))
+
+    def _log(self, container: str) -> Path:
+        return self._folder / f"{container}.log"
+
+    # Faults
+
+    async def _suffer(self, before: str, wanted: str) -> None:
+        if (was := fault.parse(before)) and was.kind == "freeze":
+            for process in self._hit(was):
+                self._host.runtime.thaw(process)
+        now = fault.parse(wanted)
+        if now is None:
+            if wanted:
+                message = f"{fault.ANNOTATION}: expected kill, oom, evict or freeze, found {wanted}"
+                self._tell(Tell("UnknownFault", message, warning=True))
+            return
+        if now.kind == "freeze":
+            for process in self._hit(now):
+                self._host.runtime.freeze(process)
+            return
+        # Forgotten first, so that a kubelet that dies meanwhile doesn't do it twice.
+        await self._report.annotate({fault.ANNOTATION: None})
+        if now.kind == "evict":
+            self._life.fail(
+                Verdict("Evicted", "The node was low on resource: by request.", disruption=True),
+                self._host.now(),
+            )
+            return
+        for process in self._hit(now):
+            self._host.runtime.kill(process, oom=now.kind == "oom")
+
+    def _hit(self, wanted: fault.PodFault) -> list[Process]:
+        return [
+            process for name, process in self._processes.items() if wanted.container in (None, name)
+        ]
 
 
-def _start_time(pod: Object) -> datetime | None:
-    text = pod.get("status", {}).get("startTime")
-    return datetime.fromisoformat(text) if text else None
-
-
-def _records(
-    specs: list[Object] | None, statuses: list[Object] | None, now: datetime
-) -> list[ContainerRecord]:
-    """Fresh records; where an earlier kubelet ran the container, its history goes on.
-
-    Its processes died with it, so a container it left running has ended with code 137.
-    """
-    by_name = {status["name"]: status for status in statuses or []}
-    records = []
-    for spec in specs or []:
-        record = ContainerRecord(spec["name"], spec.get("image", ""))
-        status = by_name.get(spec["name"], {})
-        record.restarts = int(status.get("restartCount", 0))
-        record.container_id = status.get("containerID", "")
-        state = status.get("state", {})
-        if "running" in state:
-            started = datetime.fromisoformat(state["running"]["startedAt"])
-            record.state = Terminated(137, "Error", started, now, "its kubelet was killed")
-        elif "terminated" in state:
-            record.state = _terminated(state["terminated"])
-        if "terminated" in status.get("lastState", {}):
-            record.last = _terminated(status["lastState"]["terminated"])
-        records.append(record)
-    return records
-
-
-def _terminated(state: Object) -> Terminated:
-    return Terminated(
-        int(state["exitCode"]),
-        state.get("reason", ""),
-        datetime.fromisoformat(state["startedAt"]),
-        datetime.fromisoformat(state["finishedAt"]),
-        state.get("message", ""),
-    )
+def _memory_limit(container: Object) -> int:
+    """Bytes; 0: none."""
+    limit = ((container.get("resources") or {}).get("limits") or {}).get("memory")
+    try:
+        return 0 if limit is None else milli(limit) // 1000
+    except QuantityError as error:
+        raise ConfigError(f"resources.limits.memory: {error}") from error

@@ -1,22 +1,36 @@
-"""Containers as local processes: start, signal, end; nothing outlives this kubelet."""
+"""Containers as local processes, each under a shim (shim.py); nothing outlives this kubelet."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
+import json
+import logging
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import uuid
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Literal
 
-from volcano_elastic.local.kubelet.process_table import MARK, kill_marked
+from volcano_elastic.local.kubelet import cgroup, memory_watch
+from volcano_elastic.local.kubelet.volume import Mount
+
+_log = logging.getLogger(__name__)
+
+Isolation = Literal["root", "user", ""]
+"""Mount and UTS namespaces as root, or in a user namespace; or neither."""
 
 # What a process may need from the machine; all else a container gets only by its own `env`.
 _KEPT = ("HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "TZ", "LD_LIBRARY_PATH", "PATH")
+_SHIM = str(Path(__file__).with_name("shim.py"))
+_PR_SET_CHILD_SUBREAPER = 36
+_PROBE_SECONDS = 10.0
+_OUTPUT_LIMIT = 10 * 1024
 
 
 class StartError(Exception):
@@ -24,129 +38,290 @@ class StartError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Command:
+    """What a container runs, and where.
+
+    `limit`: bytes of memory, 0 for any; `root`: an empty folder, where its root is put together.
+    """
+
+    words: Sequence[str]
+    variables: dict[str, str]
+    log: Path
+    directory: str | None = None
+    hostname: str = ""
+    root: Path = Path()
+    mounts: Sequence[Mount] = ()
+    limit: int = 0
+    name: str = ""
+    """Unique on this machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    code: int
+    oom: bool = False
+
+
+@dataclass(eq=False, slots=True)
 class Process:
     """One run of one container."""
 
+    command: Command
+    shim: subprocess.Popen[bytes]
     pid: int
-    mark: str
-    exit_code: asyncio.Future[int]
+    """Of its main process; 0 before it has started."""
+    group: dict[str, Any] | None
+    end: asyncio.Future[End]
+    over_limit: bool = False
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
 
 class ProcessRuntime:
-    """Starts containers' processes. Use as an async context manager, on the main thread."""
+    """Starts containers' processes. Use as an async context manager, on the main thread.
 
-    def __init__(self) -> None:
-        self._id = uuid.uuid4().hex[:12]
-        self._running: dict[int, tuple[subprocess.Popen[bytes], Process]] = {}
-        self._guard: subprocess.Popen[bytes] | None = None
-        # Held only so that pending clean-ups aren't collected.
-        self._cleanups: set[asyncio.Task[None]] = set()
+    Args:
+        plain: neither namespaces nor control groups, even where they are allowed.
+    """
+
+    def __init__(self, *, plain: bool = False) -> None:
+        self._plain = plain
+        self._running: dict[int, Process] = {}
+        self._watching: asyncio.Task[None] | None = None
+        self.isolation: Isolation = ""
+        self._cgroups: cgroup.MemoryCgroups | None = None
 
     async def __aenter__(self) -> ProcessRuntime:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._reap)
-        self._start_guard()
+        # Should somebody kill a shim, its container's processes come to us.
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        if not self._plain:
+            self._cgroups = cgroup.find()
+            self.isolation = await self._allowed()
+        if self._cgroups is None:
+            self._watching = asyncio.create_task(memory_watch.watch(self._limits, self._exceeded))
+        _log.info(self.described())
         return self
 
-    def _start_guard(self) -> None:
-        self._guard = subprocess.Popen(
-            [sys.executable, "-m", "volcano_elastic.local.kubelet.guard", self._id],
-            stdin=subprocess.PIPE,
-            start_new_session=True,
-        )
+    def described(self) -> str:
+        """What stands between containers and machine, in a line."""
+        files = {
+            "root": "mount namespaces (volumes anywhere, service names in /etc/hosts)",
+            "user": "mount namespaces of user namespaces (volumes anywhere, service names in "
+            "/etc/hosts)",
+            "": "plain processes (volumes only where they change nothing, service names "
+            "replaced in the environment)",
+        }[self.isolation]
+        held = "a watch on the process tree's memory"
+        if self._cgroups:
+            version = "v2" if self._cgroups.unified else "v1"
+            held = f"cgroups {version} in {self._cgroups.folder}"
+        return f"containers are held by: {files}; memory limits by {held}"
+
+    async def _allowed(self) -> Isolation:
+        with tempfile.TemporaryDirectory(prefix="volcano-elastic-probe-") as folder:
+            for isolation in ("root", "user"):
+                self.isolation = isolation
+                root, log = Path(folder, isolation), Path(folder, "log")
+                root.mkdir()
+                # With a mount, since that is what most of these machines' rules forbid.
+                mounts = [Mount(folder, "/volcano-elastic-probe/folder", read_only=True)]
+                command = Command(
+                    ["true"], {"PATH": os.defpath}, log, hostname="probe", root=root, mounts=mounts
+                )
+                with contextlib.suppress(StartError, TimeoutError):
+                    async with asyncio.timeout(_PROBE_SECONDS):
+                        if (await (await self.start(command)).end).code == 0:
+                            return isolation
+        return ""
 
     async def __aexit__(self, *exception: object) -> None:
         """Ends every process, leftovers too."""
-        await asyncio.to_thread(kill_marked, self._id)
-        for process in [process for _, process in self._running.values()]:
+        if self._watching:
+            self._watching.cancel()
+        for process in list(self._running.values()):
             self.kill(process)
-        futures = [process.exit_code for _, process in self._running.values()]
-        if futures:
-            await asyncio.wait(futures, timeout=5)
-        if self._cleanups:
-            await asyncio.wait(self._cleanups, timeout=5)
-        asyncio.get_running_loop().remove_signal_handler(signal.SIGCHLD)
-        if self._guard is not None and self._guard.stdin is not None:
-            self._guard.stdin.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                await asyncio.to_thread(self._guard.wait, 10)
+        ends = [process.end for process in self._running.values()]
+        if ends:
+            await asyncio.wait(ends, timeout=8)
 
-    def start(
-        self,
-        command: list[str],
-        variables: dict[str, str],
-        *,
-        log: Path,
-        owner: str,
-        directory: str | None,
-    ) -> Process:
-        """Runs `command` in a session of its own, its output appended to `log`.
-
-        Args:
-            owner: pod uid and container name, to find the processes by.
+    async def start(self, command: Command) -> Process:
+        """Runs it in a session of its own, its output appended to its log.
 
         Raises:
-            StartError: no such command or directory, or not executable.
+            StartError: no such command or directory, not executable, or a mount failed.
         """
-        # Marks are found by their beginning, so one must not be the beginning of another.
-        mark = f"{self._id}/{owner}/"
-        full = {name: os.environ[name] for name in _KEPT if name in os.environ} | variables
+        group = None
+        if command.limit and self._cgroups:
+            group = self._cgroups.plan(command.name, command.limit)
+        facts: dict[str, Any] = {
+            "output": str(command.log),
+            "cgroup": group,
+            "join": 0,
+            "hostname": command.hostname,
+            "root": str(command.root),
+            "mounts": [mount.plan() for mount in command.mounts],
+        }
+        return await self._launch(command, facts, group)
+
+    async def execute(
+        self, process: Process, words: Sequence[str], seconds: float
+    ) -> tuple[int, str]:
+        """Runs `words` inside a running container: exit code and output.
+
+        Raises:
+            StartError: it can't be run.
+            TimeoutError: it ran longer than `seconds`, and was killed.
+        """
+        output = os.memfd_create("output", os.MFD_CLOEXEC)
+        try:
+            command = Command(
+                words,
+                process.command.variables,
+                process.command.log,
+                directory=process.command.directory,
+            )
+            facts: dict[str, Any] = {
+                "output": output,
+                "cgroup": process.group,
+                "join": process.pid,
+                "hostname": "",
+                "root": "",
+                "mounts": [],
+            }
+            inside = await self._launch(command, facts, None, output)
+            try:
+                async with asyncio.timeout(seconds):
+                    end = await asyncio.shield(inside.end)
+            finally:
+                self.kill(inside)
+            return end.code, os.pread(output, _OUTPUT_LIMIT, 0).decode(errors="replace")
+        finally:
+            os.close(output)
+
+    async def _launch(
+        self,
+        command: Command,
+        facts: dict[str, Any],
+        group: dict[str, Any] | None,
+        *descriptors: int,
+    ) -> Process:
+        variables = {name: os.environ[name] for name in _KEPT if name in os.environ}
+        variables |= command.variables
         # The interpreter's own folder first, so that `torchrun` and a shell's `python` are ours.
         own = str(Path(sys.executable).parent)
-        full["PATH"] = own + os.pathsep + full.get("PATH", os.defpath)
-        full[MARK] = mark
-        if directory is not None and not os.path.isdir(directory):
-            raise StartError(f"workingDir {directory!r} does not exist on this machine")
-        executable = shutil.which(command[0], path=full["PATH"])
-        if executable is None:
-            raise StartError(
-                f"exec: {command[0]!r}: executable file not found in $PATH ({full['PATH']})"
-            )
-        with log.open("ab") as output:
+        variables["PATH"] = own + os.pathsep + variables.get("PATH", os.defpath)
+        reading, writing = os.pipe2(os.O_CLOEXEC)
+        plan = os.memfd_create("plan", os.MFD_CLOEXEC)
+        facts |= {
+            "command": list(command.words),
+            "environment": variables,
+            "directory": command.directory,
+            "home": os.getcwd(),
+            "isolation": self.isolation,
+            "report": writing,
+            "parent": os.getpid(),
+        }
+        os.write(plan, json.dumps(facts).encode())
+        os.lseek(plan, 0, os.SEEK_SET)
+        with contextlib.ExitStack() as stack:
+            stack.callback(os.close, plan)
+            stack.callback(os.close, writing)
             try:
-                popen = subprocess.Popen(
-                    command,
-                    executable=executable,
-                    env=full,
-                    cwd=directory,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
+                # At once, so that it is the main thread's child: its life is tied to that.
+                shim = subprocess.Popen(  # noqa: ASYNC220
+                    [sys.executable, "-I", "-S", _SHIM],
+                    stdin=plan,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=(writing, *descriptors),
                     start_new_session=True,
                 )
-            except (OSError, ValueError) as error:
-                raise StartError(f"exec: {command[0]!r}: {error}") from error
-        process = Process(popen.pid, mark, asyncio.get_running_loop().create_future())
-        self._running[popen.pid] = popen, process
+            except OSError as error:
+                os.close(reading)
+                raise StartError(f"exec: {command.words[0]!r}: {error}") from error
+        loop = asyncio.get_running_loop()
+        process = Process(command, shim, 0, group, loop.create_future())
+        self._running[shim.pid] = process
+        ready: asyncio.Future[None] = loop.create_future()
+        task = asyncio.create_task(self._follow(process, reading, ready))
+        process.tasks.add(task)
+        try:
+            await asyncio.shield(ready)
+        except asyncio.CancelledError:
+            self.kill(process)
+            raise
         return process
+
+    async def _follow(self, process: Process, pipe: int, ready: asyncio.Future[None]) -> None:
+        """Reads the shim's report to its end, which is the container's."""
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader()
+        transport, _ = await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(pipe, "rb", 0)
+        )
+        end: End | None = None
+        try:
+            while line := await reader.readline():
+                report = json.loads(line)
+                if "error" in report:
+                    ready.set_exception(StartError(report["error"]))
+                elif "pid" in report:
+                    process.pid = report["pid"]
+                    ready.set_result(None)
+                else:
+                    end = End(report["code"], report["oom"] or process.over_limit)
+                    break
+            await asyncio.to_thread(process.shim.wait)
+            if end is None:
+                await self._end_orphans()
+        finally:
+            transport.close()
+            del self._running[process.shim.pid]
+            if not ready.done():
+                ready.set_exception(StartError("its shim died before it had started"))
+            process.end.set_result(end or End(137, process.over_limit))
+
+    async def _end_orphans(self) -> None:
+        """What came to us from a shim that was killed."""
+        while True:
+            table = memory_watch.processes()
+            own = {pid for pid, entry in table.items() if entry.parent == os.getpid()}
+            strangers = own - self._running.keys()
+            if not strangers:
+                return
+            for stranger in strangers:
+                for pid in {stranger, *memory_watch.descendants(stranger, table)}:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+            for stranger in strangers:
+                with contextlib.suppress(ChildProcessError):
+                    await asyncio.to_thread(os.waitpid, stranger, 0)
 
     def terminate(self, process: Process) -> None:
         """SIGTERM to the main process only, as a real runtime does."""
-        if process.pid in self._running:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGTERM)
+        self._signal(process, signal.SIGTERM)
 
-    def kill(self, process: Process) -> None:
-        """SIGKILL to the main process; the rest follows when it is reaped."""
-        if process.pid in self._running:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGKILL)
+    def kill(self, process: Process, *, oom: bool = False) -> None:
+        """SIGKILL to all of it."""
+        process.over_limit = process.over_limit or oom
+        self._signal(process, signal.SIGUSR1)
 
-    def _reap(self) -> None:
-        for pid, (popen, process) in list(self._running.items()):
-            # Looked at before it is reaped: until then its process group's number can't be reused.
-            with contextlib.suppress(ChildProcessError):
-                if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-                    continue
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)
-            code = popen.wait()
-            del self._running[pid]
-            cleanup = asyncio.ensure_future(self._clean_up(process, code))
-            self._cleanups.add(cleanup)
-            cleanup.add_done_callback(self._cleanups.discard)
+    def freeze(self, process: Process) -> None:
+        self._signal(process, signal.SIGTSTP)
 
-    async def _clean_up(self, process: Process, code: int) -> None:
-        # What it left in sessions of its own; the container has ended only once they have.
-        await asyncio.to_thread(kill_marked, process.mark)
-        if not process.exit_code.done():
-            process.exit_code.set_result(code if code >= 0 else 128 - code)
+    def thaw(self, process: Process) -> None:
+        self._signal(process, signal.SIGCONT)
+
+    def _signal(self, process: Process, number: signal.Signals) -> None:
+        if process.shim.returncode is None and process.shim.pid in self._running:
+            process.shim.send_signal(number)
+
+    def _limits(self) -> dict[int, int]:
+        return {
+            shim: process.command.limit
+            for shim, process in self._running.items()
+            if process.command.limit and not process.over_limit
+        }
+
+    def _exceeded(self, shim: int) -> None:
+        process = self._running.get(shim)
+        if process is not None:
+            self.kill(process, oom=True)

@@ -1,0 +1,390 @@
+"""A pod's life, decided: what its containers did and the time in, what to do next out.
+
+No I/O and no clock. The edge (pod_worker.py) tells it what happened, carries out the actions that
+`advance` returns, writes `status`, and comes back at `wake` or when something else has happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from volcano_elastic.kube.resource import Object
+from volcano_elastic.local.kubelet import probe
+from volcano_elastic.local.kubelet.container import (
+    Container,
+    Running,
+    Stop,
+    Terminated,
+    Waiting,
+    containers_of,
+)
+from volcano_elastic.local.kubelet.pod_status import Verdict, phase_of, pod_status
+
+# A container whose grace is over sooner would have no chance to end by itself.
+_LEAST_GRACE = timedelta(seconds=2)
+_FIRST_RETRY, _LAST_RETRY = 1.0, 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class BackOff:
+    """Seconds between restarts: none before the first, then `start`, doubling up to `cap`; a
+    container that ran for `forgiven` begins anew. Kubernetes' own figures."""
+
+    start: float = 10.0
+    cap: float = 300.0
+    forgiven: float = 600.0
+
+    @classmethod
+    def beginning_with(cls, seconds: float) -> BackOff:
+        """In Kubernetes' proportions."""
+        return cls(seconds, seconds * 30, seconds * 60)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    container: Container
+
+
+@dataclass(frozen=True, slots=True)
+class Terminate:
+    """preStop, then SIGTERM."""
+
+    container: Container
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    container: Container
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Run a probe; its answer goes to `answered`."""
+
+    container: Container
+    probe: probe.Probe
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """An event about the pod."""
+
+    reason: str
+    message: str
+    warning: bool = False
+
+
+Action = Start | Terminate | Kill | Ask | Tell
+
+
+class Lifecycle:
+    """Of one pod, by uid. Times are datetimes of one clock.
+
+    Args:
+        pod: as it was when this kubelet first saw it; an earlier life is read from its status.
+    """
+
+    def __init__(self, pod: Object, now: datetime, back_off: BackOff | None = None) -> None:
+        self._pod = pod
+        self._spec = pod["spec"]
+        self._policy = self._spec.get("restartPolicy", "Always")
+        self._back_off = back_off or BackOff()
+        status = pod.get("status", {})
+        started = status.get("startTime")
+        self.start_time = datetime.fromisoformat(started) if started else now
+        self.init = containers_of(pod, now, init=True)
+        self.containers = containers_of(pod, now, init=False)
+        self.finished = status.get("phase") in ("Succeeded", "Failed")
+        """Ended under an earlier kubelet, or by somebody else's verdict: nothing is left to do."""
+        self._kill_at: datetime | None = None
+        """Set while the pod is stopping."""
+        self._verdict: Verdict | None = None
+        self.wake: datetime | None = None
+        """When `advance` has something to do next, if nothing happens before."""
+
+    @property
+    def all(self) -> list[Container]:
+        return [*self.init, *self.containers]
+
+    @property
+    def stopping(self) -> bool:
+        return self._kill_at is not None
+
+    @property
+    def quiet(self) -> bool:
+        """No process of it runs, or is about to."""
+        return not any(c.running or c.starting for c in self.all)
+
+    @property
+    def over(self) -> bool:
+        """Nothing runs, nor ever will again."""
+        if self.finished:
+            return True
+        return self.quiet and (self.stopping or self._phase() in ("Succeeded", "Failed"))
+
+    # What happened
+
+    def stop(self, grace: float, now: datetime) -> None:
+        """The pod is to end within `grace` seconds; the earliest of several ends holds."""
+        kill_at = now + timedelta(seconds=grace)
+        self._kill_at = kill_at if self._kill_at is None else min(self._kill_at, kill_at)
+        for container in self.all:
+            if container.stop is not None:
+                container.stop.kill_at = min(container.stop.kill_at, kill_at)
+
+    def fail(self, verdict: Verdict, now: datetime) -> None:
+        """The pod is Failed from now on, whatever its containers' exit codes."""
+        if self._verdict is None and not self.over:
+            self._verdict = verdict
+            grace = self._spec.get("terminationGracePeriodSeconds")
+            self.stop(float(30 if grace is None else grace), now)
+
+    def started(self, container: Container, container_id: str, now: datetime) -> None:
+        container.starting = False
+        self._begin(container, now)
+        container.container_id = container_id
+        container.state = Running(now)
+        container.reset_probes()
+
+    def not_made(self, container: Container, reason: str, message: str, now: datetime) -> Tell:
+        """It can't be made as things are; it is tried again."""
+        container.starting = False
+        self._wait(container, Waiting(reason, message))
+        seconds = min(_FIRST_RETRY * 2.0**container.failures, _LAST_RETRY)
+        container.failures += 1
+        container.retry_at = now + timedelta(seconds=seconds)
+        return Tell("Failed", f"container {container.name}: {message}", warning=True)
+
+    def not_started(self, container: Container, message: str, now: datetime) -> Tell:
+        """Its command can't be run, which counts as its end."""
+        container.starting = False
+        self._begin(container, now)
+        container.state = Terminated(127, "StartError", now, now, message)
+        return Tell("Failed", f"container {container.name}: {message}", warning=True)
+
+    def given_up(self, container: Container) -> None:
+        """Its start was not carried out, since the pod is stopping."""
+        container.starting = False
+
+    def ended(
+        self,
+        container: Container,
+        code: int,
+        now: datetime,
+        *,
+        oom: bool = False,
+        message: str = "",
+    ) -> None:
+        assert isinstance(container.state, Running)
+        reason = "OOMKilled" if oom else "Completed" if code == 0 else "Error"
+        started = container.state.started
+        container.state = Terminated(code, reason, started, now, message, container.container_id)
+        container.stop = None
+        container.probes = []
+
+    def answered(
+        self, container: Container, asked: probe.Probe, success: bool, output: str, now: datetime
+    ) -> list[Tell]:
+        """What a probe found. An answer about an earlier run is ignored."""
+        if not any(asked is one for one in container.probes):
+            return []
+        asked.answered(success, now)
+        kind = asked.kind.removesuffix("Probe")
+        told = []
+        if not success:
+            told.append(Tell("Unhealthy", f"{kind.title()} probe failed: {output}", warning=True))
+        if asked.failed and container.stop is None:
+            grace = asked.spec.get("terminationGracePeriodSeconds")
+            if grace is None:
+                grace = self._spec.get("terminationGracePeriodSeconds")
+            self._stop(container, timedelta(seconds=30 if grace is None else grace), now)
+            told.append(
+                Tell(
+                    "Killing",
+                    f"Container {container.name} failed {kind} probe, will be restarted",
+                )
+            )
+        return told
+
+    @staticmethod
+    def _begin(container: Container, now: datetime) -> None:
+        container.failures = 0
+        container.retry_at = None
+        ended = container.state if isinstance(container.state, Terminated) else container.last
+        if ended is not None:
+            container.restarts += 1
+            container.last = ended
+            container.restarted = now
+
+    @staticmethod
+    def _wait(container: Container, state: Waiting) -> None:
+        if isinstance(container.state, Terminated):
+            container.last = container.state
+        container.state = state
+
+    @staticmethod
+    def _stop(container: Container, grace: timedelta, now: datetime) -> None:
+        # Only a pod that is gone already has none at all.
+        container.stop = Stop(now + (max(grace, _LEAST_GRACE) if grace else grace))
+
+    # What to do
+
+    def advance(self, now: datetime) -> list[Action]:
+        """Each action is asked for once. Sets `wake`."""
+        self.wake = None
+        if self.finished:
+            return []
+        actions: list[Action] = []
+        limit = self._spec.get("activeDeadlineSeconds")
+        if limit is not None and self._verdict is None and not self.over:
+            end = self.start_time + timedelta(seconds=limit)
+            if self._reached(end, now):
+                message = "Pod was active on the node longer than the specified deadline"
+                self.fail(Verdict("DeadlineExceeded", message), now)
+                actions.append(Tell("DeadlineExceeded", message))
+        if self.stopping:
+            self._stop_some(now)
+        else:
+            for container in self._wanted():
+                actions += self._start(container, now)
+            if self._main_is_over():
+                self._stop_sidecars(now)
+        for container in self.all:
+            if container.running:
+                actions += self._attend(container, now)
+        return actions
+
+    def _reached(self, moment: datetime, now: datetime) -> bool:
+        if now >= moment:
+            return True
+        self.wake = moment if self.wake is None else min(self.wake, moment)
+        return False
+
+    def _wanted(self) -> Iterable[Container]:
+        """Those that may run: init containers one after the other, then all others."""
+        if self._main_is_over():
+            return
+        for container in self.init:
+            if container.sidecar:
+                yield container
+                if not container.started:
+                    return
+            elif not container.succeeded:
+                yield container
+                return
+        yield from self.containers
+
+    def _main_is_over(self) -> bool:
+        return self._phase() in ("Succeeded", "Failed")
+
+    def _start(self, container: Container, now: datetime) -> list[Action]:
+        if container.starting or container.running:
+            return []
+        ended = container.state
+        if isinstance(ended, Terminated):
+            if not self._restarts(container, ended):
+                return []
+            if container.back_off and self._forgiven(container, ended):
+                container.back_off = 0.0
+            due = ended.finished + timedelta(seconds=container.back_off)
+            if now < due:
+                message = (
+                    f"back-off {container.back_off:g}s restarting failed container="
+                    f"{container.name} pod={self._identity()}"
+                )
+                self._wait(container, Waiting("CrashLoopBackOff", message))
+                container.retry_at = due
+                self._reached(due, now)
+                return [Tell("BackOff", message, warning=True)]
+        if container.retry_at is not None and not self._reached(container.retry_at, now):
+            return []
+        if not container.failures and (isinstance(ended, Terminated) or container.last):
+            first = self._back_off.start
+            container.back_off = min(container.back_off * 2 or first, self._back_off.cap)
+        container.starting = True
+        return [Start(container)]
+
+    def _restarts(self, container: Container, ended: Terminated) -> bool:
+        if container.sidecar:
+            return True
+        policy = self._policy
+        if container.init and policy == "Always":
+            # An init container that succeeded is done, even where the others always restart.
+            policy = "OnFailure"
+        return policy == "Always" or (policy == "OnFailure" and ended.exit_code != 0)
+
+    def _forgiven(self, container: Container, ended: Terminated) -> bool:
+        since = container.restarted or ended.started
+        return (ended.finished - since).total_seconds() > self._back_off.forgiven
+
+    def _stop_some(self, now: datetime) -> None:
+        assert self._kill_at is not None
+        for container in self.all:
+            if isinstance(container.state, Waiting) and container.last and not container.starting:
+                # It was to start again; now its latest end is its last.
+                container.state = container.last
+        for container in [*self.containers, *(c for c in self.init if not c.sidecar)]:
+            if container.running and container.stop is None:
+                self._stop(container, max(self._kill_at - now, timedelta()), now)
+        if self._reached(self._kill_at, now) or not any(
+            c.running or c.starting for c in self.containers
+        ):
+            self._stop_sidecars(now)
+
+    def _stop_sidecars(self, now: datetime) -> None:
+        """The last one first, each when those after it have ended."""
+        grace = self._spec.get("terminationGracePeriodSeconds")
+        left = timedelta(seconds=30 if grace is None else grace)
+        if self._kill_at is not None:
+            left = max(min(left, self._kill_at - now), timedelta())
+        for container in reversed(self.init):
+            if container.sidecar and (container.running or container.starting):
+                if container.running and container.stop is None:
+                    self._stop(container, left, now)
+                if now < (self._kill_at or now + left):
+                    return
+
+    def _attend(self, container: Container, now: datetime) -> list[Action]:
+        """Carries on its stop, or probes it."""
+        stop = container.stop
+        if stop is None:
+            ready = probe.due(container.probes)
+            actions: list[Action] = []
+            for one in ready:
+                if self._reached(one.due, now):
+                    one.asked = True
+                    actions.append(Ask(container, one))
+            return actions
+        end: list[Action] = []
+        if not stop.told:
+            stop.told = True
+            end = [Tell("Killing", f"Stopping container {container.name}"), Terminate(container)]
+        if not stop.killed and self._reached(stop.kill_at, now):
+            stop.killed = True
+            end.append(Kill(container))
+        return end
+
+    # What it amounts to
+
+    def _phase(self) -> str:
+        stopped = self.stopping and self.quiet
+        return phase_of(self.init, self.containers, self._policy, stopped=stopped)
+
+    def _identity(self) -> str:
+        meta = self._pod["metadata"]
+        return f"{meta['name']}_{meta['namespace']}({meta['uid']})"
+
+    def status(self, pod: Object, address: str, now: datetime) -> Object:
+        """For the pod as it is now: conditions that others wrote are kept."""
+        return pod_status(
+            pod,
+            self.init,
+            self.containers,
+            address=address,
+            started=self.start_time,
+            now=now,
+            stopped=self.stopping and self.quiet,
+            verdict=self._verdict,
+        )

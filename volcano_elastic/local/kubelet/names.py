@@ -1,0 +1,111 @@
+"""What service names stand for, and the /etc/hosts that says so to a pod."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from volcano_elastic.kube.informer import Informer
+from volcano_elastic.kube.resource import Object
+from volcano_elastic.local.kubelet.address import AddressBook, Resolve, split_service_name
+
+_HEAD = "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost\n"
+_DOMAIN = "svc.cluster.local"
+
+
+def hosts_file(pod: Object, address: str, services: Iterable[tuple[str, str, str]]) -> str:
+    """The text of a pod's /etc/hosts.
+
+    Args:
+        services: (namespace, name, address) of each.
+    """
+    meta, spec = pod["metadata"], pod["spec"]
+    hostname = spec.get("hostname") or meta["name"]
+    own = [hostname]
+    if spec.get("subdomain"):
+        own.insert(0, f"{hostname}.{spec['subdomain']}.{meta['namespace']}.{_DOMAIN}")
+    lines = [_HEAD + f"{address}\t{' '.join(own)}"]
+    for alias in spec.get("hostAliases") or ():
+        lines.append(f"{alias['ip']}\t{' '.join(alias.get('hostnames') or ())}")
+    for namespace, name, place in services:
+        names = [f"{name}.{namespace}", f"{name}.{namespace}.svc", f"{name}.{namespace}.{_DOMAIN}"]
+        if namespace == meta["namespace"]:
+            names.insert(0, name)
+        lines.append(f"{place}\t{' '.join(names)}")
+    return "\n".join(lines) + "\n"
+
+
+class Names:
+    """Of services: each stands for its first pod, or for the pod that will bear its name."""
+
+    def __init__(self, pods: Informer, services: Informer, addresses: AddressBook) -> None:
+        self._pods, self._services, self._addresses = pods, services, addresses
+        self._known: list[tuple[str, str, str]] | None = None
+        """All services; None once something has changed."""
+
+    def resolver(self, namespace: str) -> Resolve:
+        def resolve(host: str) -> str | None:
+            named = split_service_name(host, namespace)
+            return None if named is None else self._address(*named)
+
+        return resolve
+
+    def write_hosts(self, file: Path, pod: Object, address: str) -> None:
+        """In place, since containers have this very file mounted."""
+        text = hosts_file(pod, address, self._all())
+        if not file.exists() or file.read_text() != text:
+            # Not truncated first: whoever reads it meanwhile shouldn't find nothing.
+            with file.open("r+" if file.exists() else "w") as open_file:
+                open_file.write(text)
+                open_file.truncate()
+
+    def on_change(self, changed: Callable[[], None]) -> None:
+        """`changed` is called when a service comes, changes or goes, or a pod leaves one."""
+
+        def told(old: Object | None, new: Object | None) -> None:
+            self._known = None
+            changed()
+
+        def pod_told(old: Object | None, new: Object | None) -> None:
+            # Most services have one pod, whose address doesn't change with its status.
+            if old is None or new is None or _leaving(old) != _leaving(new):
+                told(old, new)
+
+        self._services.on_change(told)
+        self._pods.on_change(pod_told)
+
+    def _all(self) -> list[tuple[str, str, str]]:
+        if self._known is None:
+            self._known = []
+            for service in self._services:
+                namespace, name = service["metadata"]["namespace"], service["metadata"]["name"]
+                if (place := self._address(namespace, name)) is not None:
+                    self._known.append((namespace, name, place))
+        return self._known
+
+    def _address(self, namespace: str, name: str) -> str | None:
+        service = self._services.get(f"{namespace}/{name}")
+        if service is None:
+            # Its service may still be on its way.
+            known = self._pods.get(f"{namespace}/{name}") is not None
+            return self._addresses.of(namespace, name) if known else None
+        selector = service["spec"].get("selector") or {}
+        own = self._pods.get(f"{namespace}/{name}")
+        if own is not None and selector and _selects(selector, own):
+            return self._addresses.of(namespace, name)
+        chosen = sorted(
+            pod["metadata"]["name"]
+            for pod in self._pods
+            if pod["metadata"]["namespace"] == namespace and selector and _selects(selector, pod)
+        )
+        # A replica's service bears the name of its pod, whose address is known before it exists.
+        return self._addresses.of(namespace, chosen[0] if chosen else name)
+
+
+def _selects(selector: Object, pod: Object) -> bool:
+    labels = pod["metadata"].get("labels") or {}
+    return not _leaving(pod) and selector.items() <= labels.items()
+
+
+def _leaving(pod: Object) -> bool:
+    return bool(pod["metadata"].get("deletionTimestamp"))

@@ -1,0 +1,183 @@
+"""What kube-controller-manager does about nodes that fell silent, where there is none.
+
+A silent node's conditions become Unknown, it is tainted, its pods are no longer ready; pods that
+don't tolerate the taint (any longer) are deleted, and stay Terminating, since only their kubelet
+could say that they have ended. A node that is heard again loses the taints.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+
+import aiohttp
+
+from volcano_elastic.kube.client import ApiError, Client, Conflict, NotFound
+from volcano_elastic.kube.event import timestamp
+from volcano_elastic.kube.informer import Informer
+from volcano_elastic.kube.resource import NODES, PODS, Object
+
+_log = logging.getLogger(__name__)
+
+_TAINT = "node.kubernetes.io/unreachable"
+_EFFECTS = ("NoSchedule", "NoExecute")
+# What Kubernetes' admission adds to pods that say nothing about these taints.
+_TOLERATED = timedelta(seconds=300)
+_LOOK_SECONDS = 0.5
+
+# Decided
+
+
+def lost(node: Object, now: datetime) -> Object | None:
+    """The conditions of a silent node; None if they say so already."""
+    stamp = timestamp(now)
+    conditions = node.get("status", {}).get("conditions") or []
+    if all(condition["status"] == "Unknown" for condition in conditions):
+        return None
+    unknown = {
+        "status": "Unknown",
+        "reason": "NodeStatusUnknown",
+        "message": "Kubelet stopped posting node status.",
+    }
+    return {
+        "conditions": [
+            condition
+            | unknown
+            | ({"lastTransitionTime": stamp} if condition["status"] != "Unknown" else {})
+            for condition in conditions
+        ]
+    }
+
+
+def taints(node: Object, now: datetime, *, silent: bool) -> list[Object] | None:
+    """All of the node's taints as they should be; None if they are."""
+    before = node["spec"].get("taints") or []
+    others = [taint for taint in before if taint["key"] != _TAINT]
+    if not silent:
+        return others if len(others) < len(before) else None
+    if len(before) - len(others) == len(_EFFECTS):
+        return None
+    stamp = timestamp(now)
+    return [*others, *({"key": _TAINT, "effect": e, "timeAdded": stamp} for e in _EFFECTS)]
+
+
+def silent_since(node: Object) -> datetime | None:
+    """When the node was tainted so that pods have to go."""
+    for taint in node["spec"].get("taints") or ():
+        if taint["key"] == _TAINT and taint["effect"] == "NoExecute" and "timeAdded" in taint:
+            return datetime.fromisoformat(taint["timeAdded"])
+    return None
+
+
+def eviction_due(pod: Object, since: datetime) -> datetime | None:
+    """When a pod on a node tainted at `since` has to go; None: never."""
+    matching = [
+        toleration
+        for toleration in pod["spec"].get("tolerations") or ()
+        if toleration.get("key") in (None, "", _TAINT)
+        and toleration.get("effect") in (None, "", "NoExecute")
+        and (toleration.get("key") or toleration.get("operator") == "Exists")
+    ]
+    if not matching:
+        return since + _TOLERATED
+    seconds = [t["tolerationSeconds"] for t in matching if t.get("tolerationSeconds") is not None]
+    return since + timedelta(seconds=max(min(seconds), 0)) if seconds else None
+
+
+def unready(pod: Object, now: datetime) -> Object | None:
+    """The status of a pod on a silent node; None if it says so already."""
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    if not any(c["type"] == "Ready" and c["status"] == "True" for c in conditions):
+        return None
+    changed = {"status": "False", "lastTransitionTime": timestamp(now)}
+    return {"conditions": [c | changed if c["type"] == "Ready" else c for c in conditions]}
+
+
+def disruption(pod: Object, now: datetime) -> Object:
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    target = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "DeletionByTaintManager",
+        "message": "Taint manager: deleting due to NoExecute taint",
+        "lastTransitionTime": timestamp(now),
+    }
+    others = [condition for condition in conditions if condition["type"] != "DisruptionTarget"]
+    return {"conditions": [*others, target]}
+
+
+# Done
+
+
+class NodeLifecycle:
+    """Over `names`, whose seconds of silence `silence` tells; lost after `grace` of them."""
+
+    def __init__(
+        self,
+        client: Client,
+        nodes: Informer,
+        pods: Informer,
+        names: Iterable[str],
+        silence: Callable[[str], float],
+        grace: float,
+    ) -> None:
+        self._client, self._nodes, self._pods = client, nodes, pods
+        self._names, self._silence, self._grace = list(names), silence, grace
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            for name in self._names:
+                node = self._nodes.get(name)
+                silent = self._silence(name) > self._grace
+                if node is None or not (silent or silent_since(node)):
+                    continue
+                try:
+                    await self._look(node, silent=silent)
+                except (NotFound, Conflict):
+                    continue
+                except (ApiError, aiohttp.ClientError, OSError, TimeoutError) as error:
+                    _log.warning("node %s: %s", name, error or type(error).__name__)
+
+    async def _look(self, node: Object, *, silent: bool) -> None:
+        name, now = node["metadata"]["name"], datetime.now(UTC)
+        if silent and (status := lost(node, now)) is not None:
+            _log.info("node %s was not heard of for %.0f s: it is lost", name, self._grace)
+            body = {"status": status}
+            self._nodes.put(await self._client.patch(NODES, name, None, body, subresource="status"))
+        if (wanted := taints(node, now, silent=silent)) is not None:
+            self._nodes.put(
+                await self._client.patch(NODES, name, None, {"spec": {"taints": wanted}})
+            )
+        if not silent or (since := silent_since(self._nodes.get(name) or node)) is None:
+            return
+        for pod in [pod for pod in self._pods if pod["spec"].get("nodeName") == name]:
+            await self._look_at_pod(pod, since, now)
+
+    async def _look_at_pod(self, pod: Object, since: datetime, now: datetime) -> None:
+        meta = pod["metadata"]
+        if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+            return
+        if (status := unready(pod, now)) is not None:
+            await self._tell(pod, status)
+        due = eviction_due(pod, since)
+        if meta.get("deletionTimestamp") or due is None or now < due:
+            return
+        await self._tell(pod, disruption(self._pods.get(_key(pod)) or pod, now))
+        await self._client.delete(PODS, meta["name"], meta["namespace"], uid=meta["uid"])
+
+    async def _tell(self, pod: Object, status: Object) -> None:
+        meta = pod["metadata"]
+        body = {"metadata": {"uid": meta["uid"]}, "status": status}
+        self._pods.put(
+            await self._client.patch(
+                PODS, meta["name"], meta["namespace"], body, subresource="status"
+            )
+        )
+
+
+def _key(pod: Object) -> str:
+    return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
