@@ -135,6 +135,10 @@ class EmbeddedControlPlane(ControlPlane):
     name = "embedded"
     rbac = False
 
+    def __init__(self, *, data_dir: Path | None = None) -> None:
+        super().__init__()
+        self._data_dir = data_dir
+
     def _start(self) -> None:
         token, token_file = secrets.token_urlsafe(32), self.folder / "token"
         kubeconfig_file.write_private(token_file, token)
@@ -143,6 +147,7 @@ class EmbeddedControlPlane(ControlPlane):
             [
                 *(sys.executable, "-m", "volcano_elastic.local.apiserver"),
                 *("--port", "0", "--token-file", str(token_file)),
+                *(("--data-dir", str(self._data_dir)) if self._data_dir else ()),
             ],
         )
         self.until(lambda: "listening on" in server.tail(), "the API server listens")

@@ -209,7 +209,9 @@ def test_a_custom_resource_from_crd_to_scale(kubectl: Kubectl) -> None:
 def test_logs(kubectl: Kubectl, tmp_path: Path) -> None:
     (tmp_path / "main.log").write_text("first\nsecond\n")
     folder = {"local.volcano-elastic.io/log-dir": str(tmp_path)}
-    kubectl("create", "-f", "-", stdin=[pod("one", **folder)])
+    there = pod("one", **folder)
+    there["spec"]["nodeName"] = "somewhere"
+    kubectl("create", "-f", "-", stdin=[there])
     assert kubectl("logs", "one") == "first\nsecond\n"
     assert kubectl("logs", "one", "-c", "main", "--tail=1") == "second\n"
     done = json.dumps({"status": {"phase": "Succeeded"}})
@@ -260,7 +262,17 @@ def test_events_show_in_get_and_describe(kubectl: Kubectl) -> None:
     assert "a remarkable message" in kubectl("describe", "pod", "one")
 
 
-def test_what_needs_protobuf_says_so(kubectl: Kubectl) -> None:
-    assert "application/vnd.kubernetes.protobuf" in kubectl(
-        "create", "configmap", "one", "--from-literal=a=b", fails=True
-    )
+def test_typed_commands_send_protobuf(kubectl: Kubectl) -> None:
+    kubectl("create", "configmap", "one", "--from-literal=a=b")
+    assert json.loads(kubectl("get", "configmap", "one", "-o", "json"))["data"] == {"a": "b"}
+    kubectl("create", "secret", "generic", "one", "--from-literal=a=b")
+    assert json.loads(kubectl("get", "secret", "one", "-o", "json"))["data"] == {"a": "Yg=="}
+    kubectl("create", "serviceaccount", "robot")
+    kubectl("create", "service", "clusterip", "one", "--tcp=80:8080")
+    port = json.loads(kubectl("get", "service", "one", "-o", "json"))["spec"]["ports"][0]
+    assert (port["port"], port["targetPort"]) == (80, 8080)
+    kubectl("create", "priorityclass", "high-one", "--value=-7", "--description=low")
+    assert json.loads(kubectl("get", "priorityclass", "high-one", "-o", "json"))["value"] == -7
+    kubectl("delete", "priorityclass", "high-one")
+    kubectl("create", "namespace", "typed-one")
+    kubectl("delete", "namespace", "typed-one")

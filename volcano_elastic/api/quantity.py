@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from decimal import ROUND_CEILING, Decimal
@@ -76,3 +77,37 @@ def total(lists: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 def _complaint(found: object) -> str:
     return f"expected a quantity such as 2, 500m, 1.5 or 8Gi, found {str(found)[:100]!r}"
+
+
+@functools.lru_cache(maxsize=4096)
+def canonical(quantity: str | int | float) -> str:
+    """`quantity` as an API server answers it: `0.5` is `500m`, `1024Mi` is `1Gi`, `5000` is `5k`.
+
+    Raises:
+        QuantityError: not a quantity; says what one looks like.
+    """
+    match = _SHAPE.fullmatch(str(quantity).strip())
+    if match is None or isinstance(quantity, bool):
+        raise QuantityError(_complaint(quantity))
+    number, exponent, suffix = match.groups()
+    value = Decimal(number + (exponent or ""))
+    if abs(value.adjusted()) > _MOST_DIGITS:
+        raise QuantityError(_complaint(quantity))
+    if suffix in _BINARY:
+        value *= 1024 ** _BINARY[suffix]
+        if abs(value) >= 1024 and value == value.to_integral_value():
+            power, units = 0, int(value)
+            while units % 1024 == 0 and power < len(_BINARY):
+                power, units = power + 1, units // 1024
+            return f"{units}{['', *_BINARY][power]}"
+    else:
+        value = value.scaleb(_DECIMAL[suffix or ""])
+    nano = int((value * 10**9).to_integral_value(ROUND_CEILING))
+    if nano == 0:
+        return "0"
+    power = -9
+    while nano % 1000 == 0 and power < 18:
+        nano, power = nano // 1000, power + 3
+    if exponent:
+        return f"{nano}e{power}" if power else str(nano)
+    return f"{nano}{next(name for name, one in _DECIMAL.items() if one == power)}"

@@ -18,12 +18,18 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
 
-from volcano_elastic.local.apiserver.builtin import CRD, NAMESPACE
+from volcano_elastic.local.apiserver.builtin import (
+    CRD,
+    NAMESPACE,
+    NAMESPACES,
+    PRIORITY_CLASS,
+    SYSTEM_PRIORITIES,
+)
 from volcano_elastic.local.apiserver.collector import Collector
 from volcano_elastic.local.apiserver.journal import JournalError, SqliteJournal
 from volcano_elastic.local.apiserver.options import WriteOptions
 from volcano_elastic.local.apiserver.registry import Registry
-from volcano_elastic.local.apiserver.rest import KEPT_NAMESPACES, Rest
+from volcano_elastic.local.apiserver.rest import Rest
 from volcano_elastic.local.apiserver.server import BODY_LIMIT, Server
 from volcano_elastic.local.apiserver.store import Store
 
@@ -89,9 +95,13 @@ async def serve(
         clock=_now,
         webhook_service_address=webhook_service_address,
     )
-    for name in KEPT_NAMESPACES:
+    for name in NAMESPACES:
         if store.get(NAMESPACE.key, "", name) is None:
             rest.create(NAMESPACE, "", {"metadata": {"name": name}}, WriteOptions())
+    for name, value in SYSTEM_PRIORITIES.items():
+        if store.get(PRIORITY_CLASS.key, "", name) is None:
+            obj = {"metadata": {"name": name}, "value": value}
+            rest.create(PRIORITY_CLASS, "", obj, WriteOptions())
     # Code and modules stay for good: the garbage collector need not go through them again.
     gc.freeze()
     runner = web.ServerRunner(

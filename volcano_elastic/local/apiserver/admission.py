@@ -1,6 +1,6 @@
 """Admission webhooks, asked before an object is created or changed.
 
-Not here: selectors and match conditions, and webhooks on deletion and on subresources.
+Not here: match conditions, and webhooks on deletion and on subresources.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import aiohttp
 import orjson
 
 from volcano_elastic.kube.resource import Object
-from volcano_elastic.local.apiserver import patch
-from volcano_elastic.local.apiserver.builtin import MUTATING, VALIDATING
+from volcano_elastic.local.apiserver import patch, selector
+from volcano_elastic.local.apiserver.builtin import MUTATING, NAMESPACE, VALIDATING
 from volcano_elastic.local.apiserver.kind import Kind
 from volcano_elastic.local.apiserver.options import Target, WriteOptions
 from volcano_elastic.local.apiserver.rest import Rest
@@ -64,12 +64,12 @@ class Admission:
             old = self._store.get(kind.key, target.namespace, target.name) if target.name else None
             operation = "UPDATE" if old else "CREATE"
             new, before = write(dry).copy(), old.obj if old else None
-            for hook in _matching(mutating, kind, operation):
+            for hook in self._matching(mutating, target, operation, new):
                 response = await self._ask(hook, target, operation, new, before, options)
                 if response.get("patch"):
                     changes = orjson.loads(base64.b64decode(response["patch"]))
                     new = self._stored(target, old, patch.json_patch(new, changes), dry).copy()
-            for hook in _matching(validating, kind, operation):
+            for hook in self._matching(validating, target, operation, new):
                 await self._ask(hook, target, operation, new, before, options)
             try:
                 return self._stored(target, old, new, options)
@@ -92,6 +92,22 @@ class Admission:
             return []
         found = sorted(self._store.all_of(kind.key), key=lambda s: s.obj["metadata"]["name"])
         return [hook for stored in found for hook in stored.obj.get("webhooks") or ()]
+
+    def _matching(
+        self, hooks: list[Object], target: Target, operation: str, new: Object
+    ) -> list[Object]:
+        labels = new["metadata"].get("labels") or {}
+        found = self._store.get(NAMESPACE.key, "", target.namespace)
+        around = (found.obj["metadata"].get("labels") or {}) if found else None
+        if target.kind.key == NAMESPACE.key:
+            around = labels
+        return [
+            hook
+            for hook in hooks
+            if _concerns(hook, target.kind, operation)
+            and selector.matches(hook.get("objectSelector"), labels)
+            and (around is None or selector.matches(hook.get("namespaceSelector"), around))
+        ]
 
     async def _ask(
         self,
@@ -170,16 +186,12 @@ def _trust(bundle: str | None) -> ssl.SSLContext:
     return ssl.create_default_context(cadata=base64.b64decode(bundle).decode() if bundle else None)
 
 
-def _matching(hooks: list[Object], kind: Kind, operation: str) -> list[Object]:
-    return [
-        hook
-        for hook in hooks
-        if any(
-            {operation, "*"} & set(rule.get("operations") or ())
-            and {kind.group, "*"} & set(rule.get("apiGroups") or ())
-            and {kind.version, "*"} & set(rule.get("apiVersions") or ())
-            and {kind.plural, "*", "*/*"} & set(rule.get("resources") or ())
-            and rule.get("scope", "*") in ("*", "Namespaced" if kind.namespaced else "Cluster")
-            for rule in hook.get("rules") or ()
-        )
-    ]
+def _concerns(hook: Object, kind: Kind, operation: str) -> bool:
+    return any(
+        {operation, "*"} & set(rule.get("operations") or ())
+        and {kind.group, "*"} & set(rule.get("apiGroups") or ())
+        and {kind.version, "*"} & set(rule.get("apiVersions") or ())
+        and {kind.plural, "*", "*/*"} & set(rule.get("resources") or ())
+        and rule.get("scope", "*") in ("*", "Namespaced" if kind.namespaced else "Cluster")
+        for rule in hook.get("rules") or ()
+    )

@@ -1,4 +1,4 @@
-"""From a request's bytes to a value: JSON or YAML, never anything else."""
+"""From a request's bytes to a value: JSON, YAML, or the protobuf of a few kinds."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 import yaml
 
+from volcano_elastic.local.apiserver import protobuf
 from volcano_elastic.local.apiserver.status import bad_request, unsupported_media_type
 
 _YAML = ("application/yaml", "application/x-yaml", "text/yaml", "application/apply-patch+yaml")
@@ -19,14 +20,18 @@ def decode(raw: bytes, content_type: str) -> Any:
     """None for an empty body.
 
     Raises:
-        StatusError: 415 for protobuf and the like, 400 for what cannot be read.
+        StatusError: 415 for other formats, 400 for what cannot be read.
     """
     if not raw:
         return None
+    if content_type == protobuf.CONTENT_TYPE:
+        return protobuf.decode(raw)
     if content_type not in (*_JSON, *_YAML) and not content_type.endswith("+json"):
         raise unsupported_media_type(content_type, _ACCEPTED)
     try:
-        return orjson.loads(raw)
+        value = orjson.loads(raw)
+        # Go reads null into an object as an object with nothing in it.
+        return {} if value is None else value
     except orjson.JSONDecodeError as error:
         if content_type not in _YAML:
             raise bad_request(f"the body is not JSON: {error}") from error

@@ -23,6 +23,7 @@ POD = Kind(
     short_names=("po",),
     categories=("all",),
     status=True,
+    generation=True,
     subresources=("binding", "eviction", "log"),
 )
 SERVICE = Kind(
@@ -70,6 +71,11 @@ VALIDATING = Kind(
 EVENT = Kind("", "v1", "events", "Event", short_names=("ev",))
 EVENT_V1 = Kind("events.k8s.io", "v1", "events", "Event", short_names=("ev",), storage_version="v1")
 
+SERVICE_ACCOUNT = Kind("", "v1", "serviceaccounts", "ServiceAccount", short_names=("sa",))
+# There from the start; the first two of the namespaces, for good.
+NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+SYSTEM_PRIORITIES = {"system-cluster-critical": 2000000000, "system-node-critical": 2000001000}
+
 BUILTIN = (
     NAMESPACE,
     NODE,
@@ -78,7 +84,7 @@ BUILTIN = (
     EVENT,
     Kind("", "v1", "configmaps", "ConfigMap", short_names=("cm",)),
     Kind("", "v1", "secrets", "Secret"),
-    Kind("", "v1", "serviceaccounts", "ServiceAccount", short_names=("sa",)),
+    SERVICE_ACCOUNT,
     EVENT_V1,
     Kind("coordination.k8s.io", "v1", "leases", "Lease"),
     PRIORITY_CLASS,

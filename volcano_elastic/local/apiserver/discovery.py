@@ -20,13 +20,14 @@ VERSION: Object = {
     "platform": "linux/amd64",
 }
 _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+_CUSTOM_VERBS = ["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"]
 # Subresources that are kinds of their own: (kind, group, version, verbs).
 _SUBRESOURCES = {
     "binding": ("Binding", "", "v1", ["create"]),
     "eviction": ("Eviction", "policy", "v1", ["create"]),
-    "scale": ("Scale", "autoscaling", "v1", ["get", "patch", "update"]),
     "log": ("", "", "", ["get"]),
     "status": ("", "", "", ["get", "patch", "update"]),
+    "scale": ("Scale", "autoscaling", "v1", ["get", "patch", "update"]),
     "finalize": ("", "", "", ["update"]),
 }
 
@@ -75,7 +76,7 @@ def _aggregated_resource(kind: Kind) -> Object:
         "responseKind": {"group": kind.group, "version": kind.version, "kind": kind.kind},
         "scope": "Namespaced" if kind.namespaced else "Cluster",
         "singularResource": kind.singular or kind.kind.lower(),
-        "verbs": _VERBS,
+        "verbs": _CUSTOM_VERBS if kind.custom else _VERBS,
     }
     if kind.short_names:
         resource["shortNames"] = list(kind.short_names)
@@ -125,7 +126,7 @@ def resource_list(kinds: Iterable[Kind], group_name: str, version: str) -> Objec
             "singularName": kind.singular or kind.kind.lower(),
             "namespaced": kind.namespaced,
             "kind": kind.kind,
-            "verbs": _VERBS,
+            "verbs": _CUSTOM_VERBS if kind.custom else _VERBS,
         }
         if kind.short_names:
             entry["shortNames"] = list(kind.short_names)

@@ -66,6 +66,11 @@ class Kind:
         return f"{self.group}/{version}" if self.group else version
 
     @property
+    def conditional(self) -> bool:
+        """Whether a PUT must say which resourceVersion it replaces."""
+        return self.custom or self.key == ("coordination.k8s.io", "leases")
+
+    @property
     def list_kind(self) -> str:
         return self.kind + "List"
 

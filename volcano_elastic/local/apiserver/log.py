@@ -9,7 +9,7 @@ from pathlib import Path
 
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver.pod import is_finished
-from volcano_elastic.local.apiserver.status import bad_request
+from volcano_elastic.local.apiserver.status import StatusError, bad_request, invalid_value
 
 # The kubelet names here the folder that holds `<container>.log`.
 LOG_FOLDER_ANNOTATION = "local.volcano-elastic.io/log-dir"
@@ -31,6 +31,10 @@ def options(query: Mapping[str, str]) -> LogOptions:
     numbers = {}
     for name in ("tailLines", "limitBytes"):
         text = query.get(name)
+        if text is not None and text.startswith("-"):
+            cause = invalid_value(name, text, "must be greater than or equal to 0")
+            details = {"kind": "PodLogOptions", "causes": [cause.body()]}
+            raise StatusError(422, "Invalid", f"PodLogOptions is invalid: {cause}", details)
         if text is not None and not text.isdecimal():
             raise bad_request(f"{name}: expected a number ≥ 0, found {text!r}")
         numbers[name] = None if text is None else int(text)
@@ -45,6 +49,22 @@ def file_of(pod: Object, container: str | None) -> Path:
     Raises:
         StatusError: 400: no such container, which one isn't said, or it hasn't started.
     """
+    name, container = pod["metadata"]["name"], container_of(pod, container)
+    folder = (pod["metadata"].get("annotations") or {}).get(LOG_FOLDER_ANNOTATION)
+    file = Path(folder) / f"{container}.log" if folder else None
+    if file is None or not file.is_file():
+        raise bad_request(
+            f'container "{container}" in pod "{name}" is waiting to start: ContainerCreating'
+        )
+    return file
+
+
+def container_of(pod: Object, container: str | None) -> str:
+    """The one that is meant.
+
+    Raises:
+        StatusError: 400: no such container, or which one isn't said.
+    """
     name, spec = pod["metadata"]["name"], pod["spec"]
     names = [one["name"] for one in spec["containers"]]
     known = names + [one["name"] for one in spec.get("initContainers") or ()]
@@ -57,13 +77,7 @@ def file_of(pod: Object, container: str | None) -> Path:
         container = names[0]
     if container not in known:
         raise bad_request(f"container {container} is not valid for pod {name}")
-    folder = (pod["metadata"].get("annotations") or {}).get(LOG_FOLDER_ANNOTATION)
-    file = Path(folder) / f"{container}.log" if folder else None
-    if file is None or not file.is_file():
-        raise bad_request(
-            f'container "{container}" in pod "{name}" is waiting to start: ContainerCreating'
-        )
-    return file
+    return container
 
 
 async def read(

@@ -7,7 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from volcano_elastic.local.apiserver.kind import Kind
-from volcano_elastic.local.apiserver.status import StatusError, bad_request
+from volcano_elastic.local.apiserver.status import (
+    StatusError,
+    bad_request,
+    options_invalid,
+    required,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +27,24 @@ class Target:
 
 @dataclass(slots=True)
 class WriteOptions:
-    """The query of a write; `warnings` collects what the answer should warn of."""
+    """The query of a write; `warnings` collects what the answer should warn of.
+
+    `unknown`: paths of fields that were dropped and not yet reported.
+    """
 
     dry_run: bool = False
     field_validation: str = "Ignore"
     field_manager: str = "unknown"
     force: bool = False
+    field_manager_given: bool = False
     warnings: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+
+    def check_apply(self) -> None:
+        """Raises StatusError, 422, if nobody says who applies."""
+        if not self.field_manager_given:
+            cause = required("fieldManager", "is required for apply patch")
+            raise options_invalid("PatchOptions", cause)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +65,8 @@ def delete_options(body: Any, query: Mapping[str, str]) -> DeleteOptions:
     options = body if body is not None else {}
     if not isinstance(options, dict):
         raise bad_request("DeleteOptions: expected an object")
+    if options.get("kind", "DeleteOptions") != "DeleteOptions":
+        raise bad_request(f"expected DeleteOptions, found a {options['kind']}")
     preconditions = options.get("preconditions") or {}
     grace = options.get("gracePeriodSeconds", query.get("gracePeriodSeconds"))
     if isinstance(grace, str) and grace.lstrip("-").isdecimal():

@@ -54,6 +54,7 @@ def json_patch(target: Any, operations: Any) -> Any:
                 "Invalid",
                 f"the server rejected our request due to an error in our request: JSON patch "
                 f"operation {number} ({operation.get('op')} {operation['path']}): {error}",
+                {},
             ) from error
     return document
 
@@ -65,8 +66,11 @@ def _operate(document: Any, operation: Object) -> Any:
     if op == "add":
         return _add(document, path, operation["value"])
     if op == "replace":
-        _find(document, path)
-        return _add(_remove(document, path), path, operation["value"])
+        # The real server takes a replacement of what an object doesn't have as an addition.
+        if isinstance(_find(document, path[:-1]), list):
+            _find(document, path)
+            return _add(_remove(document, path), path, operation["value"])
+        return _add(document, path, operation["value"])
     if op == "remove":
         return _remove(document, path)
     if op == "test":
@@ -204,7 +208,7 @@ def strategic(target: Any, patch: Any) -> Any:
 def _strategic_list(field: str, old: Any, new: list[Any]) -> list[Any]:
     before: list[Any] = old if isinstance(old, list) else []
     if field in _SETS:
-        return before + [item for item in new if item not in before]
+        return new + [item for item in before if item not in new]
     key = merge_key(field, [*before, *new])
     if key is None:
         return [_plain(item) for item in new]

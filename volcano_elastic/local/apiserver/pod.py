@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,27 +18,42 @@ from volcano_elastic.local.apiserver.status import (
     forbidden_field,
     invalid_value,
     required,
-    unsupported,
 )
 
 DEFAULT_GRACE_SECONDS = 30
-_POLICIES = ("Always", "OnFailure", "Never")
+_PROBE = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 def fill_defaults(spec: Object) -> None:
     """The defaults of a PodSpec, in place, limits as requests among them."""
-    for name, value in {
+    defaults: Object = {
         "restartPolicy": "Always",
         "terminationGracePeriodSeconds": DEFAULT_GRACE_SECONDS,
         "dnsPolicy": "ClusterFirst",
         "schedulerName": "default-scheduler",
         "securityContext": {},
         "enableServiceLinks": True,
-    }.items():
+        "serviceAccountName": spec.get("serviceAccount") or "default",
+    }
+    for name, value in defaults.items():
         if spec.get(name) is None:
             spec[name] = value
+    spec["serviceAccount"] = spec["serviceAccountName"]
     for container in _containers(spec):
         _container_defaults(container)
+    for volume in spec.get("volumes") or ():
+        _volume_defaults(volume)
+
+
+def _volume_defaults(volume: Object) -> None:
+    if not volume.keys() - {"name"}:
+        volume["emptyDir"] = {}
+    for source in ("configMap", "secret", "downwardAPI", "projected"):
+        if source in volume:
+            volume[source].setdefault("defaultMode", 0o644)
+    if "hostPath" in volume:
+        volume["hostPath"].setdefault("type", "")
 
 
 def _container_defaults(container: Object) -> None:
@@ -46,26 +62,55 @@ def _container_defaults(container: Object) -> None:
     container.setdefault("terminationMessagePath", "/dev/termination-log")
     container.setdefault("terminationMessagePolicy", "File")
     container.setdefault("imagePullPolicy", "Always" if latest else "IfNotPresent")
-    resources = container.get("resources")
-    if resources is None:
-        resources = container["resources"] = {}
-    for field in ("limits", "requests"):
-        if resources.get(field):
-            resources[field] = {
-                name: amount if isinstance(amount, str) else str(amount)
-                for name, amount in resources[field].items()
-            }
+    resources = container.setdefault("resources", {})
     if limits := resources.get("limits"):
         resources["requests"] = {**limits, **(resources.get("requests") or {})}
     for port in container.get("ports") or ():
         port.setdefault("protocol", "TCP")
+    for name in ("livenessProbe", "readinessProbe", "startupProbe"):
+        if probe := container.get(name):
+            for field, value in _PROBE.items():
+                probe.setdefault(field, value)
+            if "httpGet" in probe:
+                probe["httpGet"] = {"path": "/", "scheme": "HTTP", **probe["httpGet"]}
     for variable in container.get("env") or ():
         if reference := (variable.get("valueFrom") or {}).get("fieldRef"):
             reference.setdefault("apiVersion", "v1")
 
 
-def initial_status(spec: Object) -> Object:
-    return {"phase": "Pending", "qosClass": _qos_class(spec)}
+def tolerate_lost_nodes(spec: Object) -> None:
+    """As the admission plug-in DefaultTolerationSeconds, in place: for five minutes."""
+    tolerations = spec.get("tolerations") or []
+    for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):
+        if not any(
+            one.get("key") in (key, None) and one.get("effect") in ("NoExecute", None)
+            for one in tolerations
+        ):
+            tolerations = [
+                *tolerations,
+                {
+                    "key": key,
+                    "operator": "Exists",
+                    "effect": "NoExecute",
+                    "tolerationSeconds": 300,
+                },
+            ]
+    spec["tolerations"] = tolerations
+
+
+def initial_status(spec: Object, now: str) -> Object:
+    status: Object = {"phase": "Pending", "qosClass": _qos_class(spec)}
+    if spec.get("schedulingGates"):
+        gated = {
+            "type": "PodScheduled",
+            "status": "False",
+            "lastProbeTime": None,
+            "lastTransitionTime": now,
+            "reason": "SchedulingGated",
+            "message": "Scheduling is blocked due to non-empty scheduling gates",
+        }
+        status["conditions"] = [gated]
+    return status
 
 
 def _containers(spec: Object) -> list[Object]:
@@ -99,27 +144,41 @@ def causes(spec: Any) -> Iterator[Cause]:
     if not isinstance(spec, dict) or not spec.get("containers"):
         yield required("spec.containers")
         return
-    if spec["restartPolicy"] not in _POLICIES:
-        yield unsupported("spec.restartPolicy", spec["restartPolicy"], _POLICIES)
     names: set[str] = set()
-    volumes = {volume.get("name") for volume in spec.get("volumes") or ()}
+    volumes: set[str] = set()
+    for number, volume in enumerate(spec.get("volumes") or ()):
+        if volume.get("name") in volumes:
+            yield duplicate(f"spec.volumes[{number}].name", volume["name"])
+        volumes.add(volume.get("name") or "")
     for field in ("initContainers", "containers"):
         for number, container in enumerate(spec.get(field) or ()):
             path = f"spec.{field}[{number}]"
             if not container.get("name"):
                 yield required(f"{path}.name")
+            elif not _NAME.fullmatch(container["name"]):
+                yield invalid_value(
+                    f"{path}.name",
+                    container["name"],
+                    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters "
+                    "or '-', and must start and end with an alphanumeric character (e.g. "
+                    "'my-name',  or '123-abc', regex used for validation is "
+                    "'[a-z0-9]([-a-z0-9]*[a-z0-9])?')",
+                )
             elif container["name"] in names:
                 yield duplicate(f"{path}.name", container["name"])
             names.add(container.get("name") or "")
             if not container.get("image"):
                 yield required(f"{path}.image")
+            for at, variable in enumerate(container.get("env") or ()):
+                if not variable.get("name"):
+                    yield required(f"{path}.env[{at}].name")
             yield from _resource_causes(container["resources"], f"{path}.resources")
             for at, mount in enumerate(container.get("volumeMounts") or ()):
-                if mount["name"] not in volumes:
+                if mount.get("name") not in volumes:
                     yield Cause(
                         f"{path}.volumeMounts[{at}].name",
                         "FieldValueNotFound",
-                        f'Not found: "{mount["name"]}"',
+                        f'Not found: "{mount.get("name", "")}"',
                     )
 
 
@@ -146,12 +205,11 @@ def _resource_causes(resources: Object, path: str) -> Iterator[Cause]:
                 amount,
                 f"must be less than or equal to {name} limit of {limits[name]}",
             )
+        elif "/" in name and limit is None:
+            yield required(f"{path}.limits", "Limit must be set for non overcommitable resources")
         elif "/" in name and limit != request:
-            yield invalid_value(
-                f"{path}.requests",
-                amount,
-                f"must be equal to {name} limit, as it is no resource that can be overcommitted",
-            )
+            why = f"must be equal to {name} limit of {limits[name]}"
+            yield invalid_value(f"{path}.requests", amount, why)
 
 
 def update_causes(new: Object, old: Object) -> Iterator[Cause]:
@@ -171,8 +229,10 @@ def update_causes(new: Object, old: Object) -> Iterator[Cause]:
             "existing toleration can not be modified except its tolerationSeconds",
         )
     gates = old["spec"].get("schedulingGates") or []
-    if any(gate not in gates for gate in new["spec"].get("schedulingGates") or ()):
-        yield forbidden_field("spec.schedulingGates", "only deletion is allowed")
+    for number, gate in enumerate(new["spec"].get("schedulingGates") or ()):
+        if gate not in gates:
+            why = "only deletion is allowed, but found new scheduling gate"
+            yield forbidden_field(f"spec.schedulingGates[{number}].name", why)
 
 
 def _frozen(spec: Object) -> Object:
@@ -215,8 +275,8 @@ def bind(pod: Object, binding: Any, now: str) -> None:
         raise bad_request(f"Binding: expected target.name to be a node, found {node!r}")
     meta, name = pod["metadata"], pod["metadata"]["name"]
     wanted = binding.get("metadata") or {}
-    if not isinstance(wanted, dict):
-        raise bad_request("Binding: expected metadata to be an object")
+    if not isinstance(wanted, dict) or wanted.get("name", name) != name:
+        raise bad_request("name in URL does not match name in Binding object")
     if wanted.get("uid") and wanted["uid"] != meta["uid"]:
         raise conflict(POD, name, f"uid is {meta['uid']}, the binding is for {wanted['uid']}")
     if meta.get("deletionTimestamp"):
@@ -233,15 +293,24 @@ def bind(pod: Object, binding: Any, now: str) -> None:
             **{str(key): str(value) for key, value in annotations.items()},
         }
     pod["spec"]["nodeName"] = node
-    status = pod["status"] = pod.get("status") or {"phase": "Pending"}
-    scheduled = {
-        "type": "PodScheduled",
-        "status": "True",
-        "lastProbeTime": None,
-        "lastTransitionTime": now,
+    _set_condition(pod, "PodScheduled", now)
+
+
+def evicted(pod: Object, now: str) -> None:
+    """Enter, in place, that somebody evicts it."""
+    why = {"reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
+    _set_condition(pod, "DisruptionTarget", now, **why)
+
+
+def _set_condition(pod: Object, kind: str, now: str, **why: str) -> None:
+    condition = {
+        **{"type": kind, "status": "True"},
+        **{"lastProbeTime": None, "lastTransitionTime": now},
+        **why,
     }
-    others = [one for one in status.get("conditions") or () if one["type"] != "PodScheduled"]
-    status["conditions"] = [*others, scheduled]
+    status = pod["status"] = pod.get("status") or {"phase": "Pending"}
+    others = [one for one in status.get("conditions") or () if one["type"] != kind]
+    status["conditions"] = [*others, condition]
 
 
 def _unbindable(why: str, name: str) -> StatusError:

@@ -25,6 +25,9 @@ class Registry:
     def get(self, group: str, version: str, plural: str) -> Kind | None:
         return self._kinds.get((group, version, plural))
 
+    def serves(self, group: str, version: str) -> bool:
+        return any(key[:2] == (group, version) for key in self._kinds)
+
     def of_resource(self, resource: ResourceKey) -> Kind | None:
         """Any served version of a resource; the storage version if that is served."""
         kinds = [kind for kind in self if kind.key == resource]

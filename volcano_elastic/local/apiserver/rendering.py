@@ -70,8 +70,16 @@ def many(
         items = [orjson.dumps(partial(stored.obj)) for stored in found]
         name, api_version = "PartialObjectMetadataList", "meta.k8s.io/v1"
     else:
-        items = [stored.raw for stored in found]
+        # As Go's lists of typed items: their type is said once, by the list.
+        start = b'{"apiVersion":"%b","kind":"%b",' % (kind.api_version.encode(), kind.kind.encode())
+        cut = 0 if kind.custom else len(start)
+        items = [
+            b"{" + stored.raw[cut:] if cut and stored.raw.startswith(start) else stored.raw
+            for stored in found
+        ]
         name, api_version = kind.list_kind, kind.api_version
+        if kind.custom:
+            meta = {"continue": "", **meta}
     # The objects' JSON is at hand: only the frame is encoded here.
     frame = orjson.dumps({"kind": name, "apiVersion": api_version, "metadata": meta})
     return frame[:-1] + b',"items":[' + b",".join(items) + b"]}"

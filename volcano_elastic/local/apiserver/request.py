@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import web
@@ -10,8 +11,15 @@ from volcano_elastic.local.apiserver import selector
 from volcano_elastic.local.apiserver.body import decode
 from volcano_elastic.local.apiserver.kind import Kind
 from volcano_elastic.local.apiserver.options import WriteOptions
-from volcano_elastic.local.apiserver.status import bad_request
+from volcano_elastic.local.apiserver.status import (
+    bad_request,
+    forbidden_field,
+    options_invalid,
+    unsupported,
+)
 
+_OPTIONS = {"POST": "CreateOptions", "PATCH": "PatchOptions"}
+_VALIDATIONS = ("Ignore", "Strict", "Warn")
 _TOKEN_PREFIX = "/token/"
 
 
@@ -35,26 +43,51 @@ async def decoded_body(request: web.BaseRequest) -> Any:
     return decode(raw, kind)
 
 
-def selector_of(request: web.BaseRequest, kind: Kind, name: str = "") -> selector.Selector | None:
+def selector_of(request: web.BaseRequest, kind: Kind) -> selector.Selector | None:
     query = request.query
-    fields = query.get("fieldSelector", "")
-    if name:
-        fields = f"{fields},metadata.name={name}"
-    return selector.parse(query.get("labelSelector", ""), fields, kind)
+    return selector.parse(query.get("labelSelector", ""), query.get("fieldSelector", ""), kind)
 
 
 def write_options(request: web.BaseRequest) -> WriteOptions:
-    query = request.query
-    dry_run = query.get("dryRun", "")
+    """Raises StatusError, 422, for values that Kubernetes doesn't know."""
+    query, name = request.query, _OPTIONS.get(request.method, "UpdateOptions")
+    dry_run, validation = query.get("dryRun", ""), query.get("fieldValidation") or "Warn"
     if dry_run not in ("", "All"):
-        raise bad_request(f'dryRun: Unsupported value: "{dry_run}": supported values: "All"')
+        raise options_invalid(name, unsupported("dryRun", [dry_run], ["All"]))
+    if validation not in _VALIDATIONS:
+        cause = unsupported("fieldValidation", validation, ["", *_VALIDATIONS])
+        raise options_invalid(name, cause)
     agent = request.headers.get("User-Agent", "unknown").partition("/")[0]
     return WriteOptions(
         dry_run == "All",
-        query.get("fieldValidation") or "Warn",
+        validation,
         query.get("fieldManager") or agent,
         query.get("force") in ("true", "1"),
+        bool(query.get("fieldManager")),
     )
+
+
+def check_list(query: Mapping[str, str], *, watch: bool) -> None:
+    """Refuse what a list or a watch can't be asked for.
+
+    Raises:
+        StatusError: 400 or 422.
+    """
+    revision, match = query.get("resourceVersion", ""), query.get("resourceVersionMatch", "")
+    why = ""
+    if "sendInitialEvents" in query and not watch:
+        cause = forbidden_field("sendInitialEvents", "sendInitialEvents is forbidden for list")
+        raise options_invalid("ListOptions", cause)
+    if query.get("sendInitialEvents") == "true" and match != "NotOlderThan":
+        why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
+    elif match and not watch and not revision:
+        why = "resourceVersionMatch is forbidden unless resourceVersion is provided"
+    elif match == "Exact" and revision == "0":
+        why = 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
+    if why:
+        raise options_invalid("ListOptions", forbidden_field("resourceVersionMatch", why))
+    if revision and not revision.isdecimal():
+        raise bad_request(f"resourceVersion: Invalid value: {revision!r}: expected a number")
 
 
 def number_of(text: str | None, name: str) -> int | None:

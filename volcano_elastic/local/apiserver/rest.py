@@ -5,18 +5,35 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from volcano_elastic.api.moment import timestamp
 from volcano_elastic.kube.resource import Object
-from volcano_elastic.local.apiserver import applied, patch, pod, scale, strategy, version
-from volcano_elastic.local.apiserver.builtin import CRD, NAMESPACE, POD, SERVICE
+from volcano_elastic.local.apiserver import (
+    applied,
+    patch,
+    pod,
+    scale,
+    strategy,
+    validation,
+    version,
+)
+from volcano_elastic.local.apiserver.builtin import (
+    CRD,
+    NAMESPACE,
+    NAMESPACES,
+    POD,
+    SERVICE,
+    SERVICE_ACCOUNT,
+)
 from volcano_elastic.local.apiserver.custom_resource import establish
 from volcano_elastic.local.apiserver.kind import Kind
 from volcano_elastic.local.apiserver.options import DeleteOptions, Target, WriteOptions
 from volcano_elastic.local.apiserver.selector import Selector
 from volcano_elastic.local.apiserver.status import (
+    StatusError,
     already_exists,
     bad_request,
     conflict,
@@ -27,14 +44,13 @@ from volcano_elastic.local.apiserver.status import (
     not_found,
     required,
     success,
+    success_of,
     unsupported_media_type,
 )
 from volcano_elastic.local.apiserver.store import Store, Stored
 
 FOREGROUND = "foregroundDeletion"
 ORPHAN = "orphan"
-# There from the start, and for good.
-KEPT_NAMESPACES = ("default", "kube-system")
 # Typed clients read the answer of a deletion as the object for these, as a Status for the rest.
 _RETURNED = (POD.key, SERVICE.key, ("", "serviceaccounts"))
 # What a client may not set on an object that exists.
@@ -72,11 +88,11 @@ class Rest:
         return stored
 
     def create(self, kind: Kind, namespace: str, body: Any, options: WriteOptions) -> Stored:
-        strategy.check_types(kind, body)
-        obj = self._incoming(kind, namespace, body)
+        obj = self._incoming(kind, namespace, body, options)
         meta = obj["metadata"]
         if meta.get("resourceVersion"):
-            raise bad_request("resourceVersion should not be set on objects to be created")
+            why = "resourceVersion should not be set on objects to be created"
+            raise bad_request(why)
         if not meta.get("name") and meta.get("generateName"):
             meta["name"] = self._generated(kind, meta)
         if not meta.get("name"):
@@ -90,12 +106,18 @@ class Rest:
         meta["creationTimestamp"] = now
         strategy.prepare_create(kind, obj, self.store)
         self._shape(kind, obj, options)
-        strategy.check(kind, obj)
+        validation.check(kind, obj)
         if self.store.get(kind.key, namespace, meta["name"]) is not None:
             raise already_exists(kind, meta["name"])
         if kind.key == CRD.key:
             establish(obj, now)
-        return Stored.of(obj) if options.dry_run else self.store.put(kind.key, obj)
+        if options.dry_run:
+            return Stored.of(obj)
+        stored = self.store.put(kind.key, obj)
+        if kind.key == NAMESPACE.key:
+            account = {"metadata": {"name": "default"}}
+            self.create(SERVICE_ACCOUNT, meta["name"], account, WriteOptions())
+        return stored
 
     def update(
         self,
@@ -106,20 +128,13 @@ class Rest:
         managed: list[Object] | None = None,
     ) -> Stored:
         """PUT of the object or of its status; `managed`: its managedFields from now on."""
-        old = self.get(target)
-        strategy.check_types(target.kind, body)
-        new = self._incoming(target.kind, target.namespace, body)
+        new = self._incoming(target.kind, target.namespace, body, options)
         if new["metadata"].setdefault("name", target.name) != target.name:
-            raise bad_request(
-                f"the name of the object ({new['metadata']['name']}) does not match the name on "
-                f"the URL ({target.name})"
-            )
-        if target.kind.custom and not new["metadata"].get("resourceVersion"):
-            raise invalid(
-                target.kind,
-                target.name,
-                [invalid_value("metadata.resourceVersion", 0, "must be specified for an update")],
-            )
+            raise _misnamed(new, target)
+        old = self.get(target)
+        if target.kind.conditional and not new["metadata"].get("resourceVersion"):
+            cause = invalid_value("metadata.resourceVersion", 0, "must be specified for an update")
+            raise invalid(target.kind, target.name, [cause])
         return self._change(target, old, new, options, managed=managed)
 
     def patch(self, target: Target, content_type: str, body: Any, options: WriteOptions) -> Stored:
@@ -138,8 +153,10 @@ class Rest:
                 new = patch.strategic(shown, _mapping(body))
             case _:
                 raise unsupported_media_type(content_type, ", ".join(patch.accepted(kind.custom)))
-        strategy.check_types(kind, new)
-        return self._change(target, old, self._incoming(kind, target.namespace, new), options)
+        new = self._incoming(kind, target.namespace, new, options, patched=True)
+        if new["metadata"].get("name") != target.name:
+            raise _misnamed(new, target)
+        return self._change(target, old, new, options, patched=True)
 
     def scale(self, target: Target, body: Any, options: WriteOptions) -> Object:
         """PUT of a Scale; returns the Scale as it is then."""
@@ -155,7 +172,7 @@ class Rest:
         pod.bind(new, body, timestamp(self._clock()))
         if not options.dry_run:
             self.store.put(POD.key, new)
-        return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+        return success_of(201)
 
     def delete(self, target: Target, options: DeleteOptions) -> Object:
         """Delete now, or mark as deleted what still has finalizers or a kubelet to end it.
@@ -179,18 +196,36 @@ class Rest:
                 f"{options.resource_version}, ResourceVersion in object meta: "
                 f"{meta['resourceVersion']}",
             )
-        if kind.key == NAMESPACE.key and target.name in KEPT_NAMESPACES:
+        if kind.key == NAMESPACE.key and target.name in NAMESPACES[:3]:
             raise forbidden(kind, target.name, "this namespace may not be deleted")
         new = stored.copy()
         grace = pod.grace_seconds(new, options.grace_seconds) if kind.key == POD.key else 0
         self._mark(kind, new, grace, options.propagation)
         waits = bool(new["metadata"].get("finalizers")) or kind.key == NAMESPACE.key
+        if not waits and not new["metadata"].get("deletionGracePeriodSeconds"):
+            if kind.key != POD.key:
+                # What goes at once was never seen going.
+                new = stored.copy()
+            elif not options.dry_run:
+                stored = self.store.put(kind.key, new)
+                new = stored.copy()
+            if not options.dry_run:
+                self._remove(kind, stored, new)
+            return new if kind.key in _RETURNED else success(kind, target.name, meta["uid"])
         if options.dry_run:
             return new
-        if not waits and new["metadata"]["deletionGracePeriodSeconds"] == 0:
-            self._remove(kind, stored, new)
-            return new if kind.key in _RETURNED else success(kind, target.name, meta["uid"])
         return self._put_if_changed(kind, stored, new).obj
+
+    def evict(self, target: Target, options: DeleteOptions) -> None:
+        """Delete a pod, and have it say why as long as it is still there."""
+        stored = self.get(target)
+        new = stored.copy()
+        if pod.grace_seconds(new, options.grace_seconds) and not options.dry_run:
+            pod.evicted(new, timestamp(self._clock()))
+            self.delete(target, replace(options, dry_run=True))
+            self.store.put(POD.key, new)
+            options = replace(options, resource_version=None)
+        self.delete(target, options)
 
     def delete_collection(
         self, kind: Kind, namespace: str | None, selector: Selector | None, options: DeleteOptions
@@ -231,10 +266,14 @@ class Rest:
 
     def _apply(self, target: Target, body: Any, options: WriteOptions) -> Stored:
         kind = target.kind
-        strategy.check_types(kind, body)
-        configuration = version.stored_as(kind, body)
-        configuration.setdefault("metadata", {})["name"] = target.name
-        configuration["metadata"].pop("managedFields", None)
+        options.check_apply()
+        if not isinstance(body, dict) or not (body.get("apiVersion") and body.get("kind")):
+            raise bad_request("an apply patch: expected an object with apiVersion and kind")
+        configuration = version.stored_as(kind, strategy.decoded(kind, body, options))
+        if configuration["metadata"].setdefault("name", target.name) != target.name:
+            raise _misnamed(configuration, target)
+        if configuration["metadata"].get("managedFields"):
+            raise bad_request("metadata.managedFields must be nil")
         stored = self.store.get(kind.key, target.namespace, target.name)
         now = timestamp(self._clock())
         if stored is None:
@@ -258,20 +297,19 @@ class Rest:
                 taken=clashes,
             )
         )
-        strategy.check_types(kind, new)
         return self._change(target, stored, new, options, managed=new["metadata"]["managedFields"])
 
-    def _incoming(self, kind: Kind, namespace: str, body: Object) -> Object:
-        """A copy of the body in its stored form, its kind and namespace checked."""
-        api_version, name = body.get("apiVersion"), body.get("kind")
-        if (api_version or kind.api_version) != kind.api_version or (
-            name or kind.kind
-        ) != kind.kind:
-            raise bad_request(
-                f"the object provided is unrecognized: expected {kind.api_version} {kind.kind}, "
-                f"found {api_version} {name}"
-            )
-        obj = version.stored_as(kind, body)
+    def _incoming(
+        self,
+        kind: Kind,
+        namespace: str,
+        body: Any,
+        options: WriteOptions,
+        *,
+        patched: bool = False,
+    ) -> Object:
+        """A copy of the body in its stored form, its type and namespace checked."""
+        obj = version.stored_as(kind, strategy.decoded(kind, body, options, patched=patched))
         meta = obj["metadata"] = dict(obj.get("metadata") or {})
         # Kubernetes leaves empty fields of the metadata out.
         for field_name in [one for one, value in meta.items() if value in (None, "", {}, [])]:
@@ -293,16 +331,13 @@ class Rest:
             if self.store.get(kind.key, meta.get("namespace", ""), name) is None:
                 return name
 
-    def _shape(self, kind: Kind, obj: Object, options: WriteOptions) -> None:
+    def _shape(
+        self, kind: Kind, obj: Object, options: WriteOptions, *, patched: bool = False
+    ) -> None:
         if not kind.custom:
             return
-        unknown = strategy.shape_custom(kind, obj)
-        if unknown and options.field_validation == "Strict":
-            raise bad_request(
-                "strict decoding error: " + ", ".join(f'unknown field "{path}"' for path in unknown)
-            )
-        if options.field_validation == "Warn":
-            options.warnings += [f'unknown field "{path}"' for path in unknown]
+        options.unknown += strategy.shape_custom(kind, obj)
+        strategy.report_unknown(options, patched=patched)
 
     def _change(
         self,
@@ -312,11 +347,15 @@ class Rest:
         options: WriteOptions,
         *,
         managed: list[Object] | None = None,
+        patched: bool = False,
     ) -> Stored:
         kind, name = target.kind, target.name
         meta, before = incoming["metadata"], old.obj["metadata"]
         if (wanted := meta.get("resourceVersion")) and wanted != before["resourceVersion"]:
             raise modified(kind, name)
+        if meta.get("uid") and meta["uid"] != before["uid"] and patched:
+            where = "metadata.uid"
+            raise invalid(kind, name, [invalid_value(where, meta["uid"], "field is immutable")])
         if meta.get("uid") and meta["uid"] != before["uid"]:
             raise conflict(
                 kind,
@@ -329,9 +368,11 @@ class Rest:
             new["metadata"]["managedFields"] = managed
         strategy.carry_over(kind, new, old.obj)
         strategy.fill_defaults(kind, new, self.store)
-        self._shape(kind, new, options)
-        strategy.check(kind, new)
-        strategy.check_update(kind, new, old.obj)
+        self._shape(kind, new, options, patched=patched)
+        validation.check(kind, new, old.obj)
+        validation.check_update(kind, new, old.obj)
+        if kind.key == POD.key and "status" in new:
+            new["status"].setdefault("qosClass", (old.obj.get("status") or {}).get("qosClass"))
         if kind.generation and _counted(kind, new) != _counted(kind, old.obj):
             new["metadata"]["generation"] = int(before.get("generation", 1)) + 1
         if kind.key == CRD.key:
@@ -396,6 +437,8 @@ class Rest:
         """Enter, in place, when the object is to be gone; a second deletion can only hurry."""
         meta = obj["metadata"]
         finalizers = list(meta.get("finalizers") or ())
+        if kind.key == CRD.key and not meta.get("deletionTimestamp"):
+            finalizers.append(strategy.CRD_FINALIZER)
         for finalizer in {"Foreground": [FOREGROUND], "Orphan": [ORPHAN]}.get(propagation, []):
             if finalizer not in finalizers and not meta.get("deletionTimestamp"):
                 finalizers.append(finalizer)
@@ -403,12 +446,20 @@ class Rest:
             meta["finalizers"] = finalizers
         if meta.get("deletionTimestamp") and grace >= meta.get("deletionGracePeriodSeconds", 0):
             return
-        if not meta.get("deletionTimestamp") and kind.generation:
+        if not meta.get("deletionTimestamp") and kind.generation and kind.key != CRD.key:
             meta["generation"] = int(meta.get("generation", 1)) + 1
         meta["deletionTimestamp"] = timestamp(self._clock() + timedelta(seconds=grace))
-        meta["deletionGracePeriodSeconds"] = grace
+        if kind.key not in (NAMESPACE.key, CRD.key):
+            meta["deletionGracePeriodSeconds"] = grace
         if kind.key == NAMESPACE.key:
             obj["status"] = {**(obj.get("status") or {}), "phase": "Terminating"}
+
+
+def _misnamed(obj: Object, target: Target) -> StatusError:
+    return bad_request(
+        f"the name of the object ({obj['metadata'].get('name', '')}) does not match the name on "
+        f"the URL ({target.name})"
+    )
 
 
 def _mapping(body: Any) -> Object:
@@ -422,5 +473,5 @@ def _counted(kind: Kind, obj: Object) -> Object:
     return {
         name: value
         for name, value in obj.items()
-        if name != "metadata" and not (kind.status and name == "status")
+        if name not in ("metadata", "description") and not (kind.status and name == "status")
     }

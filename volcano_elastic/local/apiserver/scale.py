@@ -6,7 +6,12 @@ from typing import Any
 
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver.kind import Kind, Scale
-from volcano_elastic.local.apiserver.status import StatusError, bad_request, modified
+from volcano_elastic.local.apiserver.status import (
+    StatusError,
+    bad_request,
+    modified,
+    patch_refused,
+)
 
 
 def scale_of(kind: Kind, obj: Object) -> Object:
@@ -36,8 +41,8 @@ def scaled(kind: Kind, obj: Object, body: Any) -> Object:
     """
     spec = body.get("spec") if isinstance(body, dict) else None
     replicas = spec.get("replicas", 0) if isinstance(spec, dict) else None
-    if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
-        raise bad_request(f"Scale: expected spec.replicas to be a number ≥ 0, found {replicas!r}")
+    if not isinstance(replicas, int) or isinstance(replicas, bool):
+        raise patch_refused(f"Scale: expected spec.replicas to be a number, found {replicas!r}")
     meta = body.get("metadata")
     expected = meta.get("resourceVersion") if isinstance(meta, dict) else None
     if expected and expected != obj["metadata"]["resourceVersion"]:

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from volcano_elastic.kube.resource import Object
+from volcano_elastic.local.apiserver import rule
 from volcano_elastic.local.apiserver.status import (
     Cause,
     duplicate,
@@ -168,7 +169,8 @@ def _validate_string(value: str, schema: Object, path: str) -> Iterator[Cause]:
             path, value, f"{path} in body should be at least {schema['minLength']} chars long"
         )
     if "maxLength" in schema and len(value) > schema["maxLength"]:
-        yield invalid_value(path, value, f"may not be longer than {schema['maxLength']}")
+        why = f"Too long: may not be more than {schema['maxLength']} bytes"
+        yield Cause(path, "FieldValueTooLong", why)
     if "pattern" in schema and not _compiled(schema["pattern"]).search(value):
         yield invalid_value(path, value, f"{path} in body should match '{schema['pattern']}'")
     if schema.get("format") == "date-time" and not _is_time(value):
@@ -181,7 +183,8 @@ def _validate_list(value: list[Any], schema: Object, path: str) -> Iterator[Caus
             path, len(value), f"{path} in body should have at least {schema['minItems']} items"
         )
     if "maxItems" in schema and len(value) > schema["maxItems"]:
-        yield invalid_value(path, len(value), f"must have at most {schema['maxItems']} items")
+        why = f"Too many: {len(value)}: must have at most {schema['maxItems']} items"
+        yield Cause(path, "FieldValueTooMany", why)
     list_type, keys = schema.get("x-kubernetes-list-type"), schema.get("x-kubernetes-list-map-keys")
     seen = set()
     for number, one in enumerate(value):
@@ -205,7 +208,8 @@ def _validate_object(value: Object, schema: Object, path: str, *, root: bool) ->
     if len(value) < schema.get("minProperties", 0):
         yield invalid_value(path, len(value), f"must have at least {schema['minProperties']}")
     if "maxProperties" in schema and len(value) > schema["maxProperties"]:
-        yield invalid_value(path, len(value), f"must have at most {schema['maxProperties']}")
+        why = f"Too many: {len(value)}: must have at most {schema['maxProperties']} items"
+        yield Cause(path, "FieldValueTooMany", why)
     properties, extra = schema.get("properties") or {}, schema.get("additionalProperties")
     for name, one in value.items():
         # metadata is checked for every kind alike, elsewhere.
@@ -260,6 +264,7 @@ def check(schema: Any, path: str) -> Iterator[Cause]:
             _compiled(schema["pattern"])
         except (re.error, TypeError) as error:
             yield invalid_value(f"{path}.pattern", schema["pattern"], f"must be a pattern: {error}")
+    yield from rule.check(schema, path)
     properties = schema.get("properties")
     if properties is not None and not isinstance(properties, dict):
         yield invalid_value(f"{path}.properties", properties, "must be an object")

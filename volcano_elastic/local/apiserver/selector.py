@@ -82,6 +82,24 @@ def parse(label_selector: str, field_selector: str, kind: Kind) -> Selector | No
     return lambda obj: all(test(obj) for test in tests)
 
 
+def matches(selector: Object | None, found: Mapping[str, str]) -> bool:
+    """Whether a LabelSelector selects a label map; None and {} select everything."""
+    for key, value in ((selector or {}).get("matchLabels") or {}).items():
+        if found.get(key) != value:
+            return False
+    for one in (selector or {}).get("matchExpressions") or ():
+        key, values = one.get("key", ""), one.get("values") or ()
+        holds = {
+            "In": key in found and found[key] in values,
+            "NotIn": key not in found or found[key] not in values,
+            "Exists": key in found,
+            "DoesNotExist": key not in found,
+        }
+        if not holds.get(one.get("operator", ""), False):
+            return False
+    return True
+
+
 def _split(text: str) -> list[str]:
     """At commas outside of parentheses."""
     return re.split(r",(?![^()]*\))", text)

@@ -36,6 +36,7 @@ from volcano_elastic.local.apiserver.options import (
 )
 from volcano_elastic.local.apiserver.registry import Registry
 from volcano_elastic.local.apiserver.request import (
+    check_list,
     decoded_body,
     number_of,
     path_and_token,
@@ -47,6 +48,8 @@ from volcano_elastic.local.apiserver.status import (
     StatusError,
     bad_request,
     expired,
+    no_such_resource,
+    success_of,
     unsupported_media_type,
 )
 from volcano_elastic.local.apiserver.store import Change, Store, Stored
@@ -120,8 +123,10 @@ class Server:
         if at is None:
             return self._document(request, path.rstrip("/"))
         kind = self._registry.get(at.group, at.version, at.plural)
+        if kind is None and not self._registry.serves(at.group, at.version):
+            return web.Response(status=404, text="404 page not found\n")
         if kind is None or (at.namespace is not None and not kind.namespaced):
-            raise StatusError(404, "NotFound", "the server could not find the requested resource")
+            raise no_such_resource()
         if at.name:
             return await self._one(request, kind, at)
         return await self._collection(request, kind, at.namespace)
@@ -149,8 +154,10 @@ class Server:
             document = discovery.group(self._registry, parts[1])
         elif parts[0] == "apis" and len(parts) == 3:
             document = discovery.resource_list(self._registry, parts[1], parts[2])
+        if document is None and path.startswith("/api/"):
+            raise no_such_resource()
         if document is None:
-            raise StatusError(404, "NotFound", "the server could not find the requested resource")
+            return web.Response(status=404, text="404 page not found\n")
         return _json(document)
 
     async def _collection(
@@ -159,15 +166,13 @@ class Server:
         match request.method:
             case "GET":
                 if request.query.get("watch", "").lower() in ("true", "1"):
-                    return await self._watch(request, kind, namespace, "")
+                    return await self._watch(request, kind, namespace)
                 return self._list(request, kind, namespace)
             case "POST":
                 body = await decoded_body(request)
                 options = write_options(request)
                 if kind.namespaced and namespace is None:
-                    raise StatusError(
-                        405, "MethodNotAllowed", f"create {kind.plural} under /namespaces/NAME/"
-                    )
+                    raise _not_allowed(request)
                 stored = await self._admission.write(
                     Target(kind, namespace or "", ""),
                     options,
@@ -179,7 +184,8 @@ class Server:
                 found = self._rest.delete_collection(
                     kind, namespace, selector_of(request, kind), options_
                 )
-                return _raw(self._many(request, kind, found, {}))
+                meta = {"resourceVersion": str(self._store.revision)}
+                return _raw(self._many(request, kind, found, meta))
         raise _not_allowed(request)
 
     async def _one(
@@ -187,15 +193,13 @@ class Server:
     ) -> web.StreamResponse:
         target = Target(kind, at.namespace or "", at.name, at.subresource)
         if kind.namespaced and at.namespace is None:
-            raise StatusError(404, "NotFound", "the server could not find the requested resource")
+            raise no_such_resource()
         if at.subresource and not kind.has(at.subresource):
-            raise StatusError(404, "NotFound", "the server could not find the requested resource")
+            raise no_such_resource()
         if at.subresource in ("scale", "log", "binding", "eviction"):
             return await self._subresource(request, target)
         match request.method:
             case "GET":
-                if request.query.get("watch", "").lower() in ("true", "1"):
-                    return await self._watch(request, kind, at.namespace, at.name)
                 return self._shown(request, kind, self._rest.get(target), 200)
             case "PUT":
                 body, options = await decoded_body(request), write_options(request)
@@ -251,23 +255,22 @@ class Server:
                 if not isinstance(eviction, dict):
                     raise bad_request("expected an Eviction")
                 how = delete_options(eviction.get("deleteOptions"), request.query)
-                self._rest.delete(target, how)
-                return _json(
-                    {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"},
-                    201,
-                )
+                self._rest.evict(target, how)
+                return _json(success_of(201), 201)
         raise _not_allowed(request)
 
     def _list(
         self, request: web.BaseRequest, kind: Kind, namespace: str | None
     ) -> web.StreamResponse:
         query = request.query
+        check_list(query, watch=False)
         wanted = selector_of(request, kind)
         found = self._store.all_of(kind.key, namespace)
         if wanted is not None:
             found = [stored for stored in found if wanted(stored.obj)]
-        limit = number_of(query.get("limit"), "limit") or 0
-        part = page.cut(found, limit, query.get("continue", ""), self._store.revision)
+        # Less than nothing is as good as no limit, there too.
+        limit = number_of(query.get("limit", "").partition("-")[0], "limit")
+        part = page.cut(found, limit or 0, query.get("continue", ""), self._store.revision)
         if query.get("continue") and self._store.since(kind.key, part.revision) is None:
             raise expired("the provided continue parameter is too old; list from the beginning")
         meta: Object = {"resourceVersion": str(part.revision)}
@@ -306,12 +309,10 @@ class Server:
         return answer
 
     async def _watch(
-        self, request: web.BaseRequest, kind: Kind, namespace: str | None, name: str
+        self, request: web.BaseRequest, kind: Kind, namespace: str | None
     ) -> web.StreamResponse:
         query = request.query
-        resource_version = query.get("resourceVersion", "")
-        if resource_version and not resource_version.isdecimal():
-            raise bad_request(f"resourceVersion: Invalid value: {resource_version!r}")
+        check_list(query, watch=True)
         seconds = number_of(query.get("timeoutSeconds"), "timeoutSeconds") or _WATCH_SECONDS
         form = rendering.form_of(request.headers.get("Accept", ""))
         first = True
@@ -326,9 +327,9 @@ class Server:
             self._store,
             kind,
             namespace,
-            selector_of(request, kind, name),
+            selector_of(request, kind),
             render,
-            resource_version=resource_version,
+            resource_version=query.get("resourceVersion", ""),
             initial_events=query.get("sendInitialEvents") == "true",
         )
         with_bookmarks = query.get("allowWatchBookmarks", "").lower() in ("true", "1")
@@ -348,6 +349,9 @@ class Server:
     async def _logs(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
         pod = self._rest.get(target).obj
         wanted = log.options(request.query)
+        if not pod["spec"].get("nodeName"):
+            log.container_of(pod, request.query.get("container"))
+            return web.Response(status=204)
         file = log.file_of(pod, request.query.get("container"))
         uid = pod["metadata"]["uid"]
 
@@ -429,6 +433,7 @@ def _not_allowed(request: web.BaseRequest) -> StatusError:
         405,
         "MethodNotAllowed",
         f"the server does not allow {request.method} on {path_and_token(request)[0]}",
+        {},
     )
 
 

@@ -23,6 +23,9 @@ class Cause:
     def __str__(self) -> str:
         return f"{self.field}: {self.message}"
 
+    def body(self) -> Object:
+        return {"reason": self.reason, "message": self.message, "field": self.field}
+
 
 def invalid_value(field: str, value: Any, why: str) -> Cause:
     return Cause(field, "FieldValueInvalid", f"Invalid value: {shown(value)}: {why}")
@@ -79,9 +82,13 @@ class StatusError(Exception):
             "reason": self.reason,
             "code": self.code,
         }
-        if self.details:
+        if self.details is not None:
             status["details"] = self.details
         return status
+
+
+def no_such_resource() -> StatusError:
+    return StatusError(404, "NotFound", "the server could not find the requested resource", {})
 
 
 def not_found(kind: Kind, name: str) -> StatusError:
@@ -117,26 +124,36 @@ def modified(kind: Kind, name: str) -> StatusError:
 def invalid(kind: Kind, name: str, causes: Sequence[Cause]) -> StatusError:
     words = str(causes[0]) if len(causes) == 1 else f"[{', '.join(map(str, causes))}]"
     qualified = f"{kind.kind}.{kind.group}" if kind.group else kind.kind
-    details = {
-        "name": name,
-        "group": kind.group,
+    details: Object = {
+        **({"name": name} if name else {}),
+        **({"group": kind.group} if kind.group else {}),
         "kind": kind.kind,
-        "causes": [
-            {"reason": cause.reason, "message": cause.message, "field": cause.field}
-            for cause in causes
-        ],
+        "causes": [cause.body() for cause in causes],
     }
     return StatusError(422, "Invalid", f'{qualified} "{name}" is invalid: {words}', details)
 
 
-def forbidden(kind: Kind, name: str, why: str) -> StatusError:
-    return StatusError(
-        403, "Forbidden", f'{kind.qualified} "{name}" is forbidden: {why}', _details(kind, name)
-    )
+def forbidden(kind: Kind, name: str, why: str, *causes: Cause) -> StatusError:
+    details = _details(kind, name)
+    if causes:
+        details["causes"] = [cause.body() for cause in causes]
+    return StatusError(403, "Forbidden", f'{kind.qualified} "{name}" is forbidden: {why}', details)
 
 
 def bad_request(why: str) -> StatusError:
     return StatusError(400, "BadRequest", why)
+
+
+def patch_refused(why: str) -> StatusError:
+    """A patch whose outcome is no object of its kind."""
+    cause = invalid_value("patch", "the patched object", why)
+    return StatusError(422, "Invalid", f' "" is invalid: {cause}', {"causes": [cause.body()]})
+
+
+def options_invalid(options: str, cause: Cause) -> StatusError:
+    """What a request asks for beside its body (CreateOptions, ...) cannot be had."""
+    details = {"group": "meta.k8s.io", "kind": options, "causes": [cause.body()]}
+    return StatusError(422, "Invalid", f'{options}.meta.k8s.io "" is invalid: {cause}', details)
 
 
 def expired(why: str) -> StatusError:
@@ -149,7 +166,19 @@ def unsupported_media_type(found: str, expected: str) -> StatusError:
         "UnsupportedMediaType",
         f"the body of the request was in an unknown format - found {found!r}, accepted media "
         f"types include: {expected}",
+        {},
     )
+
+
+def success_of(code: int) -> Object:
+    """What a request got that had no object to answer with."""
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Success",
+        "code": code,
+    }
 
 
 def success(kind: Kind, name: str, uid: str) -> Object:
@@ -163,5 +192,5 @@ def success(kind: Kind, name: str, uid: str) -> Object:
 
 
 def _details(kind: Kind, name: str) -> Object:
-    details = {"name": name, "kind": kind.plural}
+    details: Object = {"name": name, "kind": kind.plural}
     return {**details, "group": kind.group} if kind.group else details

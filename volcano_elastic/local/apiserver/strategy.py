@@ -3,55 +3,86 @@
 from __future__ import annotations
 
 import base64
-import binascii
-import re
-from collections.abc import Iterator
 from ipaddress import IPv4Address
 from typing import Any
 
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver import custom_resource, pod, schema
-from volcano_elastic.local.apiserver.builtin import CRD, NAMESPACE, POD, PRIORITY_CLASS, SERVICE
-from volcano_elastic.local.apiserver.builtin_schema import type_errors
+from volcano_elastic.local.apiserver.builtin import (
+    CRD,
+    MUTATING,
+    NAMESPACE,
+    NODE,
+    POD,
+    PRIORITY_CLASS,
+    SERVICE,
+    VALIDATING,
+)
+from volcano_elastic.local.apiserver.builtin_type import DecodeError, decode
 from volcano_elastic.local.apiserver.kind import Kind
+from volcano_elastic.local.apiserver.options import WriteOptions
 from volcano_elastic.local.apiserver.status import (
     Cause,
     StatusError,
     bad_request,
     forbidden,
-    forbidden_field,
     invalid,
     invalid_value,
-    required,
+    patch_refused,
 )
 from volcano_elastic.local.apiserver.store import Store
 
 CRD_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
-_LABEL_KEY = re.compile(
-    r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
-)
-_ANNOTATIONS_LIMIT = 256 * 1024
-_SYSTEM_PRIORITIES = {"system-cluster-critical": 2000000000, "system-node-critical": 2000001000}
 
 
-def check_types(kind: Kind, obj: Any) -> None:
-    """Refuse what could not even be decoded.
+def decoded(kind: Kind, body: Any, options: WriteOptions, *, patched: bool = False) -> Object:
+    """`body` as its type takes it; what the type doesn't know goes to `options.unknown`.
 
     Raises:
-        StatusError: 400.
+        StatusError: 400, it is no object of this kind; 422 where a patch has made it so.
     """
+    refuse = patch_refused if patched else bad_request
+    obj: Object = body
     if not isinstance(obj, dict):
-        raise bad_request(f"expected a {kind.kind} object, found a {type(obj).__name__}")
-    if not isinstance(obj.get("metadata", {}), dict):
-        raise bad_request(f"{kind.kind}: metadata must be an object")
-    if causes := type_errors(kind, obj):
-        raise bad_request(
-            f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: '
-            + "; ".join(map(str, causes))
+        raise refuse(f"expected a {kind.kind} object, found a {type(obj).__name__}")
+    api_version, name = obj.get("apiVersion"), obj.get("kind")
+    if kind.custom and not (api_version and name):
+        raise refuse(f"Object 'apiVersion' or 'Kind' is missing, found {api_version} and {name}")
+    if kind.custom and api_version == kind.api_version and name != kind.kind:
+        raise invalid(
+            kind,
+            str((obj.get("metadata") or {}).get("name", "")),
+            [invalid_value("kind", name, f"must be {kind.kind}")],
         )
+    if (api_version or kind.api_version) != kind.api_version or (name or kind.kind) != kind.kind:
+        raise refuse(
+            f"the object provided is unrecognized: expected {kind.api_version} {kind.kind}, "
+            f"found {api_version} {name}"
+        )
+    cannot = f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: '
+    try:
+        obj, unknown = decode(kind, obj)
+    except DecodeError as error:
+        raise refuse(cannot + str(error)) from error
+    options.unknown += unknown
+    if not kind.custom:
+        report_unknown(options, cannot, patched=patched)
+    return obj
+
+
+def report_unknown(options: WriteOptions, where: str = "", *, patched: bool = False) -> None:
+    """Warn of the fields that nobody knows, or refuse them, as the client wishes.
+
+    Raises:
+        StatusError: 400 or 422, the validation is Strict.
+    """
+    unknown = [f'unknown field "{path}"' for path in options.unknown]
+    options.unknown.clear()
+    if unknown and options.field_validation == "Strict":
+        refuse = patch_refused if patched else bad_request
+        raise refuse(f"{where}strict decoding error: {', '.join(unknown)}")
+    if options.field_validation == "Warn":
+        options.warnings += unknown
 
 
 def prepare_create(kind: Kind, obj: Object, store: Store) -> None:
@@ -70,19 +101,23 @@ def prepare_create(kind: Kind, obj: Object, store: Store) -> None:
             if isinstance(spec, dict):
                 pod.fill_defaults(spec)
                 _admit_priority(obj, store)
-                obj["status"] = pod.initial_status(spec)
+                obj["status"] = pod.initial_status(spec, obj["metadata"]["creationTimestamp"])
         case NAMESPACE.key:
-            obj["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = obj[
-                "metadata"
-            ]["name"]
             obj["spec"] = {"finalizers": ["kubernetes"]}
             obj["status"] = {"phase": "Active"}
         case CRD.key:
             custom_resource.fill_defaults(obj)
-            obj["metadata"]["finalizers"] = [CRD_FINALIZER]
             obj.pop("status", None)
         case PRIORITY_CLASS.key:
             obj.setdefault("preemptionPolicy", "PreemptLowerPriority")
+        case NODE.key:
+            obj.setdefault("spec", {})
+            status = obj.setdefault("status", {})
+            if status.get("capacity"):
+                status.setdefault("allocatable", dict(status["capacity"]))
+        case MUTATING.key | VALIDATING.key:
+            for hook in obj.get("webhooks") or ():
+                _webhook_defaults(hook, mutating=kind.key == MUTATING.key)
     fill_defaults(kind, obj, store)
 
 
@@ -92,6 +127,10 @@ def fill_defaults(kind: Kind, obj: Object, store: Store) -> None:
         case POD.key:
             if isinstance(obj.get("spec"), dict):
                 pod.fill_defaults(obj["spec"])
+                pod.tolerate_lost_nodes(obj["spec"])
+        case NAMESPACE.key:
+            labels = obj["metadata"].setdefault("labels", {})
+            labels["kubernetes.io/metadata.name"] = obj["metadata"]["name"]
         case SERVICE.key:
             _service_defaults(obj, store)
         case ("", "secrets"):
@@ -105,6 +144,7 @@ def fill_defaults(kind: Kind, obj: Object, store: Store) -> None:
         case CRD.key:
             custom_resource.fill_defaults(obj)
         case ("autoscaling", "horizontalpodautoscalers"):
+            obj.setdefault("status", {"desiredReplicas": 0, "currentMetrics": None})
             if isinstance(obj.get("spec"), dict):
                 obj["spec"].setdefault("minReplicas", 1)
 
@@ -131,128 +171,10 @@ def shape_custom(kind: Kind, obj: Object) -> list[str]:
     return unknown
 
 
-def check(kind: Kind, obj: Object) -> None:
-    """Refuse an object that is wrong in itself.
-
-    Raises:
-        StatusError: 422, with every field that is wrong.
-    """
-    if kind.key == CRD.key:
-        custom_resource.check(obj)
-    causes = [*_metadata_causes(kind, obj["metadata"])]
-    if kind.custom and kind.schema is not None:
-        causes += schema.validate(obj, kind.schema)
-    match kind.key:
-        case POD.key:
-            causes += pod.causes(obj.get("spec"))
-        case PRIORITY_CLASS.key:
-            value = obj.get("value") or 0
-            if value > 1000000000:
-                causes.append(forbidden_field("value", "maximum allowed value is 1000000000"))
-        case SERVICE.key:
-            causes += _service_causes(obj.get("spec"))
-        case ("", "secrets"):
-            for key, value in (obj.get("data") or {}).items():
-                try:
-                    base64.b64decode(value or "", validate=True)
-                except binascii.Error as error:
-                    raise bad_request(f"Secret: data.{key} is not base64: {error}") from error
-        case ("autoscaling", "horizontalpodautoscalers"):
-            spec = obj.get("spec") or {}
-            if not spec.get("maxReplicas"):
-                causes.append(required("spec.maxReplicas"))
-    if causes:
-        raise invalid(kind, obj["metadata"].get("name", ""), causes)
-
-
-def check_update(kind: Kind, new: Object, old: Object) -> None:
-    """Refuse a change of what must not change.
-
-    Raises:
-        StatusError: 422.
-    """
-    causes: list[Cause] = []
-    if old["metadata"].get("deletionTimestamp"):
-        before = old["metadata"].get("finalizers") or ()
-        added = [one for one in new["metadata"].get("finalizers") or () if one not in before]
-        if added:
-            causes.append(
-                forbidden_field(
-                    "metadata.finalizers",
-                    f"no new finalizers can be added if the object is being deleted, found new "
-                    f"finalizers {added}",
-                )
-            )
-    match kind.key:
-        case POD.key:
-            causes += pod.update_causes(new, old)
-        case PRIORITY_CLASS.key:
-            if new.get("value", 0) != old.get("value", 0):
-                causes.append(forbidden_field("value", "may not be changed in an update."))
-        case ("", "configmaps") | ("", "secrets"):
-            if old.get("immutable") and _contents(new) != _contents(old):
-                causes.append(forbidden_field("data", "field is immutable when `immutable` is set"))
-        case CRD.key:
-            for path in (("scope",), ("group",), ("names", "plural"), ("names", "kind")):
-                if _at(new["spec"], path) != _at(old["spec"], path):
-                    causes.append(
-                        invalid_value(
-                            f"spec.{'.'.join(path)}", _at(new["spec"], path), "field is immutable"
-                        )
-                    )
-    if causes:
-        raise invalid(kind, old["metadata"]["name"], causes)
-
-
-def _contents(obj: Object) -> tuple[Any, ...]:
-    return obj.get("data"), obj.get("binaryData"), obj.get("immutable")
-
-
-def _at(value: Any, path: tuple[str, ...]) -> Any:
-    for part in path:
-        value = value.get(part)
-    return value
-
-
-def _metadata_causes(kind: Kind, meta: Object) -> Iterator[Cause]:
-    name = meta["name"]
-    short = kind.key in (SERVICE.key, NAMESPACE.key)
-    form, limit = (_LABEL, 63) if short else (_SUBDOMAIN, 253)
-    if not form.fullmatch(name) or len(name) > limit:
-        words = "RFC 1123 label" if short else "RFC 1123 subdomain"
-        yield invalid_value(
-            "metadata.name",
-            name,
-            f"a lowercase {words} must consist of lower case alphanumeric characters, '-' "
-            f"{'' if short else 'or . '}and must start and end with an alphanumeric character, "
-            f"in at most {limit} characters",
-        )
-    for key, value in (meta.get("labels") or {}).items():
-        if not _LABEL_KEY.fullmatch(key) or len(key.rpartition("/")[2]) > 63:
-            yield invalid_value("metadata.labels", key, "is not a qualified name")
-        if not _LABEL_VALUE.fullmatch(value) or len(value) > 63:
-            yield invalid_value(
-                "metadata.labels",
-                value,
-                "a valid label must be an empty string or consist of at most 63 alphanumeric "
-                "characters, '-', '_' or '.', and start and end with an alphanumeric character",
-            )
-    annotations = meta.get("annotations") or {}
-    size = sum(len(key) + len(value) for key, value in annotations.items())
-    if size > _ANNOTATIONS_LIMIT:
-        yield Cause(
-            "metadata.annotations",
-            "FieldValueTooLong",
-            f"Too long: may not be more than {_ANNOTATIONS_LIMIT} bytes",
-        )
-
-
 def _admit_priority(obj: Object, store: Store) -> None:
     spec = obj["spec"]
     name, policy = spec.get("priorityClassName"), None
-    if name in _SYSTEM_PRIORITIES:
-        value = _SYSTEM_PRIORITIES[name]
-    elif name:
+    if name:
         found = store.get(PRIORITY_CLASS.key, "", name)
         if found is None:
             raise forbidden(
@@ -286,7 +208,10 @@ def _service_defaults(obj: Object, store: Store) -> None:
         spec = obj["spec"] = {}
     spec.setdefault("type", "ClusterIP")
     spec.setdefault("sessionAffinity", "None")
-    spec.setdefault("internalTrafficPolicy", "Cluster")
+    if spec["type"] != "ExternalName":
+        spec.setdefault("internalTrafficPolicy", "Cluster")
+    if spec["type"] in ("NodePort", "LoadBalancer"):
+        spec.setdefault("externalTrafficPolicy", "Cluster")
     for port in spec.get("ports") or ():
         port.setdefault("protocol", "TCP")
         port.setdefault("targetPort", port.get("port"))
@@ -299,23 +224,26 @@ def _service_defaults(obj: Object, store: Store) -> None:
     obj.setdefault("status", {"loadBalancer": {}})
 
 
+def _webhook_defaults(hook: Object, *, mutating: bool) -> None:
+    hook.update(
+        {
+            "failurePolicy": "Fail",
+            "matchPolicy": "Equivalent",
+            "namespaceSelector": {},
+            "objectSelector": {},
+            "timeoutSeconds": 10,
+            **({"reinvocationPolicy": "Never"} if mutating else {}),
+            **hook,
+        }
+    )
+    for rule in hook.get("rules") or ():
+        rule.setdefault("scope", "*")
+
+
 def _free_address(store: Store) -> str:
     taken = {(one.obj.get("spec") or {}).get("clusterIP") for one in store.all_of(SERVICE.key)}
     base = int(IPv4Address("10.96.0.10"))
     return next(text for n in range(2**20) if (text := str(IPv4Address(base + n))) not in taken)
-
-
-def _service_causes(spec: Any) -> Iterator[Cause]:
-    headless = spec.get("clusterIP") == "None" or spec["type"] == "ExternalName"
-    if not spec.get("ports") and not headless:
-        yield required("spec.ports")
-    for number, port in enumerate(spec.get("ports") or ()):
-        if not isinstance(port["port"], int) or not 1 <= port["port"] <= 65535:
-            yield invalid_value(
-                f"spec.ports[{number}].port", port["port"], "must be between 1 and 65535, inclusive"
-            )
-        if len(spec["ports"]) > 1 and not port.get("name"):
-            yield required(f"spec.ports[{number}].name")
 
 
 def check_namespace(kind: Kind, obj: Object, store: Store) -> None:
@@ -340,4 +268,9 @@ def check_namespace(kind: Kind, obj: Object, store: Store) -> None:
             kind,
             obj["metadata"].get("name", ""),
             f"unable to create new content in namespace {namespace} because it is being terminated",
+            Cause(
+                "metadata.namespace",
+                "NamespaceTerminating",
+                f"namespace {namespace} is being terminated",
+            ),
         )

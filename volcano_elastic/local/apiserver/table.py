@@ -43,7 +43,10 @@ _COLUMNS: dict[str, list[_Head]] = {
         _AGE,
         _Head("Version"),
         _Head("Internal-IP", priority=1),
+        _Head("External-IP", priority=1),
         _Head("OS-Image", priority=1),
+        _Head("Kernel-Version", priority=1),
+        _Head("Container-Runtime", priority=1),
     ],
     "services": [
         _NAME,
@@ -59,13 +62,16 @@ _COLUMNS: dict[str, list[_Head]] = {
         _Head("Type"),
         _Head("Reason"),
         _Head("Object"),
+        _Head("Subobject", priority=1),
         _Head("Source", priority=1),
         _Head("Message"),
-        _Head("Count", "integer", 1),
+        _Head("First Seen", priority=1),
+        _Head("Count", priority=1),
+        _Head("Name", priority=1),
     ],
     "namespaces": [_NAME, _Head("Status"), _AGE],
-    "configmaps": [_NAME, _Head("Data", "integer"), _AGE],
-    "secrets": [_NAME, _Head("Type"), _Head("Data", "integer"), _AGE],
+    "configmaps": [_NAME, _Head("Data"), _AGE],
+    "secrets": [_NAME, _Head("Type"), _Head("Data"), _AGE],
     "leases": [_NAME, _Head("Holder"), _AGE],
     "priorityclasses": [
         _NAME,
@@ -82,7 +88,7 @@ _COLUMNS: dict[str, list[_Head]] = {
         _Head("Replicas", "integer"),
         _AGE,
     ],
-    "customresourcedefinitions": [_NAME, _Head("Created At")],
+    "customresourcedefinitions": [_NAME, _Head("Created At", "date")],
 }
 
 
@@ -101,7 +107,7 @@ def table(
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",
         "metadata": meta,
-        "columnDefinitions": _definitions(kind) if heads else [],
+        "columnDefinitions": _definitions(kind) if heads else None,
         "rows": rows,
     }
 
@@ -142,10 +148,8 @@ def _definitions(kind: Kind) -> list[Object]:
 
 def _row(kind: Kind, obj: Object, now: datetime, include: str) -> Object:
     row: Object = {"cells": cells(kind, obj, now)}
-    if include == "Object":
-        row["object"] = obj
-    elif include != "None":
-        row["object"] = partial(obj)
+    shown = {"Object": obj, "None": None}
+    row["object"] = shown[include] if include in shown else partial(obj)
     return row
 
 
@@ -259,7 +263,10 @@ def _node(obj: Object, now: datetime) -> list[Any]:
         _age(meta.get("creationTimestamp"), now),
         info.get("kubeletVersion") or "",
         addresses.get("InternalIP") or "<none>",
+        addresses.get("ExternalIP") or "<none>",
         info.get("osImage") or "<unknown>",
+        info.get("kernelVersion") or "<unknown>",
+        info.get("containerRuntimeVersion") or "<unknown>",
     ]
 
 
@@ -292,9 +299,12 @@ def _event(obj: Object, now: datetime) -> list[Any]:
         obj.get("type"),
         obj.get("reason"),
         f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}",
+        about.get("fieldPath") or "",
         source.get("component") or obj.get("reportingComponent") or "",
         (obj.get("message") or obj.get("note") or "").strip(),
+        _age(obj.get("firstTimestamp") or obj.get("deprecatedFirstTimestamp") or seen, now),
         obj.get("count") or 1,
+        obj["metadata"]["name"],
     ]
 
 

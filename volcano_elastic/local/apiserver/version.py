@@ -26,7 +26,13 @@ def shown_as(kind: Kind, stored: Stored) -> Stored:
         return stored
     if kind.group == "events.k8s.io":
         new_names = {old: new for new, old in _EVENT_FIELDS.items()}
-        obj = {new_names.get(name, name): value for name, value in stored.obj.items()}
+        # Of these, core/v1 writes empty ones too.
+        empty = ("reportingComponent", "reportingInstance")
+        obj = {
+            new_names.get(name, name): value
+            for name, value in stored.obj.items()
+            if value or name not in empty
+        }
     else:
         obj = dict(stored.obj)
     return Stored.of({**obj, "apiVersion": kind.api_version})
@@ -36,5 +42,11 @@ def stored_as(kind: Kind, obj: Any) -> Object:
     """A shallow copy as it is kept: conversion by CRDs is of strategy None, the name alone."""
     if kind.group == "events.k8s.io":
         renamed = {_EVENT_FIELDS.get(name, name): value for name, value in obj.items()}
-        return {**renamed, "apiVersion": "v1", "kind": kind.kind}
-    return {**obj, "apiVersion": kind.storage_api_version, "kind": kind.kind}
+        return _typed("v1", kind.kind, renamed)
+    return _typed(kind.storage_api_version, kind.kind, obj)
+
+
+def _typed(api_version: str, kind: str, obj: Any) -> Object:
+    """With its type in front, where lists can cut it off."""
+    typed = {"apiVersion": api_version, "kind": kind}
+    return typed | {name: value for name, value in obj.items() if name not in typed}

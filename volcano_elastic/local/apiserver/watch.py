@@ -83,7 +83,7 @@ class Watch:
 
     def bookmark(self, *, initial: bool = False) -> bytes:
         """To be sent when nothing waits: up to here the client has seen everything."""
-        meta: Object = {"resourceVersion": str(self._store.revision), "creationTimestamp": None}
+        meta: Object = {"resourceVersion": str(self._store.revision)}
         if initial:
             meta["annotations"] = {"k8s.io/initial-events-end": "true"}
         obj = {"kind": self._kind.kind, "apiVersion": self._kind.api_version, "metadata": meta}

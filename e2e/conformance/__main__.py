@@ -1,0 +1,33 @@
+"""`python -m e2e.conformance [NOUN...]`: play the cases, and print every difference."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+from pathlib import Path
+
+from e2e.conformance.comparison import compare
+from e2e.control_plane import EmbeddedControlPlane
+from e2e.real_control_plane import RealControlPlane
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m e2e.conformance", description=__doc__)
+    parser.add_argument("nouns", nargs="*", help="files of cases/, without .yaml; default: all")
+    parser.add_argument("--real", type=Path, metavar="KUBECONFIG", help="a real API server at hand")
+    arguments = parser.parse_args()
+    with contextlib.ExitStack() as stack:
+        real = arguments.real or stack.enter_context(RealControlPlane()).kubeconfig
+        ours = stack.enter_context(EmbeddedControlPlane()).kubeconfig
+        found = asyncio.run(compare(real, ours, tuple(arguments.nouns)))
+    for difference in found:
+        print(difference.where)
+        print(f"    real      {json.dumps(difference.real)}")
+        print(f"    embedded  {json.dumps(difference.embedded)}")
+    print(f"{len(found)} differences")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,336 @@
+"""Whatever anybody sends: no answer of 500 and more, and the store stays whole."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.parse
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from apiserver_process import TOKEN, ApiServerProcess
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+_POD = "/api/v1/namespaces/default/pods"
+_TOY = "/apis/fuzz.example.org/v1/namespaces/default/toys"
+_COLLECTIONS = (
+    _POD,
+    _TOY,
+    "/api/v1/namespaces/default/configmaps",
+    "/api/v1/namespaces/default/services",
+    "/api/v1/namespaces/default/events",
+    "/api/v1/nodes",
+    "/apis/scheduling.k8s.io/v1/priorityclasses",
+    "/apis/coordination.k8s.io/v1/namespaces/default/leases",
+    "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers",
+    "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+    "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
+)
+_SPEC = {
+    "type": "object",
+    "properties": {
+        "size": {"type": "integer", "minimum": 1, "default": 2},
+        "parts": {
+            "type": "array",
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["name"],
+            "items": {"type": "object", "properties": {"name": {"type": "string"}}},
+        },
+        "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+        "value": {"x-kubernetes-preserve-unknown-fields": True},
+    },
+    "x-kubernetes-validations": [{"rule": "!has(self.parts) || size(self.parts) < 3"}],
+}
+_CRD = {
+    "metadata": {"name": "toys.fuzz.example.org"},
+    "spec": {
+        "group": "fuzz.example.org",
+        "scope": "Namespaced",
+        "names": {"plural": "toys", "kind": "Toy"},
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "subresources": {
+                    "status": {},
+                    "scale": {
+                        "specReplicasPath": ".spec.size",
+                        "statusReplicasPath": ".status.size",
+                    },
+                },
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "properties": {"spec": _SPEC, "status": _SPEC},
+                    }
+                },
+            }
+        ],
+    },
+}
+_NAMES = st.sampled_from(
+    [
+        "metadata",
+        "name",
+        "generateName",
+        "namespace",
+        "labels",
+        "annotations",
+        "finalizers",
+        "ownerReferences",
+        "uid",
+        "resourceVersion",
+        "deletionTimestamp",
+        "managedFields",
+        "spec",
+        "status",
+        "data",
+        "containers",
+        "initContainers",
+        "image",
+        "resources",
+        "limits",
+        "requests",
+        "cpu",
+        "env",
+        "ports",
+        "port",
+        "protocol",
+        "tolerations",
+        "schedulingGates",
+        "volumes",
+        "conditions",
+        "type",
+        "phase",
+        "nodeName",
+        "priorityClassName",
+        "size",
+        "parts",
+        "value",
+        "ports",
+        "selector",
+        "clusterIP",
+        "webhooks",
+        "rules",
+        "clientConfig",
+        "versions",
+        "names",
+        "schema",
+        "openAPIV3Schema",
+        "properties",
+        "items",
+        "group",
+        "scope",
+        "involvedObject",
+        "regarding",
+        "preconditions",
+        "propagationPolicy",
+        "gracePeriodSeconds",
+        "target",
+        "kind",
+        "apiVersion",
+        "$patch",
+        "$retainKeys",
+        "$setElementOrder/containers",
+        "$deleteFromPrimitiveList/finalizers",
+        "op",
+        "path",
+        "from",
+        "maxReplicas",
+        "scaleTargetRef",
+        "holderIdentity",
+        "renewTime",
+        "replicas",
+    ]
+)
+_TEXTS = st.one_of(
+    _NAMES,
+    st.sampled_from(
+        [
+            "",
+            "a",
+            "1",
+            "500m",
+            "1e9999",
+            "replace",
+            "delete",
+            "add",
+            "test",
+            "/metadata/labels/a",
+            "/spec/containers/0/image",
+            "/-",
+            "~2",
+            "v1",
+            "Pod",
+            "Toy",
+            "fuzz.example.org/v1",
+            "é\x00",
+        ]
+    ),
+    st.text(max_size=8),
+)
+_SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(allow_nan=False, allow_infinity=False),
+    _TEXTS,
+)
+_VALUES = st.recursive(
+    _SCALARS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.dictionaries(_TEXTS, inner, max_size=5)
+    ),
+    max_leaves=25,
+)
+_OBJECTS = st.builds(
+    lambda meta, rest: {**rest, "metadata": {"name": "fuzz", **meta}},
+    st.dictionaries(_NAMES, _VALUES, max_size=3),
+    st.dictionaries(_NAMES, _VALUES, max_size=4),
+)
+_OPERATIONS = st.lists(
+    st.fixed_dictionaries(
+        {"op": _TEXTS, "path": _TEXTS}, optional={"value": _VALUES, "from": _TEXTS}
+    ),
+    max_size=4,
+)
+_QUERIES = st.dictionaries(
+    st.sampled_from(
+        [
+            "watch",
+            "timeoutSeconds",
+            "resourceVersion",
+            "resourceVersionMatch",
+            "limit",
+            "continue",
+            "labelSelector",
+            "fieldSelector",
+            "dryRun",
+            "fieldManager",
+            "fieldValidation",
+            "force",
+            "propagationPolicy",
+            "gracePeriodSeconds",
+            "sendInitialEvents",
+            "allowWatchBookmarks",
+            "includeObject",
+            "container",
+            "tailLines",
+        ]
+    ),
+    st.one_of(
+        _TEXTS, st.sampled_from(["true", "All", "a=b", "a in (b", "!a", "Strict", "x" * 300])
+    ),
+    max_size=4,
+)
+_FORMATS = st.sampled_from(
+    [
+        "application/json",
+        "application/yaml",
+        "application/merge-patch+json",
+        "application/json-patch+json",
+        "application/strategic-merge-patch+json",
+        "application/apply-patch+yaml",
+        "application/vnd.kubernetes.protobuf",
+        "text/odd",
+        "",
+    ]
+)
+_ACCEPTED = st.sampled_from(
+    ["application/json", "application/json;as=Table;v=v1;g=meta.k8s.io", "*/*", ";;as=,"]
+)
+
+
+class _Server:
+    def __init__(self, process: ApiServerProcess) -> None:
+        self._process = process
+
+    def ask(
+        self, verb: str, path: str, body: bytes | None = None, **headers: str
+    ) -> tuple[int, bytes]:
+        host = self._process.server.removeprefix("http://")
+        connection = http.client.HTTPConnection(host, timeout=20)
+        try:
+            headers |= {"Authorization": f"Bearer {TOKEN}"}
+            connection.request(verb, path, body, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Server]:
+    folder = tmp_path_factory.mktemp("fuzz")
+    with ApiServerProcess(folder, data_dir=folder / "data") as process:
+        server = _Server(process)
+        crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+        code, said = server.ask("POST", crds, json.dumps(_CRD).encode())
+        assert code == 201, said
+        yield server
+        before = _everything(server)
+        process.stop()
+        process.start()
+        assert _everything(server) == before, "what was answered is not what was kept"
+
+
+def _everything(server: _Server) -> dict[str, Any]:
+    found = {}
+    for path in _COLLECTIONS:
+        code, said = server.ask("GET", path)
+        assert code == 200, said
+        found[path] = json.loads(said)["items"]
+    return found
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    verb=st.sampled_from(["POST", "PUT", "PATCH", "PATCH", "PATCH", "DELETE", "GET"]),
+    collection=st.sampled_from(_COLLECTIONS),
+    below=st.sampled_from(
+        [
+            "",
+            "/fuzz",
+            "/fuzz",
+            "/fuzz/status",
+            "/fuzz/scale",
+            "/fuzz/binding",
+            "/fuzz/eviction",
+            "/fuzz/log",
+            "/toys.fuzz.example.org",
+        ]
+    ),
+    query=_QUERIES,
+    content=_FORMATS,
+    accept=_ACCEPTED,
+    body=st.one_of(
+        _OBJECTS.map(json.dumps), _OPERATIONS.map(json.dumps), _VALUES.map(json.dumps), st.text()
+    ),
+)
+def test_no_request_is_the_servers_fault(
+    server: _Server,
+    verb: str,
+    collection: str,
+    below: str,
+    query: dict[str, str],
+    content: str,
+    accept: str,
+    body: str,
+) -> None:
+    if "watch" in query:
+        query["timeoutSeconds"] = "1" if query["watch"] in ("true", "1") else "0"
+    path = f"{collection}{below}?{urllib.parse.urlencode(query)}"
+    headers = {"Content-Type": content, "Accept": accept}
+    code, said = server.ask(verb, path, body.encode(errors="replace"), **headers)
+    assert code < 500, (code, said)
+    # What was written can be read, as objects and as a table.
+    code, said = server.ask("GET", collection)
+    assert code == 200, said
+    assert all(item["metadata"]["uid"] for item in json.loads(said)["items"])
+    code, said = server.ask(
+        "GET", collection, Accept="application/json;as=Table;v=v1;g=meta.k8s.io"
+    )
+    assert code == 200 and json.loads(said)["kind"] == "Table", said

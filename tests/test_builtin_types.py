@@ -1,0 +1,105 @@
+"""builtin_types.txt says of the built-in kinds what the official client says.
+
+`python tests/test_builtin_types.py` writes it anew.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import pytest
+from kubernetes.client import models
+
+from volcano_elastic.local.apiserver import builtin_type
+from volcano_elastic.local.apiserver.builtin import BUILTIN
+
+_FILE = Path(builtin_type.__file__).with_name("builtin_types.txt")
+_HEAD = """\
+# The fields of the types of the built-in kinds, of Kubernetes 1.37. NAME: FIELD=TYPE...
+# tests/test_builtin_types.py holds them to the official client, and writes this file anew.
+"""
+_ROOTS = (
+    *("V1Namespace", "V1Node", "V1Pod", "V1Service", "CoreV1Event", "EventsV1Event"),
+    *("V1ConfigMap", "V1Secret", "V1ServiceAccount", "V1Lease", "V1PriorityClass"),
+    *("V2HorizontalPodAutoscaler", "V1CustomResourceDefinition", "V1Eviction"),
+    *("V1MutatingWebhookConfiguration", "V1ValidatingWebhookConfiguration"),
+)
+# The client has them as strings.
+_QUANTITIES = {
+    *("ResourceRequirements.limits", "ResourceRequirements.requests"),
+    *("VolumeResourceRequirements.limits", "VolumeResourceRequirements.requests"),
+    *("NodeStatus.capacity", "NodeStatus.allocatable", "EmptyDirVolumeSource.sizeLimit"),
+    *("ResourceFieldSelector.divisor", "PodSpec.overhead", "ContainerStatus.allocatedResources"),
+    *("PodStatus.allocatedResources", "MetricTarget.value", "MetricTarget.averageValue"),
+    *("MetricValueStatus.value", "MetricValueStatus.averageValue", "HPAScalingRules.tolerance"),
+}
+_ANYTHING = ("JSONSchemaProps", "CustomResourceSubresources.status")
+_SCALARS: dict[Any, str] = {str: "string", bytes: "bytes", int: "integer", bool: "boolean"}
+_SCALARS |= {float: "number", datetime: "time"}
+
+
+def _name(model: Any) -> str:
+    return re.sub(r"^V[12](?=[A-Z])", "", model.__name__)
+
+
+def _type(annotation: Any, where: str, models_seen: list[Any]) -> str:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if where in _ANYTHING:
+        return "any"
+    if origin is Annotated:
+        return _type(arguments[0], where, models_seen)
+    if origin in (Union, UnionType):
+        kinds = {_type(one, where, models_seen) for one in arguments if one is not type(None)}
+        unions = {
+            frozenset({"integer", "string"}): "intOrString",
+            frozenset({"integer", "number"}): "number",
+            frozenset({"bytes", "string"}): "bytes",
+        }
+        return kinds.pop() if len(kinds) == 1 else unions.get(frozenset(kinds), "any")
+    if origin is list:
+        return f"[{_type(arguments[0], where, models_seen)}]"
+    if origin is dict:
+        return f"{{{_type(arguments[1], where, models_seen)}}}"
+    if annotation is str and where in _QUANTITIES:
+        return "quantity"
+    if hasattr(annotation, "model_fields") and _name(annotation) not in _ANYTHING:
+        models_seen.append(annotation)
+        return _name(annotation)
+    return _SCALARS.get(annotation, "any")
+
+
+def _written() -> str:
+    """The file as it should be."""
+    found: dict[str, str] = {}
+    todo = [getattr(models, root) for root in _ROOTS]
+    while todo:
+        model = todo.pop()
+        name = _name(model)
+        if name in found:
+            continue
+        fields = {
+            info.serialization_alias or field: info.annotation
+            for field, info in model.model_fields.items()
+        }
+        found[name] = " ".join(
+            f"{field}={_type(annotation, f'{name}.{field}', todo)}"
+            for field, annotation in sorted(fields.items())
+        )
+    return _HEAD + "".join(f"{name}: {fields}\n" for name, fields in sorted(found.items()))
+
+
+def test_it_is_what_the_official_client_says() -> None:
+    assert _FILE.read_text() == _written()
+
+
+@pytest.mark.parametrize("kind", list(BUILTIN), ids=lambda kind: kind.qualified)
+def test_every_built_in_kind_has_its_type(kind: Any) -> None:
+    assert "metadata" in builtin_type.types()[builtin_type.type_of(kind)]
+
+
+if __name__ == "__main__":
+    _FILE.write_text(_written())

@@ -1,0 +1,334 @@
+"""What is refused of an object that its type allows: kind by kind, as far as is told here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from volcano_elastic.kube.resource import Object
+from volcano_elastic.local.apiserver import custom_resource, pod, rule, schema
+from volcano_elastic.local.apiserver.builtin import (
+    CRD,
+    NAMESPACE,
+    NODE,
+    POD,
+    PRIORITY_CLASS,
+    SERVICE,
+    SYSTEM_PRIORITIES,
+)
+from volcano_elastic.local.apiserver.kind import Kind, ResourceKey
+from volcano_elastic.local.apiserver.status import (
+    Cause,
+    forbidden_field,
+    invalid,
+    invalid_value,
+    required,
+    unsupported,
+)
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
+_QUALIFIED = re.compile(
+    r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
+)
+_DATA_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
+_ANNOTATIONS_LIMIT = 256 * 1024
+_STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
+_LEASE: ResourceKey = ("coordination.k8s.io", "leases")
+_SECRET: ResourceKey = ("", "secrets")
+_AUTOSCALER: ResourceKey = ("autoscaling", "horizontalpodautoscalers")
+_HOOKS = (
+    ("admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
+    ("admissionregistration.k8s.io", "validatingwebhookconfigurations"),
+)
+# Fields of few values: where they are, and which those are.
+_ENUMS: dict[ResourceKey, dict[str, Sequence[str]]] = {
+    POD.key: {
+        "spec.restartPolicy": ("Always", "OnFailure", "Never"),
+        "spec.containers[].imagePullPolicy": ("Always", "IfNotPresent", "Never"),
+        "spec.containers[].ports[].protocol": ("SCTP", "TCP", "UDP"),
+        "spec.tolerations[].operator": ("Equal", "Exists"),
+    },
+    NODE.key: {"spec.taints[].effect": ("NoSchedule", "PreferNoSchedule", "NoExecute")},
+    SERVICE.key: {
+        "spec.type": ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort"),
+        "spec.ports[].protocol": ("SCTP", "TCP", "UDP"),
+        "spec.sessionAffinity": ("ClientIP", "None"),
+    },
+    PRIORITY_CLASS.key: {"preemptionPolicy": ("PreemptLowerPriority", "Never")},
+    **{
+        key: {
+            "webhooks[].sideEffects": ("None", "NoneOnDryRun"),
+            "webhooks[].failurePolicy": ("Fail", "Ignore"),
+        }
+        for key in _HOOKS
+    },
+}
+# Fields that stand still once they are set.
+_IMMUTABLE: dict[ResourceKey, Sequence[str]] = {
+    PRIORITY_CLASS.key: ("preemptionPolicy",),
+    _SECRET: ("type",),
+    CRD.key: ("spec.scope", "spec.group", "spec.names.plural", "spec.names.kind"),
+}
+
+
+def check(kind: Kind, obj: Object, old: Object | None = None) -> None:
+    """Refuse an object that is wrong in itself, or whose rules forbid the change from `old`.
+
+    Raises:
+        StatusError: 422, with every field that is wrong.
+    """
+    if kind.key == CRD.key:
+        custom_resource.check(obj)
+    causes = [*_metadata(kind, obj["metadata"])]
+    if kind.custom and kind.schema is not None:
+        causes += _custom(kind, obj, old)
+    for path, allowed in _ENUMS.get(kind.key, {}).items():
+        causes += [
+            unsupported(place, value, allowed)
+            for place, value in _values(obj, path)
+            if value is not None and value not in allowed
+        ]
+    spec = obj.get("spec") or {}
+    match kind.key:
+        case POD.key:
+            causes += pod.causes(spec)
+        case SERVICE.key:
+            causes += _service(spec)
+        case PRIORITY_CLASS.key:
+            causes += _priority_class(obj)
+        case ("", "configmaps") | ("", "secrets"):
+            causes += _data(obj)
+        case ("", "events"):
+            causes += _event(obj)
+        case ("coordination.k8s.io", "leases"):
+            if (seconds := spec.get("leaseDurationSeconds")) is not None and seconds <= 0:
+                where = "spec.leaseDurationSeconds"
+                causes.append(invalid_value(where, seconds, "must be greater than 0"))
+        case ("autoscaling", "horizontalpodautoscalers"):
+            causes += _autoscaler(spec)
+    if causes:
+        raise invalid(kind, obj["metadata"].get("name", ""), causes)
+
+
+def check_update(kind: Kind, new: Object, old: Object) -> None:
+    """Refuse a change of what must not change.
+
+    Raises:
+        StatusError: 422.
+    """
+    causes: list[Cause] = []
+    if old["metadata"].get("deletionTimestamp"):
+        before = old["metadata"].get("finalizers") or ()
+        added = [one for one in new["metadata"].get("finalizers") or () if one not in before]
+        if added:
+            causes.append(
+                forbidden_field(
+                    "metadata.finalizers",
+                    f"no new finalizers can be added if the object is being deleted, found new "
+                    f"finalizers {added}",
+                )
+            )
+    for path in _IMMUTABLE.get(kind.key, ()):
+        (_, now), (_, then) = next(_values(new, path)), next(_values(old, path))
+        if now != then:
+            causes.append(invalid_value(path, now, "field is immutable"))
+    match kind.key:
+        case POD.key:
+            causes += pod.update_causes(new, old)
+        case PRIORITY_CLASS.key:
+            if new.get("value", 0) != old.get("value", 0):
+                causes.append(forbidden_field("value", "may not be changed in an update."))
+        case SERVICE.key:
+            causes += _address(new.get("spec") or {}, old.get("spec") or {})
+        case ("", "namespaces"):
+            if (new.get("status") or {}).get("phase") == "Terminating" and not old["metadata"].get(
+                "deletionTimestamp"
+            ):
+                why = "may only be 'Active' if `deletionTimestamp` is empty"
+                causes.append(invalid_value("status.Phase", "Terminating", why))
+        case ("", "configmaps") | ("", "secrets"):
+            causes += _frozen(new, old)
+    if causes:
+        raise invalid(kind, old["metadata"]["name"], causes)
+
+
+def _values(obj: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """The values at a dotted path, `[]` for all elements of a list, each with its own path."""
+    head, _, rest = path.partition(".")
+    name, every = head.removesuffix("[]"), head.endswith("[]")
+    value = obj.get(name) if isinstance(obj, dict) else None
+    found = (
+        [(f"{name}[{number}]", one) for number, one in enumerate(value or ())]
+        if every
+        else [(name, value)]
+    )
+    for place, one in found:
+        if rest:
+            yield from ((f"{place}.{below}", deep) for below, deep in _values(one, rest))
+        else:
+            yield place, one
+
+
+def _custom(kind: Kind, obj: Object, old: Object | None) -> list[Cause]:
+    assert kind.schema is not None
+    causes = schema.validate(obj, kind.schema)
+    if kind.scale is not None:
+        path = kind.scale.spec_path.strip(".")
+        _, replicas = next(_values(obj, path))
+        if isinstance(replicas, int) and replicas < 0:
+            why = "should be a non-negative integer"
+            causes.insert(0, invalid_value(f".{path}", replicas, why))
+    return [*causes, *rule.causes(obj, old, kind.schema, causes)]
+
+
+def _metadata(kind: Kind, meta: Object) -> Iterator[Cause]:
+    short = kind.key in (SERVICE.key, NAMESPACE.key)
+    yield from _name("metadata.name", meta["name"], short=short)
+    reserved = kind.key == PRIORITY_CLASS.key and meta["name"].startswith("system-")
+    if reserved and meta["name"] not in SYSTEM_PRIORITIES:
+        why = "priority class names with 'system-' prefix are reserved for system use only"
+        yield forbidden_field("metadata.name", why)
+    for key, value in (meta.get("labels") or {}).items():
+        yield from _qualified("metadata.labels", key)
+        if not _LABEL_VALUE.fullmatch(value) or len(value) > 63:
+            yield invalid_value(
+                "metadata.labels",
+                value,
+                "a valid label must be an empty string or consist of alphanumeric characters, "
+                "'-', '_' or '.', and must start and end with an alphanumeric character (e.g. "
+                "'MyValue',  or 'my_value',  or '12345', regex used for validation is "
+                f"'{_LABEL_VALUE.pattern}')",
+            )
+    annotations = meta.get("annotations") or {}
+    for key in annotations:
+        yield from _qualified("metadata.annotations", key.lower())
+    size = sum(len(key) + len(value) for key, value in annotations.items())
+    if size > _ANNOTATIONS_LIMIT:
+        yield Cause(
+            "metadata.annotations",
+            "FieldValueTooLong",
+            f"Too long: may not be more than {_ANNOTATIONS_LIMIT} bytes",
+        )
+    for number, finalizer in enumerate(meta.get("finalizers") or ()):
+        yield from _qualified(f"metadata.finalizers[{number}]", finalizer)
+        if not {"/", "."} & set(finalizer) and finalizer not in _STANDARD_FINALIZERS:
+            why = "name is neither a standard finalizer name nor is it fully qualified"
+            yield invalid_value(f"metadata.finalizers[{number}]", finalizer, why)
+    for owner in meta.get("ownerReferences") or ():
+        for name in ("apiVersion", "kind", "name", "uid"):
+            if not owner.get(name):
+                yield invalid_value(f"metadata.ownerReferences.{name}", "", "must not be empty")
+
+
+def _name(field: str, name: str, *, short: bool) -> Iterator[Cause]:
+    form, limit = (_LABEL, 63) if short else (_SUBDOMAIN, 253)
+    if not form.fullmatch(name) or len(name) > limit:
+        words, more = (
+            ("label", "alphanumeric characters or '-', and")
+            if short
+            else ("subdomain", "lower case alphanumeric characters, '-' or '.', and")
+        )
+        example = "'my-name',  or '123-abc'" if short else "'example.com'"
+        yield invalid_value(
+            field,
+            name,
+            f"a lowercase RFC 1123 {words} must consist of "
+            f"{'lower case ' if short else ''}{more} must start and end with an alphanumeric "
+            f"character (e.g. {example}, regex used for validation is '{form.pattern}')",
+        )
+
+
+def _qualified(field: str, key: str) -> Iterator[Cause]:
+    if not _QUALIFIED.fullmatch(key) or len(key.rpartition("/")[2]) > 63:
+        yield invalid_value(
+            field,
+            key,
+            "name part must consist of alphanumeric characters, '-', '_' or '.', and must start "
+            "and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or "
+            "'123-abc', regex used for validation is "
+            "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')",
+        )
+
+
+def _data(obj: Object) -> Iterator[Cause]:
+    for key in {**(obj.get("data") or {}), **(obj.get("binaryData") or {})}:
+        if not _DATA_KEY.fullmatch(key):
+            yield invalid_value(
+                f"data[{key}]",
+                key,
+                "a valid config key must consist of alphanumeric characters, '-', '_' or '.' "
+                "(e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is "
+                "'[-._a-zA-Z0-9]+')",
+            )
+    if obj.get("type") == "kubernetes.io/tls":
+        for key in ("tls.crt", "tls.key"):
+            if key not in (obj.get("data") or {}):
+                yield required(f"data[{key}]")
+
+
+def _frozen(new: Object, old: Object) -> Iterator[Cause]:
+    if not old.get("immutable"):
+        return
+    why = "field is immutable when `immutable` is set"
+    if not new.get("immutable"):
+        yield forbidden_field("immutable", why)
+    for field in ("data", "binaryData"):
+        if new.get(field) != old.get(field):
+            yield forbidden_field(field, why)
+
+
+def _event(obj: Object) -> Iterator[Cause]:
+    namespace = obj["metadata"].get("namespace", "")
+    about = (obj.get("involvedObject") or {}).get("namespace", "")
+    if about != namespace and (about or namespace != "default"):
+        why = "does not match event.namespace"
+        yield invalid_value("involvedObject.namespace", about, why)
+
+
+def _priority_class(obj: Object) -> Iterator[Cause]:
+    reserved = obj["metadata"]["name"].startswith("system-")
+    if (obj.get("value") or 0) > 1000000000 and not reserved:
+        why = "maximum allowed value of a user defined priority is 1000000000"
+        yield forbidden_field("value", why)
+
+
+def _autoscaler(spec: Object) -> Iterator[Cause]:
+    most, least = spec.get("maxReplicas") or 0, spec.get("minReplicas") or 1
+    if most < 1:
+        yield invalid_value("spec.maxReplicas", most, "must be greater than 0")
+    if most < least:
+        why = "must be greater than or equal to `minReplicas`"
+        yield invalid_value("spec.maxReplicas", most, why)
+    target = spec.get("scaleTargetRef") or {}
+    for name in ("kind", "name"):
+        if not target.get(name):
+            yield required(f"spec.scaleTargetRef.{name}")
+    if not target.get("apiVersion"):
+        why = "apiVersion must specify API group"
+        yield invalid_value("spec.scaleTargetRef.apiVersion", "", why)
+
+
+def _service(spec: Object) -> Iterator[Cause]:
+    headless = spec.get("clusterIP") == "None" or spec.get("type") == "ExternalName"
+    ports = spec.get("ports") or ()
+    if not ports and not headless:
+        yield required("spec.ports")
+    for number, port in enumerate(ports):
+        if len(ports) > 1 and not port.get("name"):
+            yield required(f"spec.ports[{number}].name")
+        for field in ("port", "targetPort"):
+            value = port.get(field)
+            if isinstance(value, int) and not 1 <= value <= 65535:
+                why = "must be between 1 and 65535, inclusive"
+                yield invalid_value(f"spec.ports[{number}].{field}", value, why)
+
+
+def _address(new: Object, old: Object) -> Iterator[Cause]:
+    external = "ExternalName" in (new.get("type"), old.get("type"))
+    before = old.get("clusterIP")
+    if not external and before and new.get("clusterIP") != before:
+        why = "may not change once set"
+        yield invalid_value("spec.clusterIPs[0]", [new.get("clusterIP")], why)
