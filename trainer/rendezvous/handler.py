@@ -99,6 +99,7 @@ def create(parameters: RendezvousParameters) -> RendezvousHandler:
     if not start_workers_from(zygote, agent.worker_failed) and zygote is not None:
         zygote.close()
         zygote = None
+    atexit.register(_end, agent)  # the last of what is registered from here on
     atexit.register(log_folder.remove_unnamed)  # after torchrun has read its workers' last errors
     os.environ[SOCKET_VARIABLE] = agent.start()
     # All nodes have the same number of workers, which the coordinator sees to, so torchrun can
@@ -200,10 +201,24 @@ class ElasticHandler(RendezvousHandler):
 
     def shutdown(self) -> bool:
         """Called by torchrun when its workers are done, or on the way out of an error."""
-        self._agent.close(complete=sys.exc_info()[0] is None)
+        complete = sys.exc_info()[0] is None
+        self._agent.close(complete)
+        if complete and self._agent.exit_code is None:
+            self._agent.exit_code = 0
         if self._zygote is not None:
             self._zygote.close()
         return True
+
+
+def _end(agent: Agent) -> None:
+    """The interpreter's own end, which takes torch's modules apart, costs over a second of CPU: so
+    much longer the pod would keep its place from the next."""
+    if agent.exit_code is not None:
+        logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(agent.exit_code)
 
 
 def _processes() -> int:
