@@ -9,6 +9,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,17 +62,29 @@ class Outages:
 
     def __init__(self, nodes: Informer, names: frozenset[str]) -> None:
         self._names = names
-        self.down: set[str] = set()
+        self._since: dict[str, float] = {}
         self.handlers: list[Callable[[str, bool], None]] = []
         """Told of a node's name, and whether it is down now."""
         nodes.on_change(self._on_change)
+
+    @property
+    def down(self) -> AbstractSet[str]:
+        return self._since.keys()
+
+    def seconds(self, name: str) -> float:
+        """For how long it has been down; 0 if it isn't."""
+        now = asyncio.get_running_loop().time()
+        return now - self._since.get(name, now)
 
     def _on_change(self, old: Object | None, new: Object | None) -> None:
         name = (new or old or {})["metadata"]["name"]
         down = new is not None and fault.is_down(new)
         if name not in self._names or down == (name in self.down):
             return
-        (self.down.add if down else self.down.discard)(name)
+        if down:
+            self._since[name] = asyncio.get_running_loop().time()
+        else:
+            del self._since[name]
         _log.info("node %s is %s by request", name, "down" if down else "up again")
         for handler in self.handlers:
             handler(name, down)
@@ -210,8 +223,9 @@ async def serve(kubeconfig: str | None, options: Options) -> None:
             await nodes.synced.wait()
             group.create_task(hearts.run())
             if options.node_grace is not None:
+                # Not by the leases: while nobody can renew any, no node is to blame.
                 watcher = NodeLifecycle(
-                    client, nodes, pods, names, hearts.silent, options.node_grace
+                    client, nodes, pods, names, outages.seconds, options.node_grace
                 )
                 group.create_task(watcher.run())
             if options.mode == "fake":
