@@ -76,6 +76,13 @@ def test_a_newcomer_starts_at_its_size_but_takes_no_room_of_another_minimum() ->
     assert made.admitted == {"ns/a", "ns/b"}
 
 
+def test_what_a_newcomer_starts_with_costs_it_no_pause() -> None:
+    a = job("a", 1, 4, pause=timedelta(hours=10))
+    assert by_job(plan(world(TWO_BY_TWO, [a]), NOW))["a"].new == 4
+    running = world(TWO_BY_TWO, [a], pods(a, "n1"))
+    assert plan(running, NOW).stays["ns/a"].why_not_more is Reason.NOT_WORTH_A_PAUSE
+
+
 def test_a_newcomer_whose_minimum_finds_no_room_does_not_grow() -> None:
     a, b = job("a", 5, 6), job("b", 1, 4, created=NOW)
     made = plan(world(TWO_BY_TWO, [a, b]), NOW)
