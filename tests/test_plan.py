@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from planner_world import (
@@ -75,6 +76,13 @@ def test_a_newcomer_starts_at_its_size_but_takes_no_room_of_another_minimum() ->
     assert made.admitted == {"ns/a", "ns/b"}
 
 
+def test_what_a_newcomer_starts_with_costs_it_no_pause() -> None:
+    a = job("a", 1, 4, pause=timedelta(hours=10))
+    assert by_job(plan(world(TWO_BY_TWO, [a]), NOW))["a"].new == 4
+    running = world(TWO_BY_TWO, [a], pods(a, "n1"))
+    assert plan(running, NOW).stays["ns/a"].why_not_more is Reason.NOT_WORTH_A_PAUSE
+
+
 def test_a_newcomer_whose_minimum_finds_no_room_does_not_grow() -> None:
     a, b = job("a", 5, 6), job("b", 1, 4, created=NOW)
     made = plan(world(TWO_BY_TWO, [a, b]), NOW)
@@ -86,6 +94,30 @@ def test_a_newcomer_starts_at_its_minimum_where_nothing_grows(mode: Mode) -> Non
     seen = world(TWO_BY_TWO, [job("a", 1, 4)])
     seen = replace(seen, policies=(QueuePolicy("default", mode=mode),))
     assert plan(seen, NOW).decisions == ()
+
+
+@pytest.mark.parametrize(
+    ("more", "bound"),
+    [
+        ({"last_scale": NOW - timedelta(seconds=5), "last_reason": "GaveUpMinimum"}, 0),
+        ({"unmodelled": "resourceClaims"}, 0),
+        ({"desired": 3}, 0),
+        ({}, 1),
+    ],
+    ids=["cooling down", "unmodelled", "its surplus waits", "it runs, and pays a pause"],
+)
+def test_who_has_room_for_its_minimum_does_not_always_grow(
+    more: dict[str, Any], bound: int
+) -> None:
+    a = replace(job("a", 2, 4), **more)
+    mine = [pod(a, i, "n1" if i < bound else None, age=5) for i in range(a.desired)]
+    assert plan(world(TWO_BY_TWO, [a], mine), NOW).decisions == ()
+
+
+def test_who_gives_up_surplus_that_found_no_place_does_not_grow_at_once() -> None:
+    a = job("a", 2, 4, 3)
+    (made,) = plan(world(TWO_BY_TWO, [a], pods(a, None, None, None)), NOW).decisions
+    assert (made.new, made.reason) == (2, Reason.SURPLUS_UNPLACED)
 
 
 def test_who_gives_to_a_claim_gives_the_rest_of_a_step_to_who_gains_more() -> None:

@@ -399,6 +399,7 @@ class _Planning:
             if (
                 standing is not None
                 and not claim.runs
+                and standing.size == standing.job.desired
                 and not standing.waiting_surplus
                 and not standing.job.unmodelled
                 and standing.policy.mode is Mode.ACTIVE
