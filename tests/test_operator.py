@@ -275,14 +275,13 @@ async def test_scaling_an_elastic_job_by_hand_brings_one_warning(tmp_path: Path)
 async def test_an_invalid_job_is_refused_and_gets_no_pods(tmp_path: Path) -> None:
     async with scene(tmp_path) as s:
         bad = job("bad", 2, 4)
-        # What a schema cannot say.
-        bad["spec"]["elasticPolicy"]["nodeUnit"] = 3
+        # What the CRD's rules don't say.
+        worker = bad["spec"]["pytorchReplicaSpecs"]["Worker"]
+        worker["template"]["spec"]["containers"][0]["name"] = "main"
         await s.client.create(PYTORCHJOBS, bad)
         assert await eventually(lambda: s.ended("bad"), "the job failed") == "Failed"
         message = (await s.status("bad"))["conditions"][-1]["message"]
-        assert (
-            "spec.elasticPolicy.min" in message and "must be a multiple of nodeUnit (3)" in message
-        )
+        assert "must have at least one container with name pytorch" in message
 
         async def warned() -> bool:
             found = await s.events("bad")
