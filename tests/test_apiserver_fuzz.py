@@ -281,8 +281,8 @@ def _everything(server: _Server) -> dict[str, Any]:
     found = {}
     for path in _COLLECTIONS:
         code, said = server.ask("GET", path)
-        assert code == 200, said
-        found[path] = json.loads(said)["items"]
+        assert code == 200 or (code == 404 and path == _TOY), said
+        found[path] = json.loads(said)["items"] if code == 200 else None
     return found
 
 
@@ -328,6 +328,8 @@ def test_no_request_is_the_servers_fault(
     assert code < 500, (code, said)
     # What was written can be read, as objects and as a table.
     code, said = server.ask("GET", collection)
+    if code == 404 and collection == _TOY:
+        return  # Its CRD may have been deleted, or its group changed.
     assert code == 200, said
     assert all(item["metadata"]["uid"] for item in json.loads(said)["items"])
     code, said = server.ask(

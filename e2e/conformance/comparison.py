@@ -9,7 +9,6 @@ from pathlib import Path
 from e2e.conformance.case import Case, cases
 from e2e.conformance.difference import Difference, differences
 from e2e.conformance.player import Player
-from volcano_elastic.kube import kubeconfig
 
 _AT_ONCE = 6
 
@@ -26,8 +25,8 @@ async def compare(real: Path, ours: Path, nouns: tuple[str, ...] = ()) -> list[D
         return differences(case, namespace, *answers)
 
     async with (
-        Player(kubeconfig.load(str(real))) as one,
-        Player(kubeconfig.load(str(ours))) as other,
+        Player(real) as one,
+        Player(ours) as other,
     ):
         found = await asyncio.gather(*(of(number, case) for number, case in enumerate(played)))
     return [one for some in found for one in some]

@@ -112,6 +112,9 @@ class _Mask:
                     else self.of(c)
                     for c in one
                 ]
+            elif name == "resources" and isinstance(one, list) and kind == "APIResourceList":
+                # In the order in which their CRDs happened to be seen.
+                one = sorted(self.of(one), key=lambda resource: str(resource["name"]))
             elif name == "causes" and isinstance(one, list):
                 # Go's maps have no order.
                 one = sorted(self.of(one), key=lambda cause: (cause["field"], cause["message"]))

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
+import shlex
+import tempfile
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Self
 
 import aiohttp
 
 from e2e.conformance.case import Case, Step
-from volcano_elastic.kube.kubeconfig import Access
+from volcano_elastic.kube.kubeconfig import Access, load
 
 # For what a server does by itself after an answer: garbage collection, a new CRD's kind.
 _PATIENCE_SECONDS = 40.0
 _EVENT_SECONDS = 10.0
 _ANSWER_SECONDS = 15.0
+_KUBECTL_SECONDS = 90.0
 _POLL_SECONDS = 0.1
 
 
@@ -32,15 +38,18 @@ class Answer:
 class Player:
     """`async with Player(access) as player`: any number of cases, one after the other."""
 
-    def __init__(self, access: Access) -> None:
-        self._access = access
+    def __init__(self, kubeconfig: Path) -> None:
+        self._kubeconfig, self._access = kubeconfig, load(str(kubeconfig))
 
     async def __aenter__(self) -> Self:
+        # kubectl's cache, apart from the user's own.
+        self._home = tempfile.TemporaryDirectory(prefix="ve-kubectl-")
         self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ANSWER_SECONDS))
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._session.close()
+        self._home.cleanup()
 
     async def play(self, case: Case, namespace: str) -> list[Answer]:
         """Each step's answer; `namespace` is made for the case, and deleted after it."""
@@ -72,6 +81,8 @@ class Player:
             answer.status, answer.headers = await watch.begun()
         elif step.verb == "EVENTS":
             answer.body = await watches[-1].events(int(step.path))
+        elif step.verb == "KUBECTL":
+            answer.status, answer.body = await self._kubectl(path, namespace, body)
         elif step.verb == "AWAIT":
             deadline = asyncio.get_running_loop().time() + _PATIENCE_SECONDS
             while answer.status != body and asyncio.get_running_loop().time() < deadline:
@@ -85,6 +96,25 @@ class Player:
             except TimeoutError:
                 answer.body = f"no end within {_ANSWER_SECONDS:.0f} s"
         return answer
+
+    async def _kubectl(self, command: str, namespace: str, body: Any) -> tuple[int, Any]:
+        process = await asyncio.create_subprocess_exec(
+            *("kubectl", "--kubeconfig", str(self._kubeconfig), "--namespace", namespace),
+            *shlex.split(command),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, "HOME": self._home.name},
+        )
+        try:
+            async with asyncio.timeout(_KUBECTL_SECONDS):
+                out, err = await process.communicate(json.dumps(body).encode() if body else b"")
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        assert process.returncode is not None
+        return process.returncode, {"out": _lines(out), "err": _lines(err)}
 
     async def _send(
         self, verb: str, path: str, body: Any, content_type: str, accept: str
@@ -154,6 +184,13 @@ def _headers(response: aiohttp.ClientResponse) -> dict[str, str]:
         if found := response.headers.getall(name, []):
             kept[name.lower()] = "\n".join(found)
     return kept
+
+
+def _lines(out: bytes) -> list[str]:
+    """Without the widths of columns, ages and revisions."""
+    lines = [" ".join(line.split()) for line in out.decode().splitlines()]
+    lines = [re.sub(r"(?<= )\d+(s|ms|m\d*s?)\b", "AGE", line) for line in lines if line]
+    return [re.sub(r'resourceVersion: "\d+"', "resourceVersion: REVISION", line) for line in lines]
 
 
 def _decoded(text: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -20,6 +21,8 @@ def found(request: pytest.FixtureRequest) -> Iterator[list[Difference]]:
     """Everything that differs, of both servers started for this alone."""
     if request.config.getoption("--control-plane") != RealControlPlane.name:
         pytest.skip("compares with the real control plane; give --control-plane real")
+    if shutil.which("kubectl") is None:
+        pytest.skip("no kubectl on PATH")
     with RealControlPlane() as real, EmbeddedControlPlane() as ours:
         yield asyncio.run(compare(real.kubeconfig, ours.kubeconfig))
 

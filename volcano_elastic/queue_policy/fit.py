@@ -72,7 +72,7 @@ class Dimensions:
         self,
         requests: Resources,
         selector: Mapping[str, str],
-        tolerations: Iterable[Mapping[str, str]],
+        tolerations: Iterable[Mapping[str, str | int]],
         affinity: NodeAffinity = (),
     ) -> Shape:
         asks = (
@@ -80,10 +80,10 @@ class Dimensions:
             frozenset(selector.items()),
             frozenset(
                 (
-                    toleration.get("key", ""),
-                    toleration.get("operator", "Equal"),
-                    toleration.get("value", ""),
-                    toleration.get("effect", ""),
+                    str(toleration.get("key", "")),
+                    str(toleration.get("operator", "Equal")),
+                    str(toleration.get("value", "")),
+                    str(toleration.get("effect", "")),
                 )
                 for toleration in tolerations
             ),

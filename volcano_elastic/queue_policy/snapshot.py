@@ -66,7 +66,7 @@ class Pod:
     """`metadata.deletionTimestamp`: when a terminating pod's grace ends. Past it by more than
     `room.LOST_AFTER` its room no longer counts as coming."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
-    tolerations: tuple[Mapping[str, str], ...] = ()
+    tolerations: tuple[Mapping[str, str | int], ...] = ()
     node_affinity: NodeAffinity = ()
 
 
@@ -84,7 +84,7 @@ class Job:
     pod_requests: Resources
     """What one worker asks for."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
-    tolerations: tuple[Mapping[str, str], ...] = ()
+    tolerations: tuple[Mapping[str, str | int], ...] = ()
     node_affinity: NodeAffinity = ()
     node_unit: int = 1
     priority: int = 0
