@@ -137,6 +137,13 @@ class TestSlots:
                 assert torch.equal(state["model"]["a"], torch.full((50,), 5.0))
         assert wrong > 600 + 48 + 100
 
+    def test_a_slot_that_is_dropped_leaves_no_descriptor(self, tmp_path: Path) -> None:
+        save(Slots(tmp_path, 0), 5).seal()
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(20):
+            Slot(tmp_path / "rank-0-0").read()
+        assert len(os.listdir("/proc/self/fd")) <= before + 1
+
     def test_the_newest_stays_while_the_next_is_written(self, tmp_path: Path) -> None:
         slots = Slots(tmp_path, 0)
         for step in range(1, 8):
@@ -211,9 +218,9 @@ class TestSlots:
             child = os.fork()
             if child == 0:
                 with contextlib.suppress(BaseException):
+                    torch.set_num_threads(1)  # a fork has none of OpenMP's threads to wait for
                     slots = Slots(tmp_path, 0)
                     for step in range(last + 1, last + 10_000):
-                        # Small parts: a fork must not use OpenMP's threads.
                         state = {str(n): torch.full((8000,), step) for n in range(parts)}
                         slots.write(label(step, state), lay_out(state)).seal()
                         os.write(told_write, step.to_bytes(4, "big"))

@@ -93,7 +93,7 @@ def test_youth_fades_evenly() -> None:
     """A sudden fall would take from a job in one moment what it was given in the one before."""
     policy = QueuePolicy("default")
     weights = [weight(job("a", 1, 2, gpu_hours=hours), policy) for hours in (0.0, 8.0, 16.0, 99.0)]
-    assert weights == [10.0, 5.5, 1.0, 1.0]
+    assert weights == [8.0, 4.5, 1.0, 1.0]
     none = replace(policy, surplus=replace(policy.surplus, young_gpu_hours=0.0))
     assert weight(job("a", 1, 2), none) == 1.0
 

@@ -80,7 +80,6 @@ class Slot:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file: int | None = None
         self._map: mmap.mmap | None = None
         self._bytes = torch.empty(0, dtype=torch.uint8)
 
@@ -92,14 +91,16 @@ class Slot:
         """
         whole = PAYLOAD + size
         try:
-            if self._file is None:
-                self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            if os.fstat(self._file).st_size < whole:
-                os.posix_fallocate(self._file, 0, whole)  # else a full memory would be a SIGBUS
-            if self._map is None or len(self._map) < whole:
-                # The old one is unmapped once nobody views it.
-                self._map = mmap.mmap(self._file, 0, mmap.MAP_SHARED | mmap.MAP_POPULATE)
-                self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
+            file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                if os.fstat(file).st_size < whole:
+                    os.posix_fallocate(file, 0, whole)  # else a full memory would be a SIGBUS
+                if self._map is None or len(self._map) < whole:
+                    # The old one is unmapped once nobody views it.
+                    self._map = mmap.mmap(file, 0, mmap.MAP_SHARED | mmap.MAP_POPULATE)
+                    self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
+            finally:
+                os.close(file)
         except OSError as error:
             raise SlotError(
                 f"{self.path} can't hold {whole} bytes: {error.strerror}; give the pod more shared "

@@ -62,7 +62,7 @@ class Surplus:
     """Units of `resource` that one job may hold beyond its minimum."""
     young_gpu_hours: float = 16.0
     """A job that has used less than this is young; 0: no job is."""
-    young_weight: float = 10.0
+    young_weight: float = 8.0
     """What a job's gain is multiplied by at first; falls evenly to 1 while it is young."""
 
 
