@@ -307,9 +307,9 @@ def _suspend(
     if job.elastic is not None:
         # It comes back at its minimum, and grows from there.
         new["elastic"] = dict(new.get("elastic") or {}) | {
-            "desired": job.elastic.min,
+            "desired": job.least_workers,
             "ready": 0,
-            "min": job.elastic.min,
+            "min": job.least_workers,
             "max": job.elastic.max,
             "replicas": job.replicas[WORKER].replicas,
         }

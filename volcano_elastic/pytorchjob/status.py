@@ -100,7 +100,7 @@ def sized(
     elastic |= {
         "desired": size.desired,
         "ready": sum(r.live and r.ready for r in view if r.kind == WORKER),
-        "min": policy.min,
+        "min": job.least_workers,
         "max": policy.max,
         "restarts": count,
         "replicas": job.replicas[WORKER].replicas,
