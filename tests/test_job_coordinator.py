@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import copy
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -90,6 +91,28 @@ def test_a_lost_dedicated_coordinator_is_made_anew_and_workers_stay() -> None:
     assert found.pods["a-coordinator"]["metadata"]["uid"] != before
     now = {n: p["metadata"]["uid"] for n, p in found.pods.items() if "worker" in n}
     assert now == workers
+
+
+def test_a_coordinator_that_comes_later_finds_its_token() -> None:
+    made = World(job_object(elastic={"min": 1, "max": 2}), NOW)
+    made.settle()
+    made.run_all()
+    assert not made.secrets
+    made.job["spec"]["elasticPolicy"] |= OURS | {"coordinator": "dedicated"}
+    made.settle()
+    reference = environment(made.pods["a-coordinator"])["VOLCANO_ELASTIC_TOKEN"]["secretKeyRef"]
+    assert reference["name"] in made.secrets
+
+
+def test_a_master_with_a_scheduler_of_its_own_stops_no_coordinator() -> None:
+    job = job_object(elastic=OURS | {"coordinator": "dedicated"}, master=True)
+    specs = job["spec"]["pytorchReplicaSpecs"]
+    specs["Master"]["template"] = copy.deepcopy(specs["Master"]["template"])
+    specs["Master"]["template"]["spec"]["schedulerName"] = "mine"
+    made = World(job, NOW)
+    made.settle()
+    assert "schedulerName" not in made.pods["a-coordinator"]["spec"]
+    assert made.pods["a-master-0"]["spec"]["schedulerName"] == "mine"
 
 
 def test_a_dedicated_coordinator_ends_with_its_job() -> None:

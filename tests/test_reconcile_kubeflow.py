@@ -529,6 +529,25 @@ def test_a_gang_in_units_is_whole_units_and_never_beyond_the_maximum() -> None:
     assert len(begin(2, runPolicy=asked).live()) == 4
 
 
+def test_a_service_names_each_port_once() -> None:
+    # A container may have a port twice; the API server refuses a service that does.
+    job = job_object()
+    template = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
+    template["spec"]["containers"][0]["ports"] = [
+        {"containerPort": 23456},
+        {"containerPort": 23456, "protocol": "UDP", "name": None},
+        {"containerPort": 80, "protocol": None},
+    ]
+    world = World(job, NOW)
+    world.settle()
+    ports = world.services["a-worker-0"]["spec"]["ports"]
+    assert [(p["name"], p["port"], p["protocol"]) for p in ports] == [
+        ("pytorchjob-port", 23456, "TCP"),
+        ("port-1", 23456, "UDP"),
+        ("port-2", 80, "TCP"),
+    ]
+
+
 def test_a_scheduler_name_of_null_is_none() -> None:
     job = job_object()
     job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["schedulerName"] = None
