@@ -69,6 +69,16 @@ def test_a_job_that_is_given_back_goes_on() -> None:
     world.settle()
     assert sorted(world.live()) == ["a-worker-0", "a-worker-1"]
     assert not left_alone(parse(world.job))
+    assert "message" not in world.status["elastic"], "what it said is no longer true"
+    wrote(world, "volcano-elastic")
+    # The annotation may go again: only another write of the other's would matter.
+    world.job["metadata"]["annotations"] = {}
+    world.remove("a-worker-1")
+    wrote(world, "volcano-elastic", seconds=1)
+    world.settle()
+    assert len(world.live()) == 2
+    wrote(world, "manager", seconds=2)
+    assert world.events(world.reconcile())["ForeignController"]
 
 
 def test_a_new_job_that_training_operator_saw_first_waits_for_its_silence() -> None:
