@@ -16,7 +16,7 @@ from volcano_elastic.api.pytorchjob import InvalidJob, parse
 from volcano_elastic.kube.client import AlreadyExists, Client, NotFound
 from volcano_elastic.operator.failure_report import by_round, event_name, message, read
 from volcano_elastic.operator.reading import view_pod
-from volcano_elastic.operator.token import Tokens, token
+from volcano_elastic.operator.token import BadKey, Tokens, token
 from volcano_elastic.pytorchjob.action import CreatePod, CreateSecret, EmitEvent
 
 Object = dict[str, Any]
@@ -176,7 +176,7 @@ async def test_all_operators_know_the_same_token_of_a_job() -> None:
 async def test_a_key_that_is_none_is_named() -> None:
     server = Secrets()
     server.kept = {"data": {"key": base64.b64encode(b"short").decode()}}
-    with pytest.raises(ValueError, match="system/volcano-elastic-tokens: expected 32 bytes"):
+    with pytest.raises(BadKey, match="system/volcano-elastic-tokens: expected 32 bytes"):
         await Tokens(cast(Client, server)).of("uid")
     assert token(b"k" * 32, "a") != token(b"l" * 32, "a")
 
