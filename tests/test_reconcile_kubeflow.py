@@ -557,6 +557,15 @@ def test_a_scheduler_name_of_null_is_none() -> None:
     assert world.pods["a-worker-0"]["spec"]["schedulerName"] == "volcano"
 
 
+def test_min_resources_are_right_before_there_are_pods() -> None:
+    # The init container that waits for the Master asks for more cpu and memory than these Workers.
+    world = World(job_object(master=True), NOW)
+    actions = world.settle()
+    (made,) = [x.body["spec"] for x in actions if isinstance(x, a.CreatePodGroup)]
+    assert made["minResources"] == {"nvidia.com/gpu": "3", "cpu": "200m", "memory": "40Mi"}
+    assert not [x for x in actions if isinstance(x, a.PatchPodGroup)], "a call saved"
+
+
 def test_min_resources_follow_what_the_api_server_made_of_the_pods() -> None:
     world = begin(2)
     for pod in world.pods.values():  # a LimitRange's default, a RuntimeClass' overhead
