@@ -93,6 +93,20 @@ def test_a_lost_dedicated_coordinator_is_made_anew_and_workers_stay() -> None:
     assert now == workers
 
 
+def test_a_job_from_before_there_were_tokens_gets_its_own_with_its_next_pods() -> None:
+    found = world()
+    found.run_all()
+    found.secrets.clear()
+    for pod in found.pods.values():
+        env = pod["spec"]["containers"][0]["env"]
+        env[:] = [v for v in env if v["name"] != "VOLCANO_ELASTIC_TOKEN"]
+    old = found.pods["a-worker-0"]["metadata"]["uid"]
+    found.grow(2)
+    assert found.pods["a-worker-0"]["metadata"]["uid"] == old, "the upgrade touches no pod"
+    reference = environment(found.pods["a-worker-1"])["VOLCANO_ELASTIC_TOKEN"]["secretKeyRef"]
+    assert reference["name"] in found.secrets
+
+
 def test_a_coordinator_that_comes_later_finds_its_token() -> None:
     made = World(job_object(elastic={"min": 1, "max": 2}), NOW)
     made.settle()

@@ -170,6 +170,18 @@ def test_our_crd_lacks_nothing() -> None:
     assert missing_fields(crd()) == []
 
 
+def test_a_crd_of_an_earlier_version_is_noticed_whatever_it_lacks() -> None:
+    # What it drops, the operator would write anew for ever.
+    schema = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+    memory = schema["status"]["properties"]["elastic"]["properties"]
+    assert len(memory) >= 10
+    for name in memory:
+        found = crd()
+        status = found["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
+        del status["properties"]["elastic"]["properties"][name]
+        assert missing_fields(found) == [f"status.elastic.{name}"]
+
+
 def test_kubeflows_crd_over_ours_is_noticed() -> None:
     found = crd()
     schema = found["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]

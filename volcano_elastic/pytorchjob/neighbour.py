@@ -115,6 +115,7 @@ _NEEDED = (
     "spec.elasticPolicy.nodeUnit",
     "spec.elasticPolicy.cooldownSeconds",
     "spec.elasticPolicy.scaler",
+    "spec.elasticPolicy.coordinator",
     "status.elastic.desired",
     "status.elastic.ready",
     "status.elastic.min",
@@ -124,6 +125,8 @@ _NEEDED = (
     "status.elastic.lastScaleReason",
     "status.elastic.restarts",
     "status.elastic.message",
+    "status.elastic.speeds",
+    "status.elastic.gpuHours",
 )
 
 
