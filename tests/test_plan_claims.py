@@ -32,6 +32,12 @@ def test_a_job_short_of_its_minimum_goes_first_while_worker_0_waits() -> None:
     assert made.blocked.keys() == {"ns/first"}
 
 
+def test_a_job_goes_first_while_the_pod_that_is_to_make_way_for_worker_0_still_runs() -> None:
+    a = job("a", 1, 2)
+    made = planned(1, a, [pod(a, 1, "n1")], FIRST)
+    assert made.blocked.keys() == {"ns/first"}
+
+
 def test_worker_0_that_has_finished_is_not_waited_for() -> None:
     a = job("a", 3, 3, succeeded=1)
     made = planned(2, a, [pod(a, 1, "n1"), pod(a, 2, None)], FIRST)
