@@ -15,6 +15,7 @@ from torchrun_job import Job, free_endpoint
 from trainer.agent import error_file, log_folder
 from trainer.agent.failure import Exit, describe, keep_logs, last_words, oom_kills
 from trainer.agent.metrics import Reading, WorkerMetrics
+from trainer.agent.workers import OwnError
 from trainer.coordinator.exposition import exposition
 from trainer.coordinator.message import Failed
 
@@ -177,6 +178,32 @@ def test_out_of_memory_is_told_from_a_kill(tmp_path: Path) -> None:
     events = tmp_path / "memory.events"
     events.write_text("low 0\noom 4\noom_kill 2\n")
     assert oom_kills(events) == 2 and oom_kills(tmp_path / "none") == 0
+
+
+def test_another_try_is_no_use_where_the_last_came_to_the_same_end_and_no_further() -> None:
+    error = OwnError(round=2, step=7, error="ValueError: x")
+    assert OwnError(3, 7, "ValueError: x").repeats(error)
+    assert OwnError(4, -1, "ValueError: x").repeats(error)
+    assert not OwnError(2, 7, "ValueError: x").repeats(error), "a sibling's"
+    assert not OwnError(3, 8, "ValueError: x").repeats(error), "it came further"
+    assert not OwnError(3, 7, "ValueError: y").repeats(error)
+
+
+@pytest.mark.parametrize(
+    ("kind", "of_the_code"),
+    [
+        (RuntimeError, True),
+        (KeyError, True),
+        (OSError, False),
+        (ConnectionResetError, False),
+        (MemoryError, False),
+        (json.JSONDecodeError, False),
+    ],
+)
+def test_errors_of_files_network_and_memory_may_pass(
+    kind: type[BaseException], of_the_code: bool
+) -> None:
+    assert error_file.of_the_code(kind) is of_the_code
 
 
 def test_only_so_many_attempts_are_kept(tmp_path: Path) -> None:

@@ -291,6 +291,28 @@ class TestFolder:
         for folder in (alive, new):
             folder.remove()
 
+    def test_where_memory_is_short_what_the_killed_left_makes_way_at_once(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        killed, alive, starting, mine = (
+            MemoryFolder.claim(job, "pod/0", shared_memory=tmp_path)
+            for job in ("killed", "alive", "starting", "mine")
+        )
+        assert killed and alive and starting and mine
+        killed.close()
+        starting.close()
+        for folder in (killed, alive, mine):
+            os.utime(folder.path, (time.time() - 60,) * 2)
+
+        def free(_: object) -> SimpleNamespace:
+            return SimpleNamespace(f_bavail=0 if killed.path.exists() else 1 << 20, f_frsize=4096)
+
+        monkeypatch.setattr(os, "statvfs", free)
+        Memory(mine.path, WorkerLink(None)).prepare(lay_out(a_state(1)))
+        assert sorted(tmp_path.iterdir()) == sorted([alive.path, starting.path, mine.path])
+        alive.remove()
+        mine.remove()
+
     def test_without_shared_memory_there_is_none(self, tmp_path: Path) -> None:
         assert MemoryFolder.claim("ns/job", "pod", shared_memory=tmp_path / "none") is None
 
@@ -668,7 +690,7 @@ with Checkpointer(folder / "commits", model=model, optimizer=optimizer, data=dat
 
 def test_a_fresh_coordinator_hears_of_the_round_that_made_what_is_in_memory() -> None:
     told: list[Any] = []
-    server = WorkerServer(told.append, *[lambda *_: None] * 4)
+    server = WorkerServer(told.append, *[lambda *_: None] * 5)
     server.begin(1)
     server.local.savers = 1
     server._sealed(Saved("slot", 400, 0, 1), replace(label(400, a_state(1)), round=57))

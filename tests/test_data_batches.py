@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from torchrun_job import gone
 
 from trainer.data.audit import verify
@@ -340,3 +341,13 @@ def test_torchdatas_loader_keeps_the_position_of_what_it_returned(workers: int) 
             again.load_state_dict(states[rank % 2])
             rest += consume(sampler, sampler.follow(again))
         assert sorted(rest) == list(range(SAMPLES))
+
+
+def test_what_has_no_positions_is_refused_in_words() -> None:
+    class Stream(IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            yield 1
+
+    for unfit in (Stream(), DataLoader([1, 2]), 7):  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="expected a map-style one"):
+            ElasticDataset(unfit, batch_size=1, epochs=1)  # type: ignore[arg-type]

@@ -20,7 +20,8 @@ from torchrun_job import Job, children, gone
 from trainer.agent.link import WorkerLink
 from trainer.data.audit import verify
 from trainer.data.dataset import ElasticDataset
-from trainer.loop.loop import ElasticLoop
+from trainer.loop.connection import Connections
+from trainer.loop.loop import PATIENCE_SECONDS, ElasticLoop
 
 SAMPLES, EPOCHS = 4096, 200
 
@@ -132,6 +133,22 @@ def test_all_killed_at_once_go_on_from_the_commit(job: Job) -> None:
     (job.folder / "enough").touch()
     assert [job.wait(index) for index in (0, 1)] == [0, 0], job.logs()
     assert sound(job), job.logs()
+
+
+SHAPES = SCRIPT.replace("torch.nn.Linear(8, 16)", "torch.nn.Linear(7, 16)")
+
+
+def test_an_error_that_every_rank_makes_ends_the_job_after_one_more_try(tmp_path: Path) -> None:
+    job = Job(tmp_path, SHAPES)
+    try:
+        job.start(0, restarts=50, options=("--nproc-per-node", "2"))
+        assert job.wait(0) == 1
+        log = job.logs()
+        assert "started anew, training ended in the same error: RuntimeError: " in log
+        assert "RendezvousClosedError" not in log, "torchrun's own frames would hide it"
+        assert "round 2" in log and "round 3" not in log
+    finally:
+        job.close()
 
 
 def test_alone_it_is_a_plain_loop(tmp_path: Path) -> None:
@@ -251,6 +268,32 @@ def test_a_round_that_is_over_before_it_begins_is_not_waited_for(
         with pytest.raises(RuntimeError, match="was over before"):
             loop._connect()
         assert link.lost(0)
+
+
+def test_an_error_is_the_users_own_while_all_peers_are_connected(loop: ElasticLoop) -> None:
+    """It isn't kept waiting for news of a lost peer, which no connection tells of."""
+    asked: list[float] = []
+
+    class Link(WorkerLink):
+        def lost(self, patience: float = 0.0) -> bool:
+            asked.append(patience)
+            return False
+
+    loop.link, loop.world = Link(None), 2
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        loop._connections = connections = Connections()
+        peer = socket.create_connection(listener.getsockname())
+        ours, _ = listener.accept()
+        with ours, socket.socketpair()[0]:
+            assert not loop._peer_lost()  # still connecting
+            connections.seal()
+            assert not loop._peer_lost()
+            loop.world = 5  # more peers than connections: nothing is known of those
+            assert not loop._peer_lost()
+            loop.world = 2
+            peer.close()
+            assert not loop._peer_lost()
+    assert asked == [PATIENCE_SECONDS, 0.0, PATIENCE_SECONDS, PATIENCE_SECONDS]
 
 
 @pytest.mark.parametrize("world", [1, 2])

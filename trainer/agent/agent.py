@@ -26,7 +26,7 @@ from trainer.agent.failure import Exit, describe, keep_logs, last_words, oom_kil
 from trainer.agent.identity import Identity, address_toward
 from trainer.agent.memory import MemoryFolder
 from trainer.agent.metrics import WorkerMetrics
-from trainer.agent.workers import WorkerServer
+from trainer.agent.workers import OwnError, WorkerServer
 from trainer.coordinator.admission import HEADER
 from trainer.coordinator.exposition import exposition
 from trainer.coordinator.failures import bounded
@@ -128,11 +128,17 @@ class Agent:
         """Set when this process is to end; SIGTERM then tells the main thread."""
         self._coordinator = coordinator
         self._workers = WorkerServer(
-            self._tell, self._end_orphaned_round, self._join_again, self._gave_way, self._give_up_on
+            self._tell,
+            self._end_orphaned_round,
+            self._join_again,
+            self._gave_way,
+            self._give_up_on,
+            self._own_error,
         )
         self._metrics = WorkerMetrics()
         self._failures: list[Failed] = []
         self._oom_kills = oom_kills()
+        self._own_errors: list[OwnError] = []
         self._fatal: str | None = None
         """Why no worker is to be started again."""
         self._refused_since: float | None = None
@@ -382,6 +388,11 @@ class Agent:
 
     def _give_up_on(self, reason: str) -> None:
         self._fatal = reason
+
+    def _own_error(self, found: OwnError) -> None:
+        if any(found.repeats(earlier) for earlier in self._own_errors):
+            self._fatal = f"started anew, training ended in the same error: {found.error}"
+        self._own_errors = [*self._own_errors, found][-KEPT_FAILURES:]
 
     def _hopeless(self) -> str | None:
         """Why another try is of no use."""

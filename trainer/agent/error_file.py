@@ -40,6 +40,12 @@ def write(kind: type[BaseException], error: BaseException, trace: TracebackType 
         Path(path).write_text(json.dumps({"message": {"message": text, "extraInfo": extra}}))
 
 
+def of_the_code(kind: type[BaseException]) -> bool:
+    """Rather than of its surroundings, where another try may help: OSError, MemoryError, and the
+    kinds of libraries' own, such as torch's for devices."""
+    return kind.__module__ == "builtins" and not issubclass(kind, (OSError, MemoryError))
+
+
 def read(path: str) -> Recorded | None:
     """None if there is none, or nothing that `@record` writes."""
     try:

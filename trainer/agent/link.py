@@ -94,6 +94,8 @@ class WorkerLink:
         self._connection = connection
         self._pid = os.getpid()
         self._step = -1
+        self._reached = -1
+        """The last step applied in this process."""
         self._pending = connection is not None  # so that the first boundary is told at once
         self._first_told = False
         self._hold: int | None = None
@@ -180,7 +182,7 @@ class WorkerLink:
 
         FENCE or LEAVE come on every rank of a round at the same step.
         """
-        self._step = step
+        self._step = self._reached = step
         progress = self._progress
         if progress is not None:
             progress[1] = time.monotonic_ns()
@@ -436,6 +438,9 @@ class WorkerLink:
         if self._broken is None and self.lost():
             self._send({"type": "gave_way"})
             self._park()
+        if error_file.of_the_code(kind):
+            text = f"{kind.__name__}: {error}"
+            self._send({"type": "own_error", "error": text, "step": self._reached})
 
     def _goodbye(self) -> None:
         if os.getpid() == self._pid and not self._failing:

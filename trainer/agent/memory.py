@@ -22,6 +22,8 @@ PREFIX = "volcano-elastic-"
 OWNER = "owner"
 ABANDONED_SECONDS = 3600.0
 """After so long, a folder that nobody owns is another pod's, and not coming back."""
+SHORT_SECONDS = 10.0
+"""As above where the memory is short: an agent that is just claiming its folder isn't disturbed."""
 MOST = 64
 """Agents of one pod."""
 
@@ -42,7 +44,7 @@ class MemoryFolder:
             pod: stays the same when a container is restarted.
             now: Unix seconds.
         """
-        _remove_abandoned(shared_memory, time.time() if now is None else now)
+        remove_abandoned(shared_memory, time.time() if now is None else now)
         name = PREFIX + xxhash.xxh3_64_hexdigest(f"{job}\n{pod}".encode())
         for number in range(MOST):
             path = shared_memory / f"{name}-{number}"
@@ -89,10 +91,11 @@ def _folders(shared_memory: Path) -> Iterator[Path]:
         yield from shared_memory.glob(f"{PREFIX}*")
 
 
-def _remove_abandoned(shared_memory: Path, now: float) -> None:
+def remove_abandoned(shared_memory: Path, now: float, age: float = ABANDONED_SECONDS) -> None:
+    """What agents left that were killed outside a pod over `age` seconds before `now` (Unix)."""
     for path in list(_folders(shared_memory)):
         with contextlib.suppress(OSError):
-            if now - path.stat().st_mtime < ABANDONED_SECONDS or path.stat().st_uid != os.getuid():
+            if now - path.stat().st_mtime < age or path.stat().st_uid != os.getuid():
                 continue
             lock = _locked(path)
             if lock is not None:

@@ -37,6 +37,26 @@ STOPPED_SECONDS = 0.6
 """How long a worker may seem stopped."""
 
 
+MOST_ERROR_CHARACTERS = 1000
+"""Of an exception's text, to compare and to tell."""
+
+
+@dataclass(frozen=True)
+class OwnError:
+    """An exception of the training's own code, by which a worker ends: no peer was its cause."""
+
+    round: int
+    step: int
+    """The last that was applied in the worker's process; -1: none."""
+    error: str
+
+    def repeats(self, earlier: OwnError) -> bool:
+        """Whether a fresh process has come to the same end, and no further."""
+        return (
+            self.error == earlier.error and self.round > earlier.round and self.step <= earlier.step
+        )
+
+
 @dataclass
 class Worker:
     writer: asyncio.StreamWriter
@@ -130,6 +150,7 @@ class WorkerServer:
         idle: Callable[[], None],
         gave_way: Callable[[Exit], None],
         fatal: Callable[[str], None],
+        own_error: Callable[[OwnError], None],
     ) -> None:
         self.address = f"@volcano-elastic-{uuid.uuid4().hex}"
         self.local = LocalRound()
@@ -139,6 +160,7 @@ class WorkerServer:
         self._idle = idle
         self._gave_way = gave_way
         self._fatal = fatal
+        self._own_error = own_error
         self.notes: dict[int, str] = {}
         """Why this agent killed a worker, by process id; of the round."""
         self._server: asyncio.AbstractServer | None = None
@@ -367,6 +389,9 @@ class WorkerServer:
             )
         elif kind == "fatal":
             self._fatal(str(message["reason"]))
+        elif kind == "own_error":
+            error = str(message["error"])[:MOST_ERROR_CHARACTERS]
+            self._own_error(OwnError(local.round, message["step"], error))
         elif kind == "goodbye":
             worker.closing = True
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -29,6 +31,9 @@ from trainer.data.process_group import ProcessGroup
 SHORTEST = timedelta(seconds=1)
 SHARE = 0.01
 """Of the time that saving may take where no interval is given."""
+FOLDER_SECONDS = 30.0
+"""After its start a node checks that it shares rank 0's folder: so long may a network file system
+hide what another node wrote."""
 
 log = logging.getLogger(__name__)
 
@@ -172,6 +177,10 @@ class Checkpointer:
                 continue  # once more, without it
             break
         self._hand_over(found, share)
+        if not self.run and self._group.rank and os.environ.get("LOCAL_RANK", "0") == "0":
+            check = threading.Timer(FOLDER_SECONDS, self.storage.warn_unless_of, [self._training])
+            check.daemon = True
+            check.start()
         self._begin(next_run(holdings), found)
 
     def _holding(self, live: Identity) -> Holding:

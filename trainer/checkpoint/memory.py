@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from torch.distributed.device_mesh import DeviceMesh
 
 from trainer.agent.link import WorkerLink
+from trainer.agent.memory import SHORT_SECONDS, remove_abandoned
 from trainer.checkpoint.blob import Blob, MeshKey
 from trainer.checkpoint.level import Identity, Level
 from trainer.checkpoint.mirror import Mirror
@@ -77,7 +79,12 @@ class Memory:
         size = payload_size(blob)
         if not self.saves or size <= self._prepared:
             return
-        self._slots.check(size)
+        try:
+            self._slots.check(size)
+        except SlotError:
+            shared = self._slots.folder.parent
+            remove_abandoned(shared, time.time(), SHORT_SECONDS)
+            self._slots.check(size)
         self._prepared = size
         self._wait()
         self._prefault = threading.Thread(target=self._make_room, args=(size,), daemon=True)

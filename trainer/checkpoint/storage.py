@@ -9,6 +9,7 @@ A directory without a marker that verifies was never committed: recovery passes 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -117,6 +118,17 @@ class Storage:
                 f"{self.location}/{TRAINING} can't be used: {error.strerror or error}"
             ) from error
         return drawn
+
+    def warn_unless_of(self, training: str) -> None:
+        """For another worker than the one that `training` told: whether it is the same folder."""
+        with contextlib.suppress(OSError):
+            if TRAINING in self._files.names() and self._files.read(TRAINING).decode() == training:
+                return
+        log.warning(
+            "%s is not here the folder that rank 0 keeps the commits in: expected one that all "
+            "pods share; once rank 0's pod is lost, so are they",
+            self.location,
+        )
 
     def commits(self) -> list[Commit]:
         """Those whose markers verify, newest first; the files aren't looked at."""

@@ -56,6 +56,7 @@ class ElasticDataset(ElasticOrder, IterableDataset[Any]):
 
     Raises:
         ValueError: an empty dataset, a size below 1, or neither size.
+        TypeError: a stream, a loader, or else no map-style dataset.
     """
 
     def __init__(
@@ -71,8 +72,15 @@ class ElasticDataset(ElasticOrder, IterableDataset[Any]):
         group: ProcessGroup | None = None,
         **loader: Any,
     ) -> None:
+        if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")) or isinstance(
+            dataset, IterableDataset
+        ):
+            raise TypeError(
+                f"dataset is a {type(dataset).__name__}: expected a map-style one, with __len__ "
+                "and __getitem__; parts of a stream can be leased: trainer.data.shard_client"
+            )
         super().__init__(
-            len(dataset),  # type: ignore[arg-type]  # map-style datasets are sized
+            len(dataset),
             batch_size=batch_size,
             global_batch=global_batch,
             seed=seed,

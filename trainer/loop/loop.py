@@ -49,7 +49,7 @@ from trainer.loop.connection import Connections
 CONNECT_SECONDS = 10.0
 """For all of a round's ranks to find one another."""
 PATIENCE_SECONDS = 3.0
-"""How long an error waits for the word that a peer was its cause."""
+"""How long an error waits for the word that a peer was its cause, if a peer's connection failed."""
 SHUT_AGAIN_SECONDS = 0.01
 """While the main thread is on its way out of a round, it may still be opening connections."""
 
@@ -218,10 +218,16 @@ class ElasticLoop:
         try:
             collective()
         except RuntimeError:
-            if not self.link.lost(PATIENCE_SECONDS):
+            if not self._peer_lost():
                 raise
             return False
         return True
+
+    def _peer_lost(self) -> bool:
+        """Asked after an error: whether it came of a lost peer; it is the training's own if not."""
+        connections = self._connections
+        intact = connections is not None and connections.intact(self.world - 1)
+        return self.link.lost(0.0 if intact else PATIENCE_SECONDS)
 
     # ---- rounds
 
@@ -334,7 +340,7 @@ class _Step:
         if error is None:
             self._loop._end_batch()
             return False
-        if not isinstance(error, RuntimeError) or not self._loop.link.lost(PATIENCE_SECONDS):
+        if not isinstance(error, RuntimeError) or not self._loop._peer_lost():
             return False
         log.info("step %d is done again: %s", self._loop.steps + 1, error)
         self._loop._undo_step()

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.elastic.rendezvous import (
-    RendezvousClosedError,
     RendezvousHandler,
     RendezvousInfo,
     RendezvousParameters,
@@ -170,7 +169,8 @@ class ElasticHandler(RendezvousHandler):
             log.info("no further round: %s", error)
             sys.exit(0)
         except (FruitlessError, RefusedError) as error:
-            raise RendezvousClosedError(str(error)) from None
+            # An exception would end in the frames of torchrun, which had no part in it.
+            sys.exit(f"{BACKEND}: {error}")
         except TimeoutError:
             raise RendezvousTimeoutError(
                 f"no round within {self._timeout:.0f} s: fewer than the least number of nodes "
