@@ -96,7 +96,14 @@ class QueueWorld:
         )
 
     async def job(
-        self, name: str, low: int, high: int, *, queue: str = "default", leave: float = 0.0
+        self,
+        name: str,
+        low: int,
+        high: int,
+        *,
+        queue: str = "default",
+        min_available: int | None = None,
+        leave: float = 0.0,
     ) -> None:
         container = {
             "name": "pytorch",
@@ -107,13 +114,16 @@ class QueueWorld:
             "metadata": {"annotations": {LEAVE_SECONDS: str(leave)}},
             "spec": {"terminationGracePeriodSeconds": 10, "containers": [container]},
         }
+        scheduling: Object = {"queue": queue}
+        if min_available is not None:
+            scheduling["minAvailable"] = min_available
         body = {
             "apiVersion": PYTORCHJOBS.api_version,
             "kind": "PyTorchJob",
             "metadata": {"name": name, "namespace": "default"},
             "spec": {
                 "elasticPolicy": {"min": low, "max": high, "cooldownSeconds": 0},
-                "runPolicy": {"schedulingPolicy": {"queue": queue}},
+                "runPolicy": {"schedulingPolicy": scheduling},
                 "pytorchReplicaSpecs": {"Worker": {"template": template}},
             },
         }

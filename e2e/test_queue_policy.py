@@ -68,6 +68,15 @@ async def test_a_newcomer_in_the_same_queue_gets_its_minimum(
     assert (elastic["desired"], elastic["lastScaleReason"]) == (5, "ShrunkForMinimum")
 
 
+async def test_a_newcomer_whose_gang_is_more_than_its_minimum_gets_its_gang(
+    world: QueueWorld,
+) -> None:
+    await world.job("old", 1, 8, leave=0.5)
+    await world.size("old", 8)
+    await world.job("new", 1, 4, min_available=3)
+    await newcomer_starts(world, "old", "new", 3)
+
+
 async def test_a_newcomer_in_another_queue_gets_its_minimum(
     world: QueueWorld, request: pytest.FixtureRequest
 ) -> None:

@@ -61,6 +61,13 @@ def document(**changes: Any) -> bytes:
     return json.dumps(json.loads(encode(NOTHING)) | changes).encode()
 
 
+NAIVE = {"key": "n/j", "queue": "q", "created": "2026-01-01T00:00:00Z", "min": 1, "max": 2} | {
+    "desired": 1,
+    "pod_requests": {},
+    "last_scale": "2026-01-01T00:00:00",
+}
+
+
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
@@ -71,7 +78,8 @@ def document(**changes: Any) -> bytes:
         (document(version=2), "expected a snapshot of version 1, found version 2"),
         (document(version=None), "found version None"),
         (document(version="1"), "expected a snapshot as"),
-        (document(time="2026-01-01T00:00:00"), "time: expected a time zone"),
+        (document(time="2026-01-01T00:00:00"), r"timezone component - at `\$.time`"),
+        (document(snapshot={"jobs": [NAIVE]}), r"timezone .* `\$.snapshot.jobs\[0\].last_scale`"),
         (document(snapshot={"jobs": [{"key": 1}]}), r"at `\$.snapshot.jobs\[0\].key`"),
         (document(snapshot={"nodes": [{"name": "n"}]}), "missing required field `allocatable`"),
     ],

@@ -13,7 +13,8 @@ from volcano_elastic.kube.client import AlreadyExists, Client
 from volcano_elastic.kube.resource import EVENTS, Resource
 from volcano_elastic.operator.cluster import Cluster
 from volcano_elastic.operator.executor import AT_ONCE, Executor, NameTaken
-from volcano_elastic.pytorchjob.action import CreatePod, CreateService
+from volcano_elastic.operator.token import BadKey
+from volcano_elastic.pytorchjob.action import CreatePod, CreateSecret, CreateService
 from volcano_elastic.pytorchjob.label import JOB_NAME
 
 Object = dict[str, Any]
@@ -65,6 +66,34 @@ async def test_a_pod_that_lost_its_labels_is_told_rather_than_waited_for_in_sile
     await executor.settle(5)
     (event,) = server.told
     assert (event["reason"], event["type"]) == ("FailedCreatePod", "Warning")
+
+
+class Keyed:
+    """Holds a key that is none."""
+
+    def __init__(self) -> None:
+        self.access = type("Access", (), {"namespace": "system"})()
+        self.told: list[Object] = []
+
+    async def get(self, kind: Resource, name: str, namespace: str) -> Object:
+        return {"data": {"key": "bm9uZQ=="}}
+
+    async def create(self, kind: Resource, obj: Object) -> Object:
+        assert kind is EVENTS, "nothing of the job is created"
+        self.told.append(obj)
+        return obj
+
+
+async def test_a_job_that_gets_no_token_says_why() -> None:
+    server = Keyed()
+    executor = Executor(Cluster(cast(Client, server)))
+    secret = {"metadata": {"name": "a-token-u1", "namespace": "team"}}
+    with pytest.raises(BadKey):
+        await executor.perform(job_object(), [CreateSecret(secret)], NOW)
+    await executor.settle(5)
+    (event,) = server.told
+    assert (event["reason"], event["type"]) == ("FailedCreateSecret", "Warning")
+    assert "volcano-elastic-tokens" in event["message"]
 
 
 async def test_a_job_of_thousands_leaves_room_for_the_requests_of_others() -> None:

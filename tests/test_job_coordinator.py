@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import copy
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -15,7 +16,7 @@ from volcano_elastic.api.pytorchjob import InvalidJob, parse
 from volcano_elastic.kube.client import AlreadyExists, Client, NotFound
 from volcano_elastic.operator.failure_report import by_round, event_name, message, read
 from volcano_elastic.operator.reading import view_pod
-from volcano_elastic.operator.token import Tokens, token
+from volcano_elastic.operator.token import BadKey, Tokens, token
 from volcano_elastic.pytorchjob.action import CreatePod, CreateSecret, EmitEvent
 
 Object = dict[str, Any]
@@ -92,6 +93,42 @@ def test_a_lost_dedicated_coordinator_is_made_anew_and_workers_stay() -> None:
     assert now == workers
 
 
+def test_a_job_from_before_there_were_tokens_gets_its_own_with_its_next_pods() -> None:
+    found = world()
+    found.run_all()
+    found.secrets.clear()
+    for pod in found.pods.values():
+        env = pod["spec"]["containers"][0]["env"]
+        env[:] = [v for v in env if v["name"] != "VOLCANO_ELASTIC_TOKEN"]
+    old = found.pods["a-worker-0"]["metadata"]["uid"]
+    found.grow(2)
+    assert found.pods["a-worker-0"]["metadata"]["uid"] == old, "the upgrade touches no pod"
+    reference = environment(found.pods["a-worker-1"])["VOLCANO_ELASTIC_TOKEN"]["secretKeyRef"]
+    assert reference["name"] in found.secrets
+
+
+def test_a_coordinator_that_comes_later_finds_its_token() -> None:
+    made = World(job_object(elastic={"min": 1, "max": 2}), NOW)
+    made.settle()
+    made.run_all()
+    assert not made.secrets
+    made.job["spec"]["elasticPolicy"] |= OURS | {"coordinator": "dedicated"}
+    made.settle()
+    reference = environment(made.pods["a-coordinator"])["VOLCANO_ELASTIC_TOKEN"]["secretKeyRef"]
+    assert reference["name"] in made.secrets
+
+
+def test_a_master_with_a_scheduler_of_its_own_stops_no_coordinator() -> None:
+    job = job_object(elastic=OURS | {"coordinator": "dedicated"}, master=True)
+    specs = job["spec"]["pytorchReplicaSpecs"]
+    specs["Master"]["template"] = copy.deepcopy(specs["Master"]["template"])
+    specs["Master"]["template"]["spec"]["schedulerName"] = "mine"
+    made = World(job, NOW)
+    made.settle()
+    assert "schedulerName" not in made.pods["a-coordinator"]["spec"]
+    assert made.pods["a-master-0"]["spec"]["schedulerName"] == "mine"
+
+
 def test_a_dedicated_coordinator_ends_with_its_job() -> None:
     found = world(coordinator="dedicated")
     found.run_all()
@@ -153,7 +190,7 @@ async def test_all_operators_know_the_same_token_of_a_job() -> None:
 async def test_a_key_that_is_none_is_named() -> None:
     server = Secrets()
     server.kept = {"data": {"key": base64.b64encode(b"short").decode()}}
-    with pytest.raises(ValueError, match="system/volcano-elastic-tokens: expected 32 bytes"):
+    with pytest.raises(BadKey, match="system/volcano-elastic-tokens: expected 32 bytes"):
         await Tokens(cast(Client, server)).of("uid")
     assert token(b"k" * 32, "a") != token(b"l" * 32, "a")
 

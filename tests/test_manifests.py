@@ -141,6 +141,24 @@ def test_rights_are_bound_to_names_where_they_can_be() -> None:
                 assert rule["verbs"] == ["create"] or role["kind"] == "Role"
 
 
+def test_no_right_is_granted_twice() -> None:
+    def rights(kind: str) -> list[tuple[str, str, str]]:
+        return [
+            (verb, group, resource)
+            for role in build("manifests/base")
+            if role["kind"] == kind
+            for rule in role["rules"]
+            if kind == "Role" or not rule.get("resourceNames")
+            for verb in rule["verbs"]
+            for group in rule["apiGroups"]
+            for resource in rule["resources"]
+        ]
+
+    everywhere = rights("ClusterRole")
+    assert len(everywhere) == len(set(everywhere))
+    assert not set(everywhere) & set(rights("Role")), "a Role adds nothing to what all may"
+
+
 # Images
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -14,7 +14,7 @@ from aiohttp import web
 from job_world import job_object, merged
 
 from volcano_elastic.api.pytorchjob import parse
-from volcano_elastic.kube.client import Client
+from volcano_elastic.kube.client import ApiError, Client
 from volcano_elastic.operator.cluster import Cluster
 from volcano_elastic.operator.measurement import (
     Measurement,
@@ -137,7 +137,10 @@ async def token_of(uid: str) -> str:
     return f"token of {uid}"
 
 
-async def measured(respond: Callable[[web.Request], Any]) -> tuple[list[Object], Adapter]:
+async def measured(
+    respond: Callable[[web.Request], Any],
+    token_of: Callable[[str], Awaitable[str]] = token_of,
+) -> tuple[list[Object], Adapter]:
     """What is written of one job after it was asked once."""
     async with coordinator(respond) as port:
         server = Jobs(lambda: cluster)
@@ -164,6 +167,21 @@ async def test_what_the_coordinator_tells_is_in_the_jobs_status_and_in_the_pictu
     assert [patch["status"] for patch in patches] == [{"elastic": {"speeds": {"2": 88.9}}}]
     seen = adapter.snapshot().jobs[0]
     assert (seen.speeds, seen.pause) == ({2: 88.9}, timedelta(seconds=3))
+
+
+async def test_a_job_whose_token_cannot_be_made_is_measured_but_for_its_speed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def forbidden(uid: str) -> str:
+        raise ApiError(403, "Forbidden", "secrets is forbidden")
+
+    async def respond(request: web.Request) -> web.Response:
+        raise AssertionError("nobody asks without a token")
+
+    await measured(respond, forbidden)
+    (record,) = [r for r in caplog.records if r.name == "volcano_elastic.operator.measurement"]
+    assert "team/a: its speed is not asked for: " in record.getMessage()
+    assert record.exc_info is None, "it is foreseen"
 
 
 async def test_a_coordinator_that_answers_too_much_or_elsewhere_is_not_heard() -> None:

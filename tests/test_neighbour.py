@@ -69,6 +69,16 @@ def test_a_job_that_is_given_back_goes_on() -> None:
     world.settle()
     assert sorted(world.live()) == ["a-worker-0", "a-worker-1"]
     assert not left_alone(parse(world.job))
+    assert "message" not in world.status["elastic"], "what it said is no longer true"
+    wrote(world, "volcano-elastic")
+    # The annotation may go again: only another write of the other's would matter.
+    world.job["metadata"]["annotations"] = {}
+    world.remove("a-worker-1")
+    wrote(world, "volcano-elastic", seconds=1)
+    world.settle()
+    assert len(world.live()) == 2
+    wrote(world, "manager", seconds=2)
+    assert world.events(world.reconcile())["ForeignController"]
 
 
 def test_a_new_job_that_training_operator_saw_first_waits_for_its_silence() -> None:
@@ -158,6 +168,18 @@ def crd() -> Any:
 
 def test_our_crd_lacks_nothing() -> None:
     assert missing_fields(crd()) == []
+
+
+def test_a_crd_of_an_earlier_version_is_noticed_whatever_it_lacks() -> None:
+    # What it drops, the operator would write anew for ever.
+    schema = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+    memory = schema["status"]["properties"]["elastic"]["properties"]
+    assert len(memory) >= 10
+    for name in memory:
+        found = crd()
+        status = found["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
+        del status["properties"]["elastic"]["properties"][name]
+        assert missing_fields(found) == [f"status.elastic.{name}"]
 
 
 def test_kubeflows_crd_over_ours_is_noticed() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
-from planner_world import NOW, applied, by_job, gpus, job, node, pod, pods, settled, world
+from planner_world import NOW, OPEN, applied, by_job, gpus, job, node, pod, pods, settled, world
 
 from volcano_elastic.api.queue_policy import (
     Grow,
@@ -321,6 +321,19 @@ def test_an_ancestors_capability_limits_its_children_together() -> None:
     full = [replace(a, desired=3), b, c]
     shrunk = plan(world(EIGHT, full, pods(a, *["n1"] * 3), pods(b, "n1"), queues=tree), NOW)
     assert new_size(shrunk, "a") == 2
+
+
+@pytest.mark.parametrize("parents", [("x", "y"), ("y", "x"), ("default", "z")])
+def test_parents_in_a_ring_stop_no_plan(parents: tuple[str, str]) -> None:
+    """Nothing forbids them; whatever hangs below still counts in what is above it."""
+    x = Queue("x", parent=parents[0], capability=gpus(3), guarantee=gpus(1))
+    tree = (*OPEN, x, Queue("y", parent=parents[1], guarantee=gpus(1)), Queue("z", parent="y"))
+    below, other = job("below", 1, 8, queue="x"), job("other", 1, 8)
+    seen = world(EIGHT, [below, other], pods(below, "n1"), pods(other, "n1"), queues=tree)
+    made = plan(seen, NOW)
+    assert new_size(made, "below") == 3
+    # y's guarantee stays free.
+    assert new_size(made, "other") == 4
 
 
 def test_the_guarantee_of_a_sibling_is_kept_within_the_parent() -> None:

@@ -496,6 +496,76 @@ def test_an_explicit_min_available_wins_and_its_change_arrives() -> None:
     assert all(world.protected(name) for name in world.live())
 
 
+def test_a_gang_above_the_minimum_has_all_its_members_and_keeps_them() -> None:
+    # Volcano places nobody of a gang that lacks members.
+    asked = {"schedulingPolicy": {"minAvailable": 3}}
+    world = running(1, policy={"nodeUnit": 1}, runPolicy=asked)
+    assert len(world.live()) == 3 and world.status["elastic"]["desired"] == 3
+    assert world.podgroup is not None and world.podgroup["spec"]["minMember"] == 3
+    assert all(world.protected(name) for name in world.live())
+    world.grow(4)
+    world.grow(1)
+    assert len(world.live()) == 3, "no decision takes it below"
+    world.now += timedelta(seconds=5)
+    world.leaving("a-worker-2", evicted=True)
+    world.settle()
+    world.collect()
+    world.settle()
+    assert len(world.live()) == 3, "nor does an eviction"
+
+
+def test_a_gang_that_asks_for_more_members_gets_them() -> None:
+    world = running(1, master=True, policy={"nodeUnit": 1})
+    world.job["spec"]["runPolicy"] = {"schedulingPolicy": {"minAvailable": 4}}
+    world.settle()
+    assert len(world.live()) == 4, "the Master and three Workers"
+    assert world.podgroup is not None and world.podgroup["spec"]["minMember"] == 4
+
+
+def test_a_gang_in_units_is_whole_units_and_never_beyond_the_maximum() -> None:
+    asked = {"schedulingPolicy": {"minAvailable": 3}}
+    assert len(begin(2, policy={"nodeUnit": 2}, runPolicy=asked).live()) == 4
+    asked = {"schedulingPolicy": {"minAvailable": 9}}
+    assert len(begin(2, runPolicy=asked).live()) == 4
+
+
+def test_a_service_names_each_port_once() -> None:
+    # A container may have a port twice; the API server refuses a service that does.
+    job = job_object()
+    template = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
+    template["spec"]["containers"][0]["ports"] = [
+        {"containerPort": 23456},
+        {"containerPort": 23456, "protocol": "UDP", "name": None},
+        {"containerPort": 80, "protocol": None},
+    ]
+    world = World(job, NOW)
+    world.settle()
+    ports = world.services["a-worker-0"]["spec"]["ports"]
+    assert [(p["name"], p["port"], p["protocol"]) for p in ports] == [
+        ("pytorchjob-port", 23456, "TCP"),
+        ("port-1", 23456, "UDP"),
+        ("port-2", 80, "TCP"),
+    ]
+
+
+def test_a_scheduler_name_of_null_is_none() -> None:
+    job = job_object()
+    job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["schedulerName"] = None
+    world = World(job, NOW)
+    world.settle()
+    assert world.podgroup is not None
+    assert world.pods["a-worker-0"]["spec"]["schedulerName"] == "volcano"
+
+
+def test_min_resources_are_right_before_there_are_pods() -> None:
+    # The init container that waits for the Master asks for more cpu and memory than these Workers.
+    world = World(job_object(master=True), NOW)
+    actions = world.settle()
+    (made,) = [x.body["spec"] for x in actions if isinstance(x, a.CreatePodGroup)]
+    assert made["minResources"] == {"nvidia.com/gpu": "3", "cpu": "200m", "memory": "40Mi"}
+    assert not [x for x in actions if isinstance(x, a.PatchPodGroup)], "a call saved"
+
+
 def test_min_resources_follow_what_the_api_server_made_of_the_pods() -> None:
     world = begin(2)
     for pod in world.pods.values():  # a LimitRange's default, a RuntimeClass' overhead

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from itertools import pairwise
@@ -422,6 +423,15 @@ TRACE = "job,submit_s,queue,gpus,duration_s\n" + "".join(
 def run(*args: str) -> tuple[int, str]:
     result = CliRunner().invoke(main, ["simulate", "--nodes", "2", "--gpus-per-node", "4", *args])
     return result.exit_code, result.output
+
+
+@pytest.mark.parametrize("harm", [lambda raw: raw[:40], lambda raw: raw[:20] + b"\xff" * 20])
+def test_a_damaged_file_is_named(tmp_path: Path, harm: Callable[[bytes], bytes]) -> None:
+    trace = tmp_path / "t.csv.gz"
+    trace.write_bytes(harm(gzip.compress(TRACE.encode())))
+    code, text = run("--trace", str(trace))
+    assert code == 2
+    assert f"{trace}: " in text and "give a readable file" in text
 
 
 def test_the_command_prints_every_figure_beside_its_bound(tmp_path: Path) -> None:

@@ -76,6 +76,13 @@ def test_jobs_that_want_pods_are_seen_with_their_durable_size() -> None:
     assert b.master_requests == {GPU: 1000}
 
 
+def test_an_explicit_min_available_is_the_least_that_is_planned_for() -> None:
+    policy = {"schedulingPolicy": {"minAvailable": 4}}
+    obj = job_object(elastic={"min": 1, "max": 8}, master=True, runPolicy=policy)
+    (seen,) = picture(jobs=[obj]).jobs
+    assert (seen.min, seen.desired, seen.max) == (3, 3, 8), "the Master is the fourth"
+
+
 def test_ended_pods_hold_nothing_but_successes_are_counted() -> None:
     view = picture(
         jobs=[job_object(elastic={"min": 1, "max": 4})],

@@ -150,6 +150,16 @@ class PyTorchJob:
         return self.elastic.min + (1 if self.master else 0)
 
     @property
+    def least_workers(self) -> int:
+        """Below which an elastic job is never sized: its min, or what an explicit minAvailable
+        asks for, since Volcano places nobody of a gang that lacks members."""
+        policy, explicit = self.elastic, self.run_policy.scheduling.min_available
+        assert policy is not None
+        needed = (explicit or 0) - (1 if self.master else 0)
+        whole_units = -(-needed // policy.node_unit) * policy.node_unit
+        return min(max(policy.min, whole_units), policy.max)
+
+    @property
     def queue(self) -> str:
         return self.run_policy.scheduling.queue
 
@@ -157,7 +167,7 @@ class PyTorchJob:
     def uses_volcano(self) -> bool:
         """A template that names another scheduler gets no PodGroup."""
         return all(
-            spec.pod_spec.get("schedulerName", SCHEDULER) in ("", SCHEDULER)
+            spec.pod_spec.get("schedulerName") in (None, "", SCHEDULER)
             for spec in self.replicas.values()
         )
 

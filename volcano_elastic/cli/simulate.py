@@ -6,6 +6,7 @@ import gzip
 import json
 import sys
 import time
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -188,7 +189,7 @@ def _lines(path: Path) -> list[str]:
     try:
         raw = path.read_bytes()
         return (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode().splitlines()
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise Trouble(f"{path}: {error}; give a readable file") from error
     except UnicodeDecodeError as error:
         raise Trouble(

@@ -18,6 +18,7 @@ from volcano_elastic.kube.work_queue import WorkQueue
 from volcano_elastic.operator.cluster import Cluster, job_key
 from volcano_elastic.operator.executor import Executor, NameTaken
 from volcano_elastic.operator.metrics import Metrics
+from volcano_elastic.operator.token import BadKey
 from volcano_elastic.pytorchjob.action import Action, Requeue
 from volcano_elastic.pytorchjob.observed import Observed, Resize
 from volcano_elastic.pytorchjob.reconcile import reconcile, refuse
@@ -139,7 +140,7 @@ class Controller:
                 outcome = "conflict"
                 _log.debug("%s: %s", key, error)
                 queue.failed(key)
-            except (ApiError, NameTaken, aiohttp.ClientError, TimeoutError) as error:
+            except (ApiError, NameTaken, BadKey, aiohttp.ClientError, TimeoutError) as error:
                 delay = queue.failed(key)
                 _log.warning("%s: %s; again in %.1f s", key, error or _TIMED_OUT, delay)
             except Exception:

@@ -17,7 +17,7 @@ from volcano_elastic.kube.client import AlreadyExists, ApiError, Conflict, NotFo
 from volcano_elastic.kube.informer import Informer
 from volcano_elastic.kube.resource import Object, key_of
 from volcano_elastic.operator.cluster import Cluster, controlled_by, job_key
-from volcano_elastic.operator.token import Tokens
+from volcano_elastic.operator.token import BadKey, Tokens
 from volcano_elastic.pytorchjob import neighbour
 from volcano_elastic.pytorchjob.action import (
     Action,
@@ -66,8 +66,9 @@ class Executor:
     """The answer of every write enters the informers at once, so that the next reconcile does
     not act on a stale read.
 
-    `perform` raises ApiError, NameTaken, aiohttp.ClientError or TimeoutError: the first that
-    failed of a stage, when the others of that stage are done; later stages have not begun then.
+    `perform` raises ApiError, NameTaken, BadKey, aiohttp.ClientError or TimeoutError: the first
+    that failed of a stage, when the others of that stage are done; later stages have not begun
+    then.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -312,6 +313,8 @@ def _is_refusal(error: BaseException) -> bool:
     something."""
     if isinstance(error, NameTaken):
         return not error.passing
+    if isinstance(error, BadKey):
+        return True
     return (
         isinstance(error, ApiError)
         and 400 <= error.code < 500

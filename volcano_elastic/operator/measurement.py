@@ -23,7 +23,7 @@ from volcano_elastic.operator.cluster import Cluster, controlled_by
 from volcano_elastic.operator.executor import COMPONENT
 from volcano_elastic.operator.failure_report import Failure
 from volcano_elastic.operator.snapshot import Adapter
-from volcano_elastic.operator.token import HEADER
+from volcano_elastic.operator.token import HEADER, BadKey
 from volcano_elastic.pytorchjob.coordinator import dedicated
 from volcano_elastic.pytorchjob.label import coordinator_name, replica_name
 
@@ -191,7 +191,13 @@ class Measurement:
         url = endpoint(job, pod) if pod is not None and controlled_by(pod, obj) else None
         report = Report()
         if url is not None:
-            report = await _ask(session, url, job, await self._token_of(job.uid))
+            try:
+                token = await self._token_of(job.uid)
+            except (ApiError, BadKey, aiohttp.ClientError, TimeoutError) as error:
+                # Other jobs need none, and hours are counted without asking anybody.
+                _log.warning("%s: its speed is not asked for: %s", job.key, error or "no answer")
+            else:
+                report = await _ask(session, url, job, token)
         await self._tell(job, obj, report.failures)
         if report.pause is not None:
             self._adapter.paused(job.key, report.pause)

@@ -56,15 +56,16 @@ def view_job(
     count = worker.replicas if worker else 0
     # What Kueue admitted is a fixed size to the planner.
     policy = None if job.kueue else job.elastic
+    least = job.least_workers if policy else count
     spec = worker.pod_spec if worker else {}
     status = job.status.get("elastic") or {}
     return Job(
         key=job.key,
         queue=job.queue,
         created=job.created,
-        min=policy.min if policy else count,
+        min=least,
         max=policy.max if policy else count,
-        desired=count if policy is None else policy.min if job.desired is None else job.desired,
+        desired=least if policy is None or job.desired is None else job.desired,
         pod_requests=api_pod.requests(spec),
         node_selector=dict(spec.get("nodeSelector") or {}),
         tolerations=tuple(spec.get("tolerations") or ()),

@@ -27,6 +27,10 @@ _FIELD = "key"
 _BYTES = 32
 
 
+class BadKey(ValueError):
+    """The Secret with the key holds something else; says what to do."""
+
+
 class Tokens:
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -38,7 +42,7 @@ class Tokens:
 
         Raises:
             ApiError, aiohttp.ClientError, TimeoutError: the key can't be read or made.
-            ValueError: its Secret holds something else.
+            BadKey: its Secret holds something else.
         """
         async with self._reading:
             if self._key is None:
@@ -74,7 +78,7 @@ class Tokens:
         except (binascii.Error, ValueError, TypeError):
             key = b""
         if len(key) < _BYTES:
-            raise ValueError(
+            raise BadKey(
                 f"Secret {self._namespace}/{NAME}: expected {_BYTES} bytes or more in {_FIELD!r}, "
                 f"found {len(key)}; delete it, and jobs that begin afterwards get new tokens"
             )

@@ -20,7 +20,8 @@ _NOT_COPIED = ("kubectl.kubernetes.io/", "kopf.", "volcano-elastic.io/")
 _MOST = (2**63 - 1) // 1000 * 1000
 
 Requests = Mapping[str, Mapping[str, int]]
-"""What a pod of each replica type asks for, in thousandths, where pods tell it already."""
+"""What a pod of each replica type asks for, in thousandths, where more is known than its
+template."""
 
 
 def min_member(job: PyTorchJob) -> int:
@@ -34,8 +35,8 @@ def min_resources(
 ) -> dict[str, str]:
     """Of the first `members` pods in order of task priority: the Master, then Workers.
 
-    `requests` of pods that exist are what the API server made of the template (LimitRange,
-    overhead, injected sidecars); the template counts for the others.
+    `requests` count instead of the template: what the API server made of it (LimitRange,
+    overhead, injected sidecars), or the operator (the init container that waits for a Master).
     """
     explicit = job.run_policy.scheduling.min_resources
     if explicit is not None:
@@ -60,7 +61,9 @@ def _text(name: str, amount: int) -> str:
     return quantity.text(amount if name == "memory" else min(amount, _MOST))
 
 
-def build(job: PyTorchJob, owner: Mapping[str, Any]) -> dict[str, Any]:
+def build(
+    job: PyTorchJob, owner: Mapping[str, Any], requests: Requests = MappingProxyType({})
+) -> dict[str, Any]:
     """The PodGroup to create; `owner` is the owner reference."""
     return {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
@@ -75,7 +78,7 @@ def build(job: PyTorchJob, owner: Mapping[str, Any]) -> dict[str, Any]:
             },
             "ownerReferences": [dict(owner)],
         },
-        "spec": _spec(job, min_member(job)) | {"queue": job.queue},
+        "spec": _spec(job, min_member(job), requests) | {"queue": job.queue},
     }
 
 

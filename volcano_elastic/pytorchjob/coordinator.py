@@ -70,11 +70,13 @@ def keep(job: PyTorchJob, observed: Observed, *, create: bool) -> list[Action]:
     Args:
         create: pods of the job are created.
     """
-    actions: list[Action] = _token(job) if create and used(job) else []
-    if not dedicated(job):
+    pod, separate = _pod_of(job, observed), dedicated(job)
+    # A job that began under another backend, or another version of us, has no Secret yet.
+    begins = create or (separate and pod is None)
+    actions: list[Action] = _token(job) if begins and used(job) else []
+    if not separate:
         return actions
     name = coordinator_name(job)
-    pod = _pod_of(job, observed)
     if pod is None:
         actions.append(CreatePod(_pod(job)))
     elif (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
@@ -122,7 +124,8 @@ def _pod(job: PyTorchJob) -> Object:
         "resources": {"requests": dict(_REQUESTS)},
     }
     spec: Object = {f: worker.pod_spec[f] for f in _FROM_POD if f in worker.pod_spec}
-    if not job.uses_volcano:
+    # It may be the Master's template alone that names another scheduler.
+    if not job.uses_volcano and worker.pod_spec.get("schedulerName"):
         spec["schedulerName"] = worker.pod_spec["schedulerName"]
     if job.run_policy.scheduling.priority_class:
         spec["priorityClassName"] = job.run_policy.scheduling.priority_class

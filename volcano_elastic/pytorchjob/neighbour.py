@@ -23,7 +23,8 @@ US = "volcano-elastic"
 # training-operator's program is called `manager` in its image, and names itself after that.
 _FOREIGN = frozenset({"training-operator", "manager"})
 QUIET = timedelta(minutes=5)
-_ALONE = "Left alone: training-operator"
+ALONE = "Left alone: training-operator"
+"""How the message begins of a job that is not touched any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ def stand_off(job: PyTorchJob, pods: Sequence[Mapping[str, Any]], now: datetime)
     manager = foreign.manager
     if _contested(job, foreign):
         return StandOff(
-            f"{_ALONE} (field manager {manager}) works on this job too. Run it without the "
+            f"{ALONE} (field manager {manager}) works on this job too. Run it without the "
             f"pytorchjob scheme (--enable-scheme), then: kubectl annotate pytorchjob {job.name} "
             f"-n {job.namespace} {ADOPT_ANNOTATION}=true",
             None,
@@ -71,7 +72,7 @@ def _contested(job: PyTorchJob, foreign: _Write) -> bool:
     """Both wrote. Saying so was a write too, hence what was said counts as well."""
     said = str((job.status.get("elastic") or {}).get("message") or "")
     ours = _ours(job)
-    return said.startswith(_ALONE) or (ours is not None and foreign.time >= ours.time)
+    return said.startswith(ALONE) or (ours is not None and foreign.time >= ours.time)
 
 
 def _ours(job: PyTorchJob) -> _Write | None:
@@ -114,6 +115,7 @@ _NEEDED = (
     "spec.elasticPolicy.nodeUnit",
     "spec.elasticPolicy.cooldownSeconds",
     "spec.elasticPolicy.scaler",
+    "spec.elasticPolicy.coordinator",
     "status.elastic.desired",
     "status.elastic.ready",
     "status.elastic.min",
@@ -123,6 +125,8 @@ _NEEDED = (
     "status.elastic.lastScaleReason",
     "status.elastic.restarts",
     "status.elastic.message",
+    "status.elastic.speeds",
+    "status.elastic.gpuHours",
 )
 
 

@@ -57,7 +57,8 @@ class PodTemplate:
         size = _shared_memory(job, kind)
         if size is not None:
             _mount_shared_memory(spec, size)
-        self._spec = spec
+        self.spec: Mapping[str, Any] = spec
+        """Of the pods, but for what differs between them: their environment."""
 
     def pod(
         self,
@@ -79,7 +80,7 @@ class PodTemplate:
         # After the template's own, since later entries win.
         variables = [*self._environment, *environment.own(job, kind, index)]
         containers = [
-            {**c, "env": [*(c.get("env") or ()), *variables]} for c in self._spec["containers"]
+            {**c, "env": [*(c.get("env") or ()), *variables]} for c in self.spec["containers"]
         ]
         return {
             "apiVersion": "v1",
@@ -91,7 +92,7 @@ class PodTemplate:
                 "annotations": annotations,
                 "ownerReferences": self._owners,
             },
-            "spec": {**self._spec, "containers": containers},
+            "spec": {**self.spec, "containers": containers},
         }
 
 

@@ -104,7 +104,7 @@ def reconcile(
     if not observed.pods and not _admitted(job, observed, now):
         plan.create.clear()
         actions.append(Requeue(job.created + ADMISSION_LIMIT - now))
-    actions += _gang(job, observed, plan.keep)
+    actions += _gang(job, observed, plan.keep, settings)
     actions += autoscaler.keep(job, observed.autoscaler)
     if observed.pods or plan.create:
         actions += coordinator.keep(job, observed, create=bool(plan.create))
@@ -157,13 +157,16 @@ def _admitted(job: PyTorchJob, observed: Observed, now: datetime) -> bool:
     return observed.admitted or not job.uses_volcano or now >= job.created + ADMISSION_LIMIT
 
 
-def _gang(job: PyTorchJob, observed: Observed, keep: Sequence[Replica]) -> list[Action]:
+def _gang(
+    job: PyTorchJob, observed: Observed, keep: Sequence[Replica], settings: Settings
+) -> list[Action]:
     if not job.uses_volcano:
         return []
+    requests = _requests(job, observed, keep, settings)
     if observed.podgroup is None:
-        return [CreatePodGroup(podgroup.build(job, owner_reference(job)))]
+        return [CreatePodGroup(podgroup.build(job, owner_reference(job), requests))]
     actions: list[Action] = []
-    patch = podgroup.patch(job, observed.podgroup, len(keep), _requests(observed, keep))
+    patch = podgroup.patch(job, observed.podgroup, len(keep), requests)
     if patch is not None:
         actions.append(PatchPodGroup(job.name, patch))
     kept = podgroup.queue_kept(job, observed.podgroup)
@@ -176,14 +179,18 @@ def _gang(job: PyTorchJob, observed: Observed, keep: Sequence[Replica]) -> list[
     return actions
 
 
-def _requests(observed: Observed, keep: Sequence[Replica]) -> dict[str, dict[str, int]]:
-    """What one pod of each type asks for, as the API server made it."""
+def _requests(
+    job: PyTorchJob, observed: Observed, keep: Sequence[Replica], settings: Settings
+) -> dict[str, dict[str, int]]:
+    """What one pod of each type asks for: as the API server made it, else as it is going to be."""
     one_of = {r.name: r.kind for r in {r.kind: r for r in reversed(keep)}.values()}
-    return {
+    made = {
         one_of[name]: api_pod.requests(pod.get("spec") or {})
         for pod in observed.pods
         if (name := pod["metadata"]["name"]) in one_of
     }
+    missing = job.replicas.keys() - made.keys()
+    return made | {k: api_pod.requests(PodTemplate(job, k, settings).spec) for k in missing}
 
 
 def _protected_count(job: PyTorchJob) -> int:
@@ -307,9 +314,9 @@ def _suspend(
     if job.elastic is not None:
         # It comes back at its minimum, and grows from there.
         new["elastic"] = dict(new.get("elastic") or {}) | {
-            "desired": job.elastic.min,
+            "desired": job.least_workers,
             "ready": 0,
-            "min": job.elastic.min,
+            "min": job.least_workers,
             "max": job.elastic.max,
             "replicas": job.replicas[WORKER].replicas,
         }

@@ -14,17 +14,17 @@ class ServiceTemplate:
     def __init__(self, job: PyTorchJob, kind: str) -> None:
         self._job, self._kind = job, kind
         self._owners = [owner_reference(job)]
-        self._spec: dict[str, Any] = {
-            "clusterIP": "None",
-            "ports": [
-                {
-                    "name": port.get("name", f"port-{i}"),
-                    "port": int(port["containerPort"]),
-                    "protocol": port.get("protocol", "TCP"),
-                }
-                for i, port in enumerate(job.replicas[kind].ports)
-            ],
+        ports = {
+            (number, protocol): {
+                "name": port.get("name") or f"port-{i}",
+                "port": number,
+                "protocol": protocol,
+            }
+            for i, port in enumerate(job.replicas[kind].ports)
+            for number, protocol in [(int(port["containerPort"]), port.get("protocol") or "TCP")]
         }
+        # A container may name one port twice, a service may not; ours, the last, wins.
+        self._spec: dict[str, Any] = {"clusterIP": "None", "ports": list(ports.values())}
         if job.elastic is not None:
             # Agents meet while they start; waiting for readiness would have them wait for each
             # other. A fixed job's Workers do wait for a Master that is ready, as with Kubeflow.

@@ -1,10 +1,12 @@
 """How many Workers an elastic job should have now, and why that changed.
 
 admitted by Kueue        ─► Worker.replicas, no more and no less
-not written yet          ─► max(min, live Workers)
+not written yet          ─► max(least, live Workers)
 a planner's decision     ─► its new size
-outside [min, max]       ─► the nearest end
-evicted, or lost for good─► fewer by those, not below min: their place is somebody else's now
+outside [least, max]     ─► the nearest end
+evicted, or lost for good─► fewer by those, not below least: their place is somebody else's now
+
+Least is min, or an explicit minAvailable where that is more.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from volcano_elastic.api.pytorchjob import WORKER, ElasticPolicy, PyTorchJob
+from volcano_elastic.api.pytorchjob import WORKER, PyTorchJob
 from volcano_elastic.pytorchjob.observed import Replica, Resize, State
 
 EVICTED = "Evicted"
@@ -32,7 +34,7 @@ class Size:
     remove: frozenset[str] = frozenset()
     """Names of the pods that leave, whatever else is removed."""
     enough: bool = True
-    """False if, after losses for good, fewer than min can go on."""
+    """False if, after losses for good, fewer than least can go on."""
 
 
 def size(job: PyTorchJob, view: Sequence[Replica], resize: Resize | None) -> Size | None:
@@ -46,28 +48,27 @@ def size(job: PyTorchJob, view: Sequence[Replica], resize: Resize | None) -> Siz
         message = f"Kueue admitted the job with {count} replicas, so it keeps that size"
         return Size(count, count != job.desired, KUEUE, message)
     live = sum(r.live for r in workers)
-    current = max(policy.min, live) if job.desired is None else job.desired
+    least, most = job.least_workers, policy.max
+    current = max(least, live) if job.desired is None else job.desired
     if resize is not None and current in (resize.old, resize.new):
-        desired = _clamp(resize.new, policy)
+        desired = min(max(resize.new, least), most)
         remove = resize.remove if resize.new <= resize.old else frozenset()
         return Size(desired, desired != current, resize.reason, resize.message, remove)
-    within = _clamp(current, policy)
+    within = min(max(current, least), most)
     if within != current:
-        message = f"{current} is outside of {policy.min} to {policy.max} replicas"
+        message = f"{current} is outside of {least} to {most} replicas"
         return Size(within, job.desired is not None, LIMITS_CHANGED, message)
-    return _after_losses(job, policy, workers, within)
+    return _after_losses(job, workers, within)
 
 
-def _after_losses(
-    job: PyTorchJob, policy: ElasticPolicy, workers: Sequence[Replica], current: int
-) -> Size:
+def _after_losses(job: PyTorchJob, workers: Sequence[Replica], current: int) -> Size:
     there = sum(r.state in (State.LIVE, State.RETRY, State.SUCCEEDED) for r in workers)
     missing = max(0, current - there)
     evicted = sum(_newly(r.evicted, job.last_scale) for r in workers if _evicted(r))
     lost = min(missing, len(newly_lost(job, workers)))
-    enough = current - lost >= policy.min
+    enough = current - lost >= job.least_workers
     fewer = min(missing, evicted + lost)
-    desired = max(policy.min, current - fewer)
+    desired = max(job.least_workers, current - fewer)
     if desired == current:
         return Size(current, enough=enough)
     if lost:
@@ -105,7 +106,3 @@ def _newly(moment: datetime | None, last_scale: datetime | None) -> bool:
 
 def _replicas(count: int) -> str:
     return f"{count} replica" if count == 1 else f"{count} replicas"
-
-
-def _clamp(desired: int, policy: ElasticPolicy) -> int:
-    return min(max(desired, policy.min), policy.max)

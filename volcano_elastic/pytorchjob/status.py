@@ -10,6 +10,7 @@ from volcano_elastic.api import condition, merge_patch, moment
 from volcano_elastic.api.pytorchjob import MASTER, WORKER, PyTorchJob
 from volcano_elastic.pytorchjob import label
 from volcano_elastic.pytorchjob.action import Action, EmitEvent, PatchStatus, Requeue
+from volcano_elastic.pytorchjob.neighbour import ALONE
 from volcano_elastic.pytorchjob.observed import Replica, State
 from volcano_elastic.pytorchjob.outcome import Outcome
 from volcano_elastic.pytorchjob.size import Size
@@ -94,13 +95,13 @@ def sized(
             rest["restarts"] = count
         without = {name: value for name, value in status.items() if name != "elastic"}
         return without | ({"elastic": rest} if rest else {})
-    if str(elastic.get("message") or "").startswith(REFUSED):
-        # It has been put right since.
+    if str(elastic.get("message") or "").startswith((REFUSED, ALONE)):
+        # It has been put right, or given back, since.
         del elastic["message"]
     elastic |= {
         "desired": size.desired,
         "ready": sum(r.live and r.ready for r in view if r.kind == WORKER),
-        "min": policy.min,
+        "min": job.least_workers,
         "max": policy.max,
         "restarts": count,
         "replicas": job.replicas[WORKER].replicas,

@@ -40,18 +40,17 @@ class Claim:
 def job_claim(standing: Standing, dimensions: Dimensions) -> Claim | None:
     job = standing.job
     short = max(0, job.min - standing.held)
-    headless = standing.headless
     # A job must not lose its turn because the pod that made way for its worker 0 is on its way out.
     runs = bool(standing.bound) or standing.departing or any(p.node for p in standing.excess)
     first_waits = (
         runs and job.succeeded == 0 and not any(pod.index == 0 for pod in standing.bound.values())
     )
-    workers = max(short, 1) if headless else short
+    workers = max(short, 1) if standing.headless else short
     groups: list[tuple[Shape, int]] = []
     if workers:
         groups.append((standing.shape, workers))
     if job.master_requests is not None and not standing.master_bound and job.succeeded == 0:
-        headless = headless or runs
+        first_waits = runs
         master = dimensions.shape(
             job.master_requests, job.node_selector, job.tolerations, job.node_affinity
         )
@@ -62,7 +61,7 @@ def job_claim(standing: Standing, dimensions: Dimensions) -> Claim | None:
         key=job.key,
         queue=job.queue,
         groups=_largest_first(groups),
-        order=(not (headless or first_waits), -job.priority, job.created.timestamp(), job.key),
+        order=(not first_waits, -job.priority, job.created.timestamp(), job.key),
         standing=standing,
         workers=workers,
         runs=runs,

@@ -13,7 +13,7 @@ from datetime import datetime
 
 import msgspec
 
-from volcano_elastic.queue_policy.snapshot import Snapshot
+from volcano_elastic.queue_policy.snapshot import Instant, Snapshot
 
 FORMAT = "volcano-elastic/snapshot"
 VERSION = 1
@@ -43,7 +43,7 @@ class _Head:
 class _Document:
     format: str
     version: int
-    time: datetime
+    time: Instant
     snapshot: Snapshot
 
 
@@ -86,6 +86,4 @@ def decode(raw: bytes) -> Observation:
         document = msgspec.json.decode(raw, type=_Document)
     except msgspec.ValidationError as error:
         raise SnapshotError(f"a broken snapshot: {error}") from error
-    if document.time.tzinfo is None:
-        raise SnapshotError("a broken snapshot: time: expected a time zone, found none")
     return Observation(document.time, document.snapshot)

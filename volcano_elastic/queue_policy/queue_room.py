@@ -74,13 +74,23 @@ class QueueRoom:
         self._idle, self._spare = [], []
 
     def _chain(self, name: str) -> tuple[str, ...]:
-        """The queue and its ancestors that exist; a ring of parents ends where it closes."""
+        """The queue and its ancestors that exist."""
         found: list[str] = []
         at: str | None = name
-        while at in self._queues and at not in found:
+        while at in self._queues:
             found.append(at)
-            at = self._queues[at].parent
+            at = self._parent(at)
         return tuple(found)
+
+    def _parent(self, name: str) -> str | None:
+        """None where the parents run in a ring, which nothing forbids: nobody is above the others
+        there, so each of them counts as right below the root."""
+        parent, seen = self._queues[name].parent, {name}
+        at = parent
+        while at in self._queues and at not in seen:
+            seen.add(at)
+            at = self._queues[at].parent
+        return None if at == name else parent
 
     def _amounts(self, resources: Resources | None, absent: int) -> list[int]:
         given = resources or {}

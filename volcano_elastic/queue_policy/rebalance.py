@@ -102,7 +102,7 @@ class Rebalance:
                 aside.append(found)
                 served = False if len(aside) > 1 else None
                 break
-            if giver is not taker and self._may(taker, giver):
+            if giver is not taker:
                 served = self._move(taker, giver, gain, loss)
             if served:
                 lower = offer(giver)
@@ -114,20 +114,22 @@ class Rebalance:
             self._offers.push(found)
         return served
 
-    def _may(self, taker: Standing, giver: Standing) -> bool:
+    def _may(self, taker: Standing, giver: Standing, count: int) -> bool:
         ranked = taker.policy.surplus.order is Order.PRIORITY
         if taker.job.queue == giver.job.queue:
             return not ranked or taker.job.priority > giver.job.priority
         # A queue's own right is not for others to weigh.
-        return not ranked and self._queues.borrows(giver.job.queue, giver.unit_vector)
+        given = [amount * count for amount in giver.shape.vector]
+        return not ranked and self._queues.borrows(giver.job.queue, given)
 
     def _move(self, taker: Standing, giver: Standing, gain: float, loss: float) -> bool:
-        lowered = max(giver.ladder.down(giver.size).size, giver.job.min)
+        count = giver.size - max(giver.ladder.down(giver.size).size, giver.job.min)
+        if not self._may(taker, giver, count):
+            return False
         size = taker.size + taker.hoped
         rung = taker.ladder.up(size)
         assert rung is not None
         wanted = min(rung.size, taker.most) - size
-        count = giver.size - lowered
         won = (gain / taker.weight - loss / giver.weight) * count * giver.unit_gpus
         lasts = horizon(self._now, taker.job, giver.job)
         pauses = taker.job.pause if giver.removed else taker.job.pause + giver.job.pause

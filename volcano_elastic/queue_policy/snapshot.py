@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from msgspec import Meta
 
 from volcano_elastic.api.queue_policy import QueuePolicy
+
+Instant = Annotated[datetime, Meta(tz=True)]
+"""Files must say the time zone: plans compare these with now."""
 
 # Resource name to amount, in the resource's own base unit times 1000 (1 GPU = 1000, 1 CPU = 1000,
 # 1 byte = 1000), as `volcano_elastic.api.quantity.milli` parses them.
@@ -59,10 +64,10 @@ class Pod:
     terminating: bool = False
     protected: bool = False
     """`volcano.sh/preemptable: "false"`"""
-    created: datetime | None = None
+    created: Instant | None = None
     role: str = "Worker"
     """Replica type; only Workers count in a job's size."""
-    leaves_by: datetime | None = None
+    leaves_by: Instant | None = None
     """`metadata.deletionTimestamp`: when a terminating pod's grace ends. Past it by more than
     `room.LOST_AFTER` its room no longer counts as coming."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
@@ -76,7 +81,7 @@ class Job:
 
     key: str
     queue: str
-    created: datetime
+    created: Instant
     min: int
     max: int
     desired: int
@@ -89,7 +94,7 @@ class Job:
     node_unit: int = 1
     priority: int = 0
     cooldown: timedelta = timedelta(seconds=60)
-    last_scale: datetime | None = None
+    last_scale: Instant | None = None
     """When `desired` was last changed; None before the first change."""
     scaler: str = "volcano"
     last_reason: str | None = None
@@ -122,7 +127,7 @@ class Gang:
     key: str
     queue: str
     min_member: int
-    created: datetime
+    created: Instant
     priority: int = 0
     succeeded: int = 0
     """Pods that have finished well; they count towards min_member."""
@@ -149,7 +154,7 @@ class Queue:
 class SetAside:
     """A claim that had room and did not start: something is in its way that we don't model."""
 
-    until: datetime
+    until: Instant
     times: int
     """How often in a row; each time is twice as long as the one before."""
 
@@ -158,7 +163,7 @@ class SetAside:
 class Unplaced:
     """Surplus of a job that found no place."""
 
-    last: datetime
+    last: Instant
     times: int
     """How often in a row; growth stays away for the cooldown, doubled each further time."""
 
@@ -169,10 +174,10 @@ class Memory:
     a pod that is nobody's claim. Only calm is lost with it: it may live in the operator's memory.
     """
 
-    idle_since: Mapping[str, datetime] = field(default_factory=dict)
+    idle_since: Mapping[str, Instant] = field(default_factory=dict)
     """Since when idle room alone has been enough for it."""
     set_aside: Mapping[str, SetAside] = field(default_factory=dict)
-    blocked_since: Mapping[str, datetime] = field(default_factory=dict)
+    blocked_since: Mapping[str, Instant] = field(default_factory=dict)
     """Gangs below their minimum that hold room and cannot go on."""
     unplaced: Mapping[str, Unplaced] = field(default_factory=dict)
 
