@@ -97,6 +97,7 @@ async def test_what_volcano_evicts_stays_away_for_the_cooldown(world: QueueWorld
     # So that the policy doesn't make way, and Volcano has to.
     patch = {"spec": {"mode": "Off"}}
     await world.client.patch(QUEUEPOLICIES, "slow", None, patch)
+    await world.until(lambda: said(world, "slow", "False", "Off"), "the operator has seen that")
     await world.gang("serve", 2)
     await world.until(lambda: len(world.there("serve")) == 2, "Volcano makes room itself")
     evicted = len([life for life in world.of("old") if life.told])

@@ -539,18 +539,26 @@ def of_default(obj: Object) -> Object:
     return obj | {"metadata": {"name": "a", "namespace": "default"}}
 
 
+def nameless(body: Object) -> Object:
+    """Wrong in a way that the CRD's own rules don't see."""
+    template = body["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
+    template["spec"]["containers"][0]["name"] = "main"
+    return body
+
+
 async def test_defaults_are_stored_and_refusals_reach_the_client(asked: Client) -> None:
     stored = await asked.create(PYTORCHJOBS, of_default(job({"max": 4})))
     assert stored["spec"]["runPolicy"] == {"cleanPodPolicy": "None", "suspend": False}
     assert stored["spec"]["pytorchReplicaSpecs"]["Worker"]["restartPolicy"] == "OnFailure"
-    wrong = of_default(job({"min": 3, "max": 2}))
+    wrong = nameless(of_default(job()))
     wrong["metadata"]["name"] = "b"
     with pytest.raises(ApiError) as refused:
         await asked.create(PYTORCHJOBS, wrong)
     assert (refused.value.code, refused.value.reason) == (403, "Forbidden")
     assert refused.value.message == (
         'admission webhook "validate.pytorchjob.volcano-elastic.io" denied the request: '
-        "spec.elasticPolicy.min: Invalid value: 3: must be at most max (2)"
+        "spec.pytorchReplicaSpecs[Worker].template.spec.containers: Required value: must have "
+        "at least one container with name pytorch"
     )
 
 
@@ -611,7 +619,7 @@ async def test_a_webhook_that_is_away_is_ignored_or_not_as_its_policy_says(
         nobody_listens.bind(("127.0.0.1", 0))
         await configure(api, nobody_listens.getsockname()[1], None, policy)
         if policy == "Ignore":
-            await api.create(PYTORCHJOBS, of_default(job({"min": 3, "max": 2})))
+            await api.create(PYTORCHJOBS, nameless(of_default(job())))
             return
         with pytest.raises(ApiError, match="failed calling webhook") as failed:
             await api.create(PYTORCHJOBS, of_default(job()))

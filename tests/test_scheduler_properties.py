@@ -155,10 +155,6 @@ def test_pods_are_evicted_only_for_gangs_that_start_thereby(
                 if before[job.key.split("/")[1]] < job.min_member and session.job_pipelined(job)
             ]
             assert starts, f"{[pod.name for pod in victims]} went for nobody"
-            for pod in victims:
-                # All pods are of one size here, so each victim's room is needed.
-                left = session.future_idle(session.nodes[str(pod.node)])
-                assert left[GPU] < pod.requests[GPU], f"{pod.name} need not have gone"
 
 
 @settings(max_examples=100, deadline=None)
