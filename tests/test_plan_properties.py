@@ -228,17 +228,17 @@ def test_queues_stay_within_their_capability(snapshot: Snapshot) -> None:
     for queue in snapshot.queues:
         if queue.capability is None:
             continue
-        before = after = 0
+        after = 0
         removed = {key for d in made.decisions for key in d.remove}
         for owner in snapshot.jobs:
             if owner.queue != queue.name:
                 continue
             each = owner.pod_requests[GPU] // 1000
             alive = [p for p in snapshot.pods if p.job == owner.key and not p.terminating]
-            before += each * sum(p.node is not None for p in alive)
             if size_after(made, owner) > owner.desired:
                 after += each * (size_after(made, owner) - owner.desired)
-            after += each * sum(p.node is not None and p.key not in removed for p in alive)
+            stay = sum(p.node is not None and p.key not in removed for p in alive)
+            after += each * min(stay, owner.desired)  # those beyond it are leaving already
         limit = queue.capability[GPU] // 1000
         grew = any(
             d.new > d.old and j.queue == queue.name and d.reason is Reason.GREW_INTO_IDLE
