@@ -20,7 +20,6 @@ import json
 import math
 import os
 import signal
-import socket
 import statistics
 import sys
 import time
@@ -36,6 +35,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import training_operator
+from benchmarks.endpoint import free_endpoint
 from e2e.control_plane import (
     ControlPlane,
     ControlPlaneError,
@@ -90,14 +90,14 @@ class Operator:
 
     @classmethod
     def ours(cls, plane: ControlPlane) -> Operator:
-        port = _free_port()
+        port = free_endpoint()
         command = [sys.executable, "-m", "volcano_elastic.operator"]
         command += ["--kubeconfig", str(plane.kubeconfig), "--metrics-address", f"127.0.0.1:{port}"]
         return cls(OURS, command, port, plane.folder)
 
     @classmethod
     def kubeflows(cls, plane: ControlPlane, program: str) -> Operator:
-        port, health, webhook = _free_port(), _free_port(), _free_port()
+        port, health, webhook = free_endpoint(), free_endpoint(), free_endpoint()
         command = training_operator.command(program, plane.kubeconfig, port, health, webhook)
         return cls(training_operator.NAME, command, port, plane.folder)
 
@@ -363,12 +363,6 @@ def _scenario(text: str) -> tuple[int, int]:
     if jobs.isdecimal() and replicas.isdecimal() and int(jobs) and int(replicas):
         return int(jobs), int(replicas)
     raise argparse.ArgumentTypeError(f"expected JOBSxREPLICAS like 100x10, found {text!r}")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 if __name__ == "__main__":

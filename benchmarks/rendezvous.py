@@ -17,7 +17,6 @@ import multiprocessing
 import os
 import queue
 import resource
-import socket
 import subprocess
 import sys
 import time
@@ -27,6 +26,7 @@ from typing import Any
 
 import grpc.aio
 
+from benchmarks.endpoint import free_endpoint
 from trainer.agent.agent import beat_seconds
 from trainer.coordinator.admission import HEADER, TOKEN_VARIABLE
 from trainer.coordinator.message import MESSAGE_BYTES, VERSION, Heartbeat, Hello, Join, encode_agent
@@ -90,7 +90,7 @@ class Coordinator:
     """The real one, in its own process."""
 
     def __init__(self, agents: int) -> None:
-        self.port = free_port()
+        self.port = free_endpoint()
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "trainer.coordinator", f"--port={self.port}"),
@@ -168,7 +168,7 @@ async def all_of_ours(numbers: list[int], repeat: int, beat_seconds: float) -> l
 
 def c10d(agents: int) -> dict[str, Any]:
     """torchrun's own: real agents' handlers, all joining at once."""
-    port, context = free_port(), multiprocessing.get_context("fork")
+    port, context = free_endpoint(), multiprocessing.get_context("fork")
     import torch.distributed.elastic.rendezvous.registry  # noqa: F401  # before the forks
 
     answers = context.Queue()
@@ -205,19 +205,6 @@ def _c10d_agent(port: int, agents: int, ready: Any, answers: Any, host: bool) ->
     handler.next_rendezvous()
     answers.put((joined, time.monotonic()))
     ready.wait(PATIENCE)  # the host serves the others' store
-
-
-def free_port() -> int:
-    for _ in range(100):
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = int(first.getsockname()[1])
-            try:
-                second.bind(("127.0.0.1", port + 1))
-            except OSError:
-                continue
-            return port
-    raise RuntimeError("no two neighbouring ports are free")
 
 
 def main() -> None:

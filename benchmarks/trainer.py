@@ -21,7 +21,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -33,6 +32,8 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+
+from benchmarks.endpoint import free_endpoint
 
 NODES = 3
 START_SECONDS = 120.0
@@ -175,7 +176,7 @@ class Job:
         self.folder = folder
         self.script = folder / "train.py"
         self.script.write_text(_SCRIPTS[system])
-        self.port = _free_port()
+        self.port = free_endpoint()
         self.agents: dict[int, subprocess.Popen[bytes]] = {}
         for node in range(nodes):
             self.start(node)
@@ -342,12 +343,6 @@ def rows(systems: Sequence[str], events: Sequence[str], tries: int) -> Iterator[
 
 def _limit(system: str) -> float:
     return C10D_LIMIT_SECONDS if system == C10D else LIMIT_SECONDS
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _descendants(pid: int) -> list[int]:

@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from enum import StrEnum
 from itertools import groupby
 from pathlib import Path
 
+from benchmarks.endpoint import free_endpoint
 from experiments.movielens import progress
 from experiments.movielens.ratings import Features, split
 from trainer.data.audit import Report, verify
@@ -105,7 +105,7 @@ class _Processes:
         self._plan = plan
         self._folder = folder
         self._hold = folder / progress.HOLD
-        self._endpoint = f"127.0.0.1:{_free_port()}"
+        self._endpoint = f"127.0.0.1:{free_endpoint()}"
         self._workers: list[subprocess.Popen[bytes]] = []
         self._started = 0
         """Workers, so far."""
@@ -212,17 +212,6 @@ class _Processes:
     def _logs(self) -> str:
         logs = sorted(self._folder.glob("*.log"))
         return "\n".join(f"--- {log.name}\n{log.read_text()[-2000:]}" for log in logs)
-
-
-def _free_port() -> int:
-    """The coordinator serves HTTP on the next one."""
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = int(first.getsockname()[1])
-            with contextlib.suppress(OSError, OverflowError):
-                second.bind(("127.0.0.1", port + 1))
-                return port
 
 
 def _die_with_parent() -> None:

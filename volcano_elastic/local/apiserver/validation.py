@@ -36,9 +36,7 @@ _QUALIFIED = re.compile(
 _DATA_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 _ANNOTATIONS_LIMIT = 256 * 1024
 _STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
-_LEASE: ResourceKey = ("coordination.k8s.io", "leases")
 _SECRET: ResourceKey = ("", "secrets")
-_AUTOSCALER: ResourceKey = ("autoscaling", "horizontalpodautoscalers")
 _HOOKS = (
     ("admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
     ("admissionregistration.k8s.io", "validatingwebhookconfigurations"),

@@ -114,7 +114,7 @@ def _value_from(
         path = str(value_from["fieldRef"].get("fieldPath", ""))
         return pod_field(f"env {name}", path, pod)
     if "resourceFieldRef" in value_from:
-        return resource_field(f"env {name}", value_from["resourceFieldRef"], container, pod)
+        return resource_field(f"env {name}", value_from["resourceFieldRef"], container)
     kinds = ", ".join(value_from) or "nothing"
     raise ConfigError(
         f"env {name}: expected valueFrom with fieldRef, resourceFieldRef, configMapKeyRef or "
@@ -166,7 +166,7 @@ def pod_field(what: str, path: str, pod: Object) -> str:
     return str(simple[path])
 
 
-def resource_field(what: str, selector: Object, container: Object, pod: Object) -> str:
+def resource_field(what: str, selector: Object, container: Object) -> str:
     """The downward API's `resource`, in units of the divisor, rounded up; what isn't limited is
     the node's.
 

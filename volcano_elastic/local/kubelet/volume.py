@@ -149,7 +149,7 @@ def _downward(what: str, item: Object, pod: Object) -> str:
     selector = item.get("resourceFieldRef") or {}
     for container in pod["spec"]["containers"]:
         if container["name"] == selector.get("containerName"):
-            return resource_field(what, selector, container, pod)
+            return resource_field(what, selector, container)
     raise NotMounted(f"{what}: {item['path']}: no container {selector.get('containerName')!r}")
 
 
