@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from volcano_elastic.api import moment
@@ -18,6 +18,13 @@ from volcano_elastic.pytorchjob.service import ServiceTemplate
 from volcano_elastic.pytorchjob.settings import DEFAULTS
 
 Object = dict[str, Any]
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+METRICS = [
+    {
+        "type": "Resource",
+        "resource": {"name": "cpu", "target": {"type": "AverageValue", "averageValue": "1500m"}},
+    }
+]
 
 
 def job_object(
@@ -317,3 +324,32 @@ class World:
     @staticmethod
     def created(actions: Sequence[a.Action]) -> list[str]:
         return [x.body["metadata"]["name"] for x in actions if isinstance(x, a.CreatePod)]
+
+
+def begin(low: int | None = None, high: int = 4, **spec: Any) -> World:
+    """A job at rest with all its first pods; elastic from `low` to `high` if given."""
+    policy = spec.pop("policy", {})
+    elastic = None if low is None else {"min": low, "max": high, **policy}
+    world = World(job_object(elastic=elastic, **spec), NOW)
+    world.settle()
+    return world
+
+
+def running(low: int | None = None, high: int = 4, **spec: Any) -> World:
+    world = begin(low, high, **spec)
+    world.run_all()
+    assert world.state == "Running"
+    return world
+
+
+def resize(old: int, new: int, *remove: str) -> Resize:
+    reason = "GrewIntoIdle" if new > old else "ShrunkForMinimum"
+    return Resize(old, new, reason, f"from {old} to {new}", frozenset(remove))
+
+
+def values(world: World, pod: str) -> dict[str, str]:
+    return {v["name"]: v["value"] for v in world.env(pod) if "value" in v}
+
+
+def conditions(world: World) -> list[tuple[str, str, str]]:
+    return [(c["type"], c["status"], c["reason"]) for c in world.status["conditions"]]
