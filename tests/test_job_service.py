@@ -39,3 +39,18 @@ def test_a_service_names_each_port_once() -> None:
         ("port-1", 23456, "UDP"),
         ("port-2", 80, "TCP"),
     ]
+
+
+def test_a_made_up_port_name_is_nobody_elses() -> None:
+    job = job_object()
+    template = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
+    template["spec"]["containers"][0]["ports"] = [
+        {"containerPort": 80, "name": "port-1"},
+        {"containerPort": 81},
+        {"containerPort": 82},
+        {"containerPort": 83, "name": "port-2"},
+    ]
+    world = World(job, NOW)
+    world.settle()
+    names = [p["name"] for p in world.services["a-worker-0"]["spec"]["ports"]]
+    assert names == ["port-1", "port-3", "port-4", "port-2", "pytorchjob-port"]

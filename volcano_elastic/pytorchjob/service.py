@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 from volcano_elastic.api.pytorchjob import PyTorchJob
@@ -14,15 +15,16 @@ class ServiceTemplate:
     def __init__(self, job: PyTorchJob, kind: str) -> None:
         self._job, self._kind = job, kind
         self._owners = [owner_reference(job)]
-        ports = {
-            (number, protocol): {
-                "name": port.get("name") or f"port-{i}",
-                "port": number,
-                "protocol": protocol,
-            }
-            for i, port in enumerate(job.replicas[kind].ports)
-            for number, protocol in [(int(port["containerPort"]), port.get("protocol") or "TCP")]
-        }
+        ports: dict[tuple[int, str], dict[str, Any]] = {}
+        given = job.replicas[kind].ports
+        # In a service every port has a name; one that is made up may be another's already.
+        taken = {port.get("name") for port in given}
+        for i, port in enumerate(given):
+            number, protocol = int(port["containerPort"]), port.get("protocol") or "TCP"
+            free = (name for j in count(i) if (name := f"port-{j}") not in taken)
+            name = port.get("name") or next(free)
+            taken.add(name)
+            ports[number, protocol] = {"name": name, "port": number, "protocol": protocol}
         # A container may name one port twice, a service may not; ours, the last, wins.
         self._spec: dict[str, Any] = {"clusterIP": "None", "ports": list(ports.values())}
         if job.elastic is not None:
