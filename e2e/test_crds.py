@@ -179,3 +179,45 @@ async def test_what_is_immutable_stays(
         assert "immutable" in said
     finally:
         await kubectl("delete", kind, name)
+
+
+_POLICY_OF_JOB = {"elasticPolicy": {"rdzvBackend": "c10d", "rdzvPort": 1234}}
+_MEETS_ELSEWHERE: list[dict[str, Any]] = [
+    {"elasticPolicy": {"rdzvBackend": "volcano-elastic"}},
+    {"elasticPolicy": {"rdzvHost": "elsewhere"}},
+    {"elasticPolicy": {"rdzvPort": 1235}},
+    {"elasticPolicy": {"rdzvId": "x"}},
+    {"elasticPolicy": {"standalone": True}},
+    {"elasticPolicy": {"coordinator": "dedicated"}},
+    {"elasticPolicy": None},
+]
+_MEETS_THERE: list[dict[str, Any]] = [
+    {"elasticPolicy": {"rdzvBackend": None, "rdzvHost": "job-worker-0"}},
+    {"elasticPolicy": {"minReplicas": 1, "maxReplicas": 8, "maxRestarts": 3}},
+]
+
+
+@pytest.mark.usefixtures("cel")
+async def test_the_rendezvous_of_a_running_job_is_immutable_in_the_crd_too(
+    kubectl: Kubectl,
+) -> None:
+    obj = merge(_JOB, {"spec": _POLICY_OF_JOB})
+    name = obj["metadata"]["name"]
+
+    def patch(change: dict[str, Any]) -> tuple[str, ...]:
+        return ("patch", "pytorchjob", name, "--type=merge", "-p", json.dumps({"spec": change}))
+
+    await kubectl("create", "-f", "-", stdin=obj)
+    try:
+        for change in _MEETS_ELSEWHERE:
+            said = await kubectl.refused(*patch(change))
+            assert "spec.elasticPolicy" in said and "while the job is not suspended" in said
+        for change in _MEETS_THERE:
+            await kubectl(*patch(change), "--dry-run=server")
+        for change in _MEETS_ELSEWHERE:
+            await kubectl(*patch(change | {"runPolicy": {"suspend": True}}), "--dry-run=server")
+        await kubectl(*patch({"runPolicy": {"suspend": True}}))
+        for change in _MEETS_ELSEWHERE:
+            await kubectl(*patch(change | {"runPolicy": {"suspend": False}}), "--dry-run=server")
+    finally:
+        await kubectl("delete", "pytorchjob", name)

@@ -224,14 +224,14 @@ async def live(world: World) -> None:
         await world.has(name, 1)
     # An autoscaler changes, and goes with the job's rest.
     await client.patch(
-        PYTORCHJOBS, "taken", "default", {"spec": {"elasticPolicy": {"maxReplicas": 3}}}
+        PYTORCHJOBS, "taken", "default", {"spec": {"elasticPolicy": {"maxReplicas": 1}}}
     )
 
-    async def raised() -> bool:
+    async def lowered() -> bool:
         found = await client.get(AUTOSCALERS, "taken", "default")
-        return bool(found["spec"]["maxReplicas"] == 3)
+        return bool(found["spec"]["maxReplicas"] == 1)
 
-    await until(raised, "the autoscaler follows")
+    await until(lowered, "the autoscaler follows")
     suspend = {"spec": {"runPolicy": {"suspend": True}}}
     await client.patch(PYTORCHJOBS, "taken", "default", suspend)
     await world.gone(AUTOSCALERS, "taken")

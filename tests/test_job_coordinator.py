@@ -112,6 +112,10 @@ def test_a_coordinator_that_comes_later_finds_its_token() -> None:
     made.settle()
     made.run_all()
     assert not made.secrets
+    made.job["spec"]["runPolicy"] = {"suspend": True}
+    made.settle()
+    made.collect()
+    del made.job["spec"]["runPolicy"]
     made.job["spec"]["elasticPolicy"] |= OURS | {"coordinator": "dedicated"}
     made.settle()
     reference = environment(made.pods["a-coordinator"])["VOLCANO_ELASTIC_TOKEN"]["secretKeyRef"]

@@ -197,6 +197,8 @@ def test_scaling_a_fixed_job_down_removes_the_highest_indexes() -> None:
 def test_a_job_that_is_elastic_no_longer_forgets_its_size() -> None:
     world = begin(low=1, replicas=1)
     world.status["elastic"]["gpuHours"] = 1.5
-    del world.job["spec"]["elasticPolicy"]
+    world.job["spec"]["runPolicy"] = {"suspend": True}
+    world.settle()
+    del world.job["spec"]["elasticPolicy"], world.job["spec"]["runPolicy"]
     world.settle()
     assert world.status["elastic"] == {"gpuHours": 1.5, "restarts": 0}

@@ -83,6 +83,24 @@ def test_counts_of_a_finished_job_outlive_its_pods() -> None:
     assert world.status["replicaStatuses"]["Worker"]["succeeded"] == 2
 
 
+def test_the_queue_that_a_job_is_in_is_in_its_status() -> None:
+    world = begin(2)
+    assert world.status["queue"] == "default", "though it names none"
+    world = begin(None, runPolicy={"schedulingPolicy": {"queue": "research"}})
+    assert world.status["queue"] == "research"
+    world.job["spec"]["runPolicy"]["schedulingPolicy"]["queue"] = "elsewhere"
+    world.settle()
+    assert world.status["queue"] == "research", "where its PodGroup stays"
+    world.job["spec"]["runPolicy"]["suspend"] = True
+    world.settle()
+    world.settle()
+    assert world.podgroup is None and world.status["queue"] == "elsewhere", "where it will go"
+    template = world.job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
+    template["spec"]["schedulerName"] = "another"
+    world.settle()
+    assert "queue" not in world.status
+
+
 def test_a_burst_is_one_event() -> None:
     world = World(job_object(elastic={"min": 100, "max": 100}), NOW)
     first = world.events(world.step())

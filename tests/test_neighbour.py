@@ -12,9 +12,11 @@ import yaml
 from job_world import World, active, job_object
 
 from volcano_elastic.api.pytorchjob import parse
+from volcano_elastic.api.pytorchjob_validation import validate
 from volcano_elastic.operator.reading import read_job, view_job
 from volcano_elastic.pytorchjob import action as a
 from volcano_elastic.pytorchjob.neighbour import left_alone, missing_fields
+from volcano_elastic.pytorchjob.reconcile import refuse
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 CRD = Path(__file__).parents[1] / "crds" / "kubeflow.org_pytorchjobs.yaml"
@@ -58,6 +60,30 @@ def test_a_job_that_training_operator_writes_too_is_left_alone_and_that_is_said(
     world.now += timedelta(days=1)
     assert not active(world.reconcile())
     assert left_alone(parse(world.job)), "nothing is planned for it either"
+
+
+def test_a_wrong_job_of_training_operators_is_not_failed_by_us_too() -> None:
+    world = World(job_object(elastic={"min": 4, "max": 2}), NOW)
+    world.job["status"] = {"conditions": [{"type": "Created", "status": "False"}]}
+    wrote(world, "training-operator")
+
+    def refused() -> list[a.Action]:
+        return refuse(world.job, validate(world.job), (), world.now)
+
+    (event, _) = refused()
+    assert isinstance(event, a.EmitEvent) and event.reason == "ForeignController"
+    # It has gone, and five minutes later the job is ours to judge.
+    world.now += timedelta(minutes=6)
+    world.apply(refused())
+    assert world.state == "Failed"
+    # Both wrote: nobody touches the other's conditions again.
+    wrote(world, "volcano-elastic", seconds=-60)
+    wrote(world, "training-operator")
+    before = world.status["conditions"]
+    world.apply(refused())
+    assert world.status["conditions"] == before
+    assert world.status["elastic"]["message"].startswith("Left alone: training-operator")
+    assert not active(refused())
 
 
 def test_a_job_that_is_given_back_goes_on() -> None:

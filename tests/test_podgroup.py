@@ -11,6 +11,7 @@ from volcano_elastic.api.pytorchjob import PyTorchJob, parse
 from volcano_elastic.podgroup import podgroup
 from volcano_elastic.podgroup.pod_annotation import pod_annotations
 from volcano_elastic.podgroup.protection import Change, Member, rebalance
+from volcano_elastic.pytorchjob.pod import requests
 
 OWNER = {"kind": "PyTorchJob", "name": "a", "uid": "u1", "controller": True}
 
@@ -48,13 +49,26 @@ def _job(
     return parse({"metadata": meta, "spec": spec})
 
 
+def _asks(job: PyTorchJob) -> dict[str, dict[str, int]]:
+    return {kind: requests(job, kind) for kind in job.replicas}
+
+
+def _built(job: PyTorchJob) -> dict[str, Any]:
+    return podgroup.build(job, OWNER, _asks(job))
+
+
+def _patch(job: PyTorchJob, found: dict[str, Any], live: int) -> dict[str, Any] | None:
+    return podgroup.patch(job, found, live, _asks(job))
+
+
 @pytest.mark.parametrize(
     ("job", "members", "resources"),
     [
         (_job(), 2, {"nvidia.com/gpu": "2", "cpu": "1"}),
-        (_job(master=True), 3, {"nvidia.com/gpu": "4", "cpu": "1500m"}),
+        # Workers wait for the Master in an init container, which asks for memory.
+        (_job(master=True), 3, {"nvidia.com/gpu": "4", "cpu": "1500m", "memory": "40Mi"}),
         (_job(None), 3, {"nvidia.com/gpu": "3", "cpu": "1500m"}),
-        (_job(None, master=True), 4, {"nvidia.com/gpu": "5", "cpu": "2"}),
+        (_job(None, master=True), 4, {"nvidia.com/gpu": "5", "cpu": "2", "memory": "60Mi"}),
         (_job(scheduling={"minAvailable": 3}), 3, {"nvidia.com/gpu": "3", "cpu": "1500m"}),
         (_job(scheduling={"minResources": {"cpu": "1500m"}}), 2, {"cpu": "1500m"}),
     ],
@@ -63,21 +77,21 @@ def _job(
 def test_the_gang_is_the_minimum_and_its_requests(
     job: PyTorchJob, members: int, resources: dict[str, str]
 ) -> None:
-    spec = podgroup.build(job, OWNER)["spec"]
+    spec = _built(job)["spec"]
     assert spec["minMember"] == members
     assert spec["minResources"] == resources
 
 
 def test_a_gang_of_any_size_is_added_up_without_a_list_of_its_pods() -> None:
     most = 2**31 - 1
-    spec = podgroup.build(_job(high=most, scheduling={"minAvailable": most}), OWNER)["spec"]
+    spec = _built(_job(high=most, scheduling={"minAvailable": most}))["spec"]
     assert spec["minMember"] == most
     assert spec["minResources"]["nvidia.com/gpu"] == str(most)
 
 
 def test_min_resources_stay_within_what_volcano_can_count() -> None:
     asked = {"minResources": {"nvidia.com/gpu": "1e18", "memory": "1e18", "cpu": "500m"}}
-    spec = podgroup.build(_job(scheduling=asked), OWNER)["spec"]
+    spec = _built(_job(scheduling=asked))["spec"]
     assert spec["minResources"] == {
         "nvidia.com/gpu": str((2**63 - 1) // 1000),
         "memory": str(10**18),
@@ -86,7 +100,7 @@ def test_min_resources_stay_within_what_volcano_can_count() -> None:
 
 
 def test_queue_and_priority_come_from_the_scheduling_policy() -> None:
-    body = podgroup.build(_job(scheduling={"queue": "research", "priorityClass": "high"}), OWNER)
+    body = _built(_job(scheduling={"queue": "research", "priorityClass": "high"}))
     assert (body["spec"]["queue"], body["spec"]["priorityClassName"]) == ("research", "high")
     assert body["metadata"]["ownerReferences"] == [OWNER]
 
@@ -98,18 +112,19 @@ def test_annotations_of_the_job_reach_the_podgroup_but_for_tools_own() -> None:
         "kopf.zalando.org/last-handled-configuration": "{}",
         "volcano-elastic.io/shared-memory": "1Gi",
     }
-    body = podgroup.build(_job(annotations=given), OWNER)
+    body = _built(_job(annotations=given))
     assert body["metadata"]["annotations"] == {"volcano.sh/sla-waiting-time": "1h"}
 
 
 def test_the_queue_may_come_from_volcanos_annotation() -> None:
     asked = {"scheduling.volcano.sh/queue-name": "research"}
-    assert podgroup.build(_job(annotations=asked), OWNER)["spec"]["queue"] == "research"
+    assert _built(_job(annotations=asked))["spec"]["queue"] == "research"
     both = _job(annotations=asked, scheduling={"queue": "vision"})
-    assert podgroup.build(both, OWNER)["spec"]["queue"] == "vision"
-    found = podgroup.build(both, OWNER)
-    assert podgroup.queue_kept(both, found) is None
-    assert podgroup.queue_kept(_job(annotations=asked), found) == "vision"
+    assert _built(both)["spec"]["queue"] == "vision"
+    found = _built(both)
+    assert podgroup.queue_in_force(both, found) == "vision"
+    assert podgroup.queue_in_force(_job(annotations=asked), found) == "vision"
+    assert podgroup.queue_in_force(_job(annotations=asked), None) == "research"
 
 
 def test_min_resources_count_what_the_scheduler_counts() -> None:
@@ -127,7 +142,7 @@ def test_min_resources_count_what_the_scheduler_counts() -> None:
         ],
     }
     # The largest init step beside the sidecar; a limit counts as a request; overhead on top.
-    assert podgroup.min_resources(job, 1) == {
+    assert podgroup.min_resources(job, 1, _asks(job)) == {
         "cpu": "2100m",
         "memory": "1034Mi",
         "nvidia.com/gpu": "1",
@@ -137,36 +152,37 @@ def test_min_resources_count_what_the_scheduler_counts() -> None:
 def test_pods_that_exist_tell_better_than_the_template() -> None:
     measured = {"Worker": {"cpu": 700}}
     assert podgroup.min_resources(_job(2), 2, measured) == {"cpu": "1400m"}
-    with_master = podgroup.min_resources(_job(1, master=True), 2, measured)
+    job = _job(1, master=True)
+    with_master = podgroup.min_resources(job, 2, _asks(job) | measured)
     assert with_master == {"nvidia.com/gpu": "2", "cpu": "1200m"}
 
 
 def test_somebody_elses_nonsense_in_min_resources_is_replaced() -> None:
-    found = podgroup.build(_job(), OWNER)
+    found = _built(_job())
     found["spec"]["minResources"]["cpu"] = "plenty"
-    assert podgroup.patch(_job(), found, live=2) == {"spec": {"minResources": {"cpu": "1"}}}
+    assert _patch(_job(), found, live=2) == {"spec": {"minResources": {"cpu": "1"}}}
 
 
 def test_a_podgroup_that_is_right_is_left_alone() -> None:
     job = _job()
-    found = podgroup.build(job, OWNER) | {"status": {"phase": "Running"}}
+    found = _built(job) | {"status": {"phase": "Running"}}
     found["spec"]["networkTopology"] = {"mode": "soft"}
     found["spec"]["minResources"] = {"nvidia.com/gpu": "2000m", "cpu": 1}  # the same, spelt apart
-    assert podgroup.patch(job, found, live=2) is None
+    assert _patch(job, found, live=2) is None
 
 
 def test_a_patch_holds_only_what_differs_and_never_moves_the_queue() -> None:
-    found = podgroup.build(_job(3), OWNER)
+    found = _built(_job(3))
     found["spec"]["queue"] = "elsewhere"
-    assert podgroup.patch(_job(2), found, live=3) == {
+    assert _patch(_job(2), found, live=3) == {
         "spec": {"minMember": 2, "minResources": {"nvidia.com/gpu": "2", "cpu": "1"}}
     }
 
 
 def test_min_member_rises_only_as_far_as_pods_exist() -> None:
-    found = podgroup.build(_job(1), OWNER)
-    assert podgroup.patch(_job(4), found, live=1) is None
-    raised = podgroup.patch(_job(4), found, live=3)
+    found = _built(_job(1))
+    assert _patch(_job(4), found, live=1) is None
+    raised = _patch(_job(4), found, live=3)
     assert raised is not None and raised["spec"]["minMember"] == 3
 
 

@@ -140,7 +140,7 @@ def test_the_crd_keeps_kubeflows_columns_first_and_its_subresources() -> None:
         ("Min", ".status.elastic.min"),
         ("Max", ".status.elastic.max"),
         ("Ready", ".status.elastic.ready"),
-        ("Queue", ".spec.runPolicy.schedulingPolicy.queue"),
+        ("Queue", ".status.queue"),
     ]
     assert version["subresources"] == {
         "status": {},

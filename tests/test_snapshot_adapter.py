@@ -74,6 +74,8 @@ def test_jobs_that_want_pods_are_seen_with_their_durable_size() -> None:
     assert (a.last_reason, a.cooldown.total_seconds()) == ("GrewIntoIdle", 5)
     assert (b.key, b.min, b.max, b.desired) == ("team/fixed", 3, 3, 3)
     assert b.master_requests == {GPU: 1000}
+    # As the PodGroup has it: with the init container that waits for the Master.
+    assert b.pod_requests == {GPU: 1000, "cpu": 100, "memory": 20 * 2**20 * 1000}
 
 
 def test_an_explicit_min_available_is_the_least_that_is_planned_for() -> None:

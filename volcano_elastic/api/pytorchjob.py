@@ -6,7 +6,7 @@ Pod templates stay plain dicts, so that fields newer than us survive.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -203,6 +203,27 @@ class PyTorchJob:
         return moment.parse_optional((self.status.get("elastic") or {}).get("lastScaleTime"))
 
 
+def outline(obj: Mapping[str, Any]) -> PyTorchJob:
+    """What can be said of a job that may be wrong in any field of its spec: no replicas, and the
+    defaults of all the rest. `obj` has metadata as the API server keeps it."""
+    meta = obj["metadata"]
+    return PyTorchJob(
+        name=meta["name"],
+        namespace=meta.get("namespace", "default"),
+        uid=meta.get("uid", ""),
+        created=moment.parse_optional(meta.get("creationTimestamp")) or _LONG_AGO,
+        deleting=bool(meta.get("deletionTimestamp")),
+        labels=meta.get("labels") or {},
+        annotations=meta.get("annotations") or {},
+        managed_fields=meta.get("managedFields") or (),
+        replicas={},
+        elastic=None,
+        nproc_per_node="auto",
+        run_policy=RunPolicy(),
+        status=obj.get("status") or {},
+    )
+
+
 def parse(obj: Mapping[str, Any]) -> PyTorchJob:
     """The job in `obj` with every default filled in.
 
@@ -213,7 +234,7 @@ def parse(obj: Mapping[str, Any]) -> PyTorchJob:
     problems = validate(obj)
     if problems:
         raise InvalidJob(problems)
-    meta, spec = obj["metadata"], obj["spec"]
+    spec = obj["spec"]
     elastic = spec.get("elasticPolicy")
     replicas = {
         kind: ReplicaSpec(
@@ -228,20 +249,12 @@ def parse(obj: Mapping[str, Any]) -> PyTorchJob:
         policy = _elastic_policy(elastic, replicas[WORKER].replicas)
     # "auto" is not stored: it would clash with an elasticPolicy.nProcPerNode that comes later.
     nproc = spec.get("nprocPerNode") or (elastic or {}).get("nProcPerNode") or "auto"
-    return PyTorchJob(
-        name=meta["name"],
-        namespace=meta.get("namespace", "default"),
-        uid=meta.get("uid", ""),
-        created=moment.parse_optional(meta.get("creationTimestamp")) or _LONG_AGO,
-        deleting=bool(meta.get("deletionTimestamp")),
-        labels=meta.get("labels") or {},
-        annotations=meta.get("annotations") or {},
-        managed_fields=meta.get("managedFields") or (),
+    return replace(
+        outline(obj),
         replicas=replicas,
         elastic=policy,
         nproc_per_node=str(nproc),
         run_policy=_run_policy(spec["runPolicy"], pytorchjob_validation.queue(obj)),
-        status=obj.get("status") or {},
     )
 
 

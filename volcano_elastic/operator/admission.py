@@ -10,10 +10,12 @@ from typing import Any, TypeGuard
 
 from volcano_elastic.api import json_patch, queue_policy
 from volcano_elastic.api.problem import Problem, aggregate
+from volcano_elastic.api.pytorchjob import parse
 from volcano_elastic.api.pytorchjob_defaults import defaulted
 from volcano_elastic.api.pytorchjob_validation import validate, validate_update
 from volcano_elastic.api.pytorchjob_warning import warn
 from volcano_elastic.kube.resource import PYTORCHJOBS, QUEUEPOLICIES, Object, Resource
+from volcano_elastic.pytorchjob import rendezvous
 
 API_VERSION = "admission.k8s.io/v1"
 # The API server cuts longer ones.
@@ -45,12 +47,12 @@ def decide_pytorchjob(obj: Mapping[str, Any], old: Mapping[str, Any] | None) -> 
     if old is not None and _same(obj, old):
         # What was once accepted must not keep its owner from labelling or deleting it.
         return Verdict()
-    problems = validate(obj)
-    if problems:
-        return Verdict(tuple(problems))
-    if old is not None and not validate(old):
-        problems = validate_update(old, obj)
-    return Verdict(tuple(problems), () if problems else tuple(warn(obj)))
+    problems, warnings = validate(obj), []
+    if not problems and old is not None and not validate(old):
+        before, after = parse(old), parse(obj)
+        problems = [*validate_update(old, obj), *rendezvous.problems(before, after)]
+        warnings = rendezvous.warnings(before, after)
+    return Verdict(tuple(problems), () if problems else (*warn(obj), *warnings))
 
 
 def default_pytorchjob(obj: Mapping[str, Any], old: Mapping[str, Any] | None) -> Verdict:

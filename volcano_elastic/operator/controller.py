@@ -210,7 +210,7 @@ class Controller:
     ) -> list[Action]:
         parsed = self._parse(key, job)
         if isinstance(parsed, InvalidJob):
-            return refuse(job, parsed.problems, now)
+            return refuse(job, parsed.problems, self._cluster.pods_of(job), now)
         policy = self.policy_of(parsed.queue)
         observed = Observed(
             # Once more as leaving, so that the size follows before others are made in their place.

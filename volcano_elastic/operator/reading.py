@@ -9,11 +9,21 @@ from typing import Any
 
 from volcano_elastic.api import moment, quantity
 from volcano_elastic.api import pod as api_pod
-from volcano_elastic.api.pytorchjob import DEFAULT_COOLDOWN, InvalidJob, PyTorchJob, parse
+from volcano_elastic.api.pytorchjob import (
+    DEFAULT_COOLDOWN,
+    MASTER,
+    WORKER,
+    InvalidJob,
+    PyTorchJob,
+    parse,
+)
 from volcano_elastic.kube.resource import Object, key_of
 from volcano_elastic.podgroup.pod_annotation import GROUP_NAME, is_protected
+from volcano_elastic.podgroup.podgroup import queue_in_force
 from volcano_elastic.pytorchjob import neighbour
 from volcano_elastic.pytorchjob.label import COORDINATOR, REPLICA_INDEX, REPLICA_TYPE
+from volcano_elastic.pytorchjob.pod import requests
+from volcano_elastic.pytorchjob.status import refused
 from volcano_elastic.queue_policy.snapshot import (
     Gang,
     Job,
@@ -39,7 +49,7 @@ def read_job(obj: Object) -> PyTorchJob | None:
         return None
     if job.finished or job.run_policy.suspend or job.deleting or not job.ours:
         return None
-    if neighbour.left_alone(job):
+    if neighbour.left_alone(job) or refused(job):
         return None
     return job if job.uses_volcano else None
 
@@ -56,17 +66,18 @@ def view_job(
     count = worker.replicas if worker else 0
     # What Kueue admitted is a fixed size to the planner.
     policy = None if job.kueue else job.elastic
-    least = job.least_workers if policy else count
     spec = worker.pod_spec if worker else {}
-    status = job.status.get("elastic") or {}
+    elastic = job.status.get("elastic") or {}
+    # In force: running pods may have been told less than the spec, edited since, asks for.
+    least = int(elastic.get("min") or job.least_workers) if policy else count
     return Job(
         key=job.key,
-        queue=job.queue,
+        queue=queue_in_force(job, podgroup),
         created=job.created,
         min=least,
-        max=policy.max if policy else count,
+        max=int(elastic.get("max") or policy.max) if policy else count,
         desired=least if policy is None or job.desired is None else job.desired,
-        pod_requests=api_pod.requests(spec),
+        pod_requests=requests(job, WORKER) if worker else {},
         node_selector=dict(spec.get("nodeSelector") or {}),
         tolerations=tuple(spec.get("tolerations") or ()),
         node_affinity=_node_affinity(spec),
@@ -75,11 +86,11 @@ def view_job(
         cooldown=policy.cooldown if policy else DEFAULT_COOLDOWN,
         scaler=policy.scaler if policy else "none",
         last_scale=job.last_scale,
-        last_reason=status.get("lastScaleReason"),
+        last_reason=elastic.get("lastScaleReason"),
         succeeded=min(succeeded, count if policy is None else policy.max),
-        master_requests=api_pod.requests(master.pod_spec) if master else None,
-        speeds=_speeds(status.get("speeds")),
-        gpu_hours=_positive(status.get("gpuHours")),
+        master_requests=requests(job, MASTER) if master else None,
+        speeds=_speeds(elastic.get("speeds")),
+        gpu_hours=_positive(elastic.get("gpuHours")),
         unmodelled=_unmodelled(job, podgroup),
         replicas=count if policy is not None and policy.scaler == "hpa" else None,
         pause=pause,

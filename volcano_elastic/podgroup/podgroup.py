@@ -6,10 +6,9 @@ minResources covers exactly the minimum's pods: what is allocated beyond it coun
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
-from volcano_elastic.api import merge_patch, pod, quantity
+from volcano_elastic.api import merge_patch, quantity
 from volcano_elastic.api.pytorchjob import MASTER, WORKER, PyTorchJob
 
 # Annotations of the job that mean something only there.
@@ -20,8 +19,8 @@ _NOT_COPIED = ("kubectl.kubernetes.io/", "kopf.", "volcano-elastic.io/")
 _MOST = (2**63 - 1) // 1000 * 1000
 
 Requests = Mapping[str, Mapping[str, int]]
-"""What a pod of each replica type asks for, in thousandths, where more is known than its
-template."""
+"""What a pod of each replica type asks for, in thousandths: as the API server made it (LimitRange,
+overhead, injected sidecars), or as the operator is going to make it."""
 
 
 def min_member(job: PyTorchJob) -> int:
@@ -30,14 +29,8 @@ def min_member(job: PyTorchJob) -> int:
     return job.min_members if explicit is None else explicit
 
 
-def min_resources(
-    job: PyTorchJob, members: int, requests: Requests = MappingProxyType({})
-) -> dict[str, str]:
-    """Of the first `members` pods in order of task priority: the Master, then Workers.
-
-    `requests` count instead of the template: what the API server made of it (LimitRange,
-    overhead, injected sidecars), or the operator (the init container that waits for a Master).
-    """
+def min_resources(job: PyTorchJob, members: int, requests: Requests) -> dict[str, str]:
+    """Of the first `members` pods in order of task priority: the Master, then Workers."""
     explicit = job.run_policy.scheduling.min_resources
     if explicit is not None:
         return {name: _text(name, quantity.milli(v)) for name, v in explicit.items()}
@@ -49,10 +42,9 @@ def min_resources(
         if spec is None:
             continue
         count = spec.replicas if kind == MASTER or most is None else most
-        each = requests[kind] if kind in requests else pod.requests(spec.pod_spec)
         taken = min(count, left)
         left -= taken
-        for name, amount in each.items():
+        for name, amount in requests[kind].items():
             total[name] = total.get(name, 0) + amount * taken
     return {name: _text(name, amount) for name, amount in total.items() if amount}
 
@@ -61,9 +53,7 @@ def _text(name: str, amount: int) -> str:
     return quantity.text(amount if name == "memory" else min(amount, _MOST))
 
 
-def build(
-    job: PyTorchJob, owner: Mapping[str, Any], requests: Requests = MappingProxyType({})
-) -> dict[str, Any]:
+def build(job: PyTorchJob, owner: Mapping[str, Any], requests: Requests) -> dict[str, Any]:
     """The PodGroup to create; `owner` is the owner reference."""
     return {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
@@ -83,10 +73,7 @@ def build(
 
 
 def patch(
-    job: PyTorchJob,
-    existing: Mapping[str, Any],
-    live: int,
-    requests: Requests = MappingProxyType({}),
+    job: PyTorchJob, existing: Mapping[str, Any], live: int, requests: Requests
 ) -> dict[str, Any] | None:
     """Merge patch of the fields that differ, or None.
 
@@ -107,10 +94,11 @@ def patch(
     return {"spec": difference} if difference else None
 
 
-def queue_kept(job: PyTorchJob, existing: Mapping[str, Any]) -> str | None:
-    """The queue that the PodGroup stays in, where the job by now asks for another one."""
-    found = (existing.get("spec") or {}).get("queue") or "default"
-    return None if found == job.queue else str(found)
+def queue_in_force(job: PyTorchJob, existing: Mapping[str, Any] | None) -> str:
+    """A PodGroup stays in its queue, whatever the job asks for by now."""
+    if existing is None:
+        return job.queue
+    return str((existing.get("spec") or {}).get("queue") or "default")
 
 
 def _canonical(amount: str | int | float) -> str:
@@ -120,9 +108,7 @@ def _canonical(amount: str | int | float) -> str:
         return str(amount)  # somebody else's nonsense differs from ours, and is replaced
 
 
-def _spec(
-    job: PyTorchJob, members: int, requests: Requests = MappingProxyType({})
-) -> dict[str, Any]:
+def _spec(job: PyTorchJob, members: int, requests: Requests) -> dict[str, Any]:
     spec: dict[str, Any] = {
         "minMember": members,
         "minResources": min_resources(job, members, requests),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from volcano_elastic.api.pytorchjob import BACKEND, WORKER, PyTorchJob
-from volcano_elastic.pytorchjob import environment
+from volcano_elastic.pytorchjob import environment, rendezvous
 from volcano_elastic.pytorchjob.action import (
     Action,
     CreatePod,
@@ -105,10 +105,10 @@ def _pod(job: PyTorchJob) -> Object:
     where the Workers are Volcano's."""
     policy, worker = job.elastic, job.replicas[WORKER]
     assert policy is not None
-    sizes = environment.nodes(job)
+    sizes, port = rendezvous.nodes(job), rendezvous.of(job).port
     arguments = [
         "--host=$(VOLCANO_ELASTIC_POD_IP)",
-        f"--port={environment.rendezvous_port(job)}",
+        f"--port={port}",
         f"--min={sizes[0]}",
         f"--max={sizes[1]}",
         f"--node-unit={policy.node_unit}",
@@ -120,7 +120,7 @@ def _pod(job: PyTorchJob) -> Object:
         "command": ["python", "-m", "trainer.coordinator"],
         "args": arguments,
         "env": [*environment.pod_identity(), environment.token(job)],
-        "ports": [{"name": "coordinator", "containerPort": environment.rendezvous_port(job)}],
+        "ports": [{"name": "coordinator", "containerPort": port}],
         "resources": {"requests": dict(_REQUESTS)},
     }
     spec: Object = {f: worker.pod_spec[f] for f in _FROM_POD if f in worker.pod_spec}
@@ -138,7 +138,7 @@ def _pod(job: PyTorchJob) -> Object:
 
 
 def _service(job: PyTorchJob) -> Object:
-    port = environment.rendezvous_port(job)
+    port = rendezvous.of(job).port
     return {
         "apiVersion": "v1",
         "kind": "Service",

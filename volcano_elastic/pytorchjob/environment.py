@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from volcano_elastic.api.pytorchjob import BACKEND, MASTER, WORKER, PyTorchJob
-from volcano_elastic.pytorchjob.label import (
-    coordinator_name,
-    replica_name,
-    token_secret_name,
-)
+from volcano_elastic.api.pytorchjob import BACKEND, MASTER, PyTorchJob
+from volcano_elastic.pytorchjob import rendezvous
+from volcano_elastic.pytorchjob.label import replica_name, token_secret_name
 
 # Our backend's rounds go on through any number of membership changes.
 _OUR_MAX_RESTARTS = 100
@@ -33,7 +30,6 @@ def shared(job: PyTorchJob) -> list[Variable]:
     if job.elastic.rdzv_backend == BACKEND:
         # Counting GPUs, torchrun must not initialise CUDA: its workers are forked.
         values["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-        values["VOLCANO_ELASTIC_COORDINATOR"] = job.elastic.coordinator
         ours = [token(job)]
     values["VOLCANO_ELASTIC_JOB"] = job.key
     values["VOLCANO_ELASTIC_NODE_UNIT"] = str(job.elastic.node_unit)
@@ -55,19 +51,6 @@ def token(job: PyTorchJob) -> Variable:
     """By which the job's pods know one another."""
     key = {"name": token_secret_name(job.name, job.uid), "key": TOKEN_KEY}
     return {"name": "VOLCANO_ELASTIC_TOKEN", "valueFrom": {"secretKeyRef": key}}
-
-
-def nodes(job: PyTorchJob) -> tuple[int, int]:
-    """Fewest and most agents of a round. The Master's takes part, so it counts."""
-    policy, extra = job.elastic, 1 if job.master is not None else 0
-    assert policy is not None
-    return policy.min + extra, policy.max + extra
-
-
-def rendezvous_port(job: PyTorchJob) -> int:
-    policy = job.elastic
-    assert policy is not None
-    return policy.rdzv_port or job.replicas[WORKER].port
 
 
 def own(job: PyTorchJob, kind: str, index: int) -> list[Variable]:
@@ -98,28 +81,13 @@ def _master(job: PyTorchJob) -> dict[str, str]:
 def _elastic(job: PyTorchJob) -> dict[str, str]:
     policy = job.elastic
     assert policy is not None
-    first = replica_name(job.name, WORKER, 0)
-    if policy.rdzv_backend == BACKEND and policy.coordinator == "dedicated":
-        first = coordinator_name(job)
-    low, high = nodes(job)
-    values = {
-        "PET_NNODES": f"{low}:{high}",
-        "PET_RDZV_BACKEND": policy.rdzv_backend,
-        "PET_RDZV_ENDPOINT": f"{policy.rdzv_host or first}:{rendezvous_port(job)}",
-    }
-    rdzv_id, max_restarts = policy.rdzv_id, policy.max_restarts
-    if policy.rdzv_backend == BACKEND:
-        rdzv_id = rdzv_id or job.uid
-        max_restarts = _OUR_MAX_RESTARTS if max_restarts is None else max_restarts
-    if rdzv_id:
-        values["PET_RDZV_ID"] = rdzv_id
-    if policy.rdzv_conf:
-        values["PET_RDZV_CONF"] = ",".join(f"{key}={value}" for key, value in policy.rdzv_conf)
+    low, high = rendezvous.nodes(job)
+    values = {"PET_NNODES": f"{low}:{high}"} | rendezvous.of(job).environment()
+    max_restarts = policy.max_restarts
+    if max_restarts is None and policy.rdzv_backend == BACKEND:
+        max_restarts = _OUR_MAX_RESTARTS
     if max_restarts is not None:
         values["PET_MAX_RESTARTS"] = str(max_restarts)
-    if policy.standalone:
-        # Not "", as Kubeflow has it: torchrun reads it with int().
-        values["PET_STANDALONE"] = "1"
     return values
 
 

@@ -116,6 +116,7 @@ _NEEDED = (
     "spec.elasticPolicy.cooldownSeconds",
     "spec.elasticPolicy.scaler",
     "spec.elasticPolicy.coordinator",
+    "status.queue",
     "status.elastic.desired",
     "status.elastic.ready",
     "status.elastic.min",

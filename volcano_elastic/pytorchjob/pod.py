@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+from volcano_elastic.api import pod as api_pod
 from volcano_elastic.api.pytorchjob import (
     CONTAINER,
     SCHEDULER,
@@ -21,7 +22,7 @@ from volcano_elastic.api.pytorchjob import (
 from volcano_elastic.podgroup.pod_annotation import pod_annotations
 from volcano_elastic.pytorchjob import environment, label
 from volcano_elastic.pytorchjob.init_container import init_container
-from volcano_elastic.pytorchjob.settings import Settings
+from volcano_elastic.pytorchjob.settings import DEFAULTS, Settings
 
 # Restarts of this replica so far, by the kubelet and by the operator, in all its pods.
 RESTARTS = "volcano-elastic.io/restarts"
@@ -94,6 +95,12 @@ class PodTemplate:
             },
             "spec": {**self.spec, "containers": containers},
         }
+
+
+def requests(job: PyTorchJob, kind: str) -> dict[str, int]:
+    """What each pod of `kind` is going to ask for, in thousandths: with the init container that
+    waits for a Master, whose requests no setting changes."""
+    return api_pod.requests(PodTemplate(job, kind, DEFAULTS).spec)
 
 
 def _shared_memory(job: PyTorchJob, kind: str) -> str | None:

@@ -4,6 +4,7 @@ deleted, or managed by others ─► nothing; the garbage collector takes what i
 another operator at work      ─► nothing, and it is said
 finished                      ─► clean up
 suspended                     ─► take everything away
+edited while pods run         ─► what they were told stays in force, and it is said
 otherwise: size ─► outcome ─► status, PodGroup, protection, pods that go, pods that come
 """
 
@@ -16,7 +17,14 @@ from typing import Any
 from volcano_elastic.api import condition, moment
 from volcano_elastic.api import pod as api_pod
 from volcano_elastic.api.problem import Problem, listed
-from volcano_elastic.api.pytorchjob import CONTROLLER, MASTER, WORKER, PyTorchJob, time_to_live
+from volcano_elastic.api.pytorchjob import (
+    CONTROLLER,
+    MASTER,
+    WORKER,
+    PyTorchJob,
+    outline,
+    time_to_live,
+)
 from volcano_elastic.api.pytorchjob_validation import manager
 from volcano_elastic.podgroup import podgroup, protection
 from volcano_elastic.podgroup.pod_annotation import PREEMPTABLE, preemptable
@@ -28,6 +36,7 @@ from volcano_elastic.pytorchjob import (
     neighbour,
     outcome,
     placement,
+    rendezvous,
     size,
     status,
 )
@@ -45,7 +54,7 @@ from volcano_elastic.pytorchjob.action import (
 )
 from volcano_elastic.pytorchjob.label import coordinator_name, owner_reference, replica_name
 from volcano_elastic.pytorchjob.observed import Observed, Replica, State, replicas
-from volcano_elastic.pytorchjob.pod import PodTemplate
+from volcano_elastic.pytorchjob.pod import PodTemplate, requests
 from volcano_elastic.pytorchjob.service import ServiceTemplate
 from volcano_elastic.pytorchjob.settings import DEFAULTS, Settings
 from volcano_elastic.pytorchjob.size import Size
@@ -54,6 +63,10 @@ from volcano_elastic.pytorchjob.size import Size
 ADMISSION_LIMIT = timedelta(seconds=2)
 # With none at all the API server forgets a pod whose processes still run.
 _SHORTEST_GRACE = timedelta(seconds=1)
+_UNTIL_RESUMED = (
+    ". Running pods keep what they were made with, and the others must meet them; to change it, "
+    "suspend the job and resume it"
+)
 
 
 def reconcile(
@@ -77,10 +90,14 @@ def reconcile(
     # Of a type that an edit took out; nothing of theirs decides about the job.
     unasked = [r for r in view if r.kind not in job.replicas]
     view = [r for r in view if r.kind in job.replicas]
+    known = rendezvous.in_force(job, *_first(view, observed))
+    if known.torn:
+        return _refused(job.status, "; ".join(known.differs), now)
+    job = known.job
     wanted = size.size(job, view, observed.resize)
     result = outcome.outcome(job, view, wanted, status.restarts(job, view), now)
     new = status.sized(status.counted(status.begun(job, now), job, view), job, view, wanted, now)
-    new = status.progressed(new, job, view, now)
+    new = status.queued(status.progressed(new, job, view, now), job, observed.podgroup)
     if result is not None:
         lost = [r for r in view if r.state is State.LOST]
         return [
@@ -91,6 +108,9 @@ def reconcile(
         ]
     burst = any(r.live and not r.ready for r in view)
     actions: list[Action] = [*begin, *status.change(job.status, new, now, burst=burst)]
+    if known.differs:
+        message = "; ".join(known.differs) + _UNTIL_RESUMED
+        actions.append(EmitEvent("RendezvousUnchanged", message, True, standing=True))
     actions += status.scale_ignored(job)
     plan = placement.place(job, view, wanted, now)
     plan.leave += [r for r in unasked if r.live]
@@ -104,7 +124,7 @@ def reconcile(
     if not observed.pods and not _admitted(job, observed, now):
         plan.create.clear()
         actions.append(Requeue(job.created + ADMISSION_LIMIT - now))
-    actions += _gang(job, observed, plan.keep, settings)
+    actions += _gang(job, observed, plan.keep)
     actions += autoscaler.keep(job, observed.autoscaler)
     if observed.pods or plan.create:
         actions += coordinator.keep(job, observed, create=bool(plan.create))
@@ -117,31 +137,51 @@ def reconcile(
     return actions
 
 
-def refuse(obj: Mapping[str, Any], problems: Sequence[Problem], now: datetime) -> list[Action]:
+def refuse(
+    obj: Mapping[str, Any],
+    problems: Sequence[Problem],
+    pods: Sequence[Mapping[str, Any]],
+    now: datetime,
+) -> list[Action]:
     """For a job that cannot be carried out: it fails, saying what would be right. One that
     was accepted before goes on as it is until it is right again; its edit is refused."""
-    old = obj.get("status") or {}
-    conditions = list(old.get("conditions") or ())
-    if obj["metadata"].get("deletionTimestamp") or manager(obj) != CONTROLLER:
+    job = outline(obj)
+    if job.deleting or manager(obj) != CONTROLLER:
         return []
-    if condition.finished(conditions):
-        completed = moment.parse_optional(old.get("completionTime")) or now
-        return cleanup.expire(time_to_live(obj), completed, now)
+    if (standing := neighbour.stand_off(job, pods, now)) is not None:
+        return _stand_off(job, standing, now)
+    if job.finished:
+        return cleanup.expire(time_to_live(obj), job.time("completionTime") or now, now)
     message = listed(problems)
-    if condition.is_true(conditions, "Created"):
-        message = status.REFUSED + message
-        new = dict(old) | {"elastic": (old.get("elastic") or {}) | {"message": message}}
-        actions = status.change(old, new, now)
-        return [*actions, EmitEvent("PyTorchJobInvalid", message, True)] if actions else []
+    if condition.is_true(job.conditions, "Created"):
+        return _refused(job.status, message, now)
     # As in Kubeflow: Failed is for good.
     message += "; a failed job stays failed: correct it and create it anew"
-    new = dict(old) | {
+    new = dict(job.status) | {
         "conditions": condition.with_condition(
-            conditions, "Failed", "PyTorchJobInvalid", message, now
+            job.conditions, "Failed", "PyTorchJobInvalid", message, now
         ),
         "completionTime": moment.timestamp(now),
     }
-    return status.change(old, new, now)
+    return status.change(job.status, new, now)
+
+
+def _refused(old: Mapping[str, Any], why: str, now: datetime) -> list[Action]:
+    """Of an edit that can't be carried out."""
+    message = status.REFUSED + why
+    new = dict(old) | {"elastic": (old.get("elastic") or {}) | {"message": message}}
+    actions = status.change(old, new, now)
+    return [*actions, EmitEvent("PyTorchJobInvalid", message, True)] if actions else []
+
+
+def _first(view: Sequence[Replica], observed: Observed) -> tuple[Mapping[str, Any] | None, int]:
+    """The pod that the job's others go by, as worker 0's hosts the rendezvous; and how many
+    Workers there are."""
+    live = [r for r in view if r.live]
+    workers = sum(r.kind == WORKER for r in live)
+    first = min(live, key=lambda r: (r.kind == MASTER, r.index), default=None)
+    found = (pod for pod in observed.pods if first and pod["metadata"]["name"] == first.name)
+    return next(found, None), workers
 
 
 def _stand_off(job: PyTorchJob, standing: neighbour.StandOff, now: datetime) -> list[Action]:
@@ -157,20 +197,18 @@ def _admitted(job: PyTorchJob, observed: Observed, now: datetime) -> bool:
     return observed.admitted or not job.uses_volcano or now >= job.created + ADMISSION_LIMIT
 
 
-def _gang(
-    job: PyTorchJob, observed: Observed, keep: Sequence[Replica], settings: Settings
-) -> list[Action]:
+def _gang(job: PyTorchJob, observed: Observed, keep: Sequence[Replica]) -> list[Action]:
     if not job.uses_volcano:
         return []
-    requests = _requests(job, observed, keep, settings)
+    each = _requests(job, observed, keep)
     if observed.podgroup is None:
-        return [CreatePodGroup(podgroup.build(job, owner_reference(job), requests))]
+        return [CreatePodGroup(podgroup.build(job, owner_reference(job), each))]
     actions: list[Action] = []
-    patch = podgroup.patch(job, observed.podgroup, len(keep), requests)
+    patch = podgroup.patch(job, observed.podgroup, len(keep), each)
     if patch is not None:
         actions.append(PatchPodGroup(job.name, patch))
-    kept = podgroup.queue_kept(job, observed.podgroup)
-    if kept is not None:
+    kept = podgroup.queue_in_force(job, observed.podgroup)
+    if kept != job.queue:
         message = (
             f"The job asks for queue {job.queue}, but its PodGroup stays in {kept}: a queue is "
             f"chosen once; to move the job, delete it and create it anew"
@@ -180,7 +218,7 @@ def _gang(
 
 
 def _requests(
-    job: PyTorchJob, observed: Observed, keep: Sequence[Replica], settings: Settings
+    job: PyTorchJob, observed: Observed, keep: Sequence[Replica]
 ) -> dict[str, dict[str, int]]:
     """What one pod of each type asks for: as the API server made it, else as it is going to be."""
     one_of = {r.name: r.kind for r in {r.kind: r for r in reversed(keep)}.values()}
@@ -189,8 +227,7 @@ def _requests(
         for pod in observed.pods
         if (name := pod["metadata"]["name"]) in one_of
     }
-    missing = job.replicas.keys() - made.keys()
-    return made | {k: api_pod.requests(PodTemplate(job, k, settings).spec) for k in missing}
+    return made | {kind: requests(job, kind) for kind in job.replicas.keys() - made.keys()}
 
 
 def _protected_count(job: PyTorchJob) -> int:
@@ -321,4 +358,5 @@ def _suspend(
             "replicas": job.replicas[WORKER].replicas,
         }
     new = status.counted(new, job, [r for r in view if not r.live])
+    new = status.queued(new, job, observed.podgroup)
     return [*status.change(job.status, new, now), *cleanup.take_away(job, view, observed)]

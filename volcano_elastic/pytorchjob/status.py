@@ -8,6 +8,7 @@ from typing import Any
 
 from volcano_elastic.api import condition, merge_patch, moment
 from volcano_elastic.api.pytorchjob import MASTER, WORKER, PyTorchJob
+from volcano_elastic.podgroup import podgroup
 from volcano_elastic.pytorchjob import label
 from volcano_elastic.pytorchjob.action import Action, EmitEvent, PatchStatus, Requeue
 from volcano_elastic.pytorchjob.neighbour import ALONE
@@ -25,6 +26,11 @@ REFUSED = "Not carried out: "
 _OF_A_SIZE = frozenset(
     ("desired", "ready", "min", "max", "replicas", "lastScaleTime", "lastScaleReason", "message")
 )
+
+
+def refused(job: PyTorchJob) -> bool:
+    """Whether an edit of it can't be carried out, so that it goes on as it was."""
+    return str((job.status.get("elastic") or {}).get("message") or "").startswith(REFUSED)
 
 
 def restarts(job: PyTorchJob, view: Sequence[Replica]) -> int:
@@ -80,6 +86,12 @@ def counted(status: Status, job: PyTorchJob, view: Sequence[Replica]) -> Status:
         }
 
     return status | {"replicaStatuses": {kind: count(kind) for kind in job.replicas}}
+
+
+def queued(status: Status, job: PyTorchJob, group: Mapping[str, Any] | None) -> Status:
+    """The status with the Volcano queue that the job is in; none under another scheduler."""
+    rest = {name: value for name, value in status.items() if name != "queue"}
+    return rest | ({"queue": podgroup.queue_in_force(job, group)} if job.uses_volcano else {})
 
 
 def sized(

@@ -1,0 +1,236 @@
+"""Where the pods of an elastic job meet, and in what number.
+
+A pod keeps the environment it was made with. One that is told to meet elsewhere than those that run
+would train by itself; one beyond the number that they were told would wait for ever. So what the
+running pods know stays in force until none of them is left: after the job was suspended, at the
+latest. Admission refuses such edits; what comes past it is said here, and not carried out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from volcano_elastic.api.problem import Problem, forbidden, invalid, shown
+from volcano_elastic.api.pytorchjob import BACKEND, CONTAINER, WORKER, PyTorchJob
+from volcano_elastic.pytorchjob.label import coordinator_name, replica_name
+
+_POLICY = "spec.elasticPolicy"
+_PATHS = {
+    "backend": f"{_POLICY}.rdzvBackend",
+    "host": f"{_POLICY}.rdzvHost",
+    "port": f"{_POLICY}.rdzvPort",
+    "id": f"{_POLICY}.rdzvId",
+    "conf": f"{_POLICY}.rdzvConf",
+    "standalone": f"{_POLICY}.standalone",
+    "coordinator": f"{_POLICY}.coordinator",
+    "node_unit": f"{_POLICY}.nodeUnit",
+    "nproc_per_node": "spec.nprocPerNode",
+}
+_UNTIL = "while the job is not suspended: its pods keep what they were made with"
+
+
+@dataclass(frozen=True, slots=True)
+class Rendezvous:
+    backend: str
+    host: str
+    port: int
+    id: str
+    """Empty: torchrun's own."""
+    conf: str
+    standalone: bool
+    coordinator: str = "worker0"
+    node_unit: int = 1
+    nproc_per_node: str = ""
+    """The last three are asked for by our own backend alone."""
+
+    def environment(self) -> dict[str, str]:
+        """What torchrun and the trainer read; `_read` reads it back."""
+        found = {
+            "PET_RDZV_BACKEND": self.backend,
+            "PET_RDZV_ENDPOINT": f"{self.host}:{self.port}",
+        }
+        if self.id:
+            found["PET_RDZV_ID"] = self.id
+        if self.conf:
+            found["PET_RDZV_CONF"] = self.conf
+        if self.standalone:
+            # Not "", as Kubeflow has it: torchrun reads it with int().
+            found["PET_STANDALONE"] = "1"
+        if self.backend == BACKEND:
+            found["VOLCANO_ELASTIC_COORDINATOR"] = self.coordinator
+        return found
+
+
+def of(job: PyTorchJob) -> Rendezvous:
+    """Of an elastic job."""
+    policy = job.elastic
+    assert policy is not None
+    found = Rendezvous(
+        backend=policy.rdzv_backend,
+        host=policy.rdzv_host or replica_name(job.name, WORKER, 0),
+        port=policy.rdzv_port or job.replicas[WORKER].port,
+        id=policy.rdzv_id or "",
+        conf=",".join(f"{key}={value}" for key, value in policy.rdzv_conf),
+        standalone=policy.standalone,
+    )
+    if policy.rdzv_backend != BACKEND:
+        return found
+    return replace(
+        found,
+        host=policy.rdzv_host or _own_host(job, policy.coordinator),
+        id=found.id or job.uid,
+        coordinator=policy.coordinator,
+        node_unit=policy.node_unit,
+        nproc_per_node=job.nproc_per_node,
+    )
+
+
+def nodes(job: PyTorchJob) -> tuple[int, int]:
+    """Fewest and most agents of a round. The Master's takes part, so it counts."""
+    policy, extra = job.elastic, 1 if job.master is not None else 0
+    assert policy is not None
+    return policy.min + extra, policy.max + extra
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    job: PyTorchJob
+    """As its running pods know it."""
+    differs: tuple[str, ...] = ()
+    """What of the job's spec that leaves undone, one sentence each."""
+    torn: bool = False
+    """Its pods were made when it was of a fixed size and it is elastic now, or the other way
+    around: there is no going on with both."""
+
+
+def in_force(job: PyTorchJob, pod: Mapping[str, Any] | None, workers: int) -> InForce:
+    """Args:
+    pod: the one of the running pods that the others go by; None if none is there to stay.
+    workers: how many there are.
+    """
+    told = _told(pod)
+    if "PET_NNODES" not in told:
+        return InForce(job)
+    policy = job.elastic
+    if (policy is not None) != ("PET_RDZV_BACKEND" in told):
+        return InForce(job, (f"{_POLICY}: must not be added or removed {_UNTIL}",), torn=True)
+    if policy is None:
+        return InForce(job)
+    asked, found = of(job), _read(told)
+    differs = [
+        f"{_PATHS[name]}: {shown(getattr(asked, name))} is asked for, and "
+        f"{shown(getattr(found, name))} is in force"
+        for name in _changed(asked, found)
+    ]
+    if differs:
+        own = _own_host(job, found.coordinator)
+        policy = replace(
+            policy,
+            rdzv_backend=found.backend,
+            rdzv_host=None if found.host == own else found.host,
+            rdzv_port=found.port,
+            rdzv_id=found.id or None,
+            rdzv_conf=_pairs(found.conf),
+            standalone=found.standalone,
+            coordinator=found.coordinator,
+        )
+        job = replace(job, elastic=policy)
+        if found.backend == BACKEND:
+            policy = replace(policy, node_unit=found.node_unit)
+            job = replace(job, elastic=policy, nproc_per_node=found.nproc_per_node)
+    low, high = _range(told["PET_NNODES"], job)
+    # Those that are there already, by whatever reckoning, stay.
+    high = max(high, workers)
+    least, most = (min(max(end, low), high) for end in (policy.min, policy.max))
+    if (least, most) != (policy.min, policy.max):
+        differs.append(
+            f"{_POLICY}: {policy.min} to {policy.max} Workers are asked for, and {least} to {most} "
+            "is in force"
+        )
+        job = replace(job, elastic=replace(policy, min=least, max=most))
+    return InForce(job, tuple(differs))
+
+
+def problems(old: PyTorchJob, new: PyTorchJob) -> list[Problem]:
+    """What of the edit would have the job's later pods meet elsewhere."""
+    if _free(old, new):
+        return []
+    if old.elastic is None or new.elastic is None:
+        if old.elastic is new.elastic:
+            return []
+        return [forbidden(_POLICY, f"must not be added or removed {_UNTIL}")]
+    before, after = of(old), of(new)
+    return [
+        invalid(_PATHS[name], getattr(after, name), f"field is immutable {_UNTIL}")
+        for name in _changed(before, after)
+    ]
+
+
+def warnings(old: PyTorchJob, new: PyTorchJob) -> list[str]:
+    """What of the edit running pods won't know of."""
+    if _free(old, new) or old.elastic is None or new.elastic is None:
+        return []
+    if new.elastic.min >= old.elastic.min and new.elastic.max <= old.elastic.max:
+        return []
+    return [
+        f"{_POLICY}: running pods were told {old.elastic.min} to {old.elastic.max}; a lower min or "
+        "a higher max comes into force once the job was suspended and resumed"
+    ]
+
+
+def _free(old: PyTorchJob, new: PyTorchJob) -> bool:
+    """Whether no pod stays that knows the old one."""
+    return old.run_policy.suspend or new.run_policy.suspend or old.finished
+
+
+def _changed(one: Rendezvous, other: Rendezvous) -> list[str]:
+    names = [field.name for field in fields(Rendezvous)]
+    return [name for name in names if getattr(one, name) != getattr(other, name)]
+
+
+def _own_host(job: PyTorchJob, coordinator: str) -> str:
+    return (
+        coordinator_name(job) if coordinator == "dedicated" else replica_name(job.name, WORKER, 0)
+    )
+
+
+def _told(pod: Mapping[str, Any] | None) -> dict[str, str]:
+    containers = ((pod or {}).get("spec") or {}).get("containers") or ()
+    trains: Mapping[str, Any] = next((c for c in containers if c.get("name") == CONTAINER), {})
+    return {v["name"]: v.get("value") or "" for v in trains.get("env") or ()}
+
+
+def _read(told: Mapping[str, str]) -> Rendezvous:
+    host, _, port = told.get("PET_RDZV_ENDPOINT", "").rpartition(":")
+    found = Rendezvous(
+        backend=told["PET_RDZV_BACKEND"],
+        host=host,
+        port=int(port) if port.isdecimal() else 0,
+        id=told.get("PET_RDZV_ID", ""),
+        conf=told.get("PET_RDZV_CONF", ""),
+        standalone="PET_STANDALONE" in told,
+    )
+    if found.backend != BACKEND:
+        return found
+    unit = told.get("VOLCANO_ELASTIC_NODE_UNIT", "")
+    return replace(
+        found,
+        coordinator=told.get("VOLCANO_ELASTIC_COORDINATOR", "worker0"),
+        node_unit=int(unit) if unit.isdecimal() else 1,
+        nproc_per_node=told.get("PET_NPROC_PER_NODE", "auto"),
+    )
+
+
+def _range(text: str, job: PyTorchJob) -> tuple[int, int]:
+    """Workers that PET_NNODES, `min:max` or one number, leaves room for."""
+    low, _, high = text.partition(":")
+    extra = 1 if job.master is not None else 0
+    ends = [int(end) - extra if end.isdecimal() else 1 for end in (low, high or low)]
+    return max(1, ends[0]), max(1, *ends)
+
+
+def _pairs(conf: str) -> tuple[tuple[str, str], ...]:
+    pairs = (pair.partition("=") for pair in conf.split(",") if pair)
+    return tuple((key, value) for key, _, value in pairs)
