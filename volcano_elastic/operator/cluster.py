@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
+from volcano_elastic.api import moment
+from volcano_elastic.api.pod import evicted_at
 from volcano_elastic.kube import resource
 from volcano_elastic.kube.client import Client
 from volcano_elastic.kube.informer import Informer
@@ -30,6 +32,10 @@ class Cluster:
         }
         self.pods.on_change(self._keep(resource.PODS))
         self.services.on_change(self._keep(resource.SERVICES))
+        self._departed: dict[str, dict[str, Object]] | None = None
+        """By job's key and uid, while somebody asks for them."""
+        self.pods.on_change(self._pod_changed)
+        self.jobs.on_change(self._job_changed)
 
     def __iter__(self) -> Iterator[Informer]:
         yield from (
@@ -66,10 +72,40 @@ class Cluster:
     def autoscaler_of(self, job: Object) -> Object | None:
         return _if_controlled(self.autoscalers.get(key_of(job)), job)
 
+    def watch_departures(self, watch: bool) -> None:
+        """Whether evicted pods are remembered from now on; earlier ones are forgotten."""
+        self._departed = {} if watch else None
+
+    def departed_of(self, job: Object) -> tuple[Object, ...]:
+        """Pods that were evicted and are gone already, as if they were still on their way out,
+        until `forget`: their job's size follows them before others are made in their place."""
+        gone = (self._departed or {}).get(key_of(job), {}).values()
+        return tuple(pod for pod in gone if controlled_by(pod, job))
+
+    def forget(self, job: Object, departed: Iterable[Object]) -> None:
+        """The job has been looked at with these of `departed_of`."""
+        held = (self._departed or {}).get(key_of(job), {})
+        for pod in departed:
+            held.pop(pod["metadata"]["uid"], None)
+
     def _of(self, kind: Resource, job: Object) -> tuple[Object, ...]:
         named = self._owned[kind].get(key_of(job), {}).values()
         # An earlier job of the same name may have left some that are not gone yet.
         return tuple(obj for obj in named if controlled_by(obj, job))
+
+    def _pod_changed(self, old: Object | None, new: Object | None) -> None:
+        if self._departed is None or old is None or new is not None:
+            return
+        evicted, job = evicted_at(old), job_key(old)
+        if evicted is not None and self.jobs.get(job) is not None:
+            meta = {"deletionTimestamp": moment.timestamp(evicted)} | old["metadata"]
+            self._departed.setdefault(job, {})[meta["uid"]] = {**old, "metadata": meta}
+
+    def _job_changed(self, old: Object | None, new: Object | None) -> None:
+        if not self._departed or old is None:
+            return
+        if new is None or new["metadata"]["uid"] != old["metadata"]["uid"]:
+            self._departed.pop(key_of(old), None)
 
     def _keep(self, kind: Resource) -> Callable[[Object | None, Object | None], None]:
         owned = self._owned[kind]

@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from datetime import UTC, datetime
 
 import aiohttp
 
-from volcano_elastic.api.pod import evicted_at
 from volcano_elastic.api.pytorchjob import InvalidJob, PyTorchJob, parse
 from volcano_elastic.api.queue_policy import Mode, QueuePolicy
 from volcano_elastic.kube.client import ApiError, Conflict
 from volcano_elastic.kube.resource import Object, key_of
 from volcano_elastic.kube.work_queue import WorkQueue
-from volcano_elastic.operator.cluster import Cluster, controlled_by, job_key
+from volcano_elastic.operator.cluster import Cluster, job_key
 from volcano_elastic.operator.executor import Executor, NameTaken
 from volcano_elastic.operator.metrics import Metrics
 from volcano_elastic.operator.token import BadKey
@@ -62,9 +61,6 @@ class Controller:
         cluster.jobs.on_change(self._job_changed)
         for named in (cluster.podgroups, cluster.autoscalers):
             named.on_change(lambda old, new: self._add(key_of(_either(old, new))))
-        self._departed: dict[str, dict[str, Object]] = {}
-        """By job's key and uid, pods that were evicted and gone before the job was looked at."""
-        cluster.pods.on_change(self._pod_changed)
         for informer in (cluster.pods, cluster.services):
             informer.on_change(lambda old, new: self._add(job_key(_either(old, new))))
 
@@ -74,6 +70,7 @@ class Controller:
     async def run(self) -> None:
         """Until cancelled; may be called again then. Call it when the cluster is synced."""
         queue = self._queue = WorkQueue(on_take=self._metrics.taken)
+        self._cluster.watch_departures(True)
         try:
             for job in self._cluster.jobs:
                 self._add(key_of(job))
@@ -82,6 +79,7 @@ class Controller:
                     group.create_task(self._work(queue))
         finally:
             self._queue = None
+            self._cluster.watch_departures(False)
             queue.close()
             # Planned under what was known then; who leads next plans anew.
             self._resizes.clear()
@@ -125,22 +123,6 @@ class Controller:
         if (job := self._cluster.jobs.get(key)) is not None and self.serves(job):
             self._queue.add(key)
 
-    def _pod_changed(self, old: Object | None, new: Object | None) -> None:
-        if new is not None or old is None or evicted_at(old) is None or self._queue is None:
-            return
-        if self._cluster.jobs.get(job_key(old)) is not None:
-            leaving = {**old["metadata"]}
-            leaving.setdefault("deletionTimestamp", self._clock().isoformat())
-            pod = {**old, "metadata": leaving}
-            self._departed.setdefault(job_key(old), {})[leaving["uid"]] = pod
-
-    def _forget(self, key: str, departed: Iterable[Object]) -> None:
-        held = self._departed.get(key, {})
-        for pod in departed:
-            held.pop(pod["metadata"]["uid"], None)
-        if not held:
-            self._departed.pop(key, None)
-
     def _job_changed(self, old: Object | None, new: Object | None) -> None:
         if new is not None:
             self._add(key_of(new))
@@ -148,7 +130,6 @@ class Controller:
             key = key_of(old)
             self._admitted.pop(key, None)
             self._parsed.pop(key, None)
-            self._departed.pop(key, None)
             self._carried_out(key, None)
 
     async def _work(self, queue: WorkQueue) -> None:
@@ -183,7 +164,7 @@ class Controller:
         resize, _ = self._resizes.get(key, (None, None))
         # Of this thread: a machine that is busy with others makes no job dearer.
         began = time.thread_time()
-        departed = tuple(self._departed.get(key, {}).values())
+        departed = self._cluster.departed_of(job)
         actions = self._actions(key, job, resize, now, departed)
         rest = _rest(time.thread_time() - began)
         try:
@@ -193,7 +174,7 @@ class Controller:
             if resize is not None:
                 self._carried_out(key, resize, outdated=True)
             raise
-        self._forget(key, departed)
+        self._cluster.forget(job, departed)
         self._metrics.performed(actions)
         if resize is not None:
             self._carried_out(key, resize, outdated=not self._has(key, resize))
@@ -206,15 +187,14 @@ class Controller:
         job: Object,
         resize: Resize | None,
         now: datetime,
-        departed: Iterable[Object] = (),
+        departed: tuple[Object, ...] = (),
     ) -> list[Action]:
         parsed = self._parse(key, job)
         if isinstance(parsed, InvalidJob):
             return refuse(job, parsed.problems, self._cluster.pods_of(job), now)
         policy = self.policy_of(parsed.queue)
         observed = Observed(
-            # Once more as leaving, so that the size follows before others are made in their place.
-            pods=(*self._cluster.pods_of(job), *(p for p in departed if controlled_by(p, job))),
+            pods=(*self._cluster.pods_of(job), *departed),
             services=self._cluster.services_of(job),
             podgroup=self._cluster.podgroup_of(job),
             autoscaler=self._cluster.autoscaler_of(job),
