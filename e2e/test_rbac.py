@@ -224,14 +224,14 @@ async def live(world: World) -> None:
         await world.has(name, 1)
     # An autoscaler changes, and goes with the job's rest.
     await client.patch(
-        PYTORCHJOBS, "taken", "default", {"spec": {"elasticPolicy": {"maxReplicas": 1}}}
+        PYTORCHJOBS, "taken", "default", {"spec": {"elasticPolicy": {"maxReplicas": 3}}}
     )
 
-    async def lowered() -> bool:
+    async def raised() -> bool:
         found = await client.get(AUTOSCALERS, "taken", "default")
-        return bool(found["spec"]["maxReplicas"] == 1)
+        return bool(found["spec"]["maxReplicas"] == 3)
 
-    await until(lowered, "the autoscaler follows")
+    await until(raised, "the autoscaler follows")
     suspend = {"spec": {"runPolicy": {"suspend": True}}}
     await client.patch(PYTORCHJOBS, "taken", "default", suspend)
     await world.gone(AUTOSCALERS, "taken")

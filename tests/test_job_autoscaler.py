@@ -30,9 +30,9 @@ def test_an_autoscaler_follows_the_job_and_is_left_alone_when_it_is_right() -> N
     spec["metrics"] = copy.deepcopy(METRICS)
     spec["metrics"][0]["resource"]["target"]["averageValue"] = "1.5"
     assert not active(world.reconcile())
-    world.job["spec"]["elasticPolicy"]["max"] = 5
+    world.job["spec"]["elasticPolicy"]["max"] = 8
     world.settle()
-    assert world.autoscaler["spec"]["maxReplicas"] == 5
+    assert world.autoscaler["spec"]["maxReplicas"] == 8
     assert world.autoscaler["spec"]["behavior"]
 
 

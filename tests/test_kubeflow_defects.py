@@ -36,7 +36,7 @@ def test_defect_replacing_the_podgroup_loses_foreign_fields() -> None:
     assert world.podgroup is not None
     world.podgroup["spec"]["networkTopology"] = {"mode": "hard"}
     world.podgroup["metadata"]["annotations"] = {"volcano.sh/sla-waiting-time": "1h"}
-    world.job["spec"]["runPolicy"] = {"schedulingPolicy": {"minAvailable": 1}}
+    world.job["spec"]["elasticPolicy"]["min"] = 1
     (patch,) = [x for x in world.reconcile() if isinstance(x, a.PatchPodGroup)]
     assert patch.body == {"spec": {"minMember": 1, "minResources": {"nvidia.com/gpu": "1"}}}
 

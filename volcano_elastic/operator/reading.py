@@ -68,14 +68,13 @@ def view_job(
     policy = None if job.kueue else job.elastic
     spec = worker.pod_spec if worker else {}
     elastic = job.status.get("elastic") or {}
-    # In force: running pods may have been told less than the spec, edited since, asks for.
-    least = int(elastic.get("min") or job.least_workers) if policy else count
+    least = job.least_workers if policy else count
     return Job(
         key=job.key,
         queue=queue_in_force(job, podgroup),
         created=job.created,
         min=least,
-        max=int(elastic.get("max") or policy.max) if policy else count,
+        max=policy.max if policy else count,
         desired=least if policy is None or job.desired is None else job.desired,
         pod_requests=requests(job, WORKER) if worker else {},
         node_selector=dict(spec.get("nodeSelector") or {}),

@@ -90,7 +90,7 @@ def reconcile(
     # Of a type that an edit took out; nothing of theirs decides about the job.
     unasked = [r for r in view if r.kind not in job.replicas]
     view = [r for r in view if r.kind in job.replicas]
-    known = rendezvous.in_force(job, *_first(view, observed))
+    known = rendezvous.in_force(job, _first(view, observed))
     if known.torn:
         return _refused(job.status, "; ".join(known.differs), now)
     job = known.job
@@ -174,14 +174,12 @@ def _refused(old: Mapping[str, Any], why: str, now: datetime) -> list[Action]:
     return [*actions, EmitEvent("PyTorchJobInvalid", message, True)] if actions else []
 
 
-def _first(view: Sequence[Replica], observed: Observed) -> tuple[Mapping[str, Any] | None, int]:
-    """The pod that the job's others go by, as worker 0's hosts the rendezvous; and how many
-    Workers there are."""
-    live = [r for r in view if r.live]
-    workers = sum(r.kind == WORKER for r in live)
+def _first(view: Sequence[Replica], observed: Observed) -> Mapping[str, Any] | None:
+    """The pod that the job's others go by: worker 0's hosts the rendezvous."""
+    live = (r for r in view if r.live)
     first = min(live, key=lambda r: (r.kind == MASTER, r.index), default=None)
     found = (pod for pod in observed.pods if first and pod["metadata"]["name"] == first.name)
-    return next(found, None), workers
+    return next(found, None)
 
 
 def _stand_off(job: PyTorchJob, standing: neighbour.StandOff, now: datetime) -> list[Action]:

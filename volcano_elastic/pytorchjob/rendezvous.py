@@ -1,9 +1,9 @@
-"""Where the pods of an elastic job meet, and in what number.
+"""Where the pods of an elastic job meet.
 
-A pod keeps the environment it was made with. One that is told to meet elsewhere than those that run
-would train by itself; one beyond the number that they were told would wait for ever. So what the
-running pods know stays in force until none of them is left: after the job was suspended, at the
-latest. Admission refuses such edits; what comes past it is said here, and not carried out.
+A pod keeps the environment it was made with, and one that is told to meet elsewhere than those that
+run would train by itself. So what the running pods know stays in force until none of them is left:
+after the job was suspended, at the latest. Admission refuses such edits; what comes past it is said
+here, and not carried out.
 """
 
 from __future__ import annotations
@@ -105,11 +105,8 @@ class InForce:
     around: there is no going on with both."""
 
 
-def in_force(job: PyTorchJob, pod: Mapping[str, Any] | None, workers: int) -> InForce:
-    """Args:
-    pod: the one of the running pods that the others go by; None if none is there to stay.
-    workers: how many there are.
-    """
+def in_force(job: PyTorchJob, pod: Mapping[str, Any] | None) -> InForce:
+    """`pod` is the one of the running pods that the others go by; None if none is there to stay."""
     told = _told(pod)
     if "PET_NNODES" not in told:
         return InForce(job)
@@ -141,15 +138,12 @@ def in_force(job: PyTorchJob, pod: Mapping[str, Any] | None, workers: int) -> In
             policy = replace(policy, node_unit=found.node_unit)
             job = replace(job, elastic=policy, nproc_per_node=found.nproc_per_node)
     low, high = _range(told["PET_NNODES"], job)
-    # Those that are there already, by whatever reckoning, stay.
-    high = max(high, workers)
-    least, most = (min(max(end, low), high) for end in (policy.min, policy.max))
-    if (least, most) != (policy.min, policy.max):
+    if policy.min < low or policy.max > high:
+        # The size follows the job's range all the same: it must not depend on when it was edited.
         differs.append(
-            f"{_POLICY}: {policy.min} to {policy.max} Workers are asked for, and {least} to {most} "
-            "is in force"
+            f"{_POLICY}: {policy.min} to {policy.max} Workers are asked for, and rounds of the "
+            f"running pods have {low} to {high}"
         )
-        job = replace(job, elastic=replace(policy, min=least, max=most))
     return InForce(job, tuple(differs))
 
 
@@ -175,8 +169,8 @@ def warnings(old: PyTorchJob, new: PyTorchJob) -> list[str]:
     if new.elastic.min >= old.elastic.min and new.elastic.max <= old.elastic.max:
         return []
     return [
-        f"{_POLICY}: running pods were told {old.elastic.min} to {old.elastic.max}; a lower min or "
-        "a higher max comes into force once the job was suspended and resumed"
+        f"{_POLICY}: running pods were told {old.elastic.min} to {old.elastic.max}, and their "
+        "rounds stay within that; suspend the job and resume it, and all of them know better"
     ]
 
 
@@ -228,7 +222,7 @@ def _range(text: str, job: PyTorchJob) -> tuple[int, int]:
     low, _, high = text.partition(":")
     extra = 1 if job.master is not None else 0
     ends = [int(end) - extra if end.isdecimal() else 1 for end in (low, high or low)]
-    return max(1, ends[0]), max(1, *ends)
+    return ends[0], ends[1]
 
 
 def _pairs(conf: str) -> tuple[tuple[str, str], ...]:
