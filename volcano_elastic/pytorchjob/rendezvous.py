@@ -28,6 +28,11 @@ _PATHS = {
     "node_unit": f"{_POLICY}.nodeUnit",
     "nproc_per_node": "spec.nprocPerNode",
 }
+# What else changes with a field says nothing that its author did.
+_FOLLOW = {
+    "backend": {"host", "id", "coordinator", "node_unit", "nproc_per_node"},
+    "coordinator": {"host"},
+}
 _UNTIL = "while the job is not suspended: its pods keep what they were made with"
 
 
@@ -181,7 +186,9 @@ def _free(old: PyTorchJob, new: PyTorchJob) -> bool:
 
 def _changed(one: Rendezvous, other: Rendezvous) -> list[str]:
     names = [field.name for field in fields(Rendezvous)]
-    return [name for name in names if getattr(one, name) != getattr(other, name)]
+    found = [name for name in names if getattr(one, name) != getattr(other, name)]
+    following = set().union(*(_FOLLOW.get(name, set()) for name in found))
+    return [name for name in found if name not in following]
 
 
 def _own_host(job: PyTorchJob, coordinator: str) -> str:
