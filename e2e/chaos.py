@@ -1,10 +1,11 @@
 """Forty jobs made, scaled, suspended and deleted while everything around the operator breaks.
 
-    python -m e2e.chaos [--seconds 300] [--seed 7]
+    python -m e2e.chaos [--seconds 300] [--seed 7] [--control-plane real]
 
-The same script of changes runs twice on embedded clusters: undisturbed, and with the operator
-killed (SIGKILL) every second or so, the API server restarted, watches cut and expired, and requests
-failing (fault_proxy.py). Both must end in the same state. The seed decides all but timing.
+The same script of changes runs twice, on embedded clusters or real control planes: undisturbed, and
+with the operator killed (SIGKILL) every second or so, the API server restarted, watches cut and
+expired, and requests failing (fault_proxy.py). Both must end in the same state. The seed decides
+all but timing.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import aiohttp
 import yaml
 
 from e2e.fault_proxy import NONE, FaultProxy, Faults
+from e2e.real_control_plane import RealControlPlane
 from volcano_elastic.kube.client import AlreadyExists, ApiError, Client, NotFound
 from volcano_elastic.kube.resource import PODGROUPS, PODS, PYTORCHJOBS, SERVICES, Object
 from volcano_elastic.local.cluster import LocalCluster
@@ -175,8 +177,9 @@ async def _insist(work: Callable[[], Awaitable[None]]) -> None:
     while True:
         try:
             return await work()
-        except (aiohttp.ClientError, OSError, TimeoutError):
-            if time.monotonic() > deadline:
+        except (ApiError, aiohttp.ClientError, OSError, TimeoutError) as error:
+            refused = isinstance(error, ApiError) and error.code < 500  # it is there
+            if refused or time.monotonic() > deadline:
                 raise
             await asyncio.sleep(0.1)
 
@@ -191,6 +194,8 @@ async def state(client: Client) -> dict[str, Any]:
         for obj in (await client.list(kind, NAMESPACE))["items"]:
             owners = obj["metadata"].get("ownerReferences") or []
             owner = next((names[o["uid"]] for o in owners if o["uid"] in names), None)
+            if owner is None and (kind, obj["metadata"]["name"]) == (SERVICES, "kubernetes"):
+                continue  # a real API server's own
             if owner is None:
                 orphans.append(f"{kind.kind} {obj['metadata']['name']}")
             else:
@@ -283,7 +288,7 @@ class OperatorLoop:
 
 
 @asynccontextmanager
-async def cluster(folder: Path) -> AsyncIterator[LocalCluster]:
+async def cluster(folder: Path, plane: RealControlPlane | None) -> AsyncIterator[LocalCluster]:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "cluster.log").open("a") as log:
         async with LocalCluster(
@@ -291,14 +296,18 @@ async def cluster(folder: Path) -> AsyncIterator[LocalCluster]:
             gpus_per_node=32,
             kubelet="fake",
             operator=False,
-            data_dir=folder,
+            data_dir=None if plane else folder,
+            existing=plane.kubeconfig if plane else None,
+            kubelet_arguments=plane.kubelet_arguments if plane else (),
             say=lambda line: print(line, file=log, flush=True),
         ) as one:
             yield one
 
 
-async def undisturbed(changes: Sequence[Change], folder: Path) -> dict[str, Any]:
-    async with cluster(folder) as local, local.client() as client:
+async def undisturbed(
+    changes: Sequence[Change], folder: Path, plane: RealControlPlane | None = None
+) -> dict[str, Any]:
+    async with cluster(folder, plane) as local, local.client() as client:
         operator = OperatorLoop(local.kubeconfig, folder / "operator.log")
         try:
             await operator.start()
@@ -309,16 +318,21 @@ async def undisturbed(changes: Sequence[Change], folder: Path) -> dict[str, Any]
 
 
 async def disturbed(
-    changes: Sequence[Change], folder: Path, seconds: float, seed: int, outcome: Outcome
+    changes: Sequence[Change],
+    folder: Path,
+    seconds: float,
+    seed: int,
+    outcome: Outcome,
+    plane: RealControlPlane | None = None,
 ) -> None:
     dice = random.Random(seed)
     async with AsyncExitStack() as stack:
-        local = await stack.enter_async_context(cluster(folder))
+        local = await stack.enter_async_context(cluster(folder, plane))
         client = await stack.enter_async_context(local.client())
         config = yaml.safe_load(local.kubeconfig.read_text())
         server = config["clusters"][0]["cluster"]
         url = urlsplit(server["server"])
-        proxy = FaultProxy(f"{url.scheme}://{url.netloc}", Faults(), seed)
+        proxy = FaultProxy(f"{url.scheme}://{url.netloc}", Faults(), seed, tls=client.access.tls)
         await stack.enter_async_context(proxy.serving())
         server["server"] = proxy.url + url.path
         kubeconfig = folder / "through-proxy"
@@ -341,8 +355,11 @@ async def disturbed(
         async def restart_api_server() -> None:
             while True:
                 await asyncio.sleep(max(4.0, seconds / 4))
-                # LocalCluster starts it again, from what is on disk.
-                os.kill(local.processes["apiserver"], signal.SIGKILL)
+                if plane:
+                    await asyncio.to_thread(plane.restart, "kube-apiserver")
+                else:
+                    # LocalCluster starts it again, from what is on disk.
+                    os.kill(local.processes["apiserver"], signal.SIGKILL)
                 outcome.restarts += 1
 
         breaking = [
@@ -375,21 +392,41 @@ async def disturbed(
 
 async def run(folder: Path, *, seconds: float, seed: int) -> Outcome:
     changes, outcome = script(seed), Outcome()
-    outcome.undisturbed = await undisturbed(changes, folder / "undisturbed")
-    if not at_rest(outcome.undisturbed):
-        raise AssertionError(f"even undisturbed it does not come to rest: {outcome.undisturbed}")
+    outcome.undisturbed = _rested(await undisturbed(changes, folder / "undisturbed"))
     await disturbed(changes, folder / "disturbed", seconds, seed, outcome)
     return outcome
+
+
+def run_on_real(folder: Path, *, seconds: float, seed: int) -> Outcome:
+    """Not within an event loop: control planes start outside of one."""
+    changes, outcome = script(seed), Outcome()
+    with RealControlPlane() as plane:
+        found = asyncio.run(undisturbed(changes, folder / "undisturbed", plane))
+    outcome.undisturbed = _rested(found)
+    with RealControlPlane() as plane:
+        work = disturbed(changes, folder / "disturbed", seconds, seed, outcome, plane)
+        asyncio.run(work)
+    return outcome
+
+
+def _rested(found: dict[str, Any]) -> dict[str, Any]:
+    if not at_rest(found):
+        raise AssertionError(f"even undisturbed it does not come to rest: {found}")
+    return found
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seconds", type=float, default=300, help="of changes; default 300")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="default: the time")
+    parser.add_argument("--control-plane", choices=("embedded", "real"), default="embedded")
     given = parser.parse_args()
-    print(f"seed {given.seed}")
+    print(f"seed {given.seed}", flush=True)
     with TemporaryDirectory() as folder:
-        outcome = asyncio.run(run(Path(folder), seconds=given.seconds, seed=given.seed))
+        if given.control_plane == "real":
+            outcome = run_on_real(Path(folder), seconds=given.seconds, seed=given.seed)
+        else:
+            outcome = asyncio.run(run(Path(folder), seconds=given.seconds, seed=given.seed))
     print(f"{outcome.kills} kills, {outcome.restarts} API server restarts, {outcome.faults}")
     differences = outcome.differences()
     print("\n".join(differences) or f"all {JOBS} jobs ended as undisturbed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -34,10 +35,16 @@ NONE = Faults(0, 0, float("inf"))
 
 
 class FaultProxy:
-    """`async with proxy.serving(): proxy.url`; `faults` may be changed at any time."""
+    """`async with proxy.serving(): proxy.url`; `faults` may be changed at any time.
 
-    def __init__(self, target: str, faults: Faults, seed: int) -> None:
-        self._target, self.faults = target.rstrip("/"), faults
+    Args:
+        tls: with the credentials of whoever comes through, where `target` knows users by those.
+    """
+
+    def __init__(
+        self, target: str, faults: Faults, seed: int, *, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self._target, self.faults, self._tls = target.rstrip("/"), faults, tls
         self._random = random.Random(seed)
         self.counted: Counter[str] = Counter()
         """What was done to requests, by name."""
@@ -46,7 +53,7 @@ class FaultProxy:
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
         async with aiohttp.ClientSession(
-            auto_decompress=False, connector=aiohttp.TCPConnector(limit=0)
+            auto_decompress=False, connector=aiohttp.TCPConnector(limit=0, ssl=self._tls or True)
         ) as session:
             self._session = session
             server = web.Server(self._handle, access_log=None, handler_cancellation=True)
