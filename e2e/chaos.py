@@ -279,7 +279,7 @@ class OperatorLoop:
         # An API server that is away at its start holds it up until it is back.
         line = await asyncio.wait_for(self._process.stdout.readline(), 120)
         if line != b"operator ready\n":
-            raise RuntimeError(f"the operator ended; see {self._log}")
+            raise RuntimeError(f"the operator ended; its log:\n{self._log.read_text()[-3000:]}")
 
     async def kill(self) -> None:
         if self._process is not None and self._process.returncode is None:
