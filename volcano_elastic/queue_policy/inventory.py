@@ -58,7 +58,10 @@ class Inventory:
             self.queues.share_by_weight(self._wishes())
 
     def policy(self, queue: str) -> QueuePolicy:
-        return self.policies.get(queue) or QueuePolicy(queue=queue)
+        found = self._policies.get(queue)
+        if found is None:
+            found = self._policies[queue] = QueuePolicy(queue=queue)
+        return found
 
     def shape_of(self, pod: Pod) -> Shape:
         return self.dimensions.shape(
@@ -94,9 +97,11 @@ class Inventory:
         asked = _requests(snapshot.jobs, snapshot.gangs, snapshot.pods)
         self.dimensions = Dimensions(snapshot.nodes, asked)
         self.nodes = NodeRoom(snapshot.nodes, self.dimensions)
-        self.policies = effective(snapshot.policies)
+        policies = effective(snapshot.policies)
+        self._policies = {**policies}
+        """And the defaults of queues that have none."""
         self.queues = QueueRoom(
-            snapshot.queues, self.dimensions.names, self.nodes.everything(), self.policies
+            snapshot.queues, self.dimensions.names, self.nodes.everything(), policies
         )
         self._ladders: dict[tuple[object, ...], tuple[Curve, Ladder]] = {}
         self._jobs: dict[str, Job] = {}

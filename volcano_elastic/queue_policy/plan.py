@@ -105,6 +105,8 @@ class _Planning:
         self.kept_idle: set[str] = set()
         """`pod KEY` of others' pods that wait though there is idle room for them."""
         self._idle_but_promised: dict[Shape, bool] = {}
+        self._rests: dict[str, bool] = {}
+        """Whether a queue takes no part in rebalancing, since it did a moment ago."""
 
     def plan(self) -> Plan:
         queues = figures(self.inventory)
@@ -412,8 +414,12 @@ class _Planning:
         rules, job = standing.policy.rebalance, standing.job
         if not rules.gap or job.scaler != "volcano" or job.key in self.resting:
             return False
-        last = self.inventory.last_rebalance(job.queue)
-        return last is None or self.now - last >= rules.cooldown
+        rests = self._rests.get(job.queue)
+        if rests is None:
+            last = self.inventory.last_rebalance(job.queue)
+            rests = last is not None and self.now - last < rules.cooldown
+            self._rests[job.queue] = rests
+        return not rests
 
     # Say
 
