@@ -311,7 +311,9 @@ class QueueRoom:
         """Of `idle`, what the queue may use of dimension i."""
         if self.closed(name) is not None:
             return 0
-        return max(0, min([idle, *(self._left(queue, i) for queue in self._chains[name])]))
+        for queue in self._chains[name]:
+            idle = min(idle, self._left(queue, i))
+        return max(0, idle)
 
     def borrowed(self, name: str, i: int) -> int:
         """What the queue holds of dimension i beyond its deserved and its guarantee."""
