@@ -76,7 +76,10 @@ class Lineup:
         if takes:
             place = entry(standing)
             if place is not None:
-                line = self.lines.setdefault((standing.job.queue, standing.shape), Ranking())
+                kind = (standing.job.queue, standing.shape)
+                line = self.lines.get(kind)
+                if line is None:
+                    line = self.lines[kind] = Ranking()
                 self._takers[key] = (line, place)
                 self._change(line).put(place)
         if gives:

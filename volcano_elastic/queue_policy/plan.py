@@ -104,7 +104,6 @@ class _Planning:
         """The claims that are blocked."""
         self.kept_idle: set[str] = set()
         """`pod KEY` of others' pods that wait though there is idle room for them."""
-        self._idle_but_promised: dict[Shape, bool] = {}
         self._rests: dict[str, bool] = {}
         """Whether a queue takes no part in rebalancing, since it did a moment ago."""
 
@@ -134,7 +133,7 @@ class _Planning:
         return Plan(
             decisions=tuple(decisions),
             stays=self._stays(decisions, why, asked=bool(asking)),
-            admitted=frozenset(self.standings.keys() - self.blocked.keys()),
+            admitted=self.inventory.everybody - self.blocked.keys(),
             blocked=self.blocked,
             queues=with_owed(queues, asking, self.dimensions),
             memory=self.patience.memory(
@@ -381,8 +380,7 @@ class _Planning:
     def _grow(self) -> dict[str, Reason]:
         """Why those that had a turn grow no further."""
         if self.queues.keeps_free:
-            idle = self.nodes.free_in_all(Room.IDLE)
-            self.queues.open_growth(idle, self.nodes.free_in_all(Room.COMING))
+            self.queues.open_growth(self.nodes.free(Room.IDLE), self.nodes.free(Room.COMING))
         lineup = self.inventory.lineup
         self.resting = self.patience.resting(self.standings)
         growth = Growth(lineup, self.resting, self.nodes, self.queues, self.now)
@@ -456,17 +454,6 @@ class _Planning:
             changed={decision.job for decision in decisions},
             why=why,
             resting=self.resting,
-            owed=self._owed if self.served else None,
+            owed=self.nodes.was_idle if self.served else None,
             asked=asked,
         )
-
-    def _owed(self, key: str) -> bool:
-        """Whether there would be room for this job if idle room were not promised."""
-        shape, idle = self.standings[key].shape, self.nodes.bases[Room.IDLE]
-        known = self._idle_but_promised.get(shape)
-        if known is None:
-            known = self._idle_but_promised[shape] = any(
-                all(idle[n][i] >= need for i, need in shape.needs)
-                for n in self.nodes.eligible(shape)
-            )
-        return known

@@ -34,8 +34,7 @@ class Giver(NamedTuple):
     offer: Offer
     loss: float
     standing: Standing
-    count: int
-    """Workers."""
+    workers: int
     borrowed: bool
     """Its queue holds them beyond its own right."""
 
@@ -153,7 +152,7 @@ class Rebalance:
         return not ranked and giver.borrowed
 
     def _move(self, taker: Standing, found: Giver, gain: float, wanted: int) -> bool:
-        giver, count = found.standing, found.count
+        giver, count = found.standing, found.workers
         won = (gain / taker.weight - found.loss / giver.weight) * count * giver.unit_gpus
         lasts = horizon(self._now, taker.job, giver.job)
         pauses = taker.job.pause if giver.removed else taker.job.pause + giver.job.pause
