@@ -14,7 +14,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -146,7 +146,7 @@ class _Planning:
 
     # Stand
 
-    def _leave(self, standing: Standing, pods: list[Pod]) -> None:
+    def _leave(self, standing: Standing, pods: Iterable[Pod]) -> None:
         """These pods, already dropped, give up their room."""
         for pod in pods:
             if pod.node is None:
@@ -189,11 +189,11 @@ class _Planning:
             self._lower(standing, size, Reason.SLOWED_DOWN)
 
     def _give_up_late(self, standing: Standing) -> None:
-        late = [
+        late = leave_order(
             pod
-            for pod in leave_order(standing.unbound.values())
+            for pod in standing.unbound.values()
             if pod.created is not None and self.now - pod.created > UNPLACED_AFTER
-        ]
+        )
         # Those of the minimum are a claim, not surplus.
         late = late[: max(0, standing.size - max(standing.job.min, standing.held))]
         if late:

@@ -114,7 +114,8 @@ class Free:
     def __init__(self, nodes: NodeRoom, kind: Room) -> None:
         self._nodes, self._kind = nodes, kind
         self._seen = len(nodes.changes)
-        self._of: dict[int, Vector] = {}
+        self._of: dict[int, tuple[Node, Vector, Vector]] = {}
+        """What the total was made of: the node, what there is, what is taken."""
         self._total = [0] * len(nodes.dimensions.names)
         for n in range(len(nodes.nodes)):
             self._update(n)
@@ -128,21 +129,22 @@ class Free:
         return list(self._total)
 
     def _update(self, n: int) -> None:
-        node, taken = self._nodes.nodes[n], self._nodes.taken[n]
-        new: Vector | None = None
-        if node.ready and not node.unschedulable:
-            base = self._nodes.bases[self._kind][n]
-            new = tuple(max(0, a - b) for a, b in zip(base, taken, strict=True))
+        nodes = self._nodes
         old = self._of.get(n)
-        if new == old:
-            return
-        for vector, sign in ((old, -1), (new, 1)):
-            for i, amount in enumerate(vector or ()):
-                self._total[i] += sign * amount
-        if new is None:
-            del self._of[n]
-        else:
-            self._of[n] = new
+        new = (nodes.nodes[n], nodes.bases[self._kind][n], nodes.taken[n])
+        if old is not None:
+            if old[0] is new[0] and old[1] is new[1] and old[2] is new[2]:
+                # Most have only been taken from, and given back.
+                return
+            self._add(old, -1)
+        self._of[n] = new
+        self._add(new, 1)
+
+    def _add(self, found: tuple[Node, Vector, Vector], sign: int) -> None:
+        node, base, taken = found
+        if node.ready and not node.unschedulable:
+            for i, amount in enumerate(base):
+                self._total[i] += sign * max(0, amount - taken[i])
 
 
 class NodeRoom:

@@ -38,8 +38,9 @@ class Givers:
         """How many jobs change size by more than one worker."""
         self.pods = 0
         """That might leave."""
-        self._places: dict[str, tuple[Place, int]] = {}
-        """And how many pods each might give."""
+        self._places: dict[str, Place] = {}
+        self._surplus: dict[str, int] = {}
+        """How many pods each might give."""
         self._changed: set[str] = set()
 
     def put(self, standing: Standing) -> None:
@@ -47,17 +48,18 @@ class Givers:
         if not surplus:
             return
         place = _place(standing)
-        self._places[standing.job.key] = (place, surplus)
+        self._places[standing.job.key] = place
+        self._surplus[standing.job.key] = surplus
         if queue not in self.lines:
             self.lines[queue] = Ranking()
         self.lines[queue].put(place)
         self._count(standing, surplus)
 
     def remove(self, key: str) -> None:
-        place, surplus = self._places.pop(key, (None, 0))
+        place = self._places.pop(key, None)
         if place is not None:
             self.lines[place[-1].job.queue].remove(place)
-            self._count(place[-1], -surplus)
+            self._count(place[-1], -self._surplus.pop(key))
 
     def settle(self) -> None:
         for queue in self._changed:

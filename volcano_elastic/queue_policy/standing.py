@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -43,7 +43,7 @@ class Standing:
     """Pods with a node that this plan leaves alone, by key, in no order."""
     unbound: dict[str, Pod] = field(default_factory=dict)
     """Pods without a node that this plan leaves alone."""
-    excess: list[Pod] = field(default_factory=list)
+    excess: Sequence[Pod] = ()
     """Pods beyond `desired`: an earlier decision not carried out yet."""
     departing: bool = False
     """Some of its pods are terminating and still have a node: it has been running."""
