@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from volcano_elastic.queue_policy.snapshot import Node, NodeAffinity, Requirement, Resources
@@ -45,6 +45,7 @@ class Dimensions:
             names.update(mapping)
         self.names: tuple[str, ...] = tuple(sorted(names))
         self._by_content: dict[tuple[tuple[str, int], ...], Vector] = {}
+        self._plain: dict[Vector, Shape] = {}
         self._shapes: dict[tuple[object, ...], Shape] = {}
 
     def know(self, named: Iterable[Resources]) -> bool:
@@ -71,9 +72,16 @@ class Dimensions:
         self,
         requests: Resources,
         selector: Mapping[str, str],
-        tolerations: Iterable[Mapping[str, str | int]],
+        tolerations: Sequence[Mapping[str, str | int]],
         affinity: NodeAffinity = (),
     ) -> Shape:
+        vector = self.request(requests)
+        if not (selector or tolerations or affinity):
+            # Of most pods nothing else need be looked at.
+            plain = self._plain.get(vector)
+            if plain is None:
+                plain = self._plain[vector] = Shape(vector)
+            return plain
         tolerated = [
             (
                 str(toleration.get("key", "")),
@@ -84,7 +92,7 @@ class Dimensions:
             for toleration in tolerations
         ]
         asks = (
-            self.request(requests),
+            vector,
             frozenset(selector.items()),
             frozenset(tolerated),
             affinity,

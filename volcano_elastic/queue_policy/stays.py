@@ -47,7 +47,9 @@ class Settled:
         self.asked[key] = _stay(more, less)
         if more is Reason.NO_ROOM:
             shape = self._shapes[key] = standing.shape
-            self.owing.setdefault(shape, {})[key] = _stay(Reason.ROOM_OWED_TO_MINIMUM, less)
+            if shape not in self.owing:
+                self.owing[shape] = {}
+            self.owing[shape][key] = _stay(Reason.ROOM_OWED_TO_MINIMUM, less)
 
     def remove(self, key: str) -> None:
         self.calm.pop(key, None)
