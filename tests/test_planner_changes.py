@@ -13,8 +13,11 @@ from planner_world import NOW, applied, gpus, job, node, pod, pods, settled, wor
 from test_plan_everything import everything, thorough
 
 from volcano_elastic.api.queue_policy import Headroom, Mode, QueuePolicy
+from volcano_elastic.queue_policy.decision import Plan, Reason, Stay
 from volcano_elastic.queue_policy.difference import MOST, difference
+from volcano_elastic.queue_policy.fit import Dimensions
 from volcano_elastic.queue_policy.plan import Planner, plan
+from volcano_elastic.queue_policy.room import NodeRoom
 from volcano_elastic.queue_policy.snapshot import Gang, Pod, Queue, Snapshot
 
 STEPS = 8
@@ -205,16 +208,69 @@ CHANGES: list[Callable[[Snapshot, Random, str, datetime], Snapshot]] = [
 ]
 
 
+def both(planner: Planner, snapshot: Snapshot) -> Plan:
+    """What the planner says, which is what a new one says."""
+    made = planner.plan(snapshot, NOW)
+    assert made == plan(snapshot, NOW)
+    return made
+
+
 def test_a_cluster_whose_nodes_are_all_replaced_again_and_again_is_planned_as_a_new_one() -> None:
-    """As an autoscaler does: the planner must not keep all nodes that ever were."""
     planner = Planner()
     for generation in range(200):
         names = [f"g{generation}-{i}" for i in range(3)]
         one = job("a", 1, 9)
         snapshot = world([node(name, 2) for name in names], [one], pods(one, names[0]))
-        made = planner.plan(snapshot, NOW)
-        assert made == plan(snapshot, NOW)
-        assert made.decisions[0].new == 6
+        assert both(planner, snapshot).decisions[0].new == 6
+
+
+def test_nodes_that_have_gone_are_forgotten_when_they_are_the_most() -> None:
+    nodes = [node(f"n{i}") for i in range(100)]
+    room = NodeRoom(nodes, Dimensions(n.allocatable for n in nodes))
+    room.change(nodes[:60], ())
+    assert room.index("n7") is None and room.index("n70") is not None
+    assert not room.crowded
+    room.change(nodes[60:90], ())
+    assert room.crowded
+
+
+def test_a_node_that_comes_is_more_to_guarantee_from() -> None:
+    """Of what all nodes offer, two GPUs are guaranteed to others."""
+    queues = (Queue("default"), Queue("other", guarantee=gpus(2)))
+    one = job("a", 1, 9)
+    small = world([node("n1", 4)], [one], pods(one, "n1"), queues=queues)
+    planner = Planner()
+    assert both(planner, small).decisions[0].new == 2
+    larger = replace(small, nodes=(*small.nodes, node("n2", 3)))
+    assert both(planner, larger).decisions[0].new == 5
+    assert both(planner, small).decisions[0].new == 2
+
+
+def test_steps_are_aligned_to_the_nodes_of_now() -> None:
+    """Four GPUs more are a whole step while the largest node has four, and half a one once there is
+    a node of eight: too little for a pause of a minute."""
+    one = job("a", 1, 16, 8, pause=timedelta(minutes=1))
+    mine = pods(one, *["n1"] * 4, *["n2"] * 4)
+    small = world([node(f"n{i}", 4) for i in (1, 2, 3)], [one], mine)
+    planner = Planner()
+    assert both(planner, small).decisions[0].new == 12
+    taken = Pod(key="ns/x", uid="x", requests=gpus(8), node="n8", running=True)
+    larger = replace(small, nodes=(*small.nodes, node("n8", 8)), pods=(*mine, taken))
+    made = both(planner, larger)
+    assert made.decisions == ()
+    assert made.stays[one.key].why_not_more is Reason.NOT_WORTH_A_PAUSE
+
+
+def test_a_job_whose_pods_are_leaving_waits_for_them_and_may_give_more() -> None:
+    one, other = job("a", 1, 4, 3), job("b", 1, 1)
+    mine = (*pods(one, *["n1"] * 3), pod(one, 3, "n1", terminating=True))
+    planner = Planner()
+    leaving = world([node("n1", 4)], [one], mine)
+    stay = both(planner, leaving).stays[one.key]
+    assert stay == Stay(Reason.WAITING_FOR_PODS, Reason.NOBODY_WAITS)
+    # What is leaving is enough for the first of two that wait, not for both.
+    two = replace(leaving, jobs=(one, other, job("c", 1, 1)))
+    assert both(planner, two).decisions[0].new == 2
 
 
 def test_surplus_pods_that_change_are_told_apart_by_what_they_are_now() -> None:

@@ -317,7 +317,7 @@ class _Planning:
                 s.job.key,
             ),
         )
-        reserved: list[tuple[Standing, int]] = []
+        reserved: list[tuple[Standing, list[int]]] = []
         for standing in ordered:
             if standing.blocked:
                 self._give_up_blocked(standing)
@@ -327,10 +327,12 @@ class _Planning:
             # With a unit go those of its workers that had a place.
             keep = standing.waiting_surplus
             self._free(standing, places[keep:])
-            reserved += [(standing, n) for n in places[:keep]]
-            if self.waiting and any(pod.node is not None for pod in gone):
-                for other, n in reserved:
-                    self._free(other, [n])
+            if not self.waiting:
+                continue
+            reserved.append((standing, places[:keep]))
+            if any(pod.node is not None for pod in gone):
+                for other, found in reserved:
+                    self._free(other, found)
                 return False
         return True
 
