@@ -7,9 +7,17 @@ has newcomers that all surplus together can just about serve, `newcomer` has one
 
 Times, in milliseconds of CPU (the wall's where nothing else runs), medians of the repeats:
 
-  first    a new planner: every pod and job is sorted, and all of them are planned
-  full     the planner has sorted the snapshot before: all jobs are planned again
-  change   after one pod of the snapshot has changed
+  first     a new planner: every pod and job is sorted, and all of them are planned
+  full      the planner has sorted the snapshot before: all jobs are planned again
+
+and of a planner that has planned the snapshot a change ago:
+
+  pod       one surplus pod stopped or started running, in the cluster as it is once all decisions
+            have been carried out, whoever was asked to leave has left and whoever waited runs
+  job       one job was measured anew there: its GPU-hours
+  node      one node became ready there, or not ready
+  underway  as pod, a moment earlier: who was asked to leave is Terminating, who waits has no node
+  undecided as pod, with nobody having carried out a single decision: all is decided again
 
 Garbage is collected before, not during: the operator freezes what it has built too.
 """
@@ -22,16 +30,24 @@ import json
 import statistics
 import time
 import tracemalloc
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 
+from volcano_elastic.queue_policy.decision import Plan
 from volcano_elastic.queue_policy.plan import Planner
-from volcano_elastic.queue_policy.snapshot import Job, Node, Pod, Queue, Snapshot
+from volcano_elastic.queue_policy.snapshot import Job, Memory, Node, Pod, Queue, Snapshot
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+GPU = "nvidia.com/gpu"
 SIZES = ((1_000, 10_000, 200), (3_000, 30_000, 600), (10_000, 100_000, 2_000))
 CASES = ("calm", "growth", "newcomer", "claims")
 QUEUES = 100
+ROUNDS = 20
+"""Plans carried out at most until nothing more is to be done."""
+
+Change = Callable[[Snapshot, int], Snapshot]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +58,11 @@ class Row:
     nodes: int
     first_ms: float
     full_ms: float
-    change_ms: float
+    pod_ms: float
+    job_ms: float
+    node_ms: float
+    underway_ms: float
+    undecided_ms: float
     megabytes: float
     """What the planner holds besides the snapshot, after the first plan."""
     decisions: int
@@ -55,7 +75,6 @@ def cluster(jobs: int, pods: int, nodes: int, case: str) -> Snapshot:
     made_jobs: list[Job] = []
     made_pods: list[Pod] = []
     for i in range(jobs):
-        request = {"nvidia.com/gpu": 1000, "cpu": 4000, "memory": 1 << 44}
         job = Job(
             key=f"ns/j{i}",
             queue=f"q{i % QUEUES}",
@@ -63,26 +82,12 @@ def cluster(jobs: int, pods: int, nodes: int, case: str) -> Snapshot:
             min=max(1, size // 2 - i % 3),
             max=size * 2,
             desired=size,
-            pod_requests=request,
+            pod_requests={GPU: 1000, "cpu": 4000, "memory": 1 << 44},
             cooldown=timedelta(seconds=0),
         )
         made_jobs.append(job)
         for index in range(size):
-            place = (i * size + index) // per_node
-            made_pods.append(
-                Pod(
-                    key=f"{job.key}-worker-{index}",
-                    uid=f"{i}-{index}",
-                    # One mapping a pod, as parsed from the API server.
-                    requests=dict(request),
-                    job=job.key,
-                    gang=job.key,
-                    index=index,
-                    node=f"n{place}",
-                    running=True,
-                    protected=index < job.min,
-                )
-            )
+            made_pods.append(_pod(job, index, f"n{(i * size + index) // per_node}"))
     if case == "growth":
         gone = {job.key for job in made_jobs[::10]}
         made_jobs = [job for job in made_jobs if job.key not in gone]
@@ -93,7 +98,7 @@ def cluster(jobs: int, pods: int, nodes: int, case: str) -> Snapshot:
             replace(job, key=f"ns/new{i}", created=NOW, min=size, desired=size)
             for i, job in enumerate(made_jobs[:newcomers])
         ]
-    shape = {"nvidia.com/gpu": per_node * 1000, "cpu": per_node * 4000, "memory": per_node << 44}
+    shape = {GPU: per_node * 1000, "cpu": per_node * 4000, "memory": per_node << 44}
     return Snapshot(
         nodes=tuple(Node(f"n{n}", shape | {"pods": 110_000}) for n in range(nodes)),
         pods=tuple(made_pods),
@@ -102,43 +107,152 @@ def cluster(jobs: int, pods: int, nodes: int, case: str) -> Snapshot:
     )
 
 
+def _pod(job: Job, index: int, node: str | None) -> Pod:
+    return Pod(
+        key=f"{job.key}-worker-{index}",
+        uid=f"{job.key}-{index}",
+        # One mapping a pod, as parsed from the API server.
+        requests=dict(job.pod_requests),
+        job=job.key,
+        gang=job.key,
+        index=index,
+        node=node,
+        running=node is not None,
+        protected=index < job.min,
+    )
+
+
+def carried_out(snapshot: Snapshot, made: Plan, now: datetime) -> Snapshot:
+    """Who was asked to leave is Terminating; whoever is missing exists and has no node."""
+    decisions = {decision.job: decision for decision in made.decisions}
+    removed = {key for decision in made.decisions for key in decision.remove}
+    leaves_by = now + timedelta(seconds=30)
+    pods = [
+        replace(pod, terminating=True, leaves_by=leaves_by) if pod.key in removed else pod
+        for pod in snapshot.pods
+    ]
+    alive = Counter(pod.job for pod in pods if not pod.terminating)
+    indexes = {job.key: 0 for job in snapshot.jobs}
+    indexes |= {pod.job: max(pod.index + 1, indexes[pod.job]) for pod in pods if pod.job}
+    jobs: list[Job] = []
+    for job in snapshot.jobs:
+        found = decisions.get(job.key)
+        if found is not None:
+            reason = str(found.reason)
+            job = replace(job, desired=found.new, last_scale=now, last_reason=reason)
+        jobs.append(job)
+        first = indexes[job.key]
+        missing = job.desired - alive[job.key]
+        pods += [_pod(job, index, None) for index in range(first, first + missing)]
+    return replace(snapshot, jobs=tuple(jobs), pods=tuple(pods), memory=Memory())
+
+
+def settled(snapshot: Snapshot) -> Snapshot:
+    """Who leaves has left, and whoever waits runs where there is room: all pods are equal."""
+    pods = [pod for pod in snapshot.pods if not pod.terminating]
+    used = Counter(pod.node for pod in pods)
+    room = [
+        node.name
+        for node in snapshot.nodes
+        for _ in range(node.allocatable[GPU] // 1000 - used[node.name])
+    ]
+    return replace(
+        snapshot,
+        pods=tuple(
+            replace(pod, node=room.pop(), running=True) if pod.node is None and room else pod
+            for pod in pods
+        ),
+    )
+
+
+def _a_pod(snapshot: Snapshot, turn: int) -> Snapshot:
+    at = len(snapshot.pods) // 2 + 97 * turn
+    while snapshot.pods[at].protected or snapshot.pods[at].node is None:
+        at += 1
+    old = snapshot.pods[at]
+    new = replace(old, running=not old.running)
+    return replace(snapshot, pods=(*snapshot.pods[:at], new, *snapshot.pods[at + 1 :]))
+
+
+def _a_job(snapshot: Snapshot, turn: int) -> Snapshot:
+    at = len(snapshot.jobs) // 2 + turn
+    new = replace(snapshot.jobs[at], gpu_hours=snapshot.jobs[at].gpu_hours + 1)
+    return replace(snapshot, jobs=(*snapshot.jobs[:at], new, *snapshot.jobs[at + 1 :]))
+
+
+def _a_node(snapshot: Snapshot, turn: int) -> Snapshot:
+    at = len(snapshot.nodes) // 2 + turn // 2
+    new = replace(snapshot.nodes[at], ready=not snapshot.nodes[at].ready)
+    return replace(snapshot, nodes=(*snapshot.nodes[:at], new, *snapshot.nodes[at + 1 :]))
+
+
 def measure(jobs: int, pods: int, nodes: int, case: str, repeat: int) -> Row:
     snapshot = cluster(jobs, pods, nodes, case)
-    first, full, change = [], [], []
+    first, full = [], []
     for _ in range(repeat):
         planner = Planner()
-        gc.collect()
-        gc.freeze()
-        first.append(_milliseconds(planner, snapshot))
-        gc.collect()
-        gc.freeze()
-        full.append(_milliseconds(planner, snapshot))
-        middle = len(snapshot.pods) // 2
-        changed = replace(snapshot.pods[middle], running=False)
-        after = (*snapshot.pods[:middle], changed, *snapshot.pods[middle + 1 :])
-        change.append(_milliseconds(planner, replace(snapshot, pods=after)))
+        _collect()
+        first.append(_milliseconds(planner, snapshot, NOW))
+        _collect()
+        full.append(_milliseconds(planner, snapshot, NOW))
         gc.unfreeze()
+    made = planner.plan(snapshot, NOW)
+    underway = carried_out(snapshot, made, NOW)
+    calm, now = settled(underway), NOW
+    for _ in range(ROUNDS):
+        now += timedelta(seconds=61)
+        more = planner.plan(calm, now)
+        if not more.decisions:
+            break
+        calm = settled(carried_out(calm, more, now))
     tracemalloc.start()
-    made = (planner := Planner()).plan(snapshot, NOW)
+    planner = Planner()
+    planner.plan(snapshot, NOW)
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
+    soon = NOW + timedelta(seconds=1)
     return Row(
         case=case,
         jobs=len(snapshot.jobs),
         pods=len(snapshot.pods),
         nodes=len(snapshot.nodes),
-        first_ms=round(statistics.median(first), 1),
-        full_ms=round(statistics.median(full), 1),
-        change_ms=round(statistics.median(change), 1),
+        first_ms=_median(first),
+        full_ms=_median(full),
+        pod_ms=_changes(calm, now, _a_pod, repeat),
+        job_ms=_changes(calm, now, _a_job, repeat),
+        node_ms=_changes(calm, now, _a_node, repeat),
+        underway_ms=_changes(underway, soon, _a_pod, repeat),
+        undecided_ms=_changes(snapshot, NOW, _a_pod, repeat),
         megabytes=round(held / 1e6, 1),
         decisions=len(made.decisions),
         blocked=len(made.blocked),
     )
 
 
-def _milliseconds(planner: Planner, snapshot: Snapshot) -> float:
+def _changes(snapshot: Snapshot, now: datetime, change: Change, repeat: int) -> float:
+    """One change after the other, each planned at once."""
+    planner, found = Planner(), []
+    planner.plan(snapshot, now)
+    for turn in range(repeat):
+        snapshot = change(snapshot, turn)
+        _collect()
+        found.append(_milliseconds(planner, snapshot, now))
+    gc.unfreeze()
+    return _median(found)
+
+
+def _collect() -> None:
+    gc.collect()
+    gc.freeze()
+
+
+def _median(found: list[float]) -> float:
+    return round(statistics.median(found), 1)
+
+
+def _milliseconds(planner: Planner, snapshot: Snapshot, now: datetime) -> float:
     start = time.process_time()
-    planner.plan(snapshot, NOW)
+    planner.plan(snapshot, now)
     return (time.process_time() - start) * 1000
 
 
@@ -147,7 +261,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, help="with --pods and --nodes: one size of your own")
     parser.add_argument("--pods", type=int)
     parser.add_argument("--nodes", type=int)
-    parser.add_argument("--repeat", type=int, default=5, help="plans timed for each row")
+    parser.add_argument("--repeat", type=int, default=5, help="plans timed for each figure")
     parser.add_argument("--json", action="store_true", help="one JSON array instead of the table")
     given = parser.parse_args()
     own = (given.jobs, given.pods, given.nodes)
@@ -165,14 +279,16 @@ def main() -> None:
         print(json.dumps([asdict(row) for row in rows], indent=2))
         return
     print(
-        f"{'case':10}{'jobs':>8}{'pods':>9}{'nodes':>7}{'first ms':>10}{'full ms':>10}"
-        f"{'change ms':>11}{'MB':>7}{'changes':>9}{'blocked':>9}"
+        f"{'case':10}{'jobs':>7}{'pods':>8}{'nodes':>7}{'first':>9}{'full':>8}"
+        f"{'pod':>8}{'job':>8}{'node':>8}{'underway':>10}{'undecided':>11}"
+        f"{'MB':>8}{'decisions':>11}{'blocked':>9}"
     )
     for row in rows:
         print(
-            f"{row.case:10}{row.jobs:>8}{row.pods:>9}{row.nodes:>7}{row.first_ms:>10.1f}"
-            f"{row.full_ms:>10.1f}{row.change_ms:>11.1f}{row.megabytes:>7.1f}"
-            f"{row.decisions:>9}{row.blocked:>9}"
+            f"{row.case:10}{row.jobs:>7}{row.pods:>8}{row.nodes:>7}{row.first_ms:>9.1f}"
+            f"{row.full_ms:>8.1f}{row.pod_ms:>8.1f}{row.job_ms:>8.1f}{row.node_ms:>8.1f}"
+            f"{row.underway_ms:>10.1f}{row.undecided_ms:>11.1f}"
+            f"{row.megabytes:>8.1f}{row.decisions:>11}{row.blocked:>9}"
         )
 
 

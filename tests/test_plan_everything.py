@@ -27,7 +27,7 @@ from volcano_elastic.api.queue_policy import (
     effective,
 )
 from volcano_elastic.queue_policy.decision import Plan, Reason
-from volcano_elastic.queue_policy.plan import Planner, plan
+from volcano_elastic.queue_policy.plan import plan
 from volcano_elastic.queue_policy.snapshot import Job, Memory, Queue, Snapshot, Unplaced
 
 # PLANNER_EXAMPLES=5000 for the long form.
@@ -164,25 +164,6 @@ def test_the_order_of_the_input_changes_nothing(snapshot: Snapshot, seed: int) -
         policies=mixed(snapshot.policies),
     )
     assert plan(shuffled, NOW) == plan(snapshot, NOW)
-
-
-@thorough
-@given(everything(), st.integers(0, 1000))
-def test_a_planner_that_remembers_says_what_plan_says(snapshot: Snapshot, seed: int) -> None:
-    chance, now, planner = Random(seed), NOW, Planner()
-    for _ in range(6):
-        made = planner.plan(snapshot, now)
-        assert made == plan(snapshot, now)
-        snapshot = applied(snapshot, made, now)
-        now += timedelta(seconds=chance.choice([0, 1, 20, 61]))
-        if chance.random() < 0.5:
-            snapshot = settled(snapshot)
-        if chance.random() < 0.4 and snapshot.pods:
-            gone = chance.choice(snapshot.pods)
-            snapshot = replace(snapshot, pods=tuple(p for p in snapshot.pods if p is not gone))
-        if chance.random() < 0.2 and snapshot.jobs:
-            left = chance.choice(snapshot.jobs)
-            snapshot = replace(snapshot, jobs=tuple(j for j in snapshot.jobs if j is not left))
 
 
 @thorough

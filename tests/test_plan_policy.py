@@ -21,9 +21,9 @@ from volcano_elastic.api.queue_policy import (
     Surplus,
 )
 from volcano_elastic.queue_policy.decision import Plan, Reason, Stay
-from volcano_elastic.queue_policy.inventory import weight
 from volcano_elastic.queue_policy.plan import plan
 from volcano_elastic.queue_policy.snapshot import Gang, Job, Pod, Queue, Requirement, Snapshot
+from volcano_elastic.queue_policy.terms import weight
 
 EIGHT = (node("n1", 8),)
 LINEAR = {size: float(size) for size in range(1, 65)}

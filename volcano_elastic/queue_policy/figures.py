@@ -9,12 +9,13 @@ from volcano_elastic.queue_policy.claims import Claim
 from volcano_elastic.queue_policy.decision import QueueFigures
 from volcano_elastic.queue_policy.fit import Dimensions
 from volcano_elastic.queue_policy.inventory import Inventory
+from volcano_elastic.queue_policy.room import Room
 
 
 def figures(inventory: Inventory) -> dict[str, QueueFigures]:
     """By queue, in its policy's resource, before the plan changes anything; nothing owed yet."""
     names, queues = inventory.dimensions.names, inventory.queues
-    idle = inventory.nodes.idle()
+    idle = inventory.nodes.free(Room.IDLE)
     surplus, jobs = inventory.surplus_in, inventory.jobs_in
     found: dict[str, QueueFigures] = {}
     for name, used in queues.used.items():

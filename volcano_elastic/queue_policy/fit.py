@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from volcano_elastic.queue_policy.snapshot import Node, NodeAffinity, Requirement, Resources
@@ -37,25 +37,25 @@ class Shape:
 class Dimensions:
     """Turns resources into vectors; each distinct mapping is turned only once."""
 
-    def __init__(self, nodes: Iterable[Node], requests: Iterable[Resources]) -> None:
-        allocatables = [node.allocatable for node in nodes]
+    def __init__(self, named: Iterable[Resources]) -> None:
+        """`named`: what nodes offer and pods ask: a resource that only pods name fits nowhere, and
+        must still be seen to fit nowhere."""
         names = {PODS}
-        for mapping in allocatables:
-            names.update(mapping)
-        # A resource that only pods name fits nowhere, and must still be seen to fit nowhere.
-        for mapping in requests:
+        for mapping in named:
             names.update(mapping)
         self.names: tuple[str, ...] = tuple(sorted(names))
-        self._by_content: dict[frozenset[tuple[str, int]], Vector] = {}
+        self._by_content: dict[tuple[tuple[str, int], ...], Vector] = {}
+        self._plain: dict[Vector, Shape] = {}
         self._shapes: dict[tuple[object, ...], Shape] = {}
 
-    def know(self, requests: Iterable[Resources]) -> bool:
+    def know(self, named: Iterable[Resources]) -> bool:
         """Whether every resource named has its dimension."""
         known = set(self.names)
-        return all(mapping.keys() <= known for mapping in requests)
+        return all(mapping.keys() <= known for mapping in named)
 
     def request(self, requests: Resources) -> Vector:
-        content = frozenset(requests.items())
+        # In another order it is found again, a little later.
+        content = tuple(requests.items())
         vector = self._by_content.get(content)
         if vector is None:
             # Every pod takes one of its node's pods, whether it says so or not.
@@ -72,21 +72,29 @@ class Dimensions:
         self,
         requests: Resources,
         selector: Mapping[str, str],
-        tolerations: Iterable[Mapping[str, str | int]],
+        tolerations: Sequence[Mapping[str, str | int]],
         affinity: NodeAffinity = (),
     ) -> Shape:
+        vector = self.request(requests)
+        if not (selector or tolerations or affinity):
+            # Of most pods nothing else need be looked at.
+            plain = self._plain.get(vector)
+            if plain is None:
+                plain = self._plain[vector] = Shape(vector)
+            return plain
+        tolerated = [
+            (
+                str(toleration.get("key", "")),
+                str(toleration.get("operator", "Equal")),
+                str(toleration.get("value", "")),
+                str(toleration.get("effect", "")),
+            )
+            for toleration in tolerations
+        ]
         asks = (
-            self.request(requests),
+            vector,
             frozenset(selector.items()),
-            frozenset(
-                (
-                    str(toleration.get("key", "")),
-                    str(toleration.get("operator", "Equal")),
-                    str(toleration.get("value", "")),
-                    str(toleration.get("effect", "")),
-                )
-                for toleration in tolerations
-            ),
+            frozenset(tolerated),
             affinity,
         )
         found = self._shapes.get(asks)

@@ -6,30 +6,29 @@ Values are told apart by identity: a pod that is the same object is the same pod
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
-from itertools import compress, count, islice
-from operator import is_not
-from typing import TypeVar
+from operator import attrgetter
 
-from volcano_elastic.api.queue_policy import GPU, Mode, Order, QueuePolicy, Step, effective
-from volcano_elastic.queue_policy.decision import Reason, Stay
+from volcano_elastic.api.queue_policy import Mode, QueuePolicy, effective
+from volcano_elastic.queue_policy.decision import Reason
+from volcano_elastic.queue_policy.difference import difference
 from volcano_elastic.queue_policy.fit import Dimensions, Shape, Vector
-from volcano_elastic.queue_policy.ladder import Ladder
 from volcano_elastic.queue_policy.lineup import Lineup
 from volcano_elastic.queue_policy.queue_room import QueueRoom
 from volcano_elastic.queue_policy.room import NodeRoom, Room, leaving
 from volcano_elastic.queue_policy.single import Givers
-from volcano_elastic.queue_policy.snapshot import Gang, Job, Pod, Resources, Snapshot
-from volcano_elastic.queue_policy.speed import CPUS, Curve
+from volcano_elastic.queue_policy.snapshot import Gang, Job, Node, Pod, Resources, Snapshot
 from volcano_elastic.queue_policy.standing import Standing
-from volcano_elastic.queue_policy.stays import settled
+from volcano_elastic.queue_policy.stays import Settled
+from volcano_elastic.queue_policy.terms import Terms
 
-_T = TypeVar("_T")
-
-Group = tuple[str, str]
-"""("job" or "gang", key); ("", "") of pods that belong to nobody."""
+KeyOf = Callable[[Pod], str | None]
+Owner = tuple[str, str]
+"""("job" or "gang", key)"""
 
 
 class Inventory:
@@ -40,16 +39,16 @@ class Inventory:
     def update(self, snapshot: Snapshot, now: datetime) -> None:
         """Take in `snapshot`, and forget what the last plan did."""
         old, self._snapshot = self._snapshot, snapshot
-        if old is None or now < self.now or not self._take(old, snapshot):
+        with _no_collection():
+            if old is None or now < self.now or not self._take(old, snapshot):
+                self.now = now
+                self._start(snapshot)
             self.now = now
-            self._start(snapshot)
-        self.now = now
-        for key in self._dirty:
-            self._stand(key)
-        self._dirty.clear()
+            for key in self._dirty:
+                self._stand(key)
+            self._dirty.clear()
         for standing in self.lineup.advance(now):
-            if standing.job.elastic:
-                self.stays[standing.job.key] = settled(standing, self._open(standing), now)
+            self.stays.put(standing, self._open(standing), now)
         self.lineup.settle()
         self.givers.settle()
         self._let_leave()
@@ -58,7 +57,7 @@ class Inventory:
             self.queues.share_by_weight(self._wishes())
 
     def policy(self, queue: str) -> QueuePolicy:
-        return self.policies.get(queue) or QueuePolicy(queue=queue)
+        return self.terms.policy(queue)
 
     def shape_of(self, pod: Pod) -> Shape:
         return self.dimensions.shape(
@@ -68,39 +67,53 @@ class Inventory:
     # What changes seldom
 
     def _take(self, old: Snapshot, new: Snapshot) -> bool:
-        """Take in the difference; False, and nothing taken, if more than jobs, gangs and pods
-        differ, or pods name new resources."""
+        """Take in the difference; False, and nothing taken, if queues or policies differ, or new
+        resources are named."""
         if (
-            old.nodes != new.nodes
-            or old.queues != new.queues
+            old.queues != new.queues
             or old.policies != new.policies
             or old.proportion != new.proportion
+            or self.nodes.crowded
         ):
             return False
-        gone, come = _difference(old.pods, new.pods)
-        left, arrived = _difference(old.jobs, new.jobs)
-        if not self.dimensions.know(_requests(arrived, new.gangs, come)):
+        gone, come = difference(old.pods, new.pods)
+        left, arrived = difference(old.jobs, new.jobs)
+        lost, found = difference(old.nodes, new.nodes)
+        if not self.dimensions.know(_named(found, arrived, new.gangs, come)):
             return False
         self.nodes.begin()
         for key in self.touched | self.restless:
             self.standings[key].restore()
         self.touched.clear()
+        if lost or found:
+            self._take_nodes(lost, found)
         self._take_jobs(left, arrived)
         self._take_gangs(new.gangs)
         self._take_pods(gone, come)
         return True
 
+    def _take_nodes(self, lost: Sequence[Node], found: Sequence[Node]) -> None:
+        before = self.nodes.everything()
+        reshaped = self.nodes.change(lost, found)
+        if reshaped:
+            # Their steps are aligned to nodes of another size now.
+            again = (key for key, s in self.standings.items() if s.shape in reshaped)
+            self._dirty.update(dict.fromkeys(again))
+        if self.nodes.everything() != before:
+            self.queues.offer(self.nodes.everything())
+
     def _start(self, snapshot: Snapshot) -> None:
-        asked = _requests(snapshot.jobs, snapshot.gangs, snapshot.pods)
-        self.dimensions = Dimensions(snapshot.nodes, asked)
+        asked = _named(snapshot.nodes, snapshot.jobs, snapshot.gangs, snapshot.pods)
+        self.dimensions = Dimensions(asked)
         self.nodes = NodeRoom(snapshot.nodes, self.dimensions)
-        self.policies = effective(snapshot.policies)
+        policies = effective(snapshot.policies)
         self.queues = QueueRoom(
-            snapshot.queues, self.dimensions.names, self.nodes.everything(), self.policies
+            snapshot.queues, self.dimensions.names, self.nodes.everything(), policies
         )
-        self._ladders: dict[tuple[object, ...], tuple[Curve, Ladder]] = {}
         self._jobs: dict[str, Job] = {}
-        self.stays: dict[str, Stay] = {}
+        self.everybody: frozenset[str] = frozenset()
+        """Keys of all jobs."""
+        self.stays = Settled()
         """Of calm elastic jobs, as far as they depend on the job alone."""
         self.jobs_in: Counter[str] = Counter()
         """By queue."""
@@ -111,18 +124,20 @@ class Inventory:
         self.lineup = Lineup()
         self.givers = Givers()
         self.touched: set[str] = set()
+        self.terms = Terms(policies, self.nodes, self.dimensions, self.standings, self.touched)
         self.restless: set[str] = set()
-        """Keys of jobs that are not calm: only they can have a claim or want something put
+        """Keys of jobs that are not whole: only they can have a claim or want something put
         right."""
         self.gangs: dict[str, Gang] = {}
-        self._pods: dict[Group, dict[int, Pod]] = {}
-        self._others: set[Group] = set()
-        """Those of `_pods` that are no job's: few."""
-        self._held: dict[Group, tuple[str, list[tuple[Vector, int]]]] = {}
-        """What each group's pods add to which queue."""
+        self._of_job: dict[str, list[Pod]] = {}
+        self._of_others: dict[str, list[Pod]] = {}
+        """By the key of the gang, "" without one: few."""
+        self._held: dict[Owner, tuple[str, Mapping[Vector, int]]] = {}
+        """What whose pods add to which queue."""
         self._departing: dict[int, tuple[Pod, bool]] = {}
         """Terminating pods with a node, and whether their room counts as coming now."""
-        self._dirty: set[str] = set()
+        self._dirty: dict[str, None] = {}
+        """Keys of jobs to sort anew, in the snapshot's order: their pods lie side by side."""
         self.rebalanced: dict[str, dict[str, datetime]] = {}
         """By queue, the jobs last changed by rebalancing, and when."""
         self._take_jobs((), snapshot.jobs)
@@ -137,7 +152,9 @@ class Inventory:
             if job.key not in found:
                 self._drop(job.key)
         self._jobs |= found
-        self._dirty |= found.keys()
+        self._dirty.update(dict.fromkeys(found))
+        if len(self._jobs) != len(self.everybody) or not found.keys() <= self.everybody:
+            self.everybody = frozenset(self._jobs)
 
     def _take_gangs(self, gangs: tuple[Gang, ...]) -> None:
         found = {gang.key: gang for gang in gangs if gang.key not in self._jobs}
@@ -148,51 +165,39 @@ class Inventory:
         }
         self.gangs = found
         for key in changed:
-            self._hold(("gang", key))
+            self._hold_gang(key)
 
     def _take_pods(self, gone: Sequence[Pod], come: Sequence[Pod]) -> None:
-        groups: set[Group] = set()
-        for pod in gone:
-            group = _group(pod)
-            members = self._pods[group]
-            del members[id(pod)]
-            if not members:
-                del self._pods[group]
-                self._others.discard(group)
-            groups.add(group)
-        for pod in come:
-            group = _group(pod)
-            self._pods.setdefault(group, {})[id(pod)] = pod
-            groups.add(group)
-            if group[0] != "job":
-                self._others.add(group)
+        jobs = _sort(gone, come, self._of_job, attrgetter("job"))
+        self._dirty.update(dict.fromkeys(jobs & self._jobs.keys()))
+        left = [pod for pod in gone if pod.job is None]
+        others = [pod for pod in come if pod.job is None]
+        for gang in _sort(left, others, self._of_others, lambda pod: pod.gang or ""):
+            self._hold_gang(gang)
         self._occupy(gone, -1)
         self._occupy(come, 1)
-        for group in groups:
-            if group[0] == "job":
-                if group[1] in self._jobs:
-                    self._dirty.add(group[1])
-            else:
-                self._hold(group)
 
     def _occupy(self, pods: Iterable[Pod], sign: int) -> None:
-        counts: dict[tuple[str, Vector], int] = {}
-        request = self.dimensions.request
+        places: dict[Vector, list[str]] = {}
+        names: list[str] = []
+        last: Resources | None = None
         for pod in pods:
             if pod.node is None:
                 continue
-            place = (pod.node, request(pod.requests))
-            counts[place] = counts.get(place, 0) + sign
+            if pod.requests != last:
+                # Mostly those of the pod before.
+                last = pod.requests
+                names = places.setdefault(self.dimensions.request(last), [])
+            names.append(pod.node)
             if pod.terminating:
                 if sign > 0:
                     self._departing[id(pod)] = (pod, False)
                 elif self._departing.pop(id(pod), (pod, False))[1]:
                     self._come(pod, -1)
-        for (name, vector), times in counts.items():
-            n = self.nodes.index(name)
-            if n is not None and times:
-                self.nodes.occupy(Room.IDLE, n, vector, times)
-                self.nodes.occupy(Room.COMING, n, vector, times)
+        for vector, names in places.items():
+            for name, times in Counter(names).items():
+                self.nodes.occupy(Room.IDLE, name, vector, times * sign)
+                self.nodes.occupy(Room.COMING, name, vector, times * sign)
 
     def _let_leave(self) -> None:
         """Time alone decides when a leaving pod's room doesn't count as coming any more."""
@@ -203,42 +208,42 @@ class Inventory:
                 self._departing[key] = (pod, counts)
 
     def _come(self, pod: Pod, sign: int) -> None:
-        n = self.nodes.index(pod.node)
-        if n is not None:
-            self.nodes.occupy(Room.COMING, n, self.dimensions.request(pod.requests), -sign)
+        if pod.node is not None:
+            self.nodes.occupy(Room.COMING, pod.node, self._vector(pod), -sign)
 
-    def _hold(self, group: Group) -> None:
-        """Note what the pods of a job or gang hold of its queue."""
-        before = self._held.pop(group, None)
-        if before is not None:
-            for vector, times in before[1]:
-                self.queues.hold(before[0], vector, -times)
-        kind, key = group
-        owner = self._jobs.get(key) if kind == "job" else self.gangs.get(key)
-        if owner is None:
+    def _hold_gang(self, key: str) -> None:
+        gang = self.gangs.get(key)
+        if gang is None:
+            self._hold(("gang", key), "", {})
             return
-        counts: dict[Vector, int] = {}
-        request = self.dimensions.request
-        usual, usually = owner.pod_requests, request(owner.pod_requests or {})
-        for pod in self._pods.get(group, {}).values():
-            if pod.node is not None and not pod.terminating:
-                vector = usually if pod.requests == usual else request(pod.requests)
-                counts[vector] = counts.get(vector, 0) + 1
-        held = list(counts.items())
-        for vector, times in held:
-            self.queues.hold(owner.queue, vector, times)
-        self._held[group] = (owner.queue, held)
+        pods = self._of_others.get(key, ())
+        bound = [pod for pod in pods if pod.node is not None and not pod.terminating]
+        self._hold(("gang", key), gang.queue, Counter(map(self._vector, bound)))
+
+    def _vector(self, pod: Pod) -> Vector:
+        return self.dimensions.request(pod.requests)
+
+    def _hold(self, owner: Owner, queue: str, held: Mapping[Vector, int]) -> None:
+        """Note how many pods of which size a job or gang has in its queue, and no others."""
+        before = self._held.pop(owner, None)
+        if before is not None:
+            for vector, times in before[1].items():
+                self.queues.hold(before[0], vector, -times)
+        for vector, times in held.items():
+            self.queues.hold(queue, vector, times)
+        if held:
+            self._held[owner] = (queue, held)
 
     def _drop(self, key: str) -> None:
         standing = self.standings.pop(key, None)
         self._count(key, None)
-        self.stays.pop(key, None)
+        self.stays.remove(key)
         self._jobs.pop(key, None)
-        self._dirty.discard(key)
+        self._dirty.pop(key, None)
         self.restless.discard(key)
         self.lineup.remove(key)
         self.givers.remove(key)
-        self._hold(("job", key))
+        self._hold(("job", key), "", {})
         if standing is not None:
             self.rebalanced.get(standing.job.queue, {}).pop(key, None)
 
@@ -249,37 +254,49 @@ class Inventory:
             self.rebalanced.get(old.job.queue, {}).pop(key, None)
         if job.last_reason == Reason.REBALANCED and job.last_scale is not None:
             self.rebalanced.setdefault(job.queue, {})[key] = job.last_scale
-        standing = self.standings[key] = self._standing(job)
-        for pod in self._pods.get(("job", key), {}).values():
+        standing = self.standings[key] = self.terms.standing(job)
+        bound, unbound = standing.bound, standing.unbound
+        masters: list[Pod] = []
+        for pod in self._of_job.get(key, ()):
             if pod.terminating:
                 if pod.node is not None:
                     standing.departing = True
             elif pod.role != "Worker":
-                standing.master_bound = standing.master_bound or pod.node is not None
+                if pod.node is not None:
+                    standing.master_bound = True
+                    masters.append(pod)
             elif pod.node is not None:
-                standing.bound[pod.key] = pod
+                bound[pod.key] = pod
             else:
-                standing.unbound[pod.key] = pod
-        self._hold(("job", key))
+                unbound[pod.key] = pod
+        # Mostly all that hold room ask for the same, which is quicker seen than counted.
+        usual = job.pod_requests
+        rest = [pod for pod in bound.values() if pod.requests != usual]
+        held = {standing.shape.vector: len(bound) - len(rest)}
+        for pod in (*rest, *masters):
+            vector = self._vector(pod)
+            held[vector] = held.get(vector, 0) + 1
+        self._hold(("job", key), job.queue, held)
         extra = standing.existing - job.desired
         if extra > 0:
             standing.excess = standing.drop(extra)
             standing.removed.clear()
         self._count(key, standing)
-        self.lineup.remove(key)
-        self.givers.remove(key)
-        self.stays.pop(key, None)
-        if standing.calm:
-            self.restless.discard(key)
-            if job.elastic:
-                self.stays[key] = settled(standing, self._open(standing), self.now)
-            mode, free = standing.policy.mode, not job.unmodelled and not job.succeeded
-            takes = free and mode is Mode.ACTIVE and self._open(standing)
-            gives = free and mode is Mode.ACTIVE and job.scaler == "volcano"
-            self.lineup.put(standing, self.now, takes=takes, gives=gives)
-            self.givers.put(standing)
-        else:
+        if old is not None:
+            self.lineup.remove(key)
+            self.givers.remove(key)
+        if not standing.whole:
+            self.stays.remove(key)
             self.restless.add(key)
+            return
+        self.restless.discard(key)
+        is_open = self._open(standing)
+        self.stays.put(standing, is_open, self.now)
+        rests = job.unmodelled or job.succeeded or standing.departing
+        moves = standing.policy.mode is Mode.ACTIVE and not rests
+        gives = moves and job.scaler == "volcano"
+        self.lineup.put(standing, self.now, takes=moves and is_open, gives=gives)
+        self.givers.put(standing)
 
     def _open(self, standing: Standing) -> bool:
         return self.queues.closed(standing.job.queue) is None
@@ -297,74 +314,19 @@ class Inventory:
             self.jobs_in[job.queue] += 1
             self.surplus_in[job.queue] += surplus
 
-    def _standing(self, job: Job) -> Standing:
-        policy = self.policy(job.queue)
-        shape = self.dimensions.shape(
-            job.pod_requests, job.node_selector, job.tolerations, job.node_affinity
-        )
-        unit = max(1, job.node_unit)
-        curve, ladder = self._ladder(job, policy, shape, unit)
-        return Standing(
-            job=job,
-            policy=policy,
-            shape=shape,
-            unit_gpus=units(job.pod_requests, policy.resource),
-            curve=curve,
-            ladder=ladder,
-            unit=unit,
-            unit_vector=tuple(amount * unit for amount in shape.vector),
-            cap=_cap(job, policy, unit),
-            weight=weight(job, policy),
-            size=job.desired,
-            touched=self.touched,
-        )
-
-    def _ladder(
-        self, job: Job, policy: QueuePolicy, shape: Shape, unit: int
-    ) -> tuple[Curve, Ladder]:
-        """Shared by all jobs that it would be the same for."""
-        surplus, plain = policy.surplus, job.scaler == "none"
-        speeds = {} if plain else job.speeds
-        unit_gpus = gpu_equivalents(job.pod_requests, policy.resource)
-        aligned = surplus.step is Step.NODE_ALIGNED and not plain
-        per_node = self.nodes.per_node(shape) if aligned else unit
-        equal = plain or surplus.order is Order.EQUAL
-        counts = job.scaler == "volcano"
-        asks = (*speeds.items(), unit_gpus, unit, per_node, surplus.min_efficiency, equal, counts)
-        found = self._ladders.get(asks)
-        if found is None:
-            if len(self._ladders) > 4 * len(self._jobs) + 64:
-                # Of curves that have been measured anew since.
-                self._ladders.clear()
-            curve = Curve(speeds, unit_gpus)
-            ladder = Ladder(
-                curve,
-                unit_gpus=unit_gpus,
-                node_unit=unit,
-                per_node=per_node,
-                min_efficiency=surplus.min_efficiency,
-                equal=equal,
-                curves_count=counts,
-            )
-            found = self._ladders[asks] = (curve, ladder)
-        return found
-
     # What is asked
 
     def waiting(self) -> list[tuple[Gang, list[Pod]]]:
         """Gangs of others, with their pods."""
-        return [
-            (gang, list(self._pods.get(("gang", key), {}).values()))
-            for key, gang in self.gangs.items()
-        ]
+        return [(gang, self._of_others.get(key, [])) for key, gang in self.gangs.items()]
 
     def strangers(self) -> list[Pod]:
         """Waiting pods that belong to nobody we know."""
         return [
             pod
-            for group in self._others
-            if group[1] not in self.gangs
-            for pod in self._pods[group].values()
+            for key, pods in self._of_others.items()
+            if key not in self.gangs
+            for pod in pods
             if pod.node is None and not pod.terminating
         ]
 
@@ -397,70 +359,52 @@ class Inventory:
         return wishes
 
 
-def units(requests: Resources, resource: str) -> float:
-    """What a pod holds of `resource`, else its CPUs, else 1: what sizes are compared in."""
-    return (requests.get(resource, 0) or requests.get("cpu", 0)) / 1000 or 1.0
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Nothing that is sorted becomes garbage before the next plan; to look for some meanwhile takes
+    a quarter of a first plan's time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
-def gpu_equivalents(requests: Resources, resource: str) -> float:
-    """GPUs of a pod, for its speed curve; so many CPUs count as one where it has none."""
-    gpus = requests.get(GPU if resource == "cpu" else resource, 0) / 1000
-    return gpus or requests.get("cpu", 0) / 1000 / CPUS or 1.0
+def _sort(
+    gone: Iterable[Pod], come: Iterable[Pod], groups: dict[str, list[Pod]], key: KeyOf
+) -> set[str]:
+    """Bring `groups` up to date; the keys of those that have changed. None is no key."""
+    changed: set[str] = set()
+    left: dict[str, set[int]] = {}
+    for pod in gone:
+        found = key(pod)
+        if found is not None:
+            left.setdefault(found, set()).add(id(pod))
+    for found, ids in left.items():
+        groups[found] = [pod for pod in groups[found] if id(pod) not in ids]
+    for pod in come:
+        found = key(pod)
+        if found is not None:
+            if found not in changed:
+                changed.add(found)
+                groups.setdefault(found, [])
+            groups[found].append(pod)
+    for found in left:
+        if not groups[found]:
+            del groups[found]
+    return changed | left.keys()
 
 
-def weight(job: Job, policy: QueuePolicy) -> float:
-    """What the job's gains count for.
-
-    It falls evenly while the job uses its young hours: a sudden fall would take its GPUs at once.
-    """
-    hours = policy.surplus.young_gpu_hours
-    youth = max(0.0, 1 - job.gpu_hours / hours) if hours > 0 else 0.0
-    return 1 + (policy.surplus.young_weight - 1) * youth
-
-
-def _cap(job: Job, policy: QueuePolicy, unit: int) -> int:
-    cap = job.max
-    if job.scaler == "hpa" and job.replicas is not None:
-        cap = min(cap, job.replicas)
-    most = policy.surplus.max_per_job
-    if most is not None:
-        cap = min(cap, job.min + int(most / units(job.pod_requests, policy.resource)))
-    return max(job.min, cap - cap % unit)
-
-
-def _group(pod: Pod) -> Group:
-    if pod.job is not None:
-        return ("job", pod.job)
-    return ("", "") if pod.gang is None else ("gang", pod.gang)
-
-
-def _requests(
-    jobs: Iterable[Job], gangs: Iterable[Gang], pods: Iterable[Pod]
+def _named(
+    nodes: Iterable[Node], jobs: Iterable[Job], gangs: Iterable[Gang], pods: Iterable[Pod]
 ) -> Iterable[Resources]:
-    """All that pods on their way name."""
+    """All mappings that may name a resource: what nodes offer, and what pods on their way ask."""
+    yield from (node.allocatable for node in nodes)
     for job in jobs:
         yield job.pod_requests
         if job.master_requests is not None:
             yield job.master_requests
     yield from (gang.pod_requests for gang in gangs if gang.pod_requests is not None)
     yield from (pod.requests for pod in pods if pod.node is None)
-
-
-def _difference(old: Sequence[_T], new: Sequence[_T]) -> tuple[list[_T], list[_T]]:
-    """Who has gone and who has come, told by identity."""
-    if old is new:
-        return [], []
-    if len(old) == len(new):
-        changed = list(compress(range(len(old)), map(is_not, old, new)))
-        gone, come = [old[i] for i in changed], [new[i] for i in changed]
-    else:
-        start = next(compress(count(), map(is_not, old, new)), min(len(old), len(new)))
-        most = min(len(old), len(new)) - start
-        pairs = map(is_not, islice(reversed(old), most), islice(reversed(new), most))
-        end = next(compress(count(), pairs), most)
-        gone, come = list(old[start : len(old) - end]), list(new[start : len(new) - end])
-    before, after = set(map(id, gone)), set(map(id, come))
-    return (
-        [value for value in gone if id(value) not in after],
-        [value for value in come if id(value) not in before],
-    )

@@ -60,7 +60,7 @@ class Lineup:
         """Who may grow, by queue and shape."""
         self.offers: Ranking[Offer] = Ranking()
         """Who may give."""
-        self._takers: dict[str, tuple[Ranking[Entry], Entry]] = {}
+        self._takers: dict[str, Entry] = {}
         self._givers: dict[str, Offer] = {}
         self._aside: dict[str, tuple[Standing, bool, bool]] = {}
         self._ready: list[tuple[datetime, str, int]] = []
@@ -76,8 +76,11 @@ class Lineup:
         if takes:
             place = entry(standing)
             if place is not None:
-                line = self.lines.setdefault((standing.job.queue, standing.shape), Ranking())
-                self._takers[key] = (line, place)
+                kind = (standing.job.queue, standing.shape)
+                line = self.lines.get(kind)
+                if line is None:
+                    line = self.lines[kind] = Ranking()
+                self._takers[key] = place
                 self._change(line).put(place)
         if gives:
             given = offer(standing)
@@ -89,7 +92,8 @@ class Lineup:
         self._aside.pop(key, None)
         taker = self._takers.pop(key, None)
         if taker is not None:
-            self._change(taker[0]).remove(taker[1])
+            standing = taker[-1]
+            self._change(self.lines[standing.job.queue, standing.shape]).remove(taker)
         given = self._givers.pop(key, None)
         if given is not None:
             self._change(self.offers).remove(given)

@@ -14,7 +14,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -104,7 +104,8 @@ class _Planning:
         """The claims that are blocked."""
         self.kept_idle: set[str] = set()
         """`pod KEY` of others' pods that wait though there is idle room for them."""
-        self._idle_but_promised: dict[Shape, bool] = {}
+        self._rests: dict[str, bool] = {}
+        """Whether a queue takes no part in rebalancing, since it did a moment ago."""
 
     def plan(self) -> Plan:
         queues = figures(self.inventory)
@@ -132,7 +133,7 @@ class _Planning:
         return Plan(
             decisions=tuple(decisions),
             stays=self._stays(decisions, why, asked=bool(asking)),
-            admitted=frozenset(self.standings.keys() - self.blocked.keys()),
+            admitted=self.inventory.everybody - self.blocked.keys(),
             blocked=self.blocked,
             queues=with_owed(queues, asking, self.dimensions),
             memory=self.patience.memory(
@@ -145,7 +146,7 @@ class _Planning:
 
     # Stand
 
-    def _leave(self, standing: Standing, pods: list[Pod]) -> None:
+    def _leave(self, standing: Standing, pods: Iterable[Pod]) -> None:
         """These pods, already dropped, give up their room."""
         for pod in pods:
             if pod.node is None:
@@ -188,11 +189,11 @@ class _Planning:
             self._lower(standing, size, Reason.SLOWED_DOWN)
 
     def _give_up_late(self, standing: Standing) -> None:
-        late = [
+        late = leave_order(
             pod
-            for pod in leave_order(standing.unbound.values())
+            for pod in standing.unbound.values()
             if pod.created is not None and self.now - pod.created > UNPLACED_AFTER
-        ]
+        )
         # Those of the minimum are a claim, not surplus.
         late = late[: max(0, standing.size - max(standing.job.min, standing.held))]
         if late:
@@ -316,7 +317,7 @@ class _Planning:
                 s.job.key,
             ),
         )
-        reserved: list[tuple[Standing, int]] = []
+        reserved: list[tuple[Standing, list[int]]] = []
         for standing in ordered:
             if standing.blocked:
                 self._give_up_blocked(standing)
@@ -326,10 +327,12 @@ class _Planning:
             # With a unit go those of its workers that had a place.
             keep = standing.waiting_surplus
             self._free(standing, places[keep:])
-            reserved += [(standing, n) for n in places[:keep]]
-            if self.waiting and any(pod.node is not None for pod in gone):
-                for other, n in reserved:
-                    self._free(other, [n])
+            if not self.waiting:
+                continue
+            reserved.append((standing, places[:keep]))
+            if any(pod.node is not None for pod in gone):
+                for other, found in reserved:
+                    self._free(other, found)
                 return False
         return True
 
@@ -379,8 +382,7 @@ class _Planning:
     def _grow(self) -> dict[str, Reason]:
         """Why those that had a turn grow no further."""
         if self.queues.keeps_free:
-            idle = self.nodes.free_in_all(Room.IDLE)
-            self.queues.open_growth(idle, self.nodes.free_in_all(Room.COMING))
+            self.queues.open_growth(self.nodes.free(Room.IDLE), self.nodes.free(Room.COMING))
         lineup = self.inventory.lineup
         self.resting = self.patience.resting(self.standings)
         growth = Growth(lineup, self.resting, self.nodes, self.queues, self.now)
@@ -412,8 +414,12 @@ class _Planning:
         rules, job = standing.policy.rebalance, standing.job
         if not rules.gap or job.scaler != "volcano" or job.key in self.resting:
             return False
-        last = self.inventory.last_rebalance(job.queue)
-        return last is None or self.now - last >= rules.cooldown
+        rests = self._rests.get(job.queue)
+        if rests is None:
+            last = self.inventory.last_rebalance(job.queue)
+            rests = last is not None and self.now - last < rules.cooldown
+            self._rests[job.queue] = rests
+        return not rests
 
     # Say
 
@@ -450,17 +456,6 @@ class _Planning:
             changed={decision.job for decision in decisions},
             why=why,
             resting=self.resting,
-            owed=self._owed if self.served else None,
+            owed=self.nodes.was_idle if self.served else None,
             asked=asked,
         )
-
-    def _owed(self, key: str) -> bool:
-        """Whether there would be room for this job if idle room were not promised."""
-        shape, idle = self.standings[key].shape, self.nodes.bases[Room.IDLE]
-        known = self._idle_but_promised.get(shape)
-        if known is None:
-            known = self._idle_but_promised[shape] = any(
-                all(idle[n][i] >= need for i, need in shape.needs)
-                for n in self.nodes.eligible(shape)
-            )
-        return known

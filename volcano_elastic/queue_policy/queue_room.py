@@ -33,7 +33,7 @@ class QueueRoom:
         self._policies = policies
         self._queues = {queue.name: queue for queue in sorted(queues, key=lambda q: q.name)}
         self._lenient = not self._queues
-        self._names, self._everything = names, list(everything)
+        self._names = names
         self._zero = [0] * len(names)
         self._held: dict[str, list[int]] = {name: list(self._zero) for name in self._queues}
         self.used: dict[str, list[int]] = {}
@@ -43,21 +43,34 @@ class QueueRoom:
         for name, chain in self._chains.items():
             self._children.setdefault(chain[1] if len(chain) > 1 else None, []).append(name)
         self.guarantees = {q.name: self._amounts(q.guarantee, 0) for q in self._queues.values()}
-        self._deserved = {q.name: self._amounts(q.deserved, -1) for q in self._queues.values()}
+        self._stated = {q.name: self._amounts(q.deserved, -1) for q in self._queues.values()}
         self._guaranteed = {
             parent: [sum(column) for column in zip(*map(self.guarantees.get, names), strict=True)]
             for parent, names in self._children.items()
         }
         self._any_guarantee = any(any(held) for held in self.guarantees.values())
+        self._idle: list[int] = []
+        self._spare: list[int] = []
+        self.offer(everything)
+
+    def offer(self, everything: Sequence[int]) -> None:
+        """What all nodes offer is another amount now."""
+        self._everything = list(everything)
         self._caps: dict[str, list[int]] = {}
         for name in sorted(self._queues, key=lambda name: (len(self._chains[name]), name)):
             self._caps[name] = self._real_capability(name)
-        self._idle: list[int] = []
-        self._spare: list[int] = []
+        self._deserve(self._stated)
         for name in self._queues:
             self._limit_borrowing(name)
-        self._limits = ({**self._caps}, {**self._deserved})
+        self._limits = {**self._caps}
         self.begin()
+
+    def _deserve(self, deserved: Mapping[str, list[int]]) -> None:
+        self._deserved = {**deserved}
+        self._listed = {
+            name: [(i, amount) for i, amount in enumerate(amounts) if amount > 0]
+            for name, amounts in deserved.items()
+        }
 
     def hold(self, name: str, vector: Sequence[int], times: int) -> None:
         """`times` more such pods are there, for the next `begin`."""
@@ -70,7 +83,7 @@ class QueueRoom:
     def begin(self) -> None:
         """Forget all that the last plan did."""
         self.used = {name: list(held) for name, held in self._held.items()}
-        self._caps, self._deserved = {**self._limits[0]}, {**self._limits[1]}
+        self._caps = {**self._limits}
         self._idle, self._spare = [], []
 
     def _chain(self, name: str) -> tuple[str, ...]:
@@ -136,10 +149,12 @@ class QueueRoom:
             caps={name: self._caps[name] for name in taking},
             floors={name: self.guarantees[name] for name in taking},
         )
+        by_weight = {
+            name: [amount * weights[name] // total if amount else -1 for amount in self._everything]
+            for name in taking
+        }
+        self._deserve(self._stated | by_weight)
         for name in taking:
-            self._deserved[name] = [
-                amount * weights[name] // total if amount else -1 for amount in self._everything
-            ]
             self._caps[name] = [
                 min(cap, mine) if amount else cap
                 for cap, mine, amount in zip(
@@ -199,17 +214,21 @@ class QueueRoom:
         deserved = self._deserved.get(name)
         if deserved is None:
             return True
-        used = self.used[name]
-        listed = [i for i, amount in enumerate(vector) if amount > 0 and deserved[i] >= 0]
-        return not listed or any(used[i] + vector[i] > deserved[i] for i in listed)
+        used, listed = self.used[name], False
+        for i, amount in enumerate(vector):
+            if amount > 0 and deserved[i] >= 0:
+                if used[i] + amount > deserved[i]:
+                    return True
+                listed = True
+        return not listed
 
     def share(self, name: str) -> float:
         """The largest used / deserved of the queue's listed resources; 0 where none is listed."""
-        deserved = self._deserved.get(name)
-        if deserved is None:
+        listed = self._listed.get(name)
+        if not listed:
             return 0.0
         used = self.used[name]
-        return max((used[i] / d for i, d in enumerate(deserved) if d > 0), default=0.0)
+        return max(used[i] / amount for i, amount in listed)
 
     def borrows(self, name: str, vector: Sequence[int]) -> bool:
         """Whether the queue holds `vector` beyond both its deserved and its guarantee."""
@@ -311,7 +330,9 @@ class QueueRoom:
         """Of `idle`, what the queue may use of dimension i."""
         if self.closed(name) is not None:
             return 0
-        return max(0, min([idle, *(self._left(queue, i) for queue in self._chains[name])]))
+        for queue in self._chains[name]:
+            idle = min(idle, self._left(queue, i))
+        return max(0, idle)
 
     def borrowed(self, name: str, i: int) -> int:
         """What the queue holds of dimension i beyond its deserved and its guarantee."""

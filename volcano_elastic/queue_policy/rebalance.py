@@ -13,6 +13,7 @@ import heapq
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
+from typing import NamedTuple
 
 from volcano_elastic.api.queue_policy import Order
 from volcano_elastic.queue_policy.growth import Candidates, horizon
@@ -25,6 +26,17 @@ from volcano_elastic.queue_policy.standing import Standing
 
 TRIES = 8
 """Givers looked at for one taker: with pods of several sizes few of the first may help."""
+
+
+class Giver(NamedTuple):
+    """Who may give, and what one step of it comes to."""
+
+    offer: Offer
+    loss: float
+    standing: Standing
+    workers: int
+    borrowed: bool
+    """Its queue holds them beyond its own right."""
 
 
 class Rebalance:
@@ -42,6 +54,9 @@ class Rebalance:
         self._lines, self._trades = lines, trades
         self._nodes, self._queues, self._now = nodes, queues, now
         self._offers = Line(offers)
+        self._front: list[Giver] = []
+        """The cheapest offers, looked at already and refused so far: of most takers nothing else
+        need be known."""
         self._left = False
         """Somebody has given, perhaps more than was taken."""
 
@@ -65,6 +80,19 @@ class Rebalance:
             if head is not None:
                 heapq.heappush(heads, (*head[:4], i))
 
+    def _giver(self, turn: int) -> Giver | None:
+        """Who has the cheapest offer but `turn`; None if there are not so many."""
+        while len(self._front) <= turn:
+            found = self._next_offer()
+            if found is None:
+                return None
+            giver = found[-1]
+            count = giver.size - max(giver.ladder.down(giver.size).size, giver.job.min)
+            given = [amount * count for amount in giver.shape.vector]
+            borrowed = self._queues.borrows(giver.job.queue, given)
+            self._front.append(Giver(found, found[0], giver, count, borrowed))
+        return self._front[turn]
+
     def _next_offer(self) -> Offer | None:
         while (found := self._offers.head()) is not None:
             self._offers.pop()
@@ -80,57 +108,52 @@ class Rebalance:
                 return now
         return None
 
+    def _look_again(self, gave: Standing | None = None) -> None:
+        """Somebody has taken, from `gave` perhaps: offers may not be what they were."""
+        for found in self._front:
+            if found.standing is not gave:
+                self._offers.push(found.offer)
+        self._front.clear()
+        lower = None if gave is None else offer(gave)
+        if lower is not None:
+            self._offers.push(lower)
+
     def _serve(self, taker: Standing) -> bool | None:
         """Have somebody make room for the taker's next step; False if none of those asked can;
         None if everybody's loss is too large."""
-        rung = taker.ladder.up(taker.size + taker.hoped)
-        if rung is None or taker.size + taker.hoped + taker.unit > taker.most:
+        size, most = taker.size + taker.hoped, taker.most
+        rung = taker.ladder.up(size)
+        if rung is None or size + taker.unit > most:
             return False
         gain = rung.worth * taker.weight
-        if self._left and self._take(taker, min(rung.size, taker.most) - taker.size - taker.hoped):
+        wanted = min(rung.size, most) - size
+        if self._left and self._take(taker, wanted):
+            self._look_again()
             return True
-        aside: list[Offer] = []
-        served: bool | None = False
-        while len(aside) < TRIES and not served:
-            found = self._next_offer()
-            if found is None:
-                served = served if aside else None
-                break
-            loss, _, giver = found
-            gap = max(taker.policy.rebalance.gap, giver.policy.rebalance.gap)
-            if taker.policy.surplus.order is not Order.PRIORITY and gain < gap * loss:
-                aside.append(found)
-                served = False if len(aside) > 1 else None
-                break
-            if giver is not taker:
-                served = self._move(taker, giver, gain, loss)
-            if served:
-                lower = offer(giver)
-                if lower is not None:
-                    self._offers.push(lower)
-            else:
-                aside.append(found)
-        for found in aside:
-            self._offers.push(found)
-        return served
+        rules = taker.policy
+        ranked = rules.surplus.order is Order.PRIORITY
+        for turn in range(TRIES):
+            giver = self._giver(turn)
+            if giver is None:
+                return False if turn else None
+            gap = max(rules.rebalance.gap, giver.standing.policy.rebalance.gap)
+            if not ranked and gain < gap * giver.loss:
+                return False if turn else None
+            if self._may(taker, giver, ranked) and self._move(taker, giver, gain, wanted):
+                self._look_again(giver.standing)
+                return True
+        return False
 
-    def _may(self, taker: Standing, giver: Standing, count: int) -> bool:
-        ranked = taker.policy.surplus.order is Order.PRIORITY
-        if taker.job.queue == giver.job.queue:
-            return not ranked or taker.job.priority > giver.job.priority
+    def _may(self, taker: Standing, giver: Giver, ranked: bool) -> bool:
+        mine, its = taker.job, giver.standing.job
+        if mine.queue == its.queue:
+            return mine is not its and (not ranked or mine.priority > its.priority)
         # A queue's own right is not for others to weigh.
-        given = [amount * count for amount in giver.shape.vector]
-        return not ranked and self._queues.borrows(giver.job.queue, given)
+        return not ranked and giver.borrowed
 
-    def _move(self, taker: Standing, giver: Standing, gain: float, loss: float) -> bool:
-        count = giver.size - max(giver.ladder.down(giver.size).size, giver.job.min)
-        if not self._may(taker, giver, count):
-            return False
-        size = taker.size + taker.hoped
-        rung = taker.ladder.up(size)
-        assert rung is not None
-        wanted = min(rung.size, taker.most) - size
-        won = (gain / taker.weight - loss / giver.weight) * count * giver.unit_gpus
+    def _move(self, taker: Standing, found: Giver, gain: float, wanted: int) -> bool:
+        giver, count = found.standing, found.workers
+        won = (gain / taker.weight - found.loss / giver.weight) * count * giver.unit_gpus
         lasts = horizon(self._now, taker.job, giver.job)
         pauses = taker.job.pause if giver.removed else taker.job.pause + giver.job.pause
         if won * lasts < pauses.total_seconds():

@@ -39,31 +39,40 @@ class Givers:
         self.pods = 0
         """That might leave."""
         self._places: dict[str, Place] = {}
+        self._surplus: dict[str, int] = {}
+        """How many pods each might give."""
         self._changed: set[str] = set()
 
     def put(self, standing: Standing) -> None:
-        if _surplus(standing):
-            place = self._places[standing.job.key] = _place(standing)
-            self.lines.setdefault(standing.job.queue, Ranking()).put(place)
-            self._count(standing, 1)
+        surplus, queue = _surplus(standing), standing.job.queue
+        if not surplus:
+            return
+        place = _place(standing)
+        self._places[standing.job.key] = place
+        self._surplus[standing.job.key] = surplus
+        if queue not in self.lines:
+            self.lines[queue] = Ranking()
+        self.lines[queue].put(place)
+        self._count(standing, surplus)
 
     def remove(self, key: str) -> None:
         place = self._places.pop(key, None)
         if place is not None:
             self.lines[place[-1].job.queue].remove(place)
-            self._count(place[-1], -1)
+            self._count(place[-1], -self._surplus.pop(key))
 
     def settle(self) -> None:
         for queue in self._changed:
             self.lines[queue].settle()
         self._changed.clear()
 
-    def _count(self, standing: Standing, sign: int) -> None:
-        """`standing` is as it was when it was put."""
+    def _count(self, standing: Standing, pods: int) -> None:
+        """`pods` are negative when it goes."""
+        sign = 1 if pods > 0 else -1
         self._changed.add(standing.job.queue)
         self.vectors[standing.shape.vector] += sign
         self.whole += sign * (standing.unit > 1)
-        self.pods += sign * _surplus(standing)
+        self.pods += pods
 
 
 class Singles:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -43,7 +43,7 @@ class Standing:
     """Pods with a node that this plan leaves alone, by key, in no order."""
     unbound: dict[str, Pod] = field(default_factory=dict)
     """Pods without a node that this plan leaves alone."""
-    excess: list[Pod] = field(default_factory=list)
+    excess: Sequence[Pod] = ()
     """Pods beyond `desired`: an earlier decision not carried out yet."""
     departing: bool = False
     """Some of its pods are terminating and still have a node: it has been running."""
@@ -74,15 +74,15 @@ class Standing:
         return self.policy.mode not in (Mode.OFF, Mode.DRY_RUN) and not self.job.unmodelled
 
     @property
-    def calm(self) -> bool:
+    def whole(self) -> bool:
         """All its pods are there and have a node, and its size is as it should be: a plan has
-        nothing to put right, and nobody waits for anything on its behalf."""
+        nothing to put right, and nobody waits for anything on its behalf. Others of its pods may
+        still be leaving."""
         job, size = self.job, self.size
         return (
             not self.unbound
             and len(self.bound) + job.succeeded == size == job.desired
             and not self.excess
-            and not self.departing
             and job.min <= size <= self.cap
             and size % self.unit == 0
             and not self.first_missing
@@ -129,14 +129,14 @@ class Standing:
     @property
     def first_missing(self) -> bool:
         """Worker 0 does not exist."""
-        heads = (pod.index == 0 for pods in (self.bound, self.unbound) for pod in pods.values())
-        return not self.job.succeeded and not any(heads)
+        if self.job.succeeded:
+            return False
+        return not _has_first(self.bound) and not _has_first(self.unbound)
 
     @property
     def headless(self) -> bool:
         """It runs, and its worker 0 has no node."""
-        heads = (pod.index == 0 for pod in self.bound.values())
-        return bool(self.bound) and not self.job.succeeded and not any(heads)
+        return bool(self.bound) and not self.job.succeeded and not _has_first(self.bound)
 
     @property
     def waiting(self) -> int:
@@ -164,6 +164,11 @@ class Standing:
     @property
     def softest(self) -> tuple[bool, bool]:
         """(protected, running) of the pod whose leaving costs least."""
+        if self._leavers is None:
+            # Of most jobs nobody is asked to leave: they need not be sorted.
+            pods = self.bound.values()
+            soft = [(pod.protected, pod.running) for pod in pods if pod.index != 0]
+            return min(soft, default=(True, True))
         first = next(self.leavers(), None)
         return (True, True) if first is None else (first.protected, first.running)
 
@@ -278,6 +283,13 @@ class Standing:
         """The largest size allowed that is at most `size`: whole units, never below min."""
         unit = self.unit
         return max(self.job.min, size - size % unit)
+
+
+def _has_first(pods: Mapping[str, Pod]) -> bool:
+    for pod in pods.values():  # noqa: SIM110 - a generator takes twice as long
+        if pod.index == 0:
+            return True
+    return False
 
 
 def leave_order(pods: Iterable[Pod], worker_0: bool = False) -> list[Pod]:

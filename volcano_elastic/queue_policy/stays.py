@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 
 from volcano_elastic.api.queue_policy import Mode
 from volcano_elastic.queue_policy.decision import Reason, Stay
+from volcano_elastic.queue_policy.fit import Shape
 from volcano_elastic.queue_policy.lineup import end
 from volcano_elastic.queue_policy.standing import Standing
 
@@ -14,14 +15,50 @@ _STAYS: dict[tuple[Reason, Reason], Stay] = {}
 """Made once: a large cluster has ten thousand of them in each plan."""
 
 
-def settled(standing: Standing, open_queue: bool, now: datetime) -> Stay:
-    """For a calm job, when nobody waits for anything."""
-    more = _held_back(standing, open_queue)
-    if more is None and standing.job.succeeded:
-        more = Reason.FINISHING
-    if more is None and standing.cooling(now):
-        more = Reason.COOLING_DOWN
-    return _stay(more or end(standing) or Reason.NO_ROOM, _less(standing, False))
+class Settled:
+    """Stays of whole jobs, as far as they depend on the job alone; kept from plan to plan, ready
+    made for plans in which somebody waits for room, too."""
+
+    def __init__(self) -> None:
+        self.calm: dict[str, Stay] = {}
+        """When nobody waits for anything."""
+        self.asked: dict[str, Stay] = {}
+        self.owing: dict[Shape, dict[str, Stay]] = {}
+        """If the room that a job of this shape lacks is kept for a claim."""
+        self._shapes: dict[str, Shape] = {}
+
+    def put(self, standing: Standing, open_queue: bool, now: datetime) -> None:
+        key = standing.job.key
+        self.remove(key)
+        if not standing.job.elastic:
+            return
+        more = _held_back(standing, open_queue)
+        if more is None and standing.job.succeeded:
+            more = Reason.FINISHING
+        if more is None and standing.cooling(now):
+            more = Reason.COOLING_DOWN
+        if more is None and standing.departing:
+            more = Reason.WAITING_FOR_PODS
+        more = more or end(standing) or Reason.NO_ROOM
+        less = _less(standing, False)
+        self.calm[key] = _stay(more, less)
+        if less is Reason.NOBODY_WAITS:
+            less = Reason.NOT_NEEDED
+        self.asked[key] = _stay(more, less)
+        if more is Reason.NO_ROOM:
+            shape = self._shapes[key] = standing.shape
+            if shape not in self.owing:
+                self.owing[shape] = {}
+            self.owing[shape][key] = _stay(Reason.ROOM_OWED_TO_MINIMUM, less)
+
+    def remove(self, key: str) -> None:
+        self.calm.pop(key, None)
+        self.asked.pop(key, None)
+        shape = self._shapes.pop(key, None)
+        if shape is not None:
+            del self.owing[shape][key]
+            if not self.owing[shape]:
+                del self.owing[shape]
 
 
 def restless(standing: Standing, open_queue: bool, now: datetime, asked: bool) -> Stay:
@@ -38,41 +75,33 @@ def restless(standing: Standing, open_queue: bool, now: datetime, asked: bool) -
 
 
 def stays(
-    calm: Mapping[str, Stay],
+    settled: Settled,
     others: Iterable[tuple[str, Stay]],
     *,
-    changed: Collection[str],
+    changed: Iterable[str],
     why: Mapping[str, Reason],
-    resting: Collection[str],
-    owed: Callable[[str], bool] | None,
+    resting: Iterable[str],
+    owed: Callable[[Shape], bool] | None,
     asked: bool,
 ) -> dict[str, Stay]:
     """For every elastic job but those `changed`.
 
     Args:
-        calm: as `settled` says; others: as `restless` says.
+        others: as `restless` says.
         why: what ended the growth of those that had a turn.
         resting: keys of jobs that don't grow since their surplus found no place.
         owed: whether the room that a job lacks is there, and promised to a claim; None: never.
         asked: some claim wanted room.
     """
-    found = dict(calm)
-    for key, reason in why.items():
-        if key in found:
-            found[key] = _stay(reason, found[key].why_not_less)
-    for key in resting:
-        if key in found:
-            found[key] = _stay(Reason.COOLING_DOWN, found[key].why_not_less)
-    if asked:
-        # One look-up each, by identity: there may be ten thousand.
-        known = list(_STAYS.values())
-        asking = {id(stay): _asked(stay) for stay in known}
-        owing = {id(stay): _owing(_asked(stay)) for stay in known}
-        roomless = {id(stay) for stay in known if stay.why_not_more is Reason.NO_ROOM}
-        for key, stay in found.items():
-            known_as = id(stay)
-            owes = owed is not None and known_as in roomless and owed(key)
-            found[key] = owing[known_as] if owes else asking[known_as]
+    found = {**(settled.asked if asked else settled.calm)}
+    if asked and owed is not None:
+        for shape, owing in settled.owing.items():
+            if owed(shape):
+                found.update(owing)
+    for key, more in (*why.items(), *((key, Reason.COOLING_DOWN) for key in resting)):
+        # Who stands in line and has no room is said to have none already, and whose it is.
+        if key in found and more is not Reason.NO_ROOM:
+            found[key] = _stay(more, found[key].why_not_less)
     found.update(others)
     for key in changed:
         found.pop(key, None)
@@ -98,17 +127,6 @@ def _less(standing: Standing, asked: bool) -> Reason:
     if not standing.movable:
         return Reason.HELD
     return Reason.NOT_NEEDED if asked else Reason.NOBODY_WAITS
-
-
-def _asked(stay: Stay) -> Stay:
-    """When somebody waits for room."""
-    if stay.why_not_less is not Reason.NOBODY_WAITS:
-        return stay
-    return _stay(stay.why_not_more, Reason.NOT_NEEDED)
-
-
-def _owing(stay: Stay) -> Stay:
-    return _stay(Reason.ROOM_OWED_TO_MINIMUM, stay.why_not_less)
 
 
 def _stay(more: Reason, less: Reason) -> Stay:

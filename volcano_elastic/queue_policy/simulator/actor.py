@@ -41,6 +41,8 @@ class Actor:
         self.version = 0
         """Of the expected finish; older expectations are void."""
         self._pause = pause
+        self._hours_change = 0.0
+        """Until then `count_hours` would find nothing new."""
 
     @property
     def unbound(self) -> int:
@@ -101,6 +103,7 @@ class Actor:
             self.resizes += 1
             self.resume = now + self._pause
         self.size, self.since = size, now
+        self._hours_change = now
         self.version += 1
         rate = self.trace.curve[size]
         return max(now, self.resume) + self.left / rate if rate else None
@@ -110,12 +113,19 @@ class Actor:
         start = now if self.start is None else self.start
         return Run(self.trace, start, now, self.resizes, tuple(self.segments))
 
-    def hours(self, now: float) -> float:
-        """Worker-hours it has held, rounded down to an hour or a sixteenth, so that the planner's
-        view of a job seldom changes."""
+    def count_hours(self, now: float) -> None:
+        """Tells the planner the worker-hours it has held, rounded down to an hour or a sixteenth,
+        so that the planner's view of a job seldom changes."""
+        if now < self._hours_change:
+            return
         hours = (self.held + self.size * (now - self.since)) / 3600
         step = 2.0 ** max(0, math.frexp(hours)[1] - 5)
-        return hours // step * step
+        rounded = hours // step * step
+        if rounded != self.job.gpu_hours:
+            self.job = replace(self.job, gpu_hours=rounded)
+        # A second early, since sums of floating numbers are not exact.
+        left = (rounded + step - hours) * 3600
+        self._hours_change = now + left / self.size - 1 if self.size else math.inf
 
     def measured(self) -> None:
         """The speed at the present size is known."""

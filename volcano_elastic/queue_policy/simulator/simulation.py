@@ -317,9 +317,7 @@ class _Simulation:
 
     def _snapshot(self, now: float) -> Snapshot:
         for actor in self._actors.values():
-            hours = actor.hours(now)
-            if hours != actor.job.gpu_hours:
-                actor.job = replace(actor.job, gpu_hours=hours)
+            actor.count_hours(now)
         pods = chain.from_iterable(actor.pods.values() for actor in self._actors.values())
         return Snapshot(
             nodes=self._floor.nodes,
