@@ -72,16 +72,27 @@ def observation(
 
 
 def saved(file: Path) -> Observation:
-    """The file that `snapshot` wrote."""
-    from volcano_elastic.queue_policy.codec import SnapshotError, decode
+    """The file that `snapshot` wrote.
 
+    Raises:
+        Trouble: unreadable, or not a picture that a cluster could show; names the place.
+    """
+    from volcano_elastic.api.problem import listed
+    from volcano_elastic.queue_policy.codec import SnapshotError, decode
+    from volcano_elastic.queue_policy.snapshot_check import problems
+
+    name = "standard input" if str(file) == "-" else str(file)
     try:
         raw = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
-        return decode(raw)
+        observed = decode(raw)
     except OSError as error:
-        raise Trouble(f"{file}: {error.strerror}; give --snapshot a readable file") from error
+        raise Trouble(f"{name}: {error.strerror}; give --snapshot a readable file") from error
     except SnapshotError as error:
-        raise Trouble(f"{file}: {error}") from error
+        raise Trouble(f"{name}: {error}") from error
+    found = list(problems(observed))
+    if found:
+        raise Trouble(f"{name}: {listed(found, f'{chr(10)}  ')}")
+    return observed
 
 
 def ask(
