@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -89,7 +90,8 @@ def decide(queue: str, policies: Sequence[Object], mode: Mode | None) -> Change:
         if mode is None:
             return Change("", policy.mode, policy.mode)
         names = {obj["metadata"]["name"] for obj in policies}
-        name = queue if queue not in names else f"{queue}-hold"
+        # Those are other queues' policies.
+        name = next(name for name in _names(queue) if name not in names)
         return Change(name, policy.mode, mode, create=_new(name, queue, mode))
     if mode is None and policy.mode not in _HELD:
         return Change(policy.name, policy.mode, policy.mode)
@@ -105,6 +107,12 @@ def decide(queue: str, policies: Sequence[Object], mode: Mode | None) -> Change:
     meta = {"resourceVersion": version, "annotations": {MODE_BEFORE: remember}}
     patch = {"metadata": meta, "spec": {"mode": str(mode)}}
     return Change(policy.name, policy.mode, mode, patch=patch)
+
+
+def _names(queue: str) -> Iterator[str]:
+    yield queue
+    yield f"{queue}-hold"
+    yield from (f"{queue}-hold-{number}" for number in count(2))
 
 
 def _in_force(queue: str, policies: Sequence[Object]) -> tuple[Object | None, QueuePolicy]:
