@@ -11,6 +11,16 @@ from volcano_elastic.kube.client import AlreadyExists, ApiError, Client
 from volcano_elastic.kube.resource import Object, Resource
 
 
+class _Loader(yaml.SafeLoader):
+    """As kubectl reads YAML: a time is text, with or without quotes."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, shape) for tag, shape in found if tag != "tag:yaml.org,2002:timestamp"]
+    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
 class ManifestError(Exception):
     """A file can't be used, or an object in it was refused; the message says which and why."""
 
@@ -40,7 +50,7 @@ def read(files: list[Path]) -> list[Manifest]:
     found = []
     for file in files:
         try:
-            documents = list(yaml.safe_load_all(file.read_text()))
+            documents = list(yaml.load_all(file.read_text(), Loader=_Loader))
         except OSError as error:
             raise ManifestError(f"{file}: {error.strerror}") from error
         except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -65,8 +75,9 @@ def _check(document: object, where: str) -> None:
                 f"{where}: {field}: expected a string, found {document.get(field)!r}"
             )
     metadata = document.get("metadata")
-    if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
-        raise ManifestError(f"{where}: metadata.name: expected a string, found none")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    if not isinstance(name, str) or not name:
+        raise ManifestError(f"{where}: metadata.name: expected a string, found {name!r}")
 
 
 async def apply(client: Client, manifests: list[Manifest]) -> None:
