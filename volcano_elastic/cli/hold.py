@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from volcano_elastic.cli.observation import (
     complete_queues,
     json_option,
     kubeconfig_option,
+    objects,
     print_json,
 )
 
@@ -39,6 +40,8 @@ class Change:
     create: Object | None = None
     patch: Object | None = None
     """Merge patch; with neither, it is so already."""
+    below: tuple[str, ...] = ()
+    """Queues whose parent it is: they have policies of their own."""
 
 
 @click.command()
@@ -50,10 +53,11 @@ def hold(queue: str, drain: bool, kubeconfig: str | None, as_json: bool) -> None
     """No elastic job of the queue changes its size any more, but for minimums that wait.
 
     Sets the mode of the queue's policy, or makes one if there is none; `resume` restores what it
-    was. Exits 0, also if it is held already; 2 if there is no such queue.
+    was. Queues below it keep modes of their own. Exits 0, also if it is held already; 2 if there
+    is no such queue.
 
     \b
-    JSON: queue, policy, before, mode.
+    JSON: queue, policy, before, mode; below: the queues whose parent it is.
 
     \b
     Examples:
@@ -74,7 +78,7 @@ def resume(queue: str, kubeconfig: str | None, as_json: bool) -> None:
     Exits 0, also if it isn't held; 2 if there is no such queue.
 
     \b
-    JSON: queue, policy, before, mode.
+    JSON: as that of hold.
 
     \b
     Example:
@@ -152,16 +156,17 @@ def _new(name: str, queue: str, mode: Mode) -> Object:
 
 
 async def _carry_out(client: Client, queue: str, mode: Mode | None) -> Change:
-    from volcano_elastic.kube.client import Conflict, NotFound
+    from volcano_elastic.kube.client import Conflict
     from volcano_elastic.kube.resource import QUEUEPOLICIES, QUEUES
 
-    try:
-        await client.get(QUEUES, queue)
-    except NotFound as error:
-        names = sorted(obj["metadata"]["name"] for obj in (await client.list(QUEUES))["items"])
-        raise Trouble(
-            f"there is no queue {queue}; there are: {', '.join(names) or 'none'}"
-        ) from error
+    parents = {
+        obj["metadata"]["name"]: (obj.get("spec") or {}).get("parent") or "root"
+        for obj in await objects(client, QUEUES)
+    }
+    if queue not in parents:
+        names = ", ".join(sorted(parents)) or "none"
+        raise Trouble(f"there is no queue {queue}; there are: {names}")
+    below = tuple(sorted(name for name, parent in parents.items() if parent == queue != name))
     for _ in range(_ATTEMPTS):
         change = decide(queue, (await client.list(QUEUEPOLICIES))["items"], mode)
         try:
@@ -173,7 +178,7 @@ async def _carry_out(client: Client, queue: str, mode: Mode | None) -> Change:
             # Somebody else changed it, the operator its status: look again.
             await asyncio.sleep(0.05)
             continue
-        return change
+        return replace(change, below=below)
     raise Trouble(f"the policy of queue {queue} is being changed by somebody else; try again")
 
 
@@ -184,6 +189,7 @@ def _say(queue: str, change: Change, as_json: bool) -> None:
             "policy": change.policy or None,
             "before": str(change.before),
             "mode": str(change.mode),
+            "below": list(change.below),
         }
         print_json(answer)
         return
@@ -192,3 +198,6 @@ def _say(queue: str, change: Change, as_json: bool) -> None:
         click.echo(f"queue {queue} is in mode {change.mode} already{policy}")
     else:
         click.echo(f"queue {queue}: {change.before} -> {change.mode}{policy}")
+    if change.below:
+        below = ", ".join(change.below)
+        click.echo(f"Note: queues below it keep modes of their own: {below}", err=True)

@@ -147,7 +147,7 @@ async def observe(client: Client, *, plugin: str | None = None) -> Observation:
     from volcano_elastic.queue_policy.codec import Observation
 
     proportion = await _divides_by_proportion(client) if plugin is None else plugin == "proportion"
-    listed = await asyncio.gather(*(_list(client, kind) for kind in KINDS))
+    listed = await asyncio.gather(*(objects(client, kind) for kind in KINDS))
     adapter = Adapter()
     adapter.proportion = proportion
     for obj in (obj for items in listed for obj in items):
@@ -171,7 +171,12 @@ async def _divides_by_proportion(client: Client) -> bool:
         return False
 
 
-async def _list(client: Client, kind: Resource) -> list[Object]:
+async def objects(client: Client, kind: Resource) -> list[Object]:
+    """All there are in the cluster; none of a kind that is not served.
+
+    Raises:
+        Trouble: not even PyTorchJobs are served.
+    """
     from volcano_elastic.kube.client import NotFound
     from volcano_elastic.kube.resource import PYTORCHJOBS
 
@@ -208,7 +213,7 @@ def _complete(context: click.Context, kind: Resource, incomplete: str) -> list[s
     from volcano_elastic.kube.resource import key_of
 
     async def names(client: Client) -> list[str]:
-        return [key_of(item) for item in await _list(client, kind)]
+        return [key_of(item) for item in await objects(client, kind)]
 
     try:
         # Who presses Tab waits for this, and wants no error text in the line.

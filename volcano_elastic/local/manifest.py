@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -56,11 +57,18 @@ def read(files: list[Path]) -> list[Manifest]:
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise ManifestError(f"{file} is not YAML: {error}") from error
         for number, document in enumerate(documents, start=1):
-            if document is None:
-                continue
-            _check(document, f"{file}, document {number}")
-            found.append(Manifest(file, number, document))
+            for obj in _objects(document):
+                _check(obj, f"{file}, document {number}")
+                found.append(Manifest(file, number, obj))
     return found
+
+
+def _objects(document: object) -> list[Any]:
+    """Those of a list, as `kubectl get -o yaml` writes several; none of an empty document."""
+    if isinstance(document, dict) and document.get("kind") == "List":
+        items = document.get("items")
+        return items if isinstance(items, list) else [items]
+    return [] if document is None else [document]
 
 
 def _check(document: object, where: str) -> None:
