@@ -1,5 +1,5 @@
-"""What is read here of objects that others define, and what it must look like: Queues, Nodes and
-PriorityClasses from files, which no API server has seen.
+"""What is read here of objects that others define, and what it must look like, in files that no API
+server has seen.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ QUEUE = Fields(
             }
         ),
         "status": Fields({"state": Text(("Open", "Closed", "Closing", "Unknown"))}, open=True),
-    }
+    },
+    required=("metadata",),
 )
 
 _TAINT = Fields(
@@ -95,4 +96,12 @@ PRIORITY_CLASS = Fields(
         "description": Text(),
     },
     required=("value",),
+)
+
+LIST = Fields({"metadata": _OPEN, "items": Items(_OPEN)}, open=True)
+CONFIG_MAP = Fields({"metadata": METADATA, "data": Named(Text())}, open=True)
+_CONTAINER = Fields({"command": Items(Text()), "args": Items(Text())}, open=True)
+_PODS = Fields({"spec": Fields({"containers": Items(_CONTAINER)}, open=True)}, open=True)
+DEPLOYMENT = Fields(
+    {"metadata": METADATA, "spec": Fields({"template": _PODS}, open=True)}, open=True
 )

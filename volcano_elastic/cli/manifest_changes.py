@@ -154,7 +154,7 @@ def _problems(manifest: Manifest, nodes: Collection[str]) -> Iterator[Problem]:
         wanted = "a new node needs some, e.g. {nvidia.com/gpu: 8, cpu: 64, memory: 512Gi}"
         yield Problem("status.allocatable", f"{wanted}; found none")
     if kind == _QUEUE:
-        for finding in check_queue(obj, set(), True, {manifest.name}):
+        for finding in check_queue(obj, set(), True, {}):
             if finding.severity is Severity.ERROR:
                 yield Problem(finding.where, finding.finding)
 
