@@ -79,6 +79,41 @@ def test_who_holds_both_leaves_rather_than_one_of_each() -> None:
     assert leave({"n1": 7}, [a, c, d, claim(gpus(1, cpus=19))], *on) == ["d1"]
 
 
+def test_few_that_hold_some_of_each_leave_rather_than_many_that_hold_one() -> None:
+    a = job("a", 1, 8, 5)
+    c = job("c", 1, 8, 3, pod_requests={"cpu": 10_000})
+    d = job("d", 1, 3, 3, pod_requests=gpus(1, cpus=10))
+    on = (pods(a, *["n1"] * 5), pods(c, *["n1"] * 3), pods(d, *["n1"] * 3))
+    assert leave({"n1": 8}, [a, c, d, claim(gpus(2, cpus=24))], *on) == ["d1", "d2"]
+
+
+def test_who_turns_out_not_to_be_needed_stays() -> None:
+    """`d` holds some of both, and in the end those who hold all of one are enough."""
+    a = job("a", 1, 2, 2, pod_requests=TWO)
+    c = job("c", 1, 2, 2, pod_requests={"cpu": 10_000})
+    d = job("d", 1, 2, 2, pod_requests=gpus(1, cpus=7))
+    on = tuple(pods(each, "n1", "n1") for each in (a, c, d))
+    assert leave({"n1": 6}, [a, c, d, claim(gpus(2, cpus=40))], *on) == ["a1", "c1"]
+
+
+def test_nobody_leaves_who_holds_nothing_of_what_is_lacking() -> None:
+    a, rigid = job("a", 1, 8, 5), job("rigid", 1, 1, pod_requests={"cpu": 60_000})
+    on = (pods(a, *["n1"] * 5), pods(rigid, "n1"))
+    assert leave({"n1": 8}, [a, rigid, claim(gpus(1, cpus=20))], *on) == []
+
+
+def test_what_an_earlier_claim_was_given_is_not_given_again() -> None:
+    a = job("a", 1, 8, 4)
+    first = job("first", 1, 1, priority=1)
+    assert leave({"n1": 4}, [a, first, claim()], pods(a, *["n1"] * 4)) == ["a1", "a2", "a3"]
+
+
+def test_a_job_without_worker_0_asks_its_own_surplus_first_however_small() -> None:
+    a, c = job("a", 1, 3, 3), job("c", 1, 8, 6)
+    on = ([pod(a, 1, "n1"), pod(a, 2, "n1")], pods(c, *["n2"] * 6))
+    assert leave({"n1": 2, "n2": 6}, [a, c], *on) == ["a2"]
+
+
 def test_nobody_leaves_where_minimums_are_in_the_way() -> None:
     a, c = job("a", 2, 8, 3), job("c", 1, 8, 2)
     on = (pods(a, "n1", "n1", "n1"), pods(c, "n2", "n2"))
@@ -96,6 +131,8 @@ def test_the_largest_surplus_leaves_and_of_it_the_highest_indexes() -> None:
     on = (pods(a, *["n1"] * 5), pods(c, *["n2"] * 3))
     assert leave({"n1": 5, "n2": 3}, [a, c, claim()], *on) == ["a3", "a4"]
     assert leave({"n1": 5, "n2": 3}, [replace(a, min=4), c, claim()], *on) == ["c1", "c2"]
+    one_node = (pods(a, *["n1"] * 5), pods(c, *["n1"] * 3))
+    assert leave({"n1": 8}, [a, c, claim(gpus(1, cpus=1))], *one_node) == ["a4"]
 
 
 def test_pods_that_do_not_run_yet_leave_before_those_that_do() -> None:
@@ -195,9 +232,18 @@ def test_a_full_ancestor_is_relieved_by_those_below_it_only() -> None:
     )
     a, c = job("a", 1, 8, 4, queue="right"), job("c", 1, 8, 8, queue="outside")
     on = (pods(a, *["n1"] * 4), pods(c, *["n1"] * 8))
-    for size in (1, 2):
-        found = leave({"n1": 16}, [a, c, claim(gpus(size), queue="left")], *on, queues=queues)
+    for size, room in ((1, 16), (2, 16), (1, 12), (2, 12)):
+        found = leave({"n1": room}, [a, c, claim(gpus(size), queue="left")], *on, queues=queues)
         assert found == ["a2", "a3"][2 - size :]
+
+
+def test_of_a_full_queue_protected_pods_and_minimums_stay() -> None:
+    a = job("a", 2, 8, 3)
+    mine = [replace(p, protected=p.index != 1) for p in pods(a, *["n1"] * 3)]
+    queues = (Queue("default", capability=gpus(3)),)
+    one = job("b", 1, 1)
+    assert leave({"n1": 8}, [a, one], mine, queues=queues) == ["a1"]
+    assert leave({"n1": 8}, [a, claim()], mine, queues=queues) == []
 
 
 def test_a_full_queue_gives_on_a_node_where_the_claim_then_fits() -> None:
