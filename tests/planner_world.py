@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from volcano_elastic.api.queue_policy import QueuePolicy
 from volcano_elastic.queue_policy.decision import Decision, Plan
 from volcano_elastic.queue_policy.snapshot import Job, Node, Pod, Queue, Snapshot
 
@@ -68,6 +69,30 @@ def world(
         jobs=tuple(jobs),
         queues=queues,
     )
+
+
+TWO_BY_TWO = (node("n1"), node("n2"))
+EIGHT = (node("n1", 8),)
+LINEAR = {size: float(size) for size in range(1, 65)}
+
+
+def ruled(snapshot: Snapshot, queue: str = "default", **fields: object) -> Snapshot:
+    policy = replace(QueuePolicy(queue, name="rules"), **fields)  # type: ignore[arg-type]
+    return replace(snapshot, policies=(*snapshot.policies, policy))
+
+
+def seconds(number: float) -> timedelta:
+    return timedelta(seconds=number)
+
+
+def alone(owner: Job, size: int, nodes: Iterable[object] = EIGHT, **fields: object) -> Snapshot:
+    """`owner` with `size` running workers on the first of the nodes."""
+    return ruled(world(nodes, [owner], pods(owner, *["n1"] * size)), **fields)  # type: ignore[arg-type]
+
+
+def new_size(made: Plan, name: str) -> int | None:
+    decision = by_job(made).get(name)
+    return None if decision is None else decision.new
 
 
 def by_job(made: Plan) -> Mapping[str, Decision]:

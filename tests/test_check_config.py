@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -320,18 +321,66 @@ GPU = "nvidia.com/gpu"
         (BY_WEIGHT, {"deserved": {GPU: 4}}, {"DeservedUnderProportion"}),
         (GOOD, {"parent": "root"}, set()),
         (HIERARCHY, {"parent": "nobody"}, {"ParentMissing"}),
-        (HIERARCHY, {"parent": "q"}, set()),
-        (GOOD, {"parent": "q"}, {"HierarchyOff"}),
+        (HIERARCHY, {"parent": "q"}, {"ParentRing"}),
+        (GOOD, {"parent": "q"}, {"HierarchyOff", "ParentRing"}),
         (GOOD, {"reclaimable": False}, {"NotReclaimable"}),
         (GOOD, {"deserved": {GPU: 9}, "capability": {GPU: 8}}, {"LimitsContradict"}),
         (GOOD, {"guarantee": {"resource": {GPU: 2}}, "deserved": {GPU: 1}}, {"LimitsContradict"}),
+        (GOOD, {"deserved": [4], "weight": 0}, {"InvalidQueue"}),
+        (GOOD, "nothing", {"InvalidQueue"}),
     ],
 )
 def test_queues_beside_the_configuration_are_checked(
-    configuration: str, spec: dict[str, object], wanted: set[str]
+    configuration: str, spec: object, wanted: set[str]
 ) -> None:
     text = configuration + "---\n" + yaml.safe_dump(QUEUE | {"spec": spec})
     assert codes(check(text, "f")) == wanted
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"kind": "List", "items": 3}, "f: List: items: Invalid value: 3: must be a list"),
+        ({"kind": "ConfigMap", "data": ["x"]}, 'f: ConfigMap: data: Invalid value: ["x"]'),
+        ({"kind": "Queue", "metadata": "q"}, 'f: Queue: metadata: Invalid value: "q"'),
+        (
+            {"kind": "Deployment", "spec": {"template": {"spec": {"containers": [1]}}}},
+            "f: Deployment: spec.template.spec.containers[0]: Invalid value: 1",
+        ),
+    ],
+)
+def test_what_is_no_such_object_is_refused_with_the_field(document: object, message: str) -> None:
+    with pytest.raises(UnreadableConfiguration, match=re.escape(message)):
+        check(yaml.safe_dump(document), "f")
+
+
+def queues(**parents: str) -> str:
+    listed = [
+        QUEUE | {"metadata": {"name": name}, "spec": {"parent": parent}}
+        for name, parent in parents.items()
+    ]
+    return HIERARCHY + "---\n" + yaml.safe_dump_all(listed)
+
+
+def test_a_ring_of_parents_is_found_in_each_of_its_queues() -> None:
+    assert check(queues(top="root", child="top"), "f") == []
+    found = check(queues(a="b", b="c", c="a", below="a"), "f")
+    assert [(one.code, one.finding) for one in found] == [
+        ("ParentRing", f"the parents run in a ring: {ring}")
+        for ring in ("a → b → c → a", "b → c → a → b", "c → a → b → c")
+    ]
+
+
+def test_what_volcano_makes_of_its_root_is_no_pitfall() -> None:
+    root = QUEUE | {"metadata": {"name": "root"}, "spec": {"reclaimable": False}}
+    assert check(GOOD + "---\n" + yaml.safe_dump(root), "f") == []
+
+
+def test_a_broken_queue_is_said_with_its_field_and_line() -> None:
+    text = GOOD + "---\n" + yaml.safe_dump(QUEUE | {"spec": {"capability": {GPU: "x"}}})
+    (found,) = check(text, "f")
+    assert found.finding.startswith(f'spec.capability[{GPU}]: Invalid value: "x"')
+    assert text.splitlines()[(found.line or 0) - 1].strip() == "capability:"
 
 
 @pytest.mark.parametrize(

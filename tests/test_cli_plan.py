@@ -113,8 +113,8 @@ def test_plan_json_has_the_documented_fields(saved: Any) -> None:
         "dryRun": False,
     }
     assert (found["time"], found["blocked"]) == ("2026-01-01T12:00:00.000000Z", [])
-    (queue,) = found["queues"]
-    assert queue == {
+    (figures,) = found["queues"]
+    assert figures == {
         "queue": "default",
         "resource": GPU,
         "free": "0",
@@ -123,6 +123,7 @@ def test_plan_json_has_the_documented_fields(saved: Any) -> None:
         "borrowed": "0",
         "owedToMinimums": "2",
         "jobs": 2,
+        "problem": None,
     }
 
 
@@ -189,11 +190,22 @@ def test_queues_and_nodes_can_be_added_and_changed(saved: Any, manifest: Any) ->
     cordoned["spec"] = {"unschedulable": True}
     stuck = run("plan", "--snapshot", saved(WAITING), "--what-if", manifest(cordoned))
     assert stuck.exit_code == 1
-    queue = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue"}
-    queue |= {"metadata": {"name": "default"}, "spec": {"capability": {GPU: 5}}}
     closed = replace(WAITING, queues=(Queue("default", open=False),))
-    said = run("plan", "--json", "--snapshot", saved(closed), "--what-if", manifest(queue))
+    file = manifest(queue(capability={GPU: 5}))
+    said = run("plan", "--json", "--snapshot", saved(closed), "--what-if", file)
     assert [entry["job"] for entry in json.loads(said.output)["blocked"]] == ["ns/b"]
+
+
+def queue(name: str = "default", **spec: Any) -> dict[str, Any]:
+    head = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue"}
+    return head | {"metadata": {"name": name}, "spec": spec}
+
+
+def a_node(name: str = "n", **parts: Any) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}} | parts
+
+
+PRIORITY = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
 
 
 @pytest.mark.parametrize(
@@ -205,15 +217,61 @@ def test_queues_and_nodes_can_be_added_and_changed(saved: Any, manifest: Any) ->
         ([policy("p", mode=False)], "found False"),
         ([policy("p", borowing={"limit": 1})], "spec.borowing: is not a field; there are borrow"),
         ([policy("p", surplus={"oder": "Equal"})], "spec.surplus.oder: is not a field"),
-        ([{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "m"}}], "status.allocatable"),
+        ([policy("p", headroom={"percent": ""})], "spec.headroom.percent: must be a number"),
+        ([policy("p", grow={"maxStep": 0.5})], "must be an integer from 1 to 2147483647"),
+        ([policy("p", rebalance={"gap": float("inf")})], "spec.rebalance.gap: must be a number"),
+        ([policy("p", resource="")], "spec.resource: must name a resource"),
+        ([a_node("m")], "document 1 (Node m): status.allocatable: a new node needs some"),
+        (
+            [policy("p"), a_node(status={"allocatable": {GPU: -4}})],
+            f"document 2 (Node n): status.allocatable[{GPU}]: Invalid value: -4: must be at least",
+        ),
+        (
+            [a_node(status={"allocatable": {3: 4}})],
+            "allocatable: Invalid value: 3: names must be strings",
+        ),
+        ([a_node(spec={"unschedulable": "no"})], 'spec.unschedulable: Invalid value: "no"'),
+        ([a_node(spec={"taints": [{"key": "k", "effect": "Never"}]})], "spec.taints[0].effect: "),
         ([{"kind": "Node"}], "apiVersion: expected a string"),
+        ([queue(capability={GPU: "four"})], f"(Queue default): spec.capability[{GPU}]: Invalid"),
+        ([queue(deserved=[4])], "spec.deserved: Invalid value: [4]: must be an object"),
+        ([queue(weight=0)], "spec.weight: Invalid value: 0: must be an integer from 1 to 65535"),
+        ([queue(guarantee={"resource": {GPU: 2}}, deserved={GPU: 1})], "above its deserved, 1"),
+        ([queue() | {"apiVersion": "v1"}], "apiVersion: expected scheduling.volcano.sh/v1beta1"),
+        ([queue(name="")], "metadata.name: expected a string, found ''"),
+        (
+            [queue() | {"metadata": {"name": "q", "creationTimestamp": "today"}}],
+            "metadata.creationTimestamp: must be a time such as 2026-01-31T12:00:00Z, found",
+        ),
+        ([PRIORITY | {"metadata": {"name": "p"}}], "(PriorityClass p): value: Required value"),
+        ([PRIORITY | {"metadata": {"name": "p"}, "value": "9"}], 'value: Invalid value: "9"'),
     ],
 )
-def test_a_what_if_that_cannot_be_is_refused(
+def test_a_what_if_that_cannot_be_is_refused_with_the_place(
     objects: list[dict[str, Any]], message: str, saved: Any, manifest: Any
 ) -> None:
-    said = run("plan", "--snapshot", saved(FULL), "--what-if", manifest(*objects))
-    assert (said.exit_code, message in said.stderr) == (2, True), said.stderr
+    file = manifest(*objects)
+    said = run("plan", "--snapshot", saved(FULL), "--what-if", file)
+    assert said.exit_code == 2
+    assert f"{file}, document" in said.stderr and message in said.stderr
+
+
+def test_a_field_that_nobody_reads_is_said_with_the_likely_one(saved: Any, manifest: Any) -> None:
+    file = manifest(queue(deservd={GPU: 1}), torch_job("x", 1, 2, elasticPolcy={}))
+    said = run("plan", "--snapshot", saved(FULL), "--what-if", file)
+    assert said.exit_code == 0
+    assert "document 1 (Queue default): unknown field spec.deservd; did you" in said.stderr
+    assert "document 2 (PyTorchJob x): unknown field spec.elasticPolcy; did you" in said.stderr
+
+
+def test_a_time_in_yaml_needs_no_quotes(saved: Any, tmp_path: Path) -> None:
+    """What `kubectl get -o yaml` wrote, edited by hand."""
+    file = tmp_path / "p.yaml"
+    text = yaml.safe_dump(policy("p", mode="Hold"))
+    file.write_text(text.replace("name: p", "name: p\n  creationTimestamp: 2026-01-01T00:00:00Z"))
+    older = replace(FULL, policies=(QueuePolicy("default", name="q", created=NOW),))
+    said = run("plan", "--snapshot", saved(older), "--what-if", file)
+    assert (said.exit_code, said.stderr) == (0, "")
 
 
 def test_priorities_come_from_the_file_or_stay(saved: Any, manifest: Any) -> None:
@@ -281,6 +339,7 @@ def test_explain_json_has_the_documented_fields(saved: Any) -> None:
         "cooldownSeconds": 30.0,
         "decision": None,
         "blocked": None,
+        "queueProblem": None,
         "givesWay": [],
     }
 
@@ -304,6 +363,52 @@ def test_explain_names_the_jobs_there_are(saved: Any) -> None:
 def test_nobody_gives_way_where_idle_room_does() -> None:
     roomy = replace(FULL, nodes=(*FULL.nodes, node("m", 4)))
     assert give_way(roomy, NOW, newcomer(A, NOW)) == ()
+
+
+RING = (Queue("default", parent="up"), Queue("up", parent="default"))
+ORPHAN = (Queue("default", parent="ghost"),)
+
+
+@pytest.mark.parametrize(
+    ("queues", "problem"),
+    [
+        (RING, "its parents run in a ring (default → up → default)"),
+        (ORPHAN, "its parent ghost does not exist"),
+    ],
+    ids=["ring", "no such parent"],
+)
+def test_parents_that_cannot_be_are_said_by_every_tool(
+    queues: tuple[Queue, ...], problem: str, saved: Any
+) -> None:
+    from rich.console import Console
+
+    seen = replace(WAITING, queues=queues)
+    file = saved(seen)
+    said = run("plan", "--snapshot", file)
+    assert said.exit_code == 0 and f"Warning: queue default: {problem}" in said.stderr
+    found = json.loads(run("plan", "--json", "--snapshot", file).stdout)
+    assert found["queues"][0]["problem"].startswith(problem)
+    assert f"queue:        {problem}" in run("explain", "ns/a", "--snapshot", file).output
+    found = json.loads(run("explain", "ns/a", "--json", "--snapshot", file).output)
+    assert found["queueProblem"].startswith(problem)
+    screen = Console(width=400)
+    with screen.capture() as shown:
+        screen.print(view(Observation(NOW, seen)))
+    assert f"queue default: {problem}" in shown.get()
+
+
+def test_explain_says_that_what_is_free_is_less_than_a_node_unit(saved: Any) -> None:
+    pair = replace(A, min=2, max=6, desired=2, node_unit=2, last_scale=None)
+    queues = (Queue("default", deserved=gpus(2)),)
+    rule = QueuePolicy("default", name="p", borrowing_limit=1000)
+    seen = world([node("n", 4)], [pair], pods(pair, "n", "n"), queues=queues)
+    said = run("explain", "ns/a", "--snapshot", saved(replace(seen, policies=(rule,)))).output
+    assert (
+        "why not more: its queue may not hold more; it grows by whole nodeUnits of 2 workers, "
+        f"which need 2 {GPU}, and 1 is free"
+    ) in said
+    roomy = replace(seen, policies=(replace(rule, borrowing_limit=2000),))
+    assert plan(roomy, NOW).decisions[0].new == 4
 
 
 # top

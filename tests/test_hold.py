@@ -32,10 +32,19 @@ def test_a_queue_without_a_policy_gets_one() -> None:
     assert change.create is not None
     assert change.create["spec"] == {"queue": "q", "mode": "Hold"}
     assert change.create["metadata"]["name"] == "q"
-    taken = policy("q")
-    taken["spec"]["queue"] = "another"
-    again = decide("q", [taken], Mode.HOLD)
-    assert again.create is not None and again.create["metadata"]["name"] == "q-hold"
+
+
+@pytest.mark.parametrize(
+    ("taken", "name"),
+    [(["q"], "q-hold"), (["q", "q-hold"], "q-hold-2"), (["q", "q-hold", "q-hold-2"], "q-hold-3")],
+)
+def test_a_policy_made_by_hold_takes_no_name_of_another_queues(taken: list[str], name: str) -> None:
+    """`q-hold` may be a queue, with a policy of its own."""
+    others = [policy(one) for one in taken]
+    for other in others:
+        other["spec"]["queue"] = "another"
+    made = decide("q", others, Mode.HOLD)
+    assert made.create is not None and made.create["metadata"]["name"] == made.policy == name
 
 
 def test_what_it_was_before_comes_back() -> None:

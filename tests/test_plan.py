@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from planner_world import (
     NOW,
+    TWO_BY_TWO,
     applied,
     by_job,
     gpus,
@@ -20,13 +21,11 @@ from planner_world import (
     world,
 )
 
-from volcano_elastic.api.queue_policy import ForOtherQueues, Mode, QueuePolicy, Rebalance, Shrink
+from volcano_elastic.api.queue_policy import Mode, QueuePolicy, Rebalance
 from volcano_elastic.queue_policy.decision import Reason, Stay
 from volcano_elastic.queue_policy.explain import WORDS, explain, lines
 from volcano_elastic.queue_policy.plan import plan
-from volcano_elastic.queue_policy.snapshot import Gang, Queue, Requirement
-
-TWO_BY_TWO = (node("n1"), node("n2"))
+from volcano_elastic.queue_policy.snapshot import Gang, Requirement
 
 
 def test_the_demo_story_grow_alone_shrink_for_the_newcomer_grow_again() -> None:
@@ -492,96 +491,6 @@ def test_a_job_whose_workers_finish_does_not_grow() -> None:
     a = job("a", 1, 4, 2, succeeded=1)
     made = plan(world(TWO_BY_TWO, [a], [pod(a, 0, "n1")]), NOW)
     assert made.stays["ns/a"].why_not_more is Reason.FINISHING
-
-
-# Queues
-
-
-def queue_job(
-    name: str, queue: str, least: int, most: int, desired: int | None = None, **more: object
-):  # type: ignore[no-untyped-def]
-    return job(name, least, most, desired, queue=queue, **more)
-
-
-def test_growth_stays_within_the_queues_capability() -> None:
-    a = job("a", 1, 4)
-    queue = Queue("default", capability=gpus(3))
-    made = plan(world(TWO_BY_TWO, [a], pods(a, "n1"), queues=(queue,)), NOW)
-    assert by_job(made)["a"].new == 3
-
-
-def test_the_guarantee_of_another_queue_stays_free_even_from_two_growing_queues() -> None:
-    queues = (Queue("p"), Queue("q"), Queue("g", guarantee=gpus(2)))
-    nodes = [node("n1", 4), node("n2", 4)]
-    a, b = queue_job("a", "p", 1, 8), queue_job("b", "q", 1, 8)
-    made = by_job(plan(world(nodes, [a, b], pods(a, "n1"), pods(b, "n2"), queues=queues), NOW))
-    assert made["a"].new + made["b"].new == 6
-
-
-def test_a_full_queues_claim_is_met_by_its_own_surplus_only() -> None:
-    queues = (Queue("p", capability=gpus(2)), Queue("q"))
-    a, c = queue_job("a", "p", 1, 2, 2), queue_job("c", "q", 1, 4, 2)
-    b = queue_job("b", "p", 1, 1)
-    made = plan(
-        world(TWO_BY_TWO, [a, b, c], pods(a, "n1", "n1"), pods(c, "n2", "n2"), queues=queues), NOW
-    )
-    assert {name: d.new for name, d in by_job(made).items()} == {"a": 1}
-
-
-def test_own_queues_surplus_goes_before_others() -> None:
-    queues = (Queue("p"), Queue("q"))
-    a, c = queue_job("a", "p", 1, 2, 2), queue_job("c", "q", 1, 8, 6)
-    b = queue_job("b", "p", 1, 1)
-    nodes = [node("n1"), node("n2", 6)]
-    made = plan(
-        world(nodes, [a, b, c], pods(a, "n1", "n1"), pods(c, *["n2"] * 6), queues=queues), NOW
-    )
-    assert set(by_job(made)) == {"a"}
-
-
-def test_what_was_borrowed_goes_before_what_is_deserved() -> None:
-    queues = (Queue("p"), Queue("q", deserved=gpus(4)), Queue("r", deserved=gpus(1)))
-    c, d = queue_job("c", "q", 1, 8, 4), queue_job("d", "r", 1, 8, 2)
-    b = queue_job("b", "p", 1, 1)
-    nodes = [node("n1", 2), node("n2", 4)]
-    made = plan(
-        world(nodes, [b, c, d], pods(d, "n1", "n1"), pods(c, *["n2"] * 4), queues=queues), NOW
-    )
-    assert set(by_job(made)) == {"d"}
-
-
-@pytest.mark.parametrize(
-    ("policy", "shrinks"), [(ForOtherQueues.ANY, True), (ForOtherQueues.BORROWED, False)]
-)
-def test_borrowed_keeps_a_queues_deserved_from_other_queues(
-    policy: ForOtherQueues, shrinks: bool
-) -> None:
-    queues = (Queue("p"), Queue("q", deserved=gpus(4)))
-    c, b = queue_job("c", "q", 1, 4, 4), queue_job("b", "p", 1, 1)
-    seen = world(TWO_BY_TWO, [b, c], pods(c, "n1", "n1", "n2", "n2"), queues=queues)
-    made = plan(
-        replace(seen, policies=(QueuePolicy("q", shrink=Shrink(for_other_queues=policy)),)), NOW
-    )
-    assert ("c" in by_job(made)) is shrinks
-    assert ("ns/b" in made.blocked) is not shrinks
-
-
-def test_growth_goes_first_to_the_queue_that_is_below_its_deserved() -> None:
-    queues = (Queue("p", deserved=gpus(1)), Queue("q", deserved=gpus(3)))
-    a, b = queue_job("a", "p", 1, 4), queue_job("b", "q", 1, 4)
-    made = by_job(plan(world(TWO_BY_TWO, [a, b], pods(a, "n1"), pods(b, "n2"), queues=queues), NOW))
-    assert {name: d.new for name, d in made.items()} == {"b": 3}
-
-
-@pytest.mark.parametrize("queues", [(Queue("default", open=False),), (Queue("elsewhere"),)])
-def test_a_closed_or_unknown_queue_claims_nothing_and_does_not_grow(
-    queues: tuple[Queue, ...],
-) -> None:
-    a, b = job("a", 1, 4), job("b", 1, 1)
-    made = plan(world(TWO_BY_TWO, [a, b], pods(a, "n1"), queues=queues), NOW)
-    assert made.decisions == ()
-    assert made.stays["ns/a"].why_not_more is Reason.QUEUE_CLOSED
-    assert "queue default" in made.blocked["ns/b"]
 
 
 # Words

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -113,6 +114,17 @@ def test_a_policy_that_changes_nothing_says_why(
     force = QueuePolicy("research", name="p", mode=mode)
     found = status(policy(), None, seen(queue=queue, in_force=force), NOW)
     assert told(found, "Active") == ("False", reason)
+
+
+@pytest.mark.parametrize(("mode", "active"), [(Mode.ACTIVE, "True"), (Mode.OFF, "False")])
+def test_parents_that_cannot_be_are_said_in_the_condition(mode: Mode, active: str) -> None:
+    """The policy is in force all the same, as its mode has it."""
+    force = QueuePolicy("research", name="p", mode=mode)
+    figures = replace(FIGURES, problem="its parent ghost does not exist")
+    found = status(policy(), None, seen(in_force=force, figures=figures), NOW)
+    assert told(found, "Active") == (active, "ParentInvalid")
+    assert found["conditions"][0]["message"].endswith("its parent ghost does not exist")
+    assert "problem" not in found
 
 
 def test_an_invalid_policy_names_the_field() -> None:

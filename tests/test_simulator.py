@@ -36,6 +36,7 @@ from volcano_elastic.queue_policy.simulator.elasticity import (
 )
 from volcano_elastic.queue_policy.simulator.figures import figures, held_over_time, limits
 from volcano_elastic.queue_policy.simulator.queue import QueueError, partitioned, read_queues
+from volcano_elastic.queue_policy.simulator.row import RowError
 from volcano_elastic.queue_policy.simulator.setting import (
     Discipline,
     Outcome,
@@ -327,13 +328,14 @@ def test_a_pollux_row_takes_its_speed_from_the_table() -> None:
         ("1,5,q,1,0", "expected duration_s above 0"),
         ("1,5,q,1,nan", "expected duration_s to be a number"),
         ("1,5,q,1,1e308", "expected duration_s to be a number from 0 to 1e+09, found '1e308'"),
-        ("1,5,q,1", "expected duration_s to be a number from 0 to 1e+09, found None"),
-        ("1,5,q,1,10,9", "expected 5 values, found more"),
+        ("1,5,q,1", "expected 5 values, found 4"),
+        ("1,5,q,1,10,9", "expected 5 values, found 6"),
+        ('1,5,"q,1,10\n2,6,q,1,10', "unexpected end of data"),
         ("0,5,q,1,10", "job 0 is there twice"),
     ],
 )
 def test_a_broken_line_is_named_by_number(row: str, complaint: str) -> None:
-    with pytest.raises(TraceError, match=re.escape(f"t.csv, line 3: {complaint}")):
+    with pytest.raises((TraceError, RowError), match=re.escape(f"t.csv, line 3: {complaint}")):
         read(f"job,submit_s,queue,gpus,duration_s\n0,1,q,1,10\n{row}\n")
 
 
@@ -494,14 +496,33 @@ def test_what_cannot_be_used_is_said_with_exit_code_2(
     assert code == 2 and complaint in out, out
 
 
-def test_a_bad_policy_and_a_missing_queue_are_said(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("spec: {mode: Sometimes}", "document 1: spec.mode: must be one of"),
+        ("---\n---\nspec: {growth: {maxStep: 1}}", "document 2: spec.growth: is not a field"),
+        ("grow: {maxStep: 1}", "document 1: expected a QueuePolicy with a spec, found \"{'grow'"),
+        ("kind: Queue\nspec: {weight: 1}", "document 1: kind: expected QueuePolicy, found 'Queue'"),
+        ("speck: 1\nspec: {}", "document 1: speck is not a field; there are apiVersion, kind"),
+        ("spec: {queue: q}\n---\nspec: {queue: q}", "document 2: spec.queue: q has a policy in"),
+        ("spec: {}\n---\nspec: {}", "document 2: spec.queue: expected a queue, since"),
+        ("spec: [", "p.yaml is not YAML: "),
+    ],
+)
+def test_a_policy_that_cannot_be_is_refused_with_the_place(
+    text: str, complaint: str, tmp_path: Path
+) -> None:
     (tmp_path / "t.csv").write_text(TRACE)
-    (tmp_path / "p.yaml").write_text("spec: {mode: Sometimes}\n")
+    (tmp_path / "p.yaml").write_text(text)
     code, out = run("--trace", str(tmp_path / "t.csv"), "--policy", str(tmp_path / "p.yaml"))
-    assert code == 2 and "spec.mode: must be one of" in out
-    (tmp_path / "p.yaml").write_text("spec: {growth: {maxStep: 1}}\n")
+    assert code == 2 and complaint in out
+
+
+def test_queues_that_are_not_in_both_files_are_said(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(TRACE)
+    (tmp_path / "p.yaml").write_text("spec: {queue: elsewhere}\n")
     code, out = run("--trace", str(tmp_path / "t.csv"), "--policy", str(tmp_path / "p.yaml"))
-    assert code == 2 and "spec.growth: is not a field" in out
+    assert code == 0 and "p.yaml, document 1: no job of the trace is in queue elsewhere" in out
     (tmp_path / "q.csv").write_text("queue,deserved\nq,8\n")
     code, out = run("--trace", str(tmp_path / "t.csv"), "--queues", str(tmp_path / "q.csv"))
     assert code == 2 and "found no r" in out

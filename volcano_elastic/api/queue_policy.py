@@ -6,6 +6,7 @@ One policy governs one Volcano queue; every field is optional, and a queue witho
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -160,14 +161,14 @@ def parse(obj: Mapping[str, Any], *, strict: bool = False) -> QueuePolicy:
             order=surplus.word("order", base.surplus.order),
             min_efficiency=surplus.number("minEfficiency", base.surplus.min_efficiency, most=1),
             step=surplus.word("step", base.surplus.step),
-            max_per_job=surplus.integer("maxPerJob", 0),
+            max_per_job=surplus.integer("maxPerJob", 0, 2**63 - 1),
             young_gpu_hours=young.number("gpuHours", base.surplus.young_gpu_hours),
             young_weight=young.number("weight", base.surplus.young_weight, least=1),
         ),
         grow=Grow(
             cooldown=grow.seconds("cooldownSeconds", base.grow.cooldown),
             stabilization=grow.seconds("stabilizationSeconds", base.grow.stabilization),
-            max_step=grow.integer("maxStep", 1),
+            max_step=grow.integer("maxStep", 1, 2**31 - 1),
         ),
         shrink=Shrink(
             grace=shrink.seconds("graceSeconds", base.shrink.grace),
@@ -181,7 +182,9 @@ def parse(obj: Mapping[str, Any], *, strict: bool = False) -> QueuePolicy:
         borrowing_limit=borrowing.amount("limit"),
         headroom=Headroom(
             amount=headroom.amount("amount"),
-            percent=headroom.get("percent") and headroom.number("percent", 0, most=100),
+            percent=None
+            if headroom.get("percent") is None
+            else headroom.number("percent", 0, most=100),
         ),
     )
     problems = reader.problems
@@ -189,6 +192,8 @@ def parse(obj: Mapping[str, Any], *, strict: bool = False) -> QueuePolicy:
         problems += part.unknown() if strict else ()
     if not policy.queue:
         problems.append(Problem("spec.queue", "must name a Volcano queue, found none"))
+    if not policy.resource:
+        problems.append(Problem("spec.resource", "must name a resource, found none"))
     if 0 < policy.rebalance.gap < 1:
         found = f"must be 0 (off) or at least 1, found {policy.rebalance.gap:g}"
         problems.append(Problem("spec.rebalance.gap", found))
@@ -258,6 +263,8 @@ class _Reader:
             isinstance(value, int | float)
             and not isinstance(value, bool)
             and least <= value <= most
+            # YAML has an infinity.
+            and value != math.inf
         ):
             return float(value)
         wanted = f"a number of at least {least:.15g}"
@@ -266,13 +273,13 @@ class _Reader:
         )
         return default
 
-    def integer(self, name: str, least: int) -> int | None:
+    def integer(self, name: str, least: int, most: int) -> int | None:
         value = self.get(name)
         if value is None:
             return None
-        if isinstance(value, int) and not isinstance(value, bool) and value >= least:
+        if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
             return value
-        self._wrong(name, f"an integer of at least {least}", value)
+        self._wrong(name, f"an integer from {least} to {most}", value)
         return None
 
     def seconds(self, name: str, default: timedelta) -> timedelta:

@@ -91,6 +91,9 @@ def problems(shape: Shape, value: object, path: str) -> Iterator[Problem]:
                 yield invalid(path, value, "must be an object")
                 return
             for name, one in value.items():
+                if not isinstance(name, str):
+                    # YAML has such keys, JSON none.
+                    yield invalid(path, name, "names must be strings")
                 yield from problems(inner, one, f"{path}[{name}]")
         case Amount(most):
             yield from _amount(value, most, path)

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from volcano_elastic.api import quantity
 from volcano_elastic.api.queue_policy import QueuePolicy, effective
 from volcano_elastic.cli.observation import (
     FOUND,
@@ -25,11 +26,14 @@ from volcano_elastic.cli.observation import (
 from volcano_elastic.cli.plan import decision_json
 from volcano_elastic.cli.top import last_change
 from volcano_elastic.queue_policy.cooldown import cooldown_left
-from volcano_elastic.queue_policy.decision import Decision, Reason, Stay
+from volcano_elastic.queue_policy.decision import Decision, QueueFigures, Reason, Stay
 from volcano_elastic.queue_policy.explain import WORDS, names, plural
 from volcano_elastic.queue_policy.plan import plan
 from volcano_elastic.queue_policy.snapshot import Job, Pod, Snapshot
 from volcano_elastic.queue_policy.what_if import give_way, newcomer
+
+_ROOM = (Reason.NO_ROOM, Reason.QUEUE_FULL, Reason.HEADROOM_KEPT, Reason.GUARANTEED_TO_OTHERS)
+"""Reasons for which a nodeUnit may be what is too large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,10 @@ class Explanation:
     cooldown: timedelta
     """What is left of it."""
     last_change: str
+    queue_problem: str
+    """What is wrong with its queue's parents; empty if nothing."""
+    unit_room: str
+    """That what is free is less than its nodeUnit; empty otherwise."""
 
 
 @click.command()
@@ -70,6 +78,7 @@ def explain(
     JSON: job, queue, min, max, size, running, waiting; decision (as in plan) or null;
     policy (null: defaults), mode, cooldownSeconds; whyNotMore, whyNotLess
     {reason, words} or null; blocked: a sentence or null;
+    queueProblem: a sentence about the Queue's parents, or null;
     givesWay: the decisions that let it start; ifOneMoreCame {fits, givesWay}: the
     decisions if a job of one such pod arrived in its queue.
 
@@ -110,6 +119,7 @@ def explanation(job: Job, snapshot: Snapshot, now: datetime) -> Explanation:
     mine = [pod for pod in snapshot.pods if _works_for(job, pod)]
     probe = newcomer(job, now)
     policy = effective(snapshot.policies).get(job.queue) or QueuePolicy(job.queue)
+    figures = made.queues.get(job.queue)
     return Explanation(
         job=job,
         running=sum(pod.running for pod in mine),
@@ -124,6 +134,18 @@ def explanation(job: Job, snapshot: Snapshot, now: datetime) -> Explanation:
         last_change=last_change(job, now),
         next_fits=probe.key
         not in plan(replace(snapshot, jobs=(*snapshot.jobs, probe)), now).blocked,
+        queue_problem="" if figures is None else figures.problem,
+        unit_room="" if figures is None else _unit_room(job, figures),
+    )
+
+
+def _unit_room(job: Job, figures: QueueFigures) -> str:
+    needed = job.pod_requests.get(figures.resource, 0) * job.node_unit
+    if job.node_unit == 1 or not 0 < figures.free < needed:
+        return ""
+    return (
+        f"; it grows by whole nodeUnits of {plural(job.node_unit, 'worker')}, which need "
+        f"{quantity.text(needed)} {figures.resource}, and {quantity.text(figures.free)} is free"
     )
 
 
@@ -134,6 +156,8 @@ def lines(found: Explanation) -> list[str]:
     bounds = f"min {job.min}, max {job.max}" if job.elastic else "not elastic"
     said = [f"{job.key}: {size} ({bounds}) in queue {job.queue}, {found.running} running"]
     said.append(f"  policy:       {found.policy.name or 'defaults'}, mode {found.policy.mode}")
+    if found.queue_problem:
+        said.append(f"  queue:        {found.queue_problem}")
     if found.last_change:
         left = round(found.cooldown.total_seconds())
         rest = f", cooling down for {left} s more" if left else ""
@@ -151,7 +175,9 @@ def lines(found: Explanation) -> list[str]:
     if found.gives_way:
         said.append(f"  gives way:    {_who(found.gives_way)}")
     if found.stay is not None:
-        said.append(f"  why not more: {WORDS[found.stay.why_not_more]}")
+        more = found.stay.why_not_more
+        rest = found.unit_room if more in _ROOM else ""
+        said.append(f"  why not more: {WORDS[more]}{rest}")
         said.append(f"  why not less: {WORDS[found.stay.why_not_less]}")
     if found.next:
         after = f"{_who(found.next)} would give way"
@@ -188,6 +214,7 @@ def _json(found: Explanation) -> dict[str, Any]:
         "whyNotMore": None if stay is None else _reason(stay.why_not_more),
         "whyNotLess": None if stay is None else _reason(stay.why_not_less),
         "blocked": found.blocked,
+        "queueProblem": found.queue_problem or None,
         "givesWay": [decision_json(one) for one in found.gives_way],
         "ifOneMoreCame": {
             "fits": found.next_fits,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +17,7 @@ from volcano_elastic.cli.observation import (
     complete_queues,
     json_option,
     kubeconfig_option,
+    objects,
     print_json,
 )
 
@@ -38,6 +40,8 @@ class Change:
     create: Object | None = None
     patch: Object | None = None
     """Merge patch; with neither, it is so already."""
+    below: tuple[str, ...] = ()
+    """Queues whose parent it is: they have policies of their own."""
 
 
 @click.command()
@@ -49,10 +53,11 @@ def hold(queue: str, drain: bool, kubeconfig: str | None, as_json: bool) -> None
     """No elastic job of the queue changes its size any more, but for minimums that wait.
 
     Sets the mode of the queue's policy, or makes one if there is none; `resume` restores what it
-    was. Exits 0, also if it is held already; 2 if there is no such queue.
+    was. Queues below it keep modes of their own. Exits 0, also if it is held already; 2 if there
+    is no such queue.
 
     \b
-    JSON: queue, policy, before, mode.
+    JSON: queue, policy, before, mode; below: the queues whose parent it is.
 
     \b
     Examples:
@@ -73,7 +78,7 @@ def resume(queue: str, kubeconfig: str | None, as_json: bool) -> None:
     Exits 0, also if it isn't held; 2 if there is no such queue.
 
     \b
-    JSON: queue, policy, before, mode.
+    JSON: as that of hold.
 
     \b
     Example:
@@ -89,7 +94,8 @@ def decide(queue: str, policies: Sequence[Object], mode: Mode | None) -> Change:
         if mode is None:
             return Change("", policy.mode, policy.mode)
         names = {obj["metadata"]["name"] for obj in policies}
-        name = queue if queue not in names else f"{queue}-hold"
+        # Those are other queues' policies.
+        name = next(name for name in _names(queue) if name not in names)
         return Change(name, policy.mode, mode, create=_new(name, queue, mode))
     if mode is None and policy.mode not in _HELD:
         return Change(policy.name, policy.mode, policy.mode)
@@ -105,6 +111,12 @@ def decide(queue: str, policies: Sequence[Object], mode: Mode | None) -> Change:
     meta = {"resourceVersion": version, "annotations": {MODE_BEFORE: remember}}
     patch = {"metadata": meta, "spec": {"mode": str(mode)}}
     return Change(policy.name, policy.mode, mode, patch=patch)
+
+
+def _names(queue: str) -> Iterator[str]:
+    yield queue
+    yield f"{queue}-hold"
+    yield from (f"{queue}-hold-{number}" for number in count(2))
 
 
 def _in_force(queue: str, policies: Sequence[Object]) -> tuple[Object | None, QueuePolicy]:
@@ -144,16 +156,17 @@ def _new(name: str, queue: str, mode: Mode) -> Object:
 
 
 async def _carry_out(client: Client, queue: str, mode: Mode | None) -> Change:
-    from volcano_elastic.kube.client import Conflict, NotFound
+    from volcano_elastic.kube.client import Conflict
     from volcano_elastic.kube.resource import QUEUEPOLICIES, QUEUES
 
-    try:
-        await client.get(QUEUES, queue)
-    except NotFound as error:
-        names = sorted(obj["metadata"]["name"] for obj in (await client.list(QUEUES))["items"])
-        raise Trouble(
-            f"there is no queue {queue}; there are: {', '.join(names) or 'none'}"
-        ) from error
+    parents = {
+        obj["metadata"]["name"]: (obj.get("spec") or {}).get("parent") or "root"
+        for obj in await objects(client, QUEUES)
+    }
+    if queue not in parents:
+        names = ", ".join(sorted(parents)) or "none"
+        raise Trouble(f"there is no queue {queue}; there are: {names}")
+    below = tuple(sorted(name for name, parent in parents.items() if parent == queue != name))
     for _ in range(_ATTEMPTS):
         change = decide(queue, (await client.list(QUEUEPOLICIES))["items"], mode)
         try:
@@ -165,7 +178,7 @@ async def _carry_out(client: Client, queue: str, mode: Mode | None) -> Change:
             # Somebody else changed it, the operator its status: look again.
             await asyncio.sleep(0.05)
             continue
-        return change
+        return replace(change, below=below)
     raise Trouble(f"the policy of queue {queue} is being changed by somebody else; try again")
 
 
@@ -176,6 +189,7 @@ def _say(queue: str, change: Change, as_json: bool) -> None:
             "policy": change.policy or None,
             "before": str(change.before),
             "mode": str(change.mode),
+            "below": list(change.below),
         }
         print_json(answer)
         return
@@ -184,3 +198,6 @@ def _say(queue: str, change: Change, as_json: bool) -> None:
         click.echo(f"queue {queue} is in mode {change.mode} already{policy}")
     else:
         click.echo(f"queue {queue}: {change.before} -> {change.mode}{policy}")
+    if change.below:
+        below = ", ".join(change.below)
+        click.echo(f"Note: queues below it keep modes of their own: {below}", err=True)

@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from volcano_elastic.api import moment
+from volcano_elastic.api import moment, pytorchjob_warning, shape
+from volcano_elastic.api.cluster_shape import METADATA, NODE, PRIORITY_CLASS, QUEUE
+from volcano_elastic.api.problem import Problem, listed
 from volcano_elastic.api.pytorchjob import InvalidJob
 from volcano_elastic.api.pytorchjob import parse as parse_job
-from volcano_elastic.api.queue_policy import effective
+from volcano_elastic.api.queue_policy import InvalidPolicy, effective
 from volcano_elastic.api.queue_policy import parse as parse_policy
+from volcano_elastic.api.shape import Fields
 from volcano_elastic.cli.observation import Trouble
-from volcano_elastic.kube.resource import key_of
+from volcano_elastic.kube import resource
+from volcano_elastic.kube.resource import Object, key_of
 from volcano_elastic.local.manifest import Manifest, ManifestError, read
 from volcano_elastic.operator.snapshot import picture
+from volcano_elastic.queue_policy.check_queue import check_queue
 from volcano_elastic.queue_policy.codec import Observation
+from volcano_elastic.queue_policy.finding import Severity
 from volcano_elastic.queue_policy.snapshot import Node, Queue, Snapshot
 from volcano_elastic.queue_policy.what_if import Changes, changed
 
-_JOB, _POLICY = "PyTorchJob", "QueuePolicy"
-_KINDS = (_JOB, "Queue", _POLICY, "Node", "PriorityClass")
+_JOB, _POLICY, _QUEUE, _NODE = "PyTorchJob", "QueuePolicy", "Queue", "Node"
+_KINDS = {
+    kind.kind: kind.api_version
+    for kind in (
+        resource.PYTORCHJOBS,
+        resource.QUEUES,
+        resource.QUEUEPOLICIES,
+        resource.NODES,
+        resource.PRIORITYCLASSES,
+    )
+}
+_ANY_KIND = Fields({"metadata": METADATA}, open=True)
+_SHAPES = {_QUEUE: QUEUE, _NODE: NODE, "PriorityClass": PRIORITY_CLASS}
 
 
 def apply(file: Path, observed: Observation, warn: Callable[[str], None]) -> Snapshot:
@@ -31,15 +48,17 @@ def apply(file: Path, observed: Observation, warn: Callable[[str], None]) -> Sna
         warn: told what in the file has no effect, a sentence at a time.
 
     Raises:
-        Trouble: unreadable, another kind, or an object that the operator would refuse.
+        Trouble: unreadable, another kind, or an object that the API server or the operator would
+            refuse; names the file, the document and the fields.
     """
     try:
         manifests = read([file])
     except ManifestError as error:
         raise Trouble(str(error)) from error
     stamp = moment.timestamp(observed.time)
+    there = {node.name for node in observed.snapshot.nodes}
     for manifest in manifests:
-        _check(manifest, stamp)
+        _check(manifest, stamp, there, warn)
     seen = picture(manifest.obj for manifest in manifests)
     known = observed.snapshot
     jobs = {key_of(m.obj) for m in manifests if m.obj["kind"] == _JOB}
@@ -83,21 +102,65 @@ def _unpriced(manifests: list[Manifest]) -> dict[str, str]:
     return {key: name for key, name in named.items() if name not in given}
 
 
-def _check(manifest: Manifest, stamp: str) -> None:
-    """Refuses what the operator would refuse, and fills in what the API server would."""
+def _check(
+    manifest: Manifest, stamp: str, nodes: Collection[str], warn: Callable[[str], None]
+) -> None:
+    """Refuses what would be refused, and fills in what the API server would.
+
+    Args:
+        nodes: names of those that are there.
+    """
     obj = manifest.obj
     kind, meta = obj["kind"], obj["metadata"]
     if kind not in _KINDS:
         raise Trouble(f"{manifest}: expected one of {', '.join(_KINDS)}")
-    meta.setdefault("creationTimestamp", stamp)
+    if obj["apiVersion"] != _KINDS[kind]:
+        raise Trouble(f"{manifest}: apiVersion: expected {_KINDS[kind]}, found {obj['apiVersion']}")
+    if meta.get("creationTimestamp") is None:
+        meta["creationTimestamp"] = stamp
+    if kind == _JOB and not meta.get("namespace"):
+        meta["namespace"] = "default"
+    found = list(_problems(manifest, nodes))
+    if found:
+        raise Trouble(f"{manifest}: {listed(found)}")
+    if kind == _JOB:
+        odd = pytorchjob_warning.warn(obj)
+    elif kind in _SHAPES:
+        odd = [line.replace(" .", " ", 1) for line in shape.unknown(_SHAPES[kind], obj, "")]
+    else:
+        odd = []
+    for line in odd:
+        warn(f"{manifest}: {line}")
+
+
+def _problems(manifest: Manifest, nodes: Collection[str]) -> Iterator[Problem]:
+    obj, kind = manifest.obj, manifest.obj["kind"]
+    found = list(shape.problems(_SHAPES.get(kind, _ANY_KIND), obj, ""))
+    if found:
+        yield from (replace(one, path=one.path.removeprefix(".")) for one in found)
+        return
+    created = obj["metadata"]["creationTimestamp"]
+    if moment.parse_optional(created) is None:
+        wanted = f"must be a time such as 2026-01-31T12:00:00Z, found {created!r}"
+        yield Problem("metadata.creationTimestamp", wanted)
     try:
         if kind == _JOB:
-            meta.setdefault("namespace", "default")
             parse_job(obj)
         elif kind == _POLICY:
             parse_policy(obj, strict=True)
-    except (InvalidJob, ValueError) as error:
-        raise Trouble(f"{manifest}: {error}") from error
+    except (InvalidJob, InvalidPolicy) as error:
+        yield from error.problems
+    if kind == _NODE and manifest.name not in nodes and not _allocatable(obj):
+        wanted = "a new node needs some, e.g. {nvidia.com/gpu: 8, cpu: 64, memory: 512Gi}"
+        yield Problem("status.allocatable", f"{wanted}; found none")
+    if kind == _QUEUE:
+        for finding in check_queue(obj, set(), True, {}):
+            if finding.severity is Severity.ERROR:
+                yield Problem(finding.where, finding.finding)
+
+
+def _allocatable(obj: Object) -> bool:
+    return bool((obj.get("status") or {}).get("allocatable"))
 
 
 def _queue(new: Queue, old: Queue | None) -> Queue:
@@ -107,15 +170,10 @@ def _queue(new: Queue, old: Queue | None) -> Queue:
 
 def _node(new: Node, old: Node | None) -> Node:
     """What the manifest leaves out stays as it is."""
-    if old is not None:
-        labels = {**old.labels, **new.labels}
-        return replace(new, allocatable=new.allocatable or old.allocatable, labels=labels)
-    if not new.allocatable:
-        raise Trouble(
-            f"Node {new.name}: a new node needs status.allocatable, e.g. "
-            "{nvidia.com/gpu: 8, cpu: 64, memory: 512Gi, pods: 110}; found none"
-        )
-    return new
+    if old is None:
+        return new
+    labels = {**old.labels, **new.labels}
+    return replace(new, allocatable=new.allocatable or old.allocatable, labels=labels)
 
 
 def _warn(after: Snapshot, seen: Snapshot, warn: Callable[[str], None]) -> None:

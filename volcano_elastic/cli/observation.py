@@ -72,16 +72,27 @@ def observation(
 
 
 def saved(file: Path) -> Observation:
-    """The file that `snapshot` wrote."""
-    from volcano_elastic.queue_policy.codec import SnapshotError, decode
+    """The file that `snapshot` wrote.
 
+    Raises:
+        Trouble: unreadable, or not a picture that a cluster could show; names the place.
+    """
+    from volcano_elastic.api.problem import listed
+    from volcano_elastic.queue_policy.codec import SnapshotError, decode
+    from volcano_elastic.queue_policy.snapshot_check import problems
+
+    name = "standard input" if str(file) == "-" else str(file)
     try:
         raw = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
-        return decode(raw)
+        observed = decode(raw)
     except OSError as error:
-        raise Trouble(f"{file}: {error.strerror}; give --snapshot a readable file") from error
+        raise Trouble(f"{name}: {error.strerror}; give --snapshot a readable file") from error
     except SnapshotError as error:
-        raise Trouble(f"{file}: {error}") from error
+        raise Trouble(f"{name}: {error}") from error
+    found = list(problems(observed))
+    if found:
+        raise Trouble(f"{name}: {listed(found, f'{chr(10)}  ')}")
+    return observed
 
 
 def ask(
@@ -136,7 +147,7 @@ async def observe(client: Client, *, plugin: str | None = None) -> Observation:
     from volcano_elastic.queue_policy.codec import Observation
 
     proportion = await _divides_by_proportion(client) if plugin is None else plugin == "proportion"
-    listed = await asyncio.gather(*(_list(client, kind) for kind in KINDS))
+    listed = await asyncio.gather(*(objects(client, kind) for kind in KINDS))
     adapter = Adapter()
     adapter.proportion = proportion
     for obj in (obj for items in listed for obj in items):
@@ -160,7 +171,12 @@ async def _divides_by_proportion(client: Client) -> bool:
         return False
 
 
-async def _list(client: Client, kind: Resource) -> list[Object]:
+async def objects(client: Client, kind: Resource) -> list[Object]:
+    """All there are in the cluster; none of a kind that is not served.
+
+    Raises:
+        Trouble: not even PyTorchJobs are served.
+    """
     from volcano_elastic.kube.client import NotFound
     from volcano_elastic.kube.resource import PYTORCHJOBS
 
@@ -197,7 +213,7 @@ def _complete(context: click.Context, kind: Resource, incomplete: str) -> list[s
     from volcano_elastic.kube.resource import key_of
 
     async def names(client: Client) -> list[str]:
-        return [key_of(item) for item in await _list(client, kind)]
+        return [key_of(item) for item in await objects(client, kind)]
 
     try:
         # Who presses Tab waits for this, and wants no error text in the line.

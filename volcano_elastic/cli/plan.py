@@ -62,8 +62,9 @@ def plan(
     \b
     JSON: time; decisions [{job, from, to, reason, message, pods, protect, dryRun}];
     unchanged [{job, whyNotMore, whyNotLess}]; blocked [{job, message}];
-    queues [{queue, resource, free, guaranteed, surplus, borrowed, owedToMinimums, jobs}].
-    pods are those that leave; amounts are Kubernetes quantities.
+    queues [{queue, resource, free, guaranteed, surplus, borrowed, owedToMinimums, jobs,
+    problem}]. pods are those that leave; amounts are Kubernetes quantities; problem is a
+    sentence about the Queue's parents, or null.
 
     \b
     Examples:
@@ -160,7 +161,12 @@ def decision_json(decision: Decision) -> dict[str, Any]:
 
 def queues_json(made: Plan) -> list[dict[str, Any]]:
     return [
-        {"queue": name, "resource": figures.resource, **figures.shown()}
+        {
+            "queue": name,
+            "resource": figures.resource,
+            **figures.shown(),
+            "problem": figures.problem or None,
+        }
         for name, figures in sorted(made.queues.items())
     ]
 
@@ -195,6 +201,9 @@ def _row(decision: Decision) -> tuple[str, str, str, str]:
 def _show(made: Plan) -> None:
     from volcano_elastic.queue_policy.explain import WORDS
 
+    for queue, figures in sorted(made.queues.items()):
+        if figures.problem:
+            click.echo(f"Warning: queue {queue}: {figures.problem}", err=True)
     table = _table("JOB", "SIZE", "REASON", "WHY")
     for decision in made.decisions:
         table.add_row(*_row(decision))

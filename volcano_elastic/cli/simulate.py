@@ -34,6 +34,7 @@ from volcano_elastic.queue_policy.simulator.elasticity import (
     ElasticityError,
 )
 from volcano_elastic.queue_policy.simulator.queue import QueueError, read_queues
+from volcano_elastic.queue_policy.simulator.row import RowError
 from volcano_elastic.queue_policy.simulator.setting import Setting, Speeds, Stuck
 from volcano_elastic.queue_policy.simulator.study import Study, study
 from volcano_elastic.queue_policy.simulator.trace import (
@@ -143,7 +144,7 @@ def simulate(
             serial=DEFAULT_SERIAL if speed_model is None else parse_model(speed_model),
         )
         listed = _queues(queues, resource, setting.total)
-    except (TraceError, ElasticityError, CurveError, QueueError) as error:
+    except (TraceError, ElasticityError, CurveError, QueueError, RowError) as error:
         raise Trouble(str(error)) from error
     if workload is not None:
         if workload not in workloads:
@@ -211,32 +212,56 @@ def _policies(path: Path | None, queues: set[str]) -> tuple[QueuePolicy, ...]:
     """The file's policies; the one without `spec.queue` for every queue that has none."""
     if path is None:
         return ()
-    found: list[QueuePolicy] = []
-    for_all: dict[str, Any] | None = None
+    found: dict[str, QueuePolicy] = {}
+    for_all: tuple[str, dict[str, Any]] | None = None
     try:
-        for document in yaml.safe_load_all("\n".join(_lines(path))):
-            if document is None:
-                continue
-            if not isinstance(document, dict) or not isinstance(document.get("spec") or {}, dict):
-                raise Trouble(f"{path}: expected QueuePolicy objects, found {document!r}")
-            spec = document.get("spec") or {}
-            if spec.get("queue"):
-                found.append(_named(parse(document, strict=True)))
-            else:
-                for_all = {**document, "spec": spec}
-        if for_all is not None:
-            for queue in sorted(queues - {policy.queue for policy in found}):
-                spec = {**for_all["spec"], "queue": queue}
-                found.append(_named(parse({**for_all, "spec": spec}, strict=True)))
+        documents = list(yaml.safe_load_all("\n".join(_lines(path))))
     except yaml.YAMLError as error:
-        raise Trouble(f"{path}: {error}") from error
+        raise Trouble(f"{path} is not YAML: {error}") from error
+    for number, document in enumerate(documents, start=1):
+        where = f"{path}, document {number}"
+        if document is None:
+            continue
+        spec = _policy_spec(document, where)
+        if not spec.get("queue"):
+            if for_all is not None:
+                raise Trouble(f"{where}: spec.queue: expected a queue, since {for_all[0]} has none")
+            for_all = (where, document)
+            continue
+        policy = _policy(document, spec, where)
+        if policy.queue in found:
+            raise Trouble(f"{where}: spec.queue: {policy.queue} has a policy in this file already")
+        if policy.queue not in queues:
+            click.echo(
+                f"Warning: {where}: no job of the trace is in queue {policy.queue}", err=True
+            )
+        found[policy.queue] = policy
+    if for_all is not None:
+        where, document = for_all
+        spec = _policy_spec(document, where)
+        for queue in sorted(queues - found.keys()):
+            found[queue] = _policy(document, {**spec, "queue": queue}, where)
+    return tuple(found.values())
+
+
+def _policy_spec(document: object, where: str) -> dict[str, Any]:
+    """Of a QueuePolicy, or of what has nothing but one."""
+    known = {"apiVersion", "kind", "metadata", "spec"}
+    if not isinstance(document, dict) or not isinstance(document.get("spec"), dict):
+        raise Trouble(f"{where}: expected a QueuePolicy with a spec, found {str(document)[:60]!r}")
+    if document.get("kind", "QueuePolicy") != "QueuePolicy":
+        raise Trouble(f"{where}: kind: expected QueuePolicy, found {document['kind']!r}")
+    if strange := sorted(map(str, document.keys() - known)):
+        raise Trouble(f"{where}: {strange[0]} is not a field; there are {', '.join(sorted(known))}")
+    return dict(document["spec"])
+
+
+def _policy(document: dict[str, Any], spec: dict[str, Any], where: str) -> QueuePolicy:
+    try:
+        policy = parse({**document, "spec": spec}, strict=True)
     except InvalidPolicy as error:
-        raise Trouble(f"{path}: {error}") from error
-    return tuple(found)
-
-
-def _named(policy: QueuePolicy) -> QueuePolicy:
-    """A policy without a name would count as the built-in one."""
+        raise Trouble(f"{where}: {error}") from error
+    # Without a name it would count as the built-in one.
     return policy if policy.name else replace(policy, name=policy.queue)
 
 

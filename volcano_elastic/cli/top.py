@@ -98,7 +98,12 @@ def view(observed: Observation) -> Group:
     """The whole screen."""
     made = plan(observed.snapshot, observed.time)
     header = Text(f"{observed.time.astimezone():%H:%M:%S}", style="dim")
-    return Group(header, _queues(made), Text(), _jobs(observed, made))
+    problems = [
+        Text(f"queue {name}: {figures.problem}", style="yellow")
+        for name, figures in sorted(made.queues.items())
+        if figures.problem
+    ]
+    return Group(header, _queues(made), *problems, Text(), _jobs(observed, made))
 
 
 def _queues(made: Plan) -> Table:

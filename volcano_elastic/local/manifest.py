@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from volcano_elastic.kube.client import AlreadyExists, ApiError, Client
 from volcano_elastic.kube.resource import Object, Resource
+
+
+class _Loader(yaml.SafeLoader):
+    """As kubectl reads YAML: a time is text, with or without quotes."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, shape) for tag, shape in found if tag != "tag:yaml.org,2002:timestamp"]
+    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 
 
 class ManifestError(Exception):
@@ -40,17 +51,24 @@ def read(files: list[Path]) -> list[Manifest]:
     found = []
     for file in files:
         try:
-            documents = list(yaml.safe_load_all(file.read_text()))
+            documents = list(yaml.load_all(file.read_text(), Loader=_Loader))
         except OSError as error:
             raise ManifestError(f"{file}: {error.strerror}") from error
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise ManifestError(f"{file} is not YAML: {error}") from error
         for number, document in enumerate(documents, start=1):
-            if document is None:
-                continue
-            _check(document, f"{file}, document {number}")
-            found.append(Manifest(file, number, document))
+            for obj in _objects(document):
+                _check(obj, f"{file}, document {number}")
+                found.append(Manifest(file, number, obj))
     return found
+
+
+def _objects(document: object) -> list[Any]:
+    """Those of a list, as `kubectl get -o yaml` writes several; none of an empty document."""
+    if isinstance(document, dict) and document.get("kind") == "List":
+        items = document.get("items")
+        return items if isinstance(items, list) else [items]
+    return [] if document is None else [document]
 
 
 def _check(document: object, where: str) -> None:
@@ -65,8 +83,9 @@ def _check(document: object, where: str) -> None:
                 f"{where}: {field}: expected a string, found {document.get(field)!r}"
             )
     metadata = document.get("metadata")
-    if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
-        raise ManifestError(f"{where}: metadata.name: expected a string, found none")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    if not isinstance(name, str) or not name:
+        raise ManifestError(f"{where}: metadata.name: expected a string, found {name!r}")
 
 
 async def apply(client: Client, manifests: list[Manifest]) -> None:

@@ -55,6 +55,11 @@ def status(
         if changes and (carried_out or changes != (old.get("lastDecision") or {}).get("changes")):
             new["lastDecision"] = {"time": moment.timestamp(now), "changes": changes}
     conditions = [_active(seen, name, invalid)]
+    if mine and seen.figures is not None and seen.figures.problem:
+        # In force all the same, as far as it can be.
+        conditions[0]["reason"] = "ParentInvalid"
+        message = f"{conditions[0]['message']}; of the queue: {seen.figures.problem}"
+        conditions[0]["message"] = message[:_MESSAGE_LENGTH]
     if mine:
         conditions += [_minimum_blocked(old, seen), _stale(seen)]
     new["conditions"] = [_dated(old, obj, condition, now) for condition in conditions]

@@ -6,7 +6,8 @@ Volcano 1.15.1 did.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from volcano_elastic.queue_policy.check_eviction import FIRST_TIER, tier_walk, victims
 from volcano_elastic.queue_policy.check_queue import check_deployment, check_queue
@@ -47,14 +48,21 @@ def check(text: str, file: str, version: Version | None = None) -> list[Finding]
         option.on("enableHierarchy") for _, (read, _) in parsed for option in read.plugins
     )
     queues = [source for source in listed if source.kind == "Queue"]
-    names = {str((source.document.get("metadata") or {}).get("name")) for source in queues}
+    parents = dict(_parent(source.document) for source in queues)
     for source in queues:
-        judged = check_queue(source.document, plugins, hierarchy, names)
+        judged = check_queue(source.document, plugins, hierarchy, parents)
         found += source.located(judged)
     for source in listed:
         if source.kind == "Deployment":
             found += source.located(check_deployment(source.document))
     return sorted(found, key=lambda f: (_RANK[f.severity], f.source, f.line or 0, f.code))
+
+
+def _parent(queue: Mapping[str, Any]) -> tuple[str, object]:
+    """The queue's name and its parent's, as far as it tells them."""
+    meta, spec = queue.get("metadata"), queue.get("spec")
+    name = meta.get("name") if isinstance(meta, Mapping) else None
+    return str(name), spec.get("parent") if isinstance(spec, Mapping) else None
 
 
 def check_configuration(

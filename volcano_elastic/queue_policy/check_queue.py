@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from volcano_elastic.api import quantity
+from volcano_elastic.api import quantity, shape
+from volcano_elastic.api.cluster_shape import QUEUE
 from volcano_elastic.queue_policy.finding import Finding, Severity
 from volcano_elastic.queue_policy.scheduler_configuration import INVALID
 
@@ -13,14 +14,27 @@ _ERROR, _WARNING = Severity.ERROR, Severity.WARNING
 
 
 def check_queue(
-    queue: Mapping[str, Any], plugins: set[str], hierarchy: bool, names: set[str]
+    queue: Mapping[str, Any], plugins: set[str], hierarchy: bool, parents: Mapping[str, object]
 ) -> Iterator[Finding]:
     """Args:
     plugins: that the scheduler runs, as far as its configuration is known.
     hierarchy: whether any of them has enableHierarchy.
-    names: of all Queues that are there.
+    parents: of all Queues that are there, by name.
     """
-    spec = queue.get("spec") or {}
+    broken = list(shape.problems(QUEUE, queue, ""))
+    for problem in broken:
+        path = problem.path.removeprefix(".")
+        yield Finding(
+            "InvalidQueue",
+            _ERROR,
+            tuple(part.partition("[")[0] for part in path.split(".")[:2]),
+            f"{path}: {problem.message}",
+            "the API server refuses it",
+            "write what is expected",
+        )
+    if broken:
+        return
+    spec, name = queue.get("spec") or {}, str(queue["metadata"]["name"])
     deserved, parent = spec.get("deserved") or {}, spec.get("parent")
     plain = sorted(deserved.keys() & {"cpu", "memory", "ephemeral-storage", "pods"})
     if "proportion" in plugins and deserved:
@@ -52,13 +66,24 @@ def check_queue(
             "list GPUs only",
         )
     if parent not in (None, "", "root"):
-        if str(parent) not in names:
+        ring = _ring(name, parents)
+        if ring:
+            yield Finding(
+                "ParentRing",
+                _ERROR,
+                ("spec", "parent"),
+                f"the parents run in a ring: {' → '.join(ring)}",
+                "with enableHierarchy the scheduler crashes (1.15.1 does), and nothing starts in any queue",
+                "set another parent in one of them",
+            )
+        elif parent not in parents:
             yield Finding(
                 "ParentMissing",
                 _WARNING,
                 ("spec", "parent"),
                 f"the parent {parent!r} is not among these objects",
-                "if the cluster hasn't got it either, Volcano's queue status update crashes",
+                "if the cluster hasn't got it either, Volcano's queue status update crashes, and "
+                "with enableHierarchy the scheduler crashes (1.15.1 does), and nothing starts in any queue",
                 f"create the Queue {parent!r} first",
             )
         if "capacity" in plugins and not hierarchy:
@@ -70,7 +95,8 @@ def check_queue(
                 "the parent's limits don't count",
                 "set enableHierarchy: true on capacity",
             )
-    if spec.get("reclaimable") is False:
+    # Volcano makes its root so itself, and no job is in it.
+    if spec.get("reclaimable") is False and name != "root":
         yield Finding(
             "NotReclaimable",
             _WARNING,
@@ -96,6 +122,15 @@ def check_queue(
                     "some places and the smaller one in others",
                     "keep guarantee ≤ deserved ≤ capability",
                 )
+
+
+def _ring(name: str, parents: Mapping[str, object]) -> list[str]:
+    """From the queue by its parents back to it; empty if they end elsewhere."""
+    found, at = [name], parents.get(name)
+    while isinstance(at, str) and at in parents and at not in found:
+        found.append(at)
+        at = parents[at]
+    return [*found, name] if at == name else []
 
 
 def _amount(value: Any) -> int:

@@ -94,6 +94,8 @@ class QueueFigures:
     owed_to_minimums: int
     """What jobs and gangs of the queue still need to start or to go on."""
     jobs: int
+    problem: str = ""
+    """What is wrong with the Queue itself: its parents."""
 
     def shown(self) -> dict[str, str | int]:
         """As a policy's status and the tools show them: quantities, under the status' names."""

@@ -19,9 +19,9 @@ def figures(inventory: Inventory) -> dict[str, QueueFigures]:
     surplus, jobs = inventory.surplus_in, inventory.jobs_in
     found: dict[str, QueueFigures] = {}
     for name, used in queues.used.items():
-        resource = inventory.policy(name).resource
+        resource, problem = inventory.policy(name).resource, queues.problems.get(name, "")
         if resource not in names:
-            found[name] = QueueFigures(resource, 0, 0, 0, 0, 0, jobs[name])
+            found[name] = QueueFigures(resource, 0, 0, 0, 0, 0, jobs[name], problem)
             continue
         i = names.index(resource)
         elastic = min(used[i], surplus[name])
@@ -33,6 +33,7 @@ def figures(inventory: Inventory) -> dict[str, QueueFigures]:
             borrowed=queues.borrowed(name, i),
             owed_to_minimums=0,
             jobs=jobs[name],
+            problem=problem,
         )
     return found
 

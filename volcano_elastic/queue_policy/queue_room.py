@@ -39,6 +39,10 @@ class QueueRoom:
         self.used: dict[str, list[int]] = {}
         """Children's included."""
         self._chains = {name: self._chain(name) for name in self._queues}
+        self.problems = {
+            name: found for name in self._queues if (found := self._misplaced(name)) is not None
+        }
+        """What is wrong with a queue's parents, by its name."""
         self._children: dict[str | None, list[str]] = {}
         for name, chain in self._chains.items():
             self._children.setdefault(chain[1] if len(chain) > 1 else None, []).append(name)
@@ -98,12 +102,31 @@ class QueueRoom:
     def _parent(self, name: str) -> str | None:
         """None where the parents run in a ring, which nothing forbids: nobody is above the others
         there, so each of them counts as right below the root."""
-        parent, seen = self._queues[name].parent, {name}
-        at = parent
-        while at in self._queues and at not in seen:
-            seen.add(at)
+        return None if self._ring(name) else self._queues[name].parent
+
+    def _ring(self, name: str) -> list[str]:
+        """The queue, its parent and so on, if that comes back to the queue; else nothing."""
+        found, at = [name], self._queues[name].parent
+        while at in self._queues and at not in found:
+            found.append(at)
             at = self._queues[at].parent
-        return None if at == name else parent
+        return found if at == name else []
+
+    def _misplaced(self, name: str) -> str | None:
+        parent, ring = self._queues[name].parent, self._ring(name)
+        if ring:
+            what = f"its parents run in a ring ({' → '.join([*ring, name])})"
+            repair = "set another spec.parent in one of them"
+        elif parent is not None and parent not in self._queues:
+            what = f"its parent {parent} does not exist"
+            repair = "create that queue, or set another spec.parent"
+        else:
+            return None
+        # Volcano's capacity plugin gives up on the whole tree.
+        return (
+            f"{what}, so that it counts as right below the root here, and with enableHierarchy "
+            f"Volcano starts nothing in any queue: {repair}"
+        )
 
     def _amounts(self, resources: Resources | None, absent: int) -> list[int]:
         given = resources or {}

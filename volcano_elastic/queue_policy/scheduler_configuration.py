@@ -14,6 +14,9 @@ from typing import Any
 
 import yaml
 
+from volcano_elastic.api import shape
+from volcano_elastic.api.cluster_shape import CONFIG_MAP, DEPLOYMENT, LIST, METADATA
+from volcano_elastic.api.shape import Fields
 from volcano_elastic.queue_policy.finding import Finding, Path, Severity
 from volcano_elastic.queue_policy.volcano_vocabulary import ACTIONS, PLUGINS, SWITCHES
 
@@ -22,6 +25,8 @@ INVALID = (
     "default (enqueue, allocate, backfill), which never evicts"
 )
 _FLAG = "start the scheduler with --disable-default-scheduler-config, so that it says so"
+_NAMED = Fields({"metadata": METADATA}, open=True)
+_SHAPES = {"ConfigMap": CONFIG_MAP, "Deployment": DEPLOYMENT}
 _IGNORED = "Volcano ignores it without a word"
 
 
@@ -120,9 +125,15 @@ def _gather(
         else:
             kinds.append("keys " + ", ".join(map(str, document)))
         return
-    kind, meta = str(document["kind"]), document.get("metadata") or {}
+    kind = str(document["kind"])
+    listed = kind.endswith("List")
+    broken = list(shape.problems(LIST if listed else _SHAPES.get(kind, _NAMED), document, ""))
+    if broken:
+        # A Queue's own fields are findings.
+        problems = (replace(one, path=one.path.removeprefix(".")) for one in broken)
+        raise UnreadableConfiguration(f"{file}: {kind}: {'; '.join(map(str, problems))}")
     kinds.append(kind)
-    name = f"{file}: {kind} {meta.get('name')}"
+    name = f"{file}: {kind} {(document.get('metadata') or {}).get('name')}"
     if kind == "ConfigMap":
         for key, text in (document.get("data") or {}).items():
             if str(key).endswith(".conf"):
@@ -130,7 +141,7 @@ def _gather(
                 found.append(_embedded(f"{name}, {key}", str(text), inner))
     elif kind in ("Queue", "Deployment"):
         found.append(Source(kind, name, document, _finder(node)))
-    elif kind.endswith("List") or kind == "List":
+    elif listed:
         for number, item in enumerate(document.get("items") or ()):
             _gather(item, _child(node, ("items", number)), file, found, kinds)
 

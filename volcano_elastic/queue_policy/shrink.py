@@ -81,6 +81,9 @@ class Shrink:
             return closed
         for shape, count in claim.groups:
             lack = count - self._nodes.slots(shape, Room.COMING).total()
+            if lack > 0:
+                moved = self._by_moving(shape)
+                count, lack = count - moved, lack - moved
             if lack > 0 and (not claim.may_shrink or not self._may_free(shape, count, lack)):
                 return self._too_little("the nodes have too little room for it", claim)
         own = claim.key if claim.own_surplus_first else None
@@ -105,6 +108,19 @@ class Shrink:
         if full is not None:
             return self._too_little(f"queue {full[0]} has too little room for it", claim)
         return self._too_little("there is too little room for it", claim)
+
+    def _by_moving(self, shape: Shape) -> int:
+        """How many more might fit if all that was promised before were promised elsewhere."""
+        slots = self._nodes.slots(shape, Room.COMING)
+        eligible, more = set(self._nodes.eligible(shape)), 0
+        for n in eligible & self._promises.keys():
+            mark, before = self._nodes.mark(), slots.count(n)
+            for other in self._promises[n]:
+                if other != shape:
+                    self._nodes.give_back(n, other.vector)
+            more += slots.count(n) - before
+            self._nodes.rollback(mark)
+        return more
 
     def _may_free(self, shape: Shape, count: int, lack: int) -> bool:
         """Whether all surplus together might make up for what is lacking."""

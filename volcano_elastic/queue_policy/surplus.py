@@ -147,12 +147,17 @@ class Surplus:
             and self._gives(victim.standing, queue)
         )
 
-    def _gives(self, standing: Standing, queue: str) -> bool:
-        """Whether the job may lose one pod more for a claim of `queue`."""
-        owner = standing.job.queue
-        return standing.cost() is not None and (
-            owner == queue or self._queues.may_take(owner, standing.shape.vector)
-        )
+    def _gives(self, standing: Standing, queue: str, with_: Iterable[Victim] = ()) -> bool:
+        """Whether the job may lose one pod more for a claim of `queue`, besides those `with_`."""
+        cost, owner = standing.cost(), standing.job.queue
+        if cost is None or owner == queue:
+            return cost is not None
+        # With the rest of its unit; what leaves anyway, nobody has to be asked for.
+        given = [amount * cost for amount in standing.shape.vector]
+        for other in with_:
+            if other.standing.job.queue == owner:
+                given = list(map(add, given, other.vector))
+        return not cost or self._queues.may_take(owner, given)
 
     def option(
         self,
@@ -210,7 +215,13 @@ class Surplus:
             return min(single, key=lambda option: option.key)
         chosen: list[Victim] = []
         while any(amount > 0 for amount in lack.values()):
-            affordable = [v for v in candidates if v not in chosen and _affordable(v, chosen)]
+            affordable = [
+                v
+                for v in candidates
+                if v not in chosen
+                and _affordable(v, chosen)
+                and self._gives(v.standing, queue, chosen)
+            ]
             if not affordable:
                 return None
             best = min(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+
+from volcano_elastic.queue_policy.simulator.row import columns, rows
 
 Curve = tuple[float, ...]
 """Work a second by size in workers; `curve[0]` is 0."""
@@ -60,29 +61,30 @@ class CurveTable:
         return found
 
 
-def read_table(lines: Iterable[str], name: str) -> CurveTable:
+def read_table(lines: Sequence[str], name: str) -> CurveTable:
     """A table from CSV with the columns app, gpus and step_s (seconds a step), and perhaps
     global_batch and nodes; of several rows for one size that on the fewest nodes counts.
 
     Raises:
-        CurveError: names the line.
+        CurveError, RowError: name the line.
     """
-    rows = csv.DictReader(lines)
-    columns = rows.fieldnames or ()
-    if not {"app", "gpus", "step_s"} <= set(columns):
+    names = columns(lines)
+    if not {"app", "gpus", "step_s"} <= set(names):
         raise CurveError(
-            f"{name}, line 1: expected the columns app, gpus, step_s, found {', '.join(columns)}"
+            f"{name}, line 1: expected the columns app, gpus, step_s, found "
+            f"{', '.join(names) or 'nothing'}"
         )
     found: dict[tuple[str, str], dict[int, tuple[int, float]]] = {}
-    for row in rows:
+    for each in rows(lines, name):
+        row = each.values
         try:
             size, step = int(row["gpus"]), float(row["step_s"])
             nodes = int(row.get("nodes") or 0)
             if size < 1 or not 0 < step < float("inf"):
                 raise ValueError
-        except (TypeError, ValueError):
+        except ValueError:
             raise CurveError(
-                f"{name}, line {rows.line_num}: expected gpus of at least 1 and step_s above 0, "
+                f"{each.where}: expected gpus of at least 1 and step_s above 0, "
                 f"found gpus {row['gpus']!r} and step_s {row['step_s']!r}"
             ) from None
         sizes = found.setdefault((row["app"], row.get("global_batch") or ""), {})

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from volcano_elastic.queue_policy.simulator.row import columns, rows
 from volcano_elastic.queue_policy.snapshot import Queue
 
 
@@ -13,30 +13,29 @@ class QueueError(ValueError):
     """A table of queues that cannot be read; names the line."""
 
 
-def read_queues(lines: Iterable[str], name: str, *, resource: str, total: int) -> tuple[Queue, ...]:
+def read_queues(lines: Sequence[str], name: str, *, resource: str, total: int) -> tuple[Queue, ...]:
     """Queues from CSV with the column queue and any of deserved (or deserved_of_<total>),
     guarantee, capability (in units of `resource`), weight and priority.
 
     Raises:
-        QueueError: names the line.
+        QueueError, RowError: name the line.
     """
-    rows = csv.DictReader(lines)
-    columns = rows.fieldnames or ()
-    if "queue" not in columns:
+    names = columns(lines)
+    if "queue" not in names:
         raise QueueError(
-            f"{name}, line 1: expected a column queue, found {', '.join(columns) or 'nothing'}"
+            f"{name}, line 1: expected a column queue, found {', '.join(names) or 'nothing'}"
         )
     own = f"deserved_of_{total}"
-    share = own if own in columns else "deserved"
-    others = [column for column in columns if column.startswith("deserved_of_")]
-    if share not in columns and others:
+    share = own if own in names else "deserved"
+    others = [column for column in names if column.startswith("deserved_of_")]
+    if share not in names and others:
         raise QueueError(
             f"{name}, line 1: expected a column {own} or deserved for {total} units, found "
             f"{', '.join(others)}"
         )
     found: dict[str, Queue] = {}
-    for row in rows:
-        where = f"{name}, line {rows.line_num}"
+    for each in rows(lines, name):
+        row, where = each.values, each.where
         if row["queue"] in found:
             raise QueueError(f"{where}: queue {row['queue']} is there twice")
         amounts = {

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from volcano_elastic.queue_policy.simulator.curve import Curve, CurveTable, amdahl
 from volcano_elastic.queue_policy.simulator.elasticity import Elasticity, ElasticityError
+from volcano_elastic.queue_policy.simulator.row import columns, rows
 
 DEFAULT_SERIAL = 0.036
 """Of Amdahl's law, where the trace says nothing of speed: the middle of what was measured for the
@@ -48,7 +48,7 @@ class TraceJob:
 
 
 def read_trace(
-    lines: Iterable[str],
+    lines: Sequence[str],
     name: str,
     *,
     cluster: int,
@@ -65,36 +65,29 @@ def read_trace(
         cluster: GPUs there are; no curve and no job goes beyond.
 
     Raises:
-        TraceError: names the line.
+        TraceError, RowError: name the line.
     """
-    rows = csv.DictReader(lines)
-    columns = rows.fieldnames or ()
+    names = columns(lines)
     read = _Reader(
-        size="gpus" if "gpus" in columns else "tuned_gpus",
-        work="duration_s" if "duration_s" in columns else "iterations",
+        size="gpus" if "gpus" in names else "tuned_gpus",
+        work="duration_s" if "duration_s" in names else "iterations",
         cluster=cluster,
         elasticity=elasticity,
         table=table,
         law=amdahl(serial, cluster),
     )
-    if not {"submit_s", read.size, read.work} <= set(columns):
+    if not {"submit_s", read.size, read.work} <= set(names):
         raise TraceError(
             f"{name}, line 1: expected the columns submit_s, gpus (or tuned_gpus) and duration_s "
-            f"(or iterations), found {', '.join(columns) or 'nothing'}"
+            f"(or iterations), found {', '.join(names) or 'nothing'}"
         )
     found: dict[str, dict[str, TraceJob]] = {}
-    try:
-        for row in rows:
-            where = f"{name}, line {rows.line_num}"
-            if None in row:
-                raise TraceError(f"{where}: expected {len(columns)} values, found more")
-            job = read.job(row, where, row.get("job") or f"line-{rows.line_num}")
-            workload = found.setdefault(row.get("workload") or "", {})
-            if job.name in workload:
-                raise TraceError(f"{where}: job {job.name} is there twice")
-            workload[job.name] = job
-    except csv.Error as error:
-        raise TraceError(f"{name}, line {rows.line_num}: {error}") from None
+    for row in rows(lines, name):
+        job = read.job(row.values, row.where, row.values.get("job") or f"line-{row.line}")
+        workload = found.setdefault(row.values.get("workload") or "", {})
+        if job.name in workload:
+            raise TraceError(f"{row.where}: job {job.name} is there twice")
+        workload[job.name] = job
     if not found:
         raise TraceError(f"{name}: expected jobs, found none below the columns' names")
     return {
@@ -114,7 +107,7 @@ class _Reader:
     table: CurveTable | None
     law: Curve
 
-    def job(self, row: Mapping[str, str | None], where: str, name: str) -> TraceJob:
+    def job(self, row: Mapping[str, str], where: str, name: str) -> TraceJob:
         gpus = self._size(row, self.size, where)
         amount = _number(row, self.work, where)
         if amount == 0:
@@ -140,7 +133,7 @@ class _Reader:
             unit=sizes.unit if least % sizes.unit == 0 and most % sizes.unit == 0 else 1,
         )
 
-    def _size(self, row: Mapping[str, str | None], column: str, where: str) -> int:
+    def _size(self, row: Mapping[str, str], column: str, where: str) -> int:
         value = _number(row, column, where)
         if not 1 <= value <= self.cluster or value != int(value):
             raise TraceError(
@@ -149,7 +142,7 @@ class _Reader:
             )
         return int(value)
 
-    def _curve(self, row: Mapping[str, str | None], where: str) -> Curve:
+    def _curve(self, row: Mapping[str, str], where: str) -> Curve:
         if self.table is None:
             if self.work == "duration_s":
                 return self.law
@@ -165,7 +158,7 @@ class _Reader:
         return curve
 
 
-def _number(row: Mapping[str, str | None], column: str, where: str) -> float:
+def _number(row: Mapping[str, str], column: str, where: str) -> float:
     try:
         value = float(row[column] or "")
     except ValueError:

@@ -1,0 +1,148 @@
+"""What is not tried again at once, and what doesn't wait for ever."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+from planner_world import (
+    EIGHT,
+    NOW,
+    applied,
+    by_job,
+    gpus,
+    job,
+    new_size,
+    node,
+    pod,
+    pods,
+    ruled,
+    seconds,
+    settled,
+    world,
+)
+
+from volcano_elastic.api.queue_policy import Mode
+from volcano_elastic.queue_policy.decision import Plan, Reason
+from volcano_elastic.queue_policy.plan import plan
+from volcano_elastic.queue_policy.snapshot import Gang, Job, Pod, Queue, Snapshot
+
+
+def turns(snapshot: Snapshot, *moments: float) -> list[Plan]:
+    """Plans at these seconds, each with the memory of the one before."""
+    found: list[Plan] = []
+    for moment in moments:
+        found.append(plan(snapshot, NOW + seconds(moment)))
+        snapshot = replace(snapshot, memory=found[-1].memory)
+    return found
+
+
+def test_a_claim_that_has_room_and_does_not_start_is_set_aside_for_longer_each_time() -> None:
+    a, stuck = job("a", 1, 8), job("stuck", 4, 4)
+    seen = world(EIGHT, [a, stuck], pods(a, "n1"), pods(stuck, *[None] * 4))
+    made = turns(ruled(seen, mode=Mode.HOLD), 0, 14, 15, 74, 75, 90, 209, 211)
+    assert ["ns/stuck" in each.blocked for each in made] == [
+        False, False, True, True, False, True, True, False,
+    ]  # fmt: skip
+    assert "did not start" in made[2].blocked["ns/stuck"]
+    (_, _, aside) = turns(seen, 0, 14, 15)
+    assert new_size(aside, "a") == 8
+
+
+def test_a_claim_whose_victims_still_leave_is_not_set_aside() -> None:
+    a, b = job("a", 1, 8, 8), job("b", 2, 2)
+    start = world(EIGHT, [a, b], pods(a, *["n1"] * 8))
+    first = plan(start, NOW)
+    waiting = applied(start, first, NOW)
+    assert plan(replace(waiting, memory=first.memory), NOW + seconds(20)).blocked == {}
+
+
+def others(count: int, gang: str | None) -> list[Pod]:
+    """Pods of 2 GPUs that wait, and are no job's."""
+    owner = job("other", 1, 1, pod_requests=gpus(2))
+    return [pod(owner, i, None, job=None, gang=gang) for i in range(count)]
+
+
+@pytest.mark.parametrize("gang", [None, "ns/other"], ids=["nobody's", "of a gang of three"])
+def test_room_is_not_kept_for_ever_for_pods_that_do_not_take_it(gang: str | None) -> None:
+    """A volume that isn't there, say, or a gang whose other pods never come."""
+    a = job("a", 1, 8)
+    seen = world(EIGHT, [a], pods(a, "n1"), others(2, gang))
+    seen = replace(seen, gangs=(Gang("ns/other", "default", 3, NOW),) if gang else ())
+    made = turns(seen, 0, 14, 15, 74, 76)
+    assert [new_size(each, "a") for each in made] == [4, 4, 8, 8, 4]
+
+
+def test_no_room_is_kept_for_pods_that_their_queue_has_none_for() -> None:
+    a, queues = job("a", 1, 8), (Queue("default"), Queue("small", capability=gpus(2)))
+    seen = world(EIGHT, [a], pods(a, "n1"), others(2, "ns/other"), queues=queues)
+    gang = Gang("ns/other", "small", 0, NOW)
+    assert new_size(plan(replace(seen, gangs=(gang,)), NOW), "a") == 6
+    closed = (queues[0], replace(queues[1], open=False))
+    assert new_size(plan(replace(seen, gangs=(gang,), queues=closed), NOW), "a") == 8
+
+
+@pytest.mark.parametrize("mode", [Mode.OFF, Mode.DRY_RUN])
+def test_half_a_unit_that_runs_stays_where_nothing_may_be_changed(mode: Mode) -> None:
+    a = job("a", 2, 8, 6, node_unit=2)
+    seen = world([node("n1", 5)], [a], pods(a, *["n1"] * 5))
+    assert new_size(plan(seen, NOW), "a") == 4
+    made = plan(ruled(seen, mode=mode), NOW)
+    assert [d for d in made.decisions if not d.dry_run] == []
+
+
+def test_gangs_of_others_go_by_priority_and_count_the_pods_they_have() -> None:
+    vcjob = Gang("ns/other", "default", 4, NOW, priority=5, pod_requests=gpus(2))
+    first = job("first", 4, 4, created=NOW - timedelta(days=1))
+    seen = replace(world(EIGHT, [first], others(2, "ns/other")), gangs=(vcjob,))
+    assert plan(seen, NOW).blocked.keys() == {"ns/first"}
+    assert plan(replace(seen, nodes=(node("n1", 12),)), NOW).blocked == {}
+    seen = replace(seen, gangs=(replace(vcjob, priority=-1),))
+    assert plan(seen, NOW).blocked.keys() == {"ns/other"}
+
+
+def blocking(first: datetime, second: datetime) -> tuple[Snapshot, Job, Job]:
+    """Two gangs of two that have one pod each on a node of two."""
+    a, b = job("a", 2, 2, created=first), job("b", 2, 2, created=second)
+    halves: list[Pod] = [pod(a, 0, "n1"), pod(b, 0, "n1"), pod(a, 1, None), pod(b, 1, None)]
+    return world([node("n1", 2)], [a, b], halves), a, b
+
+
+def test_of_gangs_that_block_each_other_the_least_entitled_gives_up_all_its_pods() -> None:
+    seen, _, _ = blocking(NOW - timedelta(hours=2), NOW - timedelta(hours=1))
+    early, late = turns(seen, 0, 60)
+    assert early.decisions == () and set(early.blocked) == {"ns/a", "ns/b"}
+    (decision,) = late.decisions
+    assert (decision.job, decision.new, decision.reason) == ("ns/b", 2, Reason.GAVE_UP_MINIMUM)
+    assert set(decision.remove) == {"ns/b-worker-0", "ns/b-worker-1"}
+    assert set(late.blocked) == {"ns/b"}
+    after = settled(applied(seen, late, NOW + seconds(60)))
+    assert {p.job for p in after.pods if p.node} == {"ns/a"}
+
+
+def test_a_gang_is_not_given_up_where_that_helps_nobody() -> None:
+    seen, a, _ = blocking(NOW - timedelta(hours=2), NOW - timedelta(hours=1))
+    larger = replace(a, min=4, max=4, desired=4)
+    seen = replace(seen, jobs=(larger, *seen.jobs[1:]))
+    assert turns(seen, 0, 61)[-1].decisions == ()
+
+
+def test_surplus_that_finds_no_place_again_rests_twice_as_long() -> None:
+    a = job("a", 1, 4, 1, cooldown=seconds(60))
+    seen, now = world([node("n1", 4)], [a], pods(a, "n1")), NOW
+    rests: list[float] = []
+    gave_up = NOW
+    for _ in range(3):
+        made = plan(seen, now)
+        while not made.decisions:
+            now += seconds(1)
+            made = plan(seen, now)
+        if seen.memory.unplaced:
+            rests.append((now - gave_up).total_seconds())
+        seen = applied(seen, made, now)
+        now += seconds(31)
+        made = plan(seen, now)
+        assert by_job(made)["a"].reason is Reason.SURPLUS_UNPLACED
+        seen, gave_up = applied(seen, made, now), now
+    assert rests == [60, 120]

@@ -1,0 +1,104 @@
+"""Surplus that has no node: which of it keeps a place, and which leaves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from planner_world import NOW, TWO_BY_TWO, by_job, gpus, job, node, pod, pods, ruled, world
+
+from volcano_elastic.api.queue_policy import Mode
+from volcano_elastic.queue_policy.decision import Reason
+from volcano_elastic.queue_policy.plan import plan
+from volcano_elastic.queue_policy.snapshot import Gang, Memory, Queue
+
+FOR_AN_HOUR = {"ns/a": NOW.replace(hour=11), "ns/b": NOW.replace(hour=11)}
+
+
+@pytest.mark.parametrize(
+    ("queue", "size"),
+    [(Queue("default", capability=gpus(3)), 3), (Queue("default", open=False), 2)],
+    ids=["full", "closed"],
+)
+def test_evicted_surplus_that_its_queue_has_no_room_for_is_given_up_at_once(
+    queue: Queue, size: int
+) -> None:
+    """Though the nodes have room for it."""
+    a = job("a", 1, 4, 4)
+    made = plan(world(TWO_BY_TWO, [a], pods(a, "n1", "n1"), queues=(queue,)), NOW)
+    assert (by_job(made)["a"].new, by_job(made)["a"].reason) == (size, Reason.SURPLUS_UNPLACED)
+
+
+def test_surplus_of_a_job_that_cannot_start_leaves_at_once_however_young() -> None:
+    a = job("a", 2, 4, 4)
+    mine = [pod(a, 0, "n1"), *(pod(a, i, None, age=1) for i in (1, 2, 3))]
+    made = plan(world([node("n1", 1)], [a], mine), NOW)
+    assert set(made.blocked) == {"ns/a"}
+    assert (by_job(made)["a"].new, by_job(made)["a"].reason) == (2, Reason.SURPLUS_UNPLACED)
+    assert by_job(made)["a"].remove == ("ns/a-worker-3", "ns/a-worker-2")
+
+
+def test_worker_0_that_waits_is_no_surplus_even_where_its_own_may_not_make_way() -> None:
+    a = job("a", 1, 4, 4)
+    mine = [pod(a, 1, "n1"), pod(a, 2, "n1"), pod(a, 0, None, age=1), pod(a, 3, None, age=1)]
+    made = plan(ruled(world([node("n1", 2)], [a], mine), mode=Mode.OFF), NOW)
+    assert set(made.blocked) == {"ns/a"}
+    assert (by_job(made)["a"].new, by_job(made)["a"].remove) == (3, ("ns/a-worker-3",))
+
+
+def test_surplus_that_makes_way_for_a_minimum_says_for_whose() -> None:
+    a, b = job("a", 1, 4, 4), job("b", 1, 1)
+    mine = [*pods(a, "n1", "n1", "n2"), pod(a, 3, None, age=1)]
+    (made,) = plan(world(TWO_BY_TWO, [a, b], mine), NOW).decisions
+    assert (made.new, made.reason) == (3, Reason.SHRUNK_FOR_MINIMUM)
+    assert made.message == "b needs 1 GPU to start; a gives back 1 of its 3 surplus workers"
+
+
+def test_surplus_that_keeps_its_place_has_not_shrunk_for_anybody() -> None:
+    a, b = job("a", 1, 3, 4), job("b", 1, 1)
+    mine = [*pods(a, "n1", "n1"), *(pod(a, i, None, age=1) for i in (2, 3))]
+    (made,) = plan(world(TWO_BY_TWO, [a, b], mine), NOW).decisions
+    assert (made.new, made.reason) == (3, Reason.LOWERED_TO_MAX)
+    assert made.message == "a has 4 workers and may have 3 at most"
+
+
+def test_a_gang_that_another_makes_way_for_keeps_the_surplus_that_it_has_room_for() -> None:
+    a = job("a", 2, 3, 3, created=NOW.replace(hour=1))
+    b = job("b", 2, 2, created=NOW.replace(hour=2))
+    halves = [pod(a, 0, "n1"), pod(b, 0, "n1"), pod(b, 1, None)]
+    halves += [pod(a, i, None, age=1) for i in (1, 2)]
+    seen = world([node("n1", 2), node("n2", 1, unschedulable=True)], [a, b], halves)
+    made = by_job(plan(replace(seen, memory=Memory(blocked_since=FOR_AN_HOUR)), NOW))
+    assert made["b"].reason is Reason.GAVE_UP_MINIMUM
+    assert "a" not in made
+
+
+def test_a_job_makes_way_for_a_gang_of_another_controller_too() -> None:
+    gang = Gang("ns/a", "default", 2, created=NOW.replace(hour=1))
+    theirs = job("a", 2, 2)
+    b = job("b", 2, 2, created=NOW.replace(hour=2))
+    halves = [pod(theirs, 0, "n1", job=None), pod(theirs, 1, None, job=None)]
+    halves += [pod(b, 0, "n1"), pod(b, 1, None)]
+    seen = replace(world([node("n1", 2)], [b], halves), gangs=(gang,))
+    made = plan(replace(seen, memory=Memory(blocked_since=FOR_AN_HOUR)), NOW)
+    assert by_job(made)["b"].reason is Reason.GAVE_UP_MINIMUM
+    assert set(made.blocked) == {"ns/b"}
+
+
+@pytest.mark.parametrize("room", [1, 3])
+def test_half_a_unit_that_has_a_place_goes_with_the_half_that_has_none(room: int) -> None:
+    """And what it would have taken is room for others again."""
+    a = job("a", 2, 8, 6, node_unit=2)
+    b = job("b", 1, 8, created=NOW, gpu_hours=99.0)
+    nodes = [node("n1", 2), node("n2", 1 + room)]
+    made = by_job(plan(world(nodes, [a, b], pods(a, "n1", "n1"), pods(b, "n2")), NOW))
+    assert (made["a"].new, made["a"].reason) == (2 + room // 2 * 2, Reason.SURPLUS_UNPLACED)
+    assert made["b"].new == 1 + room % 2
+
+
+def test_half_a_unit_that_leaves_anyway_makes_room_for_who_may_ask_nobody() -> None:
+    a = job("a", 2, 8, 4, node_unit=2)
+    c = job("c", 1, 1, unmodelled="resourceClaims")
+    made = plan(world([node("n1", 2), node("n2", 1)], [a, c], pods(a, "n1", "n1", "n2")), NOW)
+    assert (by_job(made)["a"].new, by_job(made)["a"].remove) == (2, ("ns/a-worker-2",))
+    assert made.blocked == {}
