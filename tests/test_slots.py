@@ -149,7 +149,9 @@ class TestSlots:
         monkeypatch.setattr(os, "statvfs", lambda _: full)
         slots = Slots(tmp_path, 0)
         slots.check(10_000)
-        with pytest.raises(SlotError, match=r"has 65536 bytes.*expected 208192.*shared-memory"):
+        with pytest.raises(
+            SlotError, match=r"has 65536 bytes.*expected 208192.*shared-memory.*shm-size"
+        ):
             slots.check(100_000)
 
     def test_memory_that_ends_later_leaves_the_newest(
@@ -162,6 +164,6 @@ class TestSlots:
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(os, "posix_fallocate", full)
-        with pytest.raises(SlotError, match=r"No space left on device; give the pod more shared"):
+        with pytest.raises(SlotError, match=r"No space left on device; make it larger.*/dev/shm"):
             save(slots, 2)
         assert steps(slots) == [1]

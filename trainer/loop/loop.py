@@ -81,7 +81,8 @@ class ElasticLoop:
             doesn't depend on what was interrupted.
 
     Raises:
-        StorageError, ValueError: as Checkpointer, at the first iteration.
+        TypeError, ValueError: what was given doesn't go together, or won't do here.
+        StorageError, MismatchError: as Checkpointer, at the first iteration.
     """
 
     def __init__(
@@ -98,7 +99,6 @@ class ElasticLoop:
         begin: Callable[[ElasticLoop], None] | None = None,
         reseed: bool = True,
     ) -> None:
-        _refuse(model, optimizer)
         self.module = model
         self.model: torch.nn.Module = model
         """The model as this round uses it."""
@@ -129,6 +129,7 @@ class ElasticLoop:
             link=self.link,
             restore=False,
         )
+        _refuse(model, optimizer, data)
 
     @property
     def weight(self) -> float:
@@ -352,10 +353,15 @@ def _data_parallel(model: torch.nn.Module) -> torch.nn.Module:
     return DistributedDataParallel(model, init_sync=False)
 
 
-def _refuse(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def _refuse(model: torch.nn.Module, optimizer: torch.optim.Optimizer, data: ElasticDataset) -> None:
     from torch.distributed.optim import ZeroRedundancyOptimizer
     from torch.distributed.tensor import DTensor
 
+    if not isinstance(data, ElasticDataset):
+        raise TypeError(
+            f"data is a {type(data).__name__}: expected an ElasticDataset, whose batches the loop "
+            "hands out"
+        )
     if isinstance(optimizer, ZeroRedundancyOptimizer):
         raise ValueError(
             "ZeroRedundancyOptimizer communicates inside step(), so a lost peer can leave it half "
