@@ -24,8 +24,6 @@ from trainer.coordinator.state import step
 
 
 class Job:
-    """A coordinator and the agents' view of it, with a clock in our hand."""
-
     def __init__(self, **settings_: Any) -> None:
         self.state = State(settings=Settings(**settings_), started=0.0)
         self.now = 0.0

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from trainer.coordinator.message import (
     AgentMessage,
     Dismissed,
+    Failed,
     FenceAsk,
     FenceCancel,
     Fenced,
@@ -36,8 +37,6 @@ from trainer.coordinator.model import (
     Tick,
 )
 from trainer.coordinator.state import step
-
-# ---- by property: agents that do anything, at any time, and a coordinator that never wedges
 
 
 class FakeAgent:
@@ -171,6 +170,19 @@ class AnyOrder(RuleBasedStateMachine):
             for message in agent.restart():
                 self.feed(Received(agent.name, message))
 
+    @rule(pick=st.integers(0, 100), error=st.sampled_from(["", "E at a:1", "E at b:2"]))
+    def a_worker_ends_in_an_error(self, pick: int, error: str) -> None:
+        agent = self.pick(pick)
+        if agent is not None and agent.round is not None:
+            number = agent.round.round
+            self.count += 1
+            told = Failed(number, pid=self.count, code=1, error=error, step=agent.step)
+            self.feed(Received(agent.name, WorkersFailed(number)))
+            self.feed(Received(agent.name, told))
+            if agent.name in self.agents:
+                for message in agent.restart():
+                    self.feed(Received(agent.name, message))
+
     @rule(pick=st.integers(0, 100))
     def lose(self, pick: int) -> None:
         agent = self.pick(pick)
@@ -244,12 +256,15 @@ class AnyOrder(RuleBasedStateMachine):
             before = self.state.phase, self.state.last_round
             self.pass_time(2.0)
             leaving = any(agent.leaving for agent in self.agents.values())
-            resting = self.state.phase in (Phase.RUNNING, Phase.FORMING) and not leaving
+            over = self.state.phase is Phase.FAILED
+            resting = over or (self.state.phase in (Phase.RUNNING, Phase.FORMING) and not leaving)
             still = before == (self.state.phase, self.state.last_round)
             quiet = quiet + 1 if resting and still else 0
         assert not any(agent.leaving for agent in self.agents.values()), "a leaver was forgotten"
         possible = self.settings.size(len(self.agents))
-        if possible:
+        if self.state.phase is Phase.FAILED:
+            assert not self.agents, "an agent was not told that training has failed"
+        elif possible:
             assert self.state.phase is Phase.RUNNING
             assert self.state.round is not None and len(self.state.round.members) == possible
         else:

@@ -12,6 +12,7 @@ from trainer.coordinator.__main__ import main
 from trainer.coordinator.http import answer, json_answer, serve_http
 from trainer.coordinator.message import (
     Dismissed,
+    Failed,
     FenceStop,
     Goodbye,
     Hello,
@@ -24,9 +25,7 @@ from trainer.coordinator.message import (
     encode_agent,
     encode_coordinator,
 )
-from trainer.coordinator.model import (
-    Settings,
-)
+from trainer.coordinator.model import Received, Settings
 from trainer.coordinator.server import CoordinatorServer
 
 
@@ -72,3 +71,17 @@ async def test_status_over_http() -> None:
 def test_impossible_sizes_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--port=1", "--min=3", "--max=2"]) == 2
     assert "expected 1 <= min <= max, found min 3, max 2" in capsys.readouterr().err
+
+
+async def test_asked_to_end_it_waits_until_somebody_has_heard_of_all_failures() -> None:
+    server = CoordinatorServer("ns/job", Settings(1, 1))
+    await asyncio.wait_for(server.heard_out(60), 5)  # of none
+    server._apply(Received("a", Hello("a", 0, "h")))
+    server._apply(Received("a", Failed(1, pid=7, code=1)))
+    waiting = asyncio.ensure_future(server.heard_out(60))
+    server.respond("/metrics", {})
+    assert not (await asyncio.wait({waiting}, timeout=0.1))[0]
+    server.respond("/status", {})
+    await asyncio.wait_for(waiting, 5)
+    server._apply(Received("a", Failed(2, pid=8, code=1)))
+    await asyncio.wait_for(server.heard_out(0.01), 5)  # nobody asks

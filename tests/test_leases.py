@@ -12,8 +12,6 @@ from trainer.data.ledger import Lease, Ledger
 from trainer.data.ranges import Ranges
 from trainer.data.shards import Shards
 
-# ---- single decisions
-
 SHARDS = Shards(20, 1, 5)
 
 

@@ -17,8 +17,6 @@ from trainer.data.leases import Done, Fetch, Later, Leases, Lost, Opened, Owned,
 from trainer.data.ledger import Lease, Ledger
 from trainer.data.ranges import NOTHING, Ranges
 
-# ---- any interleaving
-
 
 @dataclass
 class Worker:

@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 from trainer.data.ranges import Ranges
 from trainer.data.shards import Shards
 
-# ---- sets of positions
-
 positions = st.frozensets(st.integers(0, 30))
 
 

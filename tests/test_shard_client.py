@@ -21,31 +21,39 @@ from trainer.data.audit import verify
 from trainer.data.ledger import Ledger
 from trainer.data.shard_client import LeaseError, ShardClient
 
-# ---- real processes
+
+class Coordinator:
+    """A real one, on a port of its own."""
+
+    def __init__(self) -> None:
+        self._port = free_endpoint()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __call__(self) -> str:
+        """Starts it, again at each call; its address."""
+        self.end()
+        arguments = ["-m", "trainer.coordinator", "--port", str(self._port)]
+        self._process = subprocess.Popen([sys.executable, *arguments])
+        return f"127.0.0.1:{self._port}"
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(10)
 
 
 @pytest.fixture
-def endpoint() -> Iterator[Any]:
-    """Starts a coordinator, again at each call; yields its address."""
-    port = free_endpoint()
-    running: list[subprocess.Popen[bytes]] = []
-
-    def start() -> str:
-        while running:
-            process = running.pop()
-            process.kill()
-            process.wait(10)
-        arguments = ["-m", "trainer.coordinator", "--port", str(port)]
-        running.append(subprocess.Popen([sys.executable, *arguments]))
-        return f"127.0.0.1:{port}"
-
-    yield start
-    for process in running:
-        process.kill()
-        process.wait(10)
+def endpoint() -> Iterator[Coordinator]:
+    coordinator = Coordinator()
+    yield coordinator
+    coordinator.end()
 
 
-def test_a_loop_of_one_process(endpoint: Any, tmp_path: Path) -> None:
+def test_a_loop_of_one_process(endpoint: Coordinator, tmp_path: Path) -> None:
     ledger = Ledger(samples=50, epochs=2, size=8, audit=tmp_path)
     with ShardClient(endpoint(), ledger=ledger) as client:
         step = 0
@@ -71,7 +79,7 @@ def work(address: str, pipe: Any, seconds: float) -> None:
                 pipe.put(lease)
 
 
-def test_workers_and_the_coordinator_are_killed(endpoint: Any, tmp_path: Path) -> None:
+def test_workers_and_the_coordinator_are_killed(endpoint: Coordinator, tmp_path: Path) -> None:
     address = endpoint()
     context = multiprocessing.get_context("spawn")
     pipe = context.Queue()
@@ -109,7 +117,7 @@ def test_workers_and_the_coordinator_are_killed(endpoint: Any, tmp_path: Path) -
     assert report.ok, report
 
 
-def test_a_misfit_worker_is_told_why(endpoint: Any) -> None:
+def test_a_misfit_worker_is_told_why(endpoint: Coordinator) -> None:
     address = endpoint()
     with ShardClient(address, ledger=Ledger(samples=50, epochs=1, size=8)) as owner:
         owner.tell()
@@ -124,7 +132,7 @@ def test_a_misfit_worker_is_told_why(endpoint: Any) -> None:
             ShardClient(address, samples=50).commit(1)
 
 
-def test_a_waiting_fetch_wakes_and_times_out(endpoint: Any) -> None:
+def test_a_waiting_fetch_wakes_and_times_out(endpoint: Coordinator) -> None:
     address = endpoint()
     worker = ShardClient(address, samples=10, epochs=1, size=8)
     assert worker.fetch(timeout=0.1) == []
@@ -143,3 +151,22 @@ def test_no_coordinator_is_an_error_after_some_patience() -> None:
     client = ShardClient(f"127.0.0.1:{free_endpoint()}", samples=10, patience=0.3)
     with pytest.raises(LeaseError, match="didn't answer"):
         client.fetch()
+
+
+def test_a_coordinator_that_falls_silent_is_noticed_and_gone_on_with(endpoint: Coordinator) -> None:
+    address = endpoint()
+    ledger = Ledger(samples=50, epochs=1, size=5)
+    with (
+        ShardClient(address, ledger=ledger) as owner,
+        ShardClient(address, samples=50, epochs=1, size=5, patience=1.0) as worker,
+    ):
+        owner.tell()
+        assert worker.fetch()
+        endpoint.signal(signal.SIGSTOP)  # as if its machine had vanished: no connection is reset
+        with pytest.raises(LeaseError, match="didn't answer"):
+            worker.fetch()
+        back = threading.Timer(3.0, endpoint.signal, [signal.SIGCONT])
+        back.start()
+        assert len(owner.fetch(2)) == 2  # the same call, however long it was silent
+        back.join()
+        assert worker.fetch()

@@ -1,0 +1,102 @@
+"""An error that would only repeat ends a job of real processes after the documented tries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from torchrun_job import Job
+
+COMMON = """
+import os, sys
+from pathlib import Path
+import torch
+from torch.utils.data import Dataset
+from trainer.data.dataset import ElasticDataset
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+folder = Path(sys.argv[1])
+
+class Data(Dataset):
+    "One of its samples is damaged."
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        if index == 13:
+            raise ValueError(f"sample {index} is damaged")
+        return torch.ones(3)
+
+net = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+data = ElasticDataset(Data(), batch_size=4, epochs=9)
+"""
+
+LOOP = (
+    COMMON
+    + """
+from trainer.loop.loop import ElasticLoop
+
+loop = ElasticLoop(folder / "commits", model=net, optimizer=optimizer, data=data)
+for x in loop:
+    with loop.step():
+        loop.model(x).mean().backward()
+"""
+)
+
+CHECKPOINTER = (
+    COMMON
+    + """
+from torch.nn.parallel import DistributedDataParallel
+from trainer.checkpoint.checkpointer import Checkpointer
+
+torch.distributed.init_process_group("gloo")
+model = DistributedDataParallel(net)
+with Checkpointer(folder / "commits", model=model, optimizer=optimizer, data=data) as checkpointer:
+    for x in data:
+        optimizer.zero_grad()
+        model(x).mean().backward()
+        optimizer.step()
+        checkpointer.step()
+"""
+)
+
+ONE_CANT_START = """
+import os
+import torch.distributed
+if os.environ["VOLCANO_ELASTIC_POD_INDEX"] == "1":
+    import a_module_that_only_the_other_image_has
+torch.distributed.init_process_group("gloo")
+torch.distributed.barrier()
+"""
+
+
+def rounds_until_it_ends(folder: Path, script: str, nodes: int) -> tuple[int, str]:
+    """And all logs. Every agent gives up."""
+    job = Job(folder, script, nodes=f"1:{nodes}")
+    try:
+        job.start(*range(nodes), restarts=50)
+        assert [job.wait(index) for index in range(nodes)] == [1] * nodes, job.logs()
+        log = job.logs()
+        assert "RendezvousClosedError" not in log, "torchrun's own frames would hide the reason"
+        return max(number for number in range(60) if f", round {number}, " in log), log
+    finally:
+        job.close()
+
+
+@pytest.mark.parametrize("script", [LOOP, CHECKPOINTER], ids=["loop", "checkpointer"])
+def test_a_damaged_sample_ends_the_job_in_its_second_round_whoever_draws_it(
+    script: str, tmp_path: Path
+) -> None:
+    number, log = rounds_until_it_ends(tmp_path, script, 3)
+    assert number == 2, log
+    assert log.count("volcano-elastic: rounds 1 and 2 ended in the same error") == 3, log
+    assert "train.py:19: ValueError: sample 13 is damaged" in log
+
+
+def test_a_node_that_can_not_start_ends_the_job_after_five_rounds(tmp_path: Path) -> None:
+    number, log = rounds_until_it_ends(tmp_path, ONE_CANT_START, 2)
+    assert number == 5, log
+    assert log.count("5 rounds in a row failed before their first step; the last: ") == 2, log
+    assert "ModuleNotFoundError: No module named 'a_module_that_only_the_other" in log
