@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -72,31 +73,35 @@ torch.distributed.barrier()
 """
 
 
-def rounds_until_it_ends(folder: Path, script: str, nodes: int) -> tuple[int, str]:
-    """And all logs. Every agent gives up."""
-    job = Job(folder, script, nodes=f"1:{nodes}")
+def ended(folder: Path, script: str, nodes: str) -> str:
+    """All logs, once every agent has given up."""
+    job = Job(folder, script, nodes)
+    count = int(nodes.partition(":")[2])
     try:
-        job.start(*range(nodes), restarts=50)
-        assert [job.wait(index) for index in range(nodes)] == [1] * nodes, job.logs()
-        log = job.logs()
-        assert "RendezvousClosedError" not in log, "torchrun's own frames would hide the reason"
-        return max(number for number in range(60) if f", round {number}, " in log), log
+        job.start(*range(count), restarts=50)
+        assert [job.wait(index) for index in range(count)] == [1] * count, job.logs()
     finally:
         job.close()
+    log = "\n".join(path.read_text() for path in folder.glob("agent-*.log"))
+    assert "RendezvousClosedError" not in log, "torchrun's own frames would hide the reason"
+    assert "[rank0]: [rank" not in log, "a prefix for each round"
+    return log
 
 
 @pytest.mark.parametrize("script", [LOOP, CHECKPOINTER], ids=["loop", "checkpointer"])
-def test_a_damaged_sample_ends_the_job_in_its_second_round_whoever_draws_it(
+def test_a_damaged_sample_ends_the_job_at_the_second_try_whoever_draws_it(
     script: str, tmp_path: Path
 ) -> None:
-    number, log = rounds_until_it_ends(tmp_path, script, 3)
-    assert number == 2, log
-    assert log.count("volcano-elastic: rounds 1 and 2 ended in the same error") == 3, log
-    assert "train.py:19: ValueError: sample 13 is damaged" in log
+    log = ended(tmp_path, script, "1:3")
+    tries = re.findall(r"restarting, round \d+, .* for: workers of worker \d failed", log)
+    assert len(tries) == 2, log
+    told = re.findall(r"(?m)^volcano-elastic: rounds \d+ and \d+ ended in the same error.*", log)
+    assert len(told) == 3, log
+    assert all(one.endswith("train.py:19: ValueError: sample 13 is damaged") for one in told)
 
 
 def test_a_node_that_can_not_start_ends_the_job_after_five_rounds(tmp_path: Path) -> None:
-    number, log = rounds_until_it_ends(tmp_path, ONE_CANT_START, 2)
-    assert number == 5, log
-    assert log.count("5 rounds in a row failed before their first step; the last: ") == 2, log
-    assert "ModuleNotFoundError: No module named 'a_module_that_only_the_other" in log
+    log = ended(tmp_path, ONE_CANT_START, "2:2")
+    assert "running, round 5, 2 nodes" in log and "round 6" not in log, log
+    told = "volcano-elastic: 5 rounds in a row failed before their first step; the last: "
+    assert log.count(f"{told}ModuleNotFoundError: No module named 'a_module_that_only") == 2, log

@@ -80,6 +80,8 @@ class CoordinatorServer(CoordinatorServicer):
         self._token = token
         self._sessions: dict[str, _Session] = {}
         self._heard: dict[str, float] = {}
+        self._refusal_said = ""
+        """The last one that was logged: who is refused tries again ten times a second."""
         self._heard_out = asyncio.Event()
         """Nobody is left to be told of a failure."""
         self._heard_out.set()
@@ -191,7 +193,9 @@ class CoordinatorServer(CoordinatorServicer):
         else:
             refusal = f"expected a Hello that names its agent first, found {type(first).__name__}"
         if refusal is not None:
-            log.warning("refused %s: %s", context.peer(), refusal)
+            if refusal != self._refusal_said:
+                self._refusal_said = refusal
+                log.warning("refused %s: %s", context.peer(), refusal)
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
         assert isinstance(first, Hello)
         return first

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -109,6 +110,8 @@ class ElasticLoop:
         self._begin = begin
         self._reseed = reseed
         self._connections: Connections | None = None
+        self._excepthooks = sys.excepthook, sys.excepthook
+        """Before and after torch's, which begins lines with the rank, was put before it."""
         self._store: TCPStore | None = None
         self._carried = False
         """The place is not the one that this process was started for."""
@@ -260,6 +263,7 @@ class ElasticLoop:
             )
             # Who waits for a peer's connection waits at no connection that could be shut down: one
             # that dies just then is noticed by this time only.
+            before = sys.excepthook
             dist.init_process_group(
                 "gloo",
                 store=self._store,
@@ -267,6 +271,7 @@ class ElasticLoop:
                 world_size=place.world,
                 timeout=timedelta(seconds=CONNECT_SECONDS),
             )
+            self._excepthooks = before, sys.excepthook
             group = distributed_c10d._get_default_group()
             group._get_backend(torch.device("cpu"))._set_default_timeout(default_pg_timeout)
             connections.seal()
@@ -295,6 +300,11 @@ class ElasticLoop:
             self._connections.forget()
         if self.link.agent and dist.is_initialized():
             dist.destroy_process_group()
+        before, of_round = self._excepthooks
+        if sys.excepthook is of_round:
+            sys.excepthook = (
+                before  # else an error's lines begin with the rank in each round so far
+            )
         # A group is named by how many were made, and ranks find one another by the name; one whose
         # making failed was counted, but can't be destroyed.
         distributed_c10d._world.group_count = 0
