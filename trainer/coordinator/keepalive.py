@@ -25,15 +25,21 @@ def heartbeat_timeout(environment: Mapping[str, str]) -> float:
     return seconds
 
 
-def options(heartbeat_timeout: float) -> list[tuple[str, int]]:
-    """Of a server and of its clients, that notice within `heartbeat_timeout` seconds.
+SERVER_SECONDS = 8.0
+"""A coordinator's patience with connections: after a pause of its own, all its clients' answers
+seem late. Those who heard nothing from it for 3 s connect anew by themselves; the others stay."""
+
+
+def options(seconds: float) -> list[tuple[str, int]]:
+    """Of a server or a client, that notices within so long.
 
     gRPC's own threads answer a ping, so a long computation is no silence.
     """
-    half = max(1, int(heartbeat_timeout * 500))
+    half = max(1, int(seconds * 500))
     return [
         ("grpc.keepalive_time_ms", half),
         ("grpc.keepalive_timeout_ms", half),
+        ("grpc.http2.ping_timeout_ms", half),  # else a minute, whatever the line above says
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         # The server takes no number of pings for an attack.

@@ -22,7 +22,7 @@ from trainer.coordinator.admission import (
 from trainer.coordinator.exposition import exposition
 from trainer.coordinator.guard import Guard
 from trainer.coordinator.http import Answer, json_answer, serve_http, text_answer
-from trainer.coordinator.keepalive import options
+from trainer.coordinator.keepalive import SERVER_SECONDS, options
 from trainer.coordinator.lease_server import LeaseService
 from trainer.coordinator.message import MESSAGE_BYTES, Heartbeat, Hello, decode, encode_coordinator
 from trainer.coordinator.model import Event, Lost, Received, Send, Settings, State, Tick
@@ -254,7 +254,7 @@ class CoordinatorServer(CoordinatorServicer):
                 ("grpc.max_receive_message_length", MESSAGE_BYTES),
                 ("grpc.max_send_message_length", MESSAGE_BYTES),
                 ("grpc.max_metadata_size", 16384),
-                *options(self.state.settings.lost_after),
+                *options(SERVER_SECONDS),
             ],
             interceptors=[Guard(self._token)],
             # One a node, one a worker with leases, and those that come back before we see them go.

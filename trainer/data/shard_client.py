@@ -44,11 +44,11 @@ class ShardClient:
         ...
         client.commit(step)        # once model and ledger of `step` are saved together
 
-    Leases of a worker that ends, is killed, stopped or cut off go back. One that comes back after
-    the heartbeat timeout (1 s; VOLCANO_ELASTIC_HEARTBEAT_TIMEOUT) doesn't know that others have its
-    leases now: two may send the same one's gradient, of which the owner applies the one that
-    `Ledger.add` takes. A coordinator that falls silent for so long, or was restarted, is found
-    again, and told what it had forgotten. For one thread.
+    Leases of a worker that ends, is killed, stopped or cut off go back; of one that merely falls
+    silent, after 8 s. If it comes back, it doesn't know that others have its leases now: two may
+    send the same one's gradient, of which the owner applies the one that `Ledger.add` takes. A
+    coordinator that falls silent for VOLCANO_ELASTIC_HEARTBEAT_TIMEOUT (1 s), or was restarted, is
+    found again, and told what it had forgotten. For one thread.
 
     Args:
         endpoint: the coordinator's host:port.
