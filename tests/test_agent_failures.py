@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 import tempfile
 import time
 import urllib.request
@@ -298,3 +300,23 @@ def test_a_worker_that_torchrun_ends_has_not_failed_unless_it_says_so(
     worker.sent.add(15)
     assert worker.poll() == worker.poll() == code
     assert found == ([Exit(4, 3, 1, 7, code, 99.5, str(path))] if told else [])
+
+
+def test_a_worker_that_is_stopped_is_killed_whatever_its_script(tmp_path: Path) -> None:
+    from trainer.agent.launcher import _Watched  # it imports torch
+
+    found: list[Exit] = []
+    process = subprocess.Popen(["sleep", "600"])
+    try:
+        worker = _Watched(process, {}, found.append)
+        assert worker.poll() is None
+        process.send_signal(signal.SIGSTOP)
+        deadline = time.monotonic() + 60
+        while worker.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+    finally:
+        process.kill()
+        process.wait(10)
+    assert [(one.code, one.note) for one in found] == [
+        (-9, "it was stopped for 0.6 s, so it was killed")
+    ]

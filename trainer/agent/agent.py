@@ -12,7 +12,6 @@ import logging
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
@@ -164,7 +163,8 @@ class Agent:
         """Before torchrun removes what the worker left."""
         round_, rank = self._workers.places.get(exit_.pid, (exit_.round, exit_.rank))
         exit_ = replace(exit_, round=round_, rank=rank)
-        failed = self._failures.describe(exit_, self._workers.notes.get(exit_.pid, ""))
+        note = exit_.note or self._workers.notes.get(exit_.pid, "")
+        failed = self._failures.describe(exit_, note)
         self._call(self._failures.add, failed)
 
     def leave(self) -> None:
@@ -232,7 +232,6 @@ class Agent:
             await asyncio.sleep(beat_seconds(nodes))
             self._stream.tell(self._workers.progress() or Heartbeat())
             self._metrics.read(self._workers.reading())
-            self._workers.kill_stopped(time.monotonic())
             if self.identity.pod_index == 0 and self.identity.may_host and not self._closing:
                 self._coordinator.ensure()
             if self._coordinator.refusal is not None:

@@ -33,6 +33,8 @@ class Exit:
     time: float
     """Unix seconds."""
     error_file: str
+    note: str = ""
+    """Why it was killed, where its starter did."""
 
 
 def describe(exit_: Exit, *, oom_killed: bool, note: str = "", log: str = "") -> Failed:

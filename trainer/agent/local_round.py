@@ -22,8 +22,6 @@ class Worker:
     idle: bool = False
     """Out of any round, waiting for the next."""
     closing: bool = False
-    stopped_since: float | None = None
-    """Seeming stopped (SIGSTOP), on the monotonic clock."""
 
 
 @dataclass

@@ -33,9 +33,6 @@ from trainer.coordinator.message import (
     WorkersFailed,
 )
 
-STOPPED_SECONDS = 0.6
-"""How long a worker may seem stopped."""
-
 
 class WorkerServer:
     """Serves the workers of the current round; what they say goes to `tell` as messages."""
@@ -104,16 +101,6 @@ class WorkerServer:
     def send_home(self) -> None:
         """Training is complete; idle workers have nothing to wait for."""
         self._broadcast({"type": "bye"})
-
-    def kill_stopped(self, now: float) -> None:
-        """A worker stopped by a signal holds all others up: end it, so that it is replaced."""
-        for worker in self.local.workers.values():
-            if _state(worker.pid) != "T":
-                worker.stopped_since = None
-            elif worker.stopped_since is None:
-                worker.stopped_since = now
-            elif now - worker.stopped_since >= STOPPED_SECONDS:
-                self._kill(worker.pid, f"it was stopped for {STOPPED_SECONDS} s, so it was killed")
 
     def kill_unless_idle(self, number: int) -> None:
         """Of round `number`: those that did not come out of it."""
@@ -327,15 +314,6 @@ class WorkerServer:
     def _broadcast(self, message: dict[str, Any]) -> None:
         for worker in self.local.workers.values():
             _write(worker.writer, message)
-
-
-def _state(pid: int) -> str:
-    """The process's state as the kernel has it; empty if it is gone."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[0]
-    except OSError:
-        return ""
 
 
 def _settled(worker: Worker, error: str) -> None:
