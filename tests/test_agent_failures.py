@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 import tempfile
 import time
 import urllib.request
@@ -15,7 +17,6 @@ from torchrun_job import Job, free_endpoint
 from trainer.agent import error_file, log_folder
 from trainer.agent.failure import Exit, describe, keep_logs, last_words, oom_kills
 from trainer.agent.metrics import Reading, WorkerMetrics
-from trainer.agent.workers import OwnError
 from trainer.coordinator.exposition import exposition
 from trainer.coordinator.message import Failed
 
@@ -180,30 +181,44 @@ def test_out_of_memory_is_told_from_a_kill(tmp_path: Path) -> None:
     assert oom_kills(events) == 2 and oom_kills(tmp_path / "none") == 0
 
 
-def test_another_try_is_no_use_where_the_last_came_to_the_same_end_and_no_further() -> None:
-    error = OwnError(round=2, step=7, error="ValueError: x")
-    assert OwnError(3, 7, "ValueError: x").repeats(error)
-    assert OwnError(4, -1, "ValueError: x").repeats(error)
-    assert not OwnError(2, 7, "ValueError: x").repeats(error), "a sibling's"
-    assert not OwnError(3, 8, "ValueError: x").repeats(error), "it came further"
-    assert not OwnError(3, 7, "ValueError: y").repeats(error)
+def test_an_error_of_the_codes_own_is_told_with_its_place_and_the_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "error.json"
+    monkeypatch.setenv(error_file.VARIABLE, str(path))
+    kinds: tuple[type[Exception], ...] = (ValueError, OSError)
+    for kind in kinds:
+        try:
+            raise kind("no such luck")
+        except kind as error:
+            error_file.write(kind, error, error.__traceback__)
+            os.utime(path, (100.25, 100.25))
+            error_file.own(kind, error, error.__traceback__, 7)
+        found = describe(exit_(path, code=1), oom_killed=False)
+        assert found.message == f"{kind.__name__}: no such luck" and found.time == 100.25
+        if kind is ValueError:
+            assert found.error.startswith(f"ValueError at {__file__}:") and found.step == 7
+        else:
+            assert (found.error, found.step) == ("", -1), "it may pass"
+        path.unlink()
 
 
 @pytest.mark.parametrize(
-    ("kind", "of_the_code"),
+    ("error", "of_the_code"),
     [
-        (RuntimeError, True),
-        (KeyError, True),
-        (OSError, False),
-        (ConnectionResetError, False),
-        (MemoryError, False),
-        (json.JSONDecodeError, False),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), True),
+        (RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc] closed"), False),
+        (KeyError(), True),
+        (OSError(), False),
+        (ConnectionResetError(), False),
+        (MemoryError(), False),
+        (json.JSONDecodeError("", "", 0), False),
     ],
 )
 def test_errors_of_files_network_and_memory_may_pass(
-    kind: type[BaseException], of_the_code: bool
+    error: BaseException, of_the_code: bool
 ) -> None:
-    assert error_file.of_the_code(kind) is of_the_code
+    assert error_file.of_the_code(type(error), str(error)) is of_the_code
 
 
 def test_only_so_many_attempts_are_kept(tmp_path: Path) -> None:
@@ -220,10 +235,14 @@ def test_only_so_many_attempts_are_kept(tmp_path: Path) -> None:
 
 def test_the_first_failure_is_the_containers_termination_message(tmp_path: Path) -> None:
     path = tmp_path / "termination-log"
-    last_words([Failed(message="m")], path)
+    last_words([Failed(message="m")], None, path)
     assert not path.exists()
     path.touch()
-    last_words([Failed(round=2, rank=1, message="E: x", stack="s" * 9999), Failed()], path)
+    last_words([], None, path)
+    assert not path.stat().st_size
+    last_words([], "another node's error came twice", path)
+    assert path.read_text() == "another node's error came twice\n"
+    last_words([Failed(round=2, rank=1, message="E: x", stack="s" * 9999), Failed()], None, path)
     assert path.read_text().startswith("round 2, rank 1: E: x\nsss")
     assert path.stat().st_size == 4096
 
@@ -281,3 +300,23 @@ def test_a_worker_that_torchrun_ends_has_not_failed_unless_it_says_so(
     worker.sent.add(15)
     assert worker.poll() == worker.poll() == code
     assert found == ([Exit(4, 3, 1, 7, code, 99.5, str(path))] if told else [])
+
+
+def test_a_worker_that_is_stopped_is_killed_whatever_its_script(tmp_path: Path) -> None:
+    from trainer.agent.launcher import _Watched  # it imports torch
+
+    found: list[Exit] = []
+    process = subprocess.Popen(["sleep", "600"])
+    try:
+        worker = _Watched(process, {}, found.append)
+        assert worker.poll() is None
+        process.send_signal(signal.SIGSTOP)
+        deadline = time.monotonic() + 60
+        while worker.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+    finally:
+        process.kill()
+        process.wait(10)
+    assert [(one.code, one.note) for one in found] == [
+        (-9, "it was stopped for 0.6 s, so it was killed")
+    ]

@@ -95,6 +95,10 @@ def test_a_job_is_described_with_its_failures_first_one_first() -> None:
     assert "| round 6, rank 1: KeyError: 'x'" in said
     assert "kubectl -n team logs bert-worker-1 --previous" in said
     assert "ls /logs/failed/round-7-rank-1" in said
+    assert "Given up" not in said
+    assert "Given up: it came twice" in text(
+        picture(JOB, [], TOLD | {"verdict": "it came twice"}, None)
+    )
 
 
 def test_without_a_coordinator_it_says_why_and_what_is_known_still() -> None:

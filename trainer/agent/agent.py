@@ -12,31 +12,27 @@ import logging
 import os
 import signal
 import threading
-import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
-import grpc
-import grpc.aio
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from trainer.agent.coordinator_process import CoordinatorProcess
-from trainer.agent.failure import Exit, describe, keep_logs, last_words, oom_kills
-from trainer.agent.identity import Identity, address_toward
+from trainer.agent.failure import Exit, last_words
+from trainer.agent.identity import Identity
 from trainer.agent.memory import MemoryFolder
 from trainer.agent.metrics import WorkerMetrics
-from trainer.agent.workers import OwnError, WorkerServer
-from trainer.coordinator.admission import HEADER
+from trainer.agent.node_failures import NodeFailures
+from trainer.agent.stream import CoordinatorStream
+from trainer.agent.workers import WorkerServer
 from trainer.coordinator.exposition import exposition
-from trainer.coordinator.failures import bounded
 from trainer.coordinator.http import Answer, json_answer, serve_http, text_answer
 from trainer.coordinator.message import (
-    MESSAGE_BYTES,
     VERSION,
     AgentMessage,
     Dismissed,
-    Failed,
     FenceAsk,
     FenceCancel,
     FenceStop,
@@ -51,10 +47,7 @@ from trainer.coordinator.message import (
     RoundOver,
     Standby,
     WorkersFailed,
-    decode,
-    encode_agent,
 )
-from trainer.proto.coordinator_pb2_grpc import CoordinatorStub
 
 log = logging.getLogger(__name__)
 
@@ -62,9 +55,6 @@ BEAT_SECONDS = 0.2
 MOST_BEAT_SECONDS = 0.4
 BEATS_PER_SECOND = 2500.0
 """Of all agents together; a large job's beat less often, up to MOST_BEAT_SECONDS."""
-RETRY_SECONDS = 0.1
-SILENT_SECONDS = 3.0
-"""Without a word from the coordinator for so long, connect anew."""
 UNREACHABLE_LEAVE_SECONDS = 10.0
 """A leaver that can't reach the coordinator goes."""
 LEAVE_SECONDS = 28.0
@@ -79,24 +69,6 @@ EXIT_SECONDS = 3.0
 
 EXIT_TERMINATED = 128 + signal.SIGTERM
 
-_REFUSALS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.FAILED_PRECONDITION)
-
-_CHANNEL_OPTIONS = [
-    ("grpc.max_receive_message_length", MESSAGE_BYTES),
-    ("grpc.use_local_subchannel_pool", 1),  # else a retry waits for the last one's back-off
-    ("grpc.enable_http_proxy", 0),
-]
-
-
-REFUSED_SECONDS = 45.0
-"""How long an agent that is refused tries again: for a moment a name may still lead to the
-coordinator of an earlier job, which has Kubernetes' 30 s to end."""
-KEPT_FAILURES = 8
-"""Of this node, to tell a coordinator that was started anew."""
-
-FRUITLESS_ROUNDS = 5
-"""After so many rounds in a row that ended in a failure before the first step, trying is no use."""
-
 
 def beat_seconds(nodes: int) -> float:
     """Between an agent's signs of life, in a round of so many nodes."""
@@ -104,7 +76,7 @@ def beat_seconds(nodes: int) -> float:
 
 
 class FruitlessError(RuntimeError):
-    """The workers fail before they make a step, each time: another try would not help."""
+    """Another try would not help."""
 
 
 class RefusedError(RuntimeError):
@@ -127,26 +99,25 @@ class Agent:
         self.exit_code: int | None = None
         """Set when this process is to end; SIGTERM then tells the main thread."""
         self._coordinator = coordinator
+        self._stream = CoordinatorStream(
+            identity, self._story, self._receive, self._lost_coordinator, self._refuse_to_join
+        )
+        self._failures = NodeFailures(self._stream.tell)
         self._workers = WorkerServer(
-            self._tell,
+            self._stream.tell,
             self._end_orphaned_round,
             self._join_again,
-            self._gave_way,
+            self._failures.gave_way,
             self._give_up_on,
-            self._own_error,
         )
         self._metrics = WorkerMetrics()
-        self._failures: list[Failed] = []
-        self._oom_kills = oom_kills()
-        self._own_errors: list[OwnError] = []
         self._fatal: str | None = None
         """Why no worker is to be started again."""
-        self._refused_since: float | None = None
+        self._verdict = False
+        """The coordinator says so; workers that run are to be ended."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="agent", daemon=True)
         self._started = threading.Event()
-        self._outbox: asyncio.Queue[AgentMessage | None] | None = None
-        self._address = identity.address
         self._current: Round | None = None
         self._ended_round = 0
         self._last_round = 0
@@ -154,14 +125,11 @@ class Agent:
         """Without a future it is for workers that wait in process."""
         self._stores: list[TCPStore] = []
         """The last two that this agent offered to serve a round with."""
-        self._fruitless = 0
         self._leaving = False
         self._dismissed = False
         """There is no next round for this agent."""
-        self._connected = False
         self._closing = False
         self._done = asyncio.Event()
-        self._writing: asyncio.Future[None] | None = None
 
     # ---- torchrun's main thread
 
@@ -186,21 +154,18 @@ class Agent:
         return future.result(timeout)
 
     def restart_wanted(self) -> bool:
-        """Whether the round that the workers are in is over; true for that round only."""
+        """Whether the round that the workers are in is over; true for that round only. Also for
+        workers that are to be ended for good, as `join` then says."""
         current = self._current
-        return current is not None and self._ended_round == current.round
+        return self._verdict or (current is not None and self._ended_round == current.round)
 
     def worker_failed(self, exit_: Exit) -> None:
         """Before torchrun removes what the worker left."""
-        killed = oom_kills()
-        failed = describe(
-            exit_,
-            oom_killed=killed > self._oom_kills,
-            note=self._workers.notes.get(exit_.pid, ""),
-            log=keep_logs(exit_),
-        )
-        self._oom_kills = killed
-        self._call(self._collect, failed)
+        round_, rank = self._workers.places.get(exit_.pid, (exit_.round, exit_.rank))
+        exit_ = replace(exit_, round=round_, rank=rank)
+        note = exit_.note or self._workers.notes.get(exit_.pid, "")
+        failed = self._failures.describe(exit_, note)
+        self._call(self._failures.add, failed)
 
     def leave(self) -> None:
         self._call(self._leave)
@@ -223,8 +188,11 @@ class Agent:
                 self._loop.call_soon_threadsafe(self._done.set)
             self._thread.join(2.0)
         if not complete:
-            last_words(self._failures)
-        self._coordinator.close()
+            last_words(self._failures.kept, self._fatal)
+        # Else what an operator would tell of a job that failed at once is gone with the pod.
+        self._coordinator.close(
+            heard_out=self.identity.in_pod and not (complete or self._leaving or self._dismissed)
+        )
 
     def _call(self, function: Any, *arguments: Any) -> None:
         self._loop.call_soon_threadsafe(function, *arguments)
@@ -249,7 +217,7 @@ class Agent:
                 log.warning("no metrics: cannot serve %s:%d: %s", host, port, error)
         self._started.set()
         tasks = [
-            asyncio.ensure_future(self._attend_for_ever()),
+            asyncio.ensure_future(self._stream.attend_for_ever()),
             asyncio.ensure_future(self._beat()),
         ]
         done = asyncio.ensure_future(self._done.wait())
@@ -262,76 +230,26 @@ class Agent:
         while True:
             nodes = len(self._current.members) if self._current is not None else 1
             await asyncio.sleep(beat_seconds(nodes))
-            self._tell(self._workers.progress() or Heartbeat())
+            self._stream.tell(self._workers.progress() or Heartbeat())
             self._metrics.read(self._workers.reading())
-            self._workers.kill_stopped(time.monotonic())
             if self.identity.pod_index == 0 and self.identity.may_host and not self._closing:
                 self._coordinator.ensure()
             if self._coordinator.refusal is not None:
                 self._refuse_to_join(self._coordinator.refusal)
 
-    def _tell(self, message: AgentMessage) -> None:
-        """Without a connection it is dropped: the next Hello tells the state it led to."""
-        if self._outbox is not None:
-            self._outbox.put_nowait(message)
+    def _lost_coordinator(self) -> None:
+        self._end_orphaned_round()
+        if self.identity.may_host and not self._closing:
+            self._coordinator.ensure()
 
-    async def _attend_for_ever(self) -> None:
-        while not self._closing:
-            try:
-                await self._attend()
-            except (TimeoutError, grpc.RpcError, OSError) as error:
-                if isinstance(error, grpc.aio.AioRpcError) and error.code() in _REFUSALS:
-                    self._refused(str(error.details()))
-                log.debug("no coordinator at %s: %r", self.identity.host, error)
-            self._outbox = None
-            self._connected = False
-            self._end_orphaned_round()
-            if self.identity.may_host and not self._closing:
-                self._coordinator.ensure()
-            await asyncio.sleep(RETRY_SECONDS)
-
-    async def _attend(self) -> None:
-        host, port = self.identity.host, self.identity.port
-        if not self._address:
-            self._address = await asyncio.to_thread(address_toward, host, port)
-        found = await self._loop.getaddrinfo(host, port)
-        address = found[0][4][0]
-        target = f"[{address}]:{port}" if ":" in str(address) else f"{address}:{port}"
-        async with grpc.aio.insecure_channel(target, options=_CHANNEL_OPTIONS) as channel:
-            token = self.identity.token
-            call = CoordinatorStub(channel).Attend(  # type: ignore[no-untyped-call]
-                metadata=((HEADER, token),) if token else ()
-            )
-            await asyncio.wait_for(call.write(encode_agent(self._hello())), SILENT_SECONDS)
-            outbox: asyncio.Queue[AgentMessage | None] = asyncio.Queue()
-            for failed in self._failures:
-                outbox.put_nowait(failed)
-            if self._joining is not None:
-                outbox.put_nowait(self._joining[0])
-            local = self._workers.local
-            if local.held_step >= 0:
-                outbox.put_nowait(local.held)
-            self._outbox = outbox
-            writer = self._writing = asyncio.ensure_future(self._write(call, outbox))
-            try:
-                while True:
-                    envelope = await asyncio.wait_for(call.read(), SILENT_SECONDS)
-                    if envelope is grpc.aio.EOF:
-                        return
-                    self._connected, self._refused_since = True, None
-                    message = decode(envelope)
-                    if message is not None:
-                        self._receive(message)
-            finally:
-                self._outbox = None
-                writer.cancel()
-                call.cancel()
-
-    async def _write(self, call: Any, outbox: asyncio.Queue[AgentMessage | None]) -> None:
-        with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
-            while (message := await outbox.get()) is not None:
-                await call.write(encode_agent(message))
-            await call.done_writing()
+    def _story(self) -> Iterator[AgentMessage]:
+        """All that a coordinator that was started anew needs to know."""
+        yield self._hello()
+        yield from self._failures.kept
+        if self._joining is not None:
+            yield self._joining[0]
+        if self._workers.local.held_step >= 0:
+            yield self._workers.local.held
 
     def _hello(self) -> Hello:
         local = self._workers.local
@@ -342,7 +260,7 @@ class Agent:
         return Hello(
             agent=self.identity.agent,
             pod_index=self.identity.pod_index,
-            address=self._address,
+            address=self._stream.address,
             last_round=self._last_round,
             round=current,
             step=local.step if running else -1,
@@ -360,15 +278,6 @@ class Agent:
             processes=self.identity.processes,
         )
 
-    def _refused(self, reason: str) -> None:
-        now = time.monotonic()
-        if self._refused_since is None:
-            self._refused_since = now
-            where = f"{self.identity.host}:{self.identity.port}"
-            log.warning("the coordinator at %s refuses this worker: %s", where, reason)
-        elif now - self._refused_since >= REFUSED_SECONDS:
-            self._refuse_to_join(reason)
-
     def _refuse_to_join(self, reason: str) -> None:
         future = self._joining[1] if self._joining is not None else None
         if future is not None and not future.done():
@@ -376,32 +285,8 @@ class Agent:
 
     # ---- failures and figures
 
-    def _collect(self, failed: Failed) -> None:
-        known = {(one.pid, one.round) for one in self._failures}
-        if (failed.pid, failed.round) not in known:
-            failed = bounded(failed)
-            self._failures = [*self._failures, failed][-KEPT_FAILURES:]
-            self._tell(failed)
-
-    def _gave_way(self, exit_: Exit) -> None:
-        self._collect(describe(exit_, oom_killed=False, note="gave way to another's failure"))
-
     def _give_up_on(self, reason: str) -> None:
         self._fatal = reason
-
-    def _own_error(self, found: OwnError) -> None:
-        if any(found.repeats(earlier) for earlier in self._own_errors):
-            self._fatal = f"started anew, training ended in the same error: {found.error}"
-        self._own_errors = [*self._own_errors, found][-KEPT_FAILURES:]
-
-    def _hopeless(self) -> str | None:
-        """Why another try is of no use."""
-        if self._fatal is not None:
-            return self._fatal
-        if self._fruitless < FRUITLESS_ROUNDS:
-            return None
-        last = self._failures[-1].message if self._failures else "see the workers' output above"
-        return f"{self._fruitless} rounds in a row failed before their first step; the last: {last}"
 
     def _respond(self, path: str, headers: Mapping[str, str]) -> Answer:
         if path != "/metrics":
@@ -443,13 +328,13 @@ class Agent:
     def _end_orphaned_round(self) -> None:
         """A worker that fails while the coordinator is gone lost a peer with it, most likely."""
         local = self._workers.local
-        if not self._connected and local.failing and self._current is not None:
+        if not self._stream.connected and local.failing and self._current is not None:
             self._end_round(self._current.round)
 
     def _begin(self, begun: Round) -> None:
         self._last_round = max(self._last_round, begun.round)
         if self._joining is None:
-            self._tell(WorkersFailed(begun.round))  # nobody here to start workers
+            self._stream.tell(WorkersFailed(begun.round))  # nobody here to start workers
             return
         future = self._joining[1]
         self._joining = None
@@ -457,7 +342,7 @@ class Agent:
         self._metrics.begun(begun.round, len(begun.members) * max(1, self.identity.processes))
         if future is None:
             if self._workers.local.failed:
-                self._tell(WorkersFailed(begun.round))
+                self._stream.tell(WorkersFailed(begun.round))
                 return
             rank = begun.rank_of(self.identity.agent)
             assert rank is not None, f"round {begun.round} was sent to an agent that isn't in it"
@@ -473,18 +358,15 @@ class Agent:
             return
         future = self._joining[1]
         self._joining = None
-        me = Member(self.identity.agent, self.identity.pod_index, self._address)
+        me = Member(self.identity.agent, self.identity.pod_index, self._stream.address)
         if not future.done():
-            future.set_result(Round(0, (me,), self._address, self._stores[-1].port))
+            future.set_result(Round(0, (me,), self._stream.address, self._stores[-1].port))
 
     def _join_again(self) -> None:
         """All workers wait in process."""
-        local = self._workers.local
-        if self._current is not None and local.step >= 0:
-            self._fruitless = 0
         self._current = None
         self._joining = (Join(self._serve_store(), live=True), None)
-        self._tell(self._joining[0])
+        self._stream.tell(self._joining[0])
 
     def _serve_store(self) -> int:
         """The port of a fresh store, for the round if it falls to this agent.
@@ -497,24 +379,28 @@ class Agent:
         return int(store.port)
 
     def _join(self, future: Future[Round]) -> None:
-        if self._current is not None:
-            local = self._workers.local
-            if local.step >= 0:
-                self._fruitless = 0
-            elif local.failing or self._ended_round != self._current.round:
-                self._fruitless += 1
-            if (reason := self._hopeless()) is not None:
-                future.set_exception(FruitlessError(reason))
-                return
+        if self._fatal is not None:
+            future.set_exception(FruitlessError(self._fatal))
+            return
         self._current = None
         self._metrics.read(self._workers.reading())  # the last of those that are gone
         self._metrics.started()
         self._workers.end()
         self._workers.begin(0)
         self._joining = (Join(self._serve_store()), future)
-        self._tell(self._joining[0])
+        self._stream.tell(self._joining[0])
+
+    def _condemn(self, reason: str) -> None:
+        self._fatal, self._verdict = self._fatal or reason, True
+        future = self._joining[1] if self._joining is not None else None
+        self._joining = None
+        if future is not None and not future.done():
+            future.set_exception(FruitlessError(self._fatal))
 
     def _dismiss(self, message: Dismissed) -> None:
+        if message.failed:
+            self._condemn(message.reason)
+            return
         if self._joining is not None:
             self._dismissed = True
             future = self._joining[1]
@@ -542,12 +428,12 @@ class Agent:
         if self._leaving:
             return
         self._leaving = True
-        self._tell(Leave())
+        self._stream.tell(Leave())
         self._loop.call_later(UNREACHABLE_LEAVE_SECONDS, self._leave_if_unreachable)
         self._loop.call_later(LEAVE_SECONDS, self._exit, EXIT_TERMINATED)
 
     def _leave_if_unreachable(self) -> None:
-        if not self._connected:
+        if not self._stream.connected:
             self._exit(EXIT_TERMINATED)
 
     def _exit(self, code: int) -> None:
@@ -561,8 +447,6 @@ class Agent:
         local = self._workers.local
         local.over = True
         if complete and self._current is not None and not self._leaving:
-            self._tell(Finished(self._current.round))
-        self._tell(Goodbye())
-        if self._outbox is not None and self._writing is not None:
-            self._outbox.put_nowait(None)
-            await asyncio.wait({self._writing}, timeout=0.5)
+            self._stream.tell(Finished(self._current.round))
+        self._stream.tell(Goodbye())
+        await self._stream.close()

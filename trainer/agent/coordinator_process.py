@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
 
 from trainer.agent.identity import Identity
-from trainer.coordinator.__main__ import EXIT_PERMISSION
+from trainer.coordinator.__main__ import EXIT_PERMISSION, HEARD_OUT_SECONDS
 from trainer.coordinator.admission import TOKEN_VARIABLE
 
 RESTART_SECONDS = 0.5
@@ -61,14 +62,20 @@ class CoordinatorProcess:
             start_new_session=True,
         )
 
-    def close(self) -> None:
+    def close(self, *, heard_out: bool) -> None:
+        """Ends it.
+
+        Args:
+            heard_out: but not before somebody has asked it for the failures it knows of, or
+                HEARD_OUT_SECONDS.
+        """
         process = self._process
         if process is None:
             return
         with contextlib.suppress(ProcessLookupError):
-            process.terminate()
+            process.send_signal(signal.SIGUSR1 if heard_out else signal.SIGTERM)
         try:
-            process.wait(2.0)
+            process.wait(2.0 + (HEARD_OUT_SECONDS if heard_out else 0.0))
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait(2.0)

@@ -18,6 +18,7 @@ from typing import Any
 
 VARIABLE = "TORCHELASTIC_ERROR_FILE"
 MOST_BYTES = 1 << 20
+_OWN = "volcanoElastic"
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,9 @@ class Recorded:
     stack: str
     time: float
     """Unix seconds."""
+    error: str = ""
+    """As `own` told it; empty: it didn't."""
+    step: int = -1
 
 
 def write(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -40,10 +44,33 @@ def write(kind: type[BaseException], error: BaseException, trace: TracebackType 
         Path(path).write_text(json.dumps({"message": {"message": text, "extraInfo": extra}}))
 
 
-def of_the_code(kind: type[BaseException]) -> bool:
-    """Rather than of its surroundings, where another try may help: OSError, MemoryError, and the
-    kinds of libraries' own, such as torch's for devices."""
-    return kind.__module__ == "builtins" and not issubclass(kind, (OSError, MemoryError))
+def own(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None, step: int
+) -> None:
+    """Adds to what `write` or `@record` wrote that the training's own code has failed: no peer was
+    its cause, and another try would most likely repeat it. Never fails.
+
+    Args:
+        step: the last that was applied in this process; -1: none.
+    """
+    path = os.environ.get(VARIABLE, "")
+    if not path or not of_the_code(kind, str(error)):
+        return
+    with contextlib.suppress(Exception):
+        frames = traceback.extract_tb(trace)
+        place = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+        found = os.stat(path)
+        data = json.loads(Path(path).read_bytes())
+        data[_OWN] = {"error": kind.__name__ + place, "step": step}
+        Path(path).write_text(json.dumps(data))
+        os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))  # it is the failure's time
+
+
+def of_the_code(kind: type[BaseException], text: str) -> bool:
+    """Rather than of its surroundings, where another try may help: OSError, MemoryError, the kinds
+    of libraries' own, such as torch's for devices, and what gloo says of a connection."""
+    builtin = kind.__module__ == "builtins" and not issubclass(kind, (OSError, MemoryError))
+    return builtin and not (kind is RuntimeError and "/gloo/" in text)
 
 
 def read(path: str) -> Recorded | None:
@@ -52,10 +79,12 @@ def read(path: str) -> Recorded | None:
         with open(path, "rb") as file:
             changed = os.fstat(file.fileno()).st_mtime
             data: Any = json.loads(file.read(MOST_BYTES))
+        own_error = data.get(_OWN) or {}
+        error, step = str(own_error.get("error", "")), int(own_error.get("step", -1))
         message = data["message"]
         if isinstance(message, str):
-            return Recorded(message, "", changed)
+            return Recorded(message, "", changed, error, step)
         stack = (message.get("extraInfo") or {}).get("py_callstack") or ""
-        return Recorded(str(message["message"]), str(stack), changed)
+        return Recorded(str(message["message"]), str(stack), changed, error, step)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

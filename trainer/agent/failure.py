@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.agent import error_file
-from trainer.coordinator.failures import signal_name
+from trainer.coordinator.failures import OUT_OF_MEMORY, signal_name
 from trainer.coordinator.message import Failed
 
 MEMORY_EVENTS = Path("/sys/fs/cgroup/memory.events")
@@ -33,6 +33,8 @@ class Exit:
     time: float
     """Unix seconds."""
     error_file: str
+    note: str = ""
+    """Why it was killed, where its starter did."""
 
 
 def describe(exit_: Exit, *, oom_killed: bool, note: str = "", log: str = "") -> Failed:
@@ -43,11 +45,12 @@ def describe(exit_: Exit, *, oom_killed: bool, note: str = "", log: str = "") ->
         note: why this agent killed it, if it did.
     """
     recorded = error_file.read(exit_.error_file)
-    message, stack, time = note, "", exit_.time
+    message, stack, time, error, step = note, "", exit_.time, "", -1
     if recorded is not None:
         message, stack, time = recorded.message, recorded.stack, recorded.time
+        error, step = recorded.error, recorded.step
     elif exit_.code == -9 and oom_killed and not note:
-        message = "out of memory: the kernel killed it at the container's memory limit"
+        message = OUT_OF_MEMORY
     elif not note:
         name = signal_name(exit_.code)
         message = f"killed by {name}" if name else f"exited with code {exit_.code}, without a word"
@@ -61,6 +64,8 @@ def describe(exit_: Exit, *, oom_killed: bool, note: str = "", log: str = "") ->
         stack=stack,
         time=time,
         log=log,
+        error=error,
+        step=step,
     )
 
 
@@ -98,11 +103,17 @@ def keep_logs(exit_: Exit) -> str:
     return str(kept)
 
 
-def last_words(failures: list[Failed], path: Path = TERMINATION_LOG) -> None:
-    """For Kubernetes to show as the container's termination message, where there is such a file."""
-    if not failures or not path.is_file():
+def last_words(failures: list[Failed], reason: str | None, path: Path = TERMINATION_LOG) -> None:
+    """For Kubernetes to show as the container's termination message, where there is such a file.
+
+    Args:
+        reason: why the agent gives up; its own workers may not have failed at all.
+    """
+    text = f"{reason}\n" if reason else ""
+    if failures:
+        first = failures[0]
+        text += f"round {first.round}, rank {first.rank}: {first.message}\n{first.stack}"
+    if not text or not path.is_file():
         return
-    first = failures[0]
-    text = f"round {first.round}, rank {first.rank}: {first.message}\n{first.stack}"
     with contextlib.suppress(OSError):
         path.write_bytes(text.encode()[:TERMINATION_BYTES])

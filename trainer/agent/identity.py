@@ -9,15 +9,13 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from trainer.coordinator.admission import TOKEN_VARIABLE
+from trainer.coordinator.keepalive import heartbeat_timeout
 
 POD_INDEX_VARIABLE = "VOLCANO_ELASTIC_POD_INDEX"
 POD_IP_VARIABLE = "VOLCANO_ELASTIC_POD_IP"
 POD_UID_VARIABLE = "VOLCANO_ELASTIC_POD_UID"
 JOB_VARIABLE = "VOLCANO_ELASTIC_JOB"
 NODE_UNIT_VARIABLE = "VOLCANO_ELASTIC_NODE_UNIT"
-HEARTBEAT_TIMEOUT_VARIABLE = "VOLCANO_ELASTIC_HEARTBEAT_TIMEOUT"
-"""Seconds of silence after which the coordinator takes an agent for lost."""
-
 COORDINATOR_VARIABLE = "VOLCANO_ELASTIC_COORDINATOR"
 """`dedicated`: it has a pod of its own, so no agent starts one."""
 METRICS_VARIABLE = "VOLCANO_ELASTIC_METRICS_ADDRESS"
@@ -44,6 +42,7 @@ class Identity:
     heartbeat_timeout: float
     pod: str = ""
     """Stays the same when this container is restarted."""
+    in_pod: bool = False
     processes: int = 0
     """Workers of this node; 0: not known."""
     dedicated: bool = False
@@ -78,8 +77,9 @@ class Identity:
             min_nodes=min_nodes,
             max_nodes=max_nodes,
             node_unit=node_unit or _number(environment, NODE_UNIT_VARIABLE, int, 1),
-            heartbeat_timeout=_number(environment, HEARTBEAT_TIMEOUT_VARIABLE, float, 1.0),
+            heartbeat_timeout=heartbeat_timeout(environment),
             pod=f"{environment.get(POD_UID_VARIABLE) or socket.gethostname()}/{pod_index}",
+            in_pod=bool(environment.get(POD_UID_VARIABLE)),
             processes=processes,
             dedicated=environment.get(COORDINATOR_VARIABLE, "") == "dedicated",
             token=environment.get(TOKEN_VARIABLE, ""),

@@ -27,8 +27,13 @@ from trainer.agent.zygote import Zygote, ZygoteError
 log = logging.getLogger(__name__)
 
 
+STOPPED_SECONDS = 0.6
+"""How long a worker may seem stopped."""
+
+
 class _Watched:
-    """A worker's process, as torchrun sees it, that tells when it ends by itself in a failure."""
+    """A worker's process, as torchrun sees it, that tells when it ends by itself in a failure, and
+    ends where it is stopped by a signal: it would hold all others up."""
 
     def __init__(
         self, process: Any, environment: Mapping[str, str], failed: Callable[[Exit], None]
@@ -39,12 +44,27 @@ class _Watched:
         once, and torchrun then restarts all, maybe before it looks at this one."""
         self._process, self._environment, self._failed = process, environment, failed
         self._told = False
+        self._stopped_since: float | None = None
+        self._note = ""
 
     def poll(self) -> int | None:
-        return self._seen(self._process.poll())
+        code = self._seen(self._process.poll())
+        if code is None:
+            self._end_if_stopped(time.monotonic())
+        return code
 
     def wait(self, timeout: float | None = None) -> int | None:
         return self._seen(self._process.wait(timeout))
+
+    def _end_if_stopped(self, now: float) -> None:
+        if _state(self.pid) != "T":
+            self._stopped_since = None
+        elif self._stopped_since is None:
+            self._stopped_since = now
+        elif now - self._stopped_since >= STOPPED_SECONDS:
+            self._note = f"it was stopped for {STOPPED_SECONDS} s, so it was killed"
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
 
     def _seen(self, code: int | None) -> int | None:
         if code and not self._told:
@@ -54,8 +74,19 @@ class _Watched:
                 names = (ROUND_VARIABLE, "RANK", "LOCAL_RANK")
                 number, rank, local_rank = (int(self._environment.get(n, "0")) for n in names)
                 ended = getattr(self._process, "ended", None) or time.time()
-                self._failed(Exit(number, rank, local_rank, self.pid, code, ended, path))
+                self._failed(
+                    Exit(number, rank, local_rank, self.pid, code, ended, path, self._note)
+                )
         return code
+
+
+def _state(pid: int) -> str:
+    """The process's state as the kernel has it; empty if it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
 
 
 def start_workers_from(zygote: Zygote | None, failed: Callable[[Exit], None]) -> bool:

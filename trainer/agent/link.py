@@ -438,9 +438,7 @@ class WorkerLink:
         if self._broken is None and self.lost():
             self._send({"type": "gave_way"})
             self._park()
-        if error_file.of_the_code(kind):
-            text = f"{kind.__name__}: {error}"
-            self._send({"type": "own_error", "error": text, "step": self._reached})
+        error_file.own(kind, error, trace, self._reached)
 
     def _goodbye(self) -> None:
         if os.getpid() == self._pid and not self._failing:

@@ -11,12 +11,12 @@ import signal
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from trainer.agent.failure import Exit
 from trainer.agent.link import PROGRESS_BYTES
+from trainer.agent.local_round import LocalRound, Worker
 from trainer.agent.metrics import Reading
 from trainer.agent.persister import Persister, Saved
 from trainer.checkpoint.slot import Label
@@ -33,112 +33,6 @@ from trainer.coordinator.message import (
     WorkersFailed,
 )
 
-STOPPED_SECONDS = 0.6
-"""How long a worker may seem stopped."""
-
-
-MOST_ERROR_CHARACTERS = 1000
-"""Of an exception's text, to compare and to tell."""
-
-
-@dataclass(frozen=True)
-class OwnError:
-    """An exception of the training's own code, by which a worker ends: no peer was its cause."""
-
-    round: int
-    step: int
-    """The last that was applied in the worker's process; -1: none."""
-    error: str
-
-    def repeats(self, earlier: OwnError) -> bool:
-        """Whether a fresh process has come to the same end, and no further."""
-        return (
-            self.error == earlier.error and self.round > earlier.round and self.step <= earlier.step
-        )
-
-
-@dataclass
-class Worker:
-    writer: asyncio.StreamWriter
-    rank: int
-    pid: int
-    progress: memoryview[int]
-    recovers: bool
-    local: LocalRound
-    error_file: str = ""
-    reply: int | None = None
-    fenced: bool = False
-    idle: bool = False
-    """Out of any round, waiting for the next."""
-    closing: bool = False
-    stopped_since: float | None = None
-    """Seeming stopped (SIGSTOP), on the monotonic clock."""
-
-
-@dataclass
-class LocalRound:
-    """What this node's workers told since their round began. A new round is a new one of these."""
-
-    round: int = 0
-    workers: dict[int, Worker] = field(default_factory=dict)
-    """By local rank."""
-    local_world_size: int = 0
-    step: int = -1
-    told_step: int = -1
-    fence: int = 0
-    stop: int = -1
-    leaving: bool = False
-    over: bool = False
-    finished: bool = False
-    failing: bool = False
-    """A worker ends in an exception, maybe because a peer vanished, and waits to be told."""
-    failed: bool = False
-
-    savers: int = 0
-    """How many workers save to memory."""
-    sealed: dict[int, int] = field(default_factory=dict)
-    """By local rank, the newest step that is verified in memory."""
-    held_step: int = -1
-    """The newest that is so of all that save."""
-    held_round: int = 0
-    """That made what is in memory: another than this one, of a state that was restored."""
-    joined: set[int] = field(default_factory=set)
-    """Local ranks that took their place in a round they did not start with."""
-    carried: bool = False
-    """Its workers were in another round before."""
-
-    @property
-    def complete(self) -> bool:
-        """All its workers are connected."""
-        return 0 < self.local_world_size == len(self.workers)
-
-    @property
-    def linked(self) -> bool:
-        return self.complete and (not self.carried or len(self.joined) == len(self.workers))
-
-    @property
-    def recovers(self) -> bool:
-        """Its workers wait for the next round in process."""
-        workers = self.workers.values()
-        return self.complete and not self.failed and all(worker.recovers for worker in workers)
-
-    @property
-    def idle(self) -> bool:
-        return self.recovers and all(worker.idle for worker in self.workers.values())
-
-    @property
-    def held(self) -> Committed:
-        """What is in memory, for the coordinator."""
-        return Committed(self.held_round, self.held_step, in_memory=True)
-
-    @property
-    def fenced(self) -> bool:
-        return self.linked and all(worker.fenced for worker in self.workers.values())
-
-    @property
-    def pids(self) -> tuple[int, ...]:
-        return tuple(worker.pid for _, worker in sorted(self.workers.items()))
-
 
 class WorkerServer:
     """Serves the workers of the current round; what they say goes to `tell` as messages."""
@@ -150,7 +44,6 @@ class WorkerServer:
         idle: Callable[[], None],
         gave_way: Callable[[Exit], None],
         fatal: Callable[[str], None],
-        own_error: Callable[[OwnError], None],
     ) -> None:
         self.address = f"@volcano-elastic-{uuid.uuid4().hex}"
         self.local = LocalRound()
@@ -160,9 +53,10 @@ class WorkerServer:
         self._idle = idle
         self._gave_way = gave_way
         self._fatal = fatal
-        self._own_error = own_error
         self.notes: dict[int, str] = {}
         """Why this agent killed a worker, by process id; of the round."""
+        self.places: dict[int, tuple[int, int]] = {}
+        """Round and rank that a process is in, which may not be those it was started for."""
         self._server: asyncio.AbstractServer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.persister = Persister(self._on_loop(self._sealed), self._on_loop(self._stored))
@@ -177,6 +71,7 @@ class WorkerServer:
         """Before the workers of a round are started."""
         self.local = LocalRound(number)
         self.notes.clear()
+        self.places.clear()
 
     def carry(self, begun: Round, node_rank: int) -> None:
         """Hands the idle workers their places in the next round."""
@@ -192,6 +87,7 @@ class WorkerServer:
             worker.local = local
             worker.reply, worker.fenced, worker.idle = None, False, False
             worker.rank = node_rank * local.local_world_size + local_rank
+            self.places[worker.pid] = (local.round, worker.rank)
             place = {
                 "type": "round",
                 "round": begun.round,
@@ -205,16 +101,6 @@ class WorkerServer:
     def send_home(self) -> None:
         """Training is complete; idle workers have nothing to wait for."""
         self._broadcast({"type": "bye"})
-
-    def kill_stopped(self, now: float) -> None:
-        """A worker stopped by a signal holds all others up: end it, so that it is replaced."""
-        for worker in self.local.workers.values():
-            if _state(worker.pid) != "T":
-                worker.stopped_since = None
-            elif worker.stopped_since is None:
-                worker.stopped_since = now
-            elif now - worker.stopped_since >= STOPPED_SECONDS:
-                self._kill(worker.pid, f"it was stopped for {STOPPED_SECONDS} s, so it was killed")
 
     def kill_unless_idle(self, number: int) -> None:
         """Of round `number`: those that did not come out of it."""
@@ -325,6 +211,7 @@ class WorkerServer:
             message["error_file"],
         )
         local.workers[message["local_rank"]] = worker
+        self.places[worker.pid] = (local.round, worker.rank)
         local.local_world_size = message["local_world_size"]
         if local.over:
             _write(writer, {"type": "over", "round": local.round})
@@ -389,9 +276,6 @@ class WorkerServer:
             )
         elif kind == "fatal":
             self._fatal(str(message["reason"]))
-        elif kind == "own_error":
-            error = str(message["error"])[:MOST_ERROR_CHARACTERS]
-            self._own_error(OwnError(local.round, message["step"], error))
         elif kind == "goodbye":
             worker.closing = True
 
@@ -430,15 +314,6 @@ class WorkerServer:
     def _broadcast(self, message: dict[str, Any]) -> None:
         for worker in self.local.workers.values():
             _write(worker.writer, message)
-
-
-def _state(pid: int) -> str:
-    """The process's state as the kernel has it; empty if it is gone."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[0]
-    except OSError:
-        return ""
 
 
 def _settled(worker: Worker, error: str) -> None:

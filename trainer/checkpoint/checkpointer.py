@@ -84,7 +84,9 @@ class Checkpointer:
     Raises:
         StorageError: the folder can't be used, as rank 0 finds.
         MismatchError: the checkpoint is of another model or optimizer.
-        ValueError: it was made with other data, see ElasticOrder.load_state_dict.
+        ValueError: it was made with other data, see ElasticOrder.load_state_dict; or the optimizer
+            is not of the model's parameters.
+        TypeError: an argument is something else than is said here.
     """
 
     def __init__(
@@ -103,9 +105,17 @@ class Checkpointer:
         memory: Memory | None = None,
         restore: bool = True,
     ) -> None:
+        if isinstance(every, bool) or not isinstance(every, int | timedelta | None):
+            raise TypeError(f"every is {every!r}: expected a number of steps, or a timedelta")
         least = every if every is None or isinstance(every, int) else every.total_seconds()
         if least is not None and least <= 0:
             raise ValueError(f"every is {every}: expected a positive number of steps, or a time")
+        if not isinstance(data, ElasticOrder):
+            raise TypeError(
+                f"data is a {type(data).__name__}: expected the ElasticDataset or ElasticSampler "
+                "that training iterates, which knows what was consumed; "
+                "ElasticDataset(data, batch_size=…, epochs=…) makes one of a map-style dataset"
+            )
         self.storage = Storage(folder, keep=keep)
         self.data = data
         self.every = every

@@ -151,7 +151,14 @@ class RemoteFolder:
                 "needs for that kind of URL"
             ) from error
         self._url = url
-        self._files, self._root = url_to_fs(url)
+        try:
+            self._files, self._root = url_to_fs(url)
+        except (ImportError, ValueError) as error:
+            # No package for that kind of URL, or no such kind.
+            raise ValueError(
+                f"the folder {url} can't be used: {error}; expected a path, or a URL of a kind "
+                "that fsspec knows, with the package that serves it installed in every pod"
+            ) from error
 
     def __str__(self) -> str:
         return self._url

@@ -38,6 +38,10 @@ class ModelState:
     as fully_shard makes them): a rank's is its own part.
 
     State dicts are `{"model", "optimizer", "extra", "cursor"}`.
+
+    Raises:
+        TypeError: no module, or no optimizer.
+        ValueError: the optimizer is of other parameters.
     """
 
     def __init__(
@@ -47,6 +51,7 @@ class ModelState:
         data: ElasticOrder,
         extra: Mapping[str, Stateful],
     ) -> None:
+        _refuse_strangers(model, optimizer, extra)
         self.model = _unwrapped(model)
         self.optimizer = optimizer
         self.data = data
@@ -134,6 +139,30 @@ class ModelState:
                 f"the checkpoint has no extra {sorted(here - there)}: expected {sorted(here)}, "
                 f"found {sorted(there)}; start in a new folder, or leave them out"
             )
+
+
+def _refuse_strangers(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Mapping[str, Stateful]
+) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model is a {type(model).__name__}: expected a torch.nn.Module")
+    if not hasattr(optimizer, "param_groups"):
+        raise TypeError(
+            f"optimizer is a {type(optimizer).__name__}: expected a torch.optim.Optimizer"
+        )
+    saved = [model, *(part for part in extra.values() if isinstance(part, torch.nn.Module))]
+    known = {id(parameter) for part in saved for parameter in part.parameters()}
+    given = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    strangers = [parameter for parameter in given if id(parameter) not in known]
+    if strangers:
+        shapes = ", ".join(str(tuple(one.shape)) for one in strangers[:SHOWN])
+        raise ValueError(
+            f"the optimizer ({type(optimizer).__name__}) has {len(strangers)} of {len(given)} "
+            f"parameters that the model ({type(model).__name__}) hasn't, of shape {shapes}"
+            f"{', …' if len(strangers) > SHOWN else ''}: expected one of model.parameters(). Make "
+            "it of this model, after what replaces its parameters (fully_shard); put "
+            "other modules that it trains into `extra`, or they aren't saved"
+        )
 
 
 def _unwrapped(model: torch.nn.Module) -> torch.nn.Module:

@@ -35,6 +35,12 @@ from trainer.checkpoint.blob import ALIGNMENT, Blob, BlobError, MeshKey, read
 MEMORY_VARIABLE = "VOLCANO_ELASTIC_MEMORY"
 """The agent's folder of slots, on shared memory."""
 
+MORE = (
+    "make it larger: a pod's by the annotation volcano-elastic.io/shared-memory, for all its ranks "
+    "together; outside Kubernetes by docker run --shm-size, or mount -o remount,size=… /dev/shm"
+)
+"""What to do where shared memory is too small."""
+
 SEAL = 2048
 PAYLOAD = 4096
 SLOTS = 4
@@ -103,8 +109,7 @@ class Slot:
                 os.close(file)
         except OSError as error:
             raise SlotError(
-                f"{self.path} can't hold {whole} bytes: {error.strerror}; give the pod more shared "
-                "memory by the annotation volcano-elastic.io/shared-memory"
+                f"{self.path} can't hold {whole} bytes: {error.strerror}; {MORE}"
             ) from error
 
     def write(self, label: Label, blob: Blob) -> None:
@@ -255,8 +260,7 @@ class Slots:
         if wanted > free + there:
             raise SlotError(
                 f"the shared memory at {self.folder.parent} has {free + there} bytes for this "
-                f"rank's checkpoints: expected {wanted}, twice the state; set the annotation "
-                "volcano-elastic.io/shared-memory to at least that for all ranks of a pod"
+                f"rank's checkpoints: expected {wanted}, twice the state; {MORE}"
             )
 
     def prepare(self, size: int) -> None:

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 
+from trainer.coordinator.keepalive import HEARTBEAT_TIMEOUT_VARIABLE, heartbeat_timeout
 from trainer.coordinator.model import Settings
 
 EXIT_ADDRESS = 3
@@ -17,6 +18,9 @@ EXIT_ADDRESS = 3
 
 EXIT_PERMISSION = 4
 """Others could reach the address, and no token keeps them out."""
+
+HEARD_OUT_SECONDS = 12.0
+"""After SIGUSR1, for somebody to ask for failures: the operator does each ten seconds."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -30,7 +34,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--node-unit", type=int, default=1, help="rounds are multiples of it")
     parser.add_argument("--job", default="", help="namespace/name, for /status")
     parser.add_argument(
-        "--heartbeat-timeout", type=float, default=1.0, help="seconds of silence: lost"
+        "--heartbeat-timeout",
+        type=float,
+        help=f"seconds of silence: lost (default: {HEARTBEAT_TIMEOUT_VARIABLE})",
     )
     parser.add_argument("--parent", type=int, default=0, help="pid to die with; 0: none")
     return parser.parse_args(arguments)
@@ -52,8 +58,17 @@ async def serve(options: argparse.Namespace, settings: Settings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     token = os.environ.pop(TOKEN_VARIABLE, "")
+    server = CoordinatorServer(options.job, settings, token)
+
+    async def stop_once_heard_out() -> None:
+        await server.heard_out(HEARD_OUT_SECONDS)
+        stopped.set()
+
+    last: list[asyncio.Task[None]] = []
+    loop.add_signal_handler(
+        signal.SIGUSR1, lambda: last.append(loop.create_task(stop_once_heard_out()))
+    )
     try:
-        server = CoordinatorServer(options.job, settings, token)
         await server.run(options.host, options.port, stopped)
     except PermissionError as error:
         print(f"coordinator: cannot serve {options.host}: {error}", file=sys.stderr)
@@ -78,7 +93,7 @@ def main(arguments: list[str] | None = None) -> int:
             options.min,
             options.max,
             options.node_unit,
-            lost_after=options.heartbeat_timeout,
+            lost_after=options.heartbeat_timeout or heartbeat_timeout(os.environ),
         )
     except ValueError as error:
         print(f"coordinator: {error}", file=sys.stderr)

@@ -9,6 +9,8 @@ from typing import Any
 
 from trainer.coordinator.message import Failed
 
+OUT_OF_MEMORY = "out of memory: the kernel killed it at the container's memory limit"
+
 KEPT = 128
 MESSAGE_CHARACTERS = 1000
 STACK_CHARACTERS = 4000
@@ -21,6 +23,7 @@ def bounded(failed: Failed) -> Failed:
         message=failed.message[:MESSAGE_CHARACTERS],
         stack=failed.stack[-STACK_CHARACTERS:],
         log=failed.log[:MESSAGE_CHARACTERS],
+        error=failed.error[:MESSAGE_CHARACTERS],
     )
 
 

@@ -17,6 +17,8 @@ log = logging.getLogger("trainer.coordinator")
 class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     def __init__(self, token: str) -> None:
         self._token = token
+        self._said = ""
+        """The last refusal that was logged: who is refused tries again ten times a second."""
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
@@ -27,7 +29,9 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             return await continuation(handler_call_details)
 
         async def refuse(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-            log.warning("refused %s: %s", context.peer(), refusal)
+            if refusal != self._said:
+                self._said = refusal
+                log.warning("refused %s: %s", context.peer(), refusal)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, refusal)
 
         # As all calls are streams here.

@@ -16,7 +16,7 @@ from trainer.proto import coordinator_pb2
 
 MESSAGE_BYTES = 4 << 20
 """Of one message either way; a round of 10,000 members has an eighth of it."""
-VERSION = 2
+VERSION = 3
 """Of the protocol; the parts of a job must speak the same."""
 
 
@@ -137,6 +137,8 @@ class Failed:
     stack: str = ""
     time: float = 0.0
     log: str = ""
+    error: str = ""
+    step: int = -1
 
 
 @dataclass(frozen=True)
@@ -173,6 +175,7 @@ class RoundOver:
 @dataclass(frozen=True)
 class Dismissed:
     reason: str = ""
+    failed: bool = False
 
 
 @dataclass(frozen=True)

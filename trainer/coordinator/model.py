@@ -18,6 +18,7 @@ class Phase(Enum):
     FENCING = "fencing"
     RESTARTING = "restarting"
     FINISHED = "finished"
+    FAILED = "failed"
 
 
 @dataclass(frozen=True)
@@ -165,6 +166,12 @@ class State:
     failures: tuple[Failed, ...] = ()
     """By time; see failures.py."""
     failures_total: int = 0
+    verdict: str = ""
+    """Why training has failed for good; see verdict.py."""
+    condemned: frozenset[str] = frozenset()
+    """Agents that are to end by the verdict. Another that joins begins a new attempt."""
+    attempt_since: int = 0
+    """The last round of the attempts before this one."""
     last_tick: float | None = None
 
 

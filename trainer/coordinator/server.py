@@ -22,7 +22,7 @@ from trainer.coordinator.admission import (
 from trainer.coordinator.exposition import exposition
 from trainer.coordinator.guard import Guard
 from trainer.coordinator.http import Answer, json_answer, serve_http, text_answer
-from trainer.coordinator.keepalive import OPTIONS
+from trainer.coordinator.keepalive import SERVER_SECONDS, options
 from trainer.coordinator.lease_server import LeaseService
 from trainer.coordinator.message import MESSAGE_BYTES, Heartbeat, Hello, decode, encode_coordinator
 from trainer.coordinator.model import Event, Lost, Received, Send, Settings, State, Tick
@@ -80,10 +80,18 @@ class CoordinatorServer(CoordinatorServicer):
         self._token = token
         self._sessions: dict[str, _Session] = {}
         self._heard: dict[str, float] = {}
+        self._refusal_said = ""
+        """The last one that was logged: who is refused tries again ten times a second."""
+        self._heard_out = asyncio.Event()
+        """Nobody is left to be told of a failure."""
+        self._heard_out.set()
 
     def _apply(self, event: Event) -> None:
         before = self.state.phase, self.state.last_round
+        known = self.state.failures_total
         self.state, effects = step(self.state, event, time.monotonic())
+        if self.state.failures_total > known:
+            self._heard_out.clear()
         # A round goes to all its members, and names them all: it is encoded once.
         encoded: dict[int, Any] = {}
         for effect in effects:
@@ -124,7 +132,13 @@ class CoordinatorServer(CoordinatorServicer):
         refusal = stranger(self._token, headers.get(HEADER))
         if refusal is not None:
             return json_answer("401 Unauthorized", {"error": refusal})
+        self._heard_out.set()
         return json_answer("200 OK", self.status())
+
+    async def heard_out(self, seconds: float) -> None:
+        """Returns once somebody has been told of all failures, or after so long."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._heard_out.wait(), seconds)
 
     async def Attend(  # noqa: N802  # the service's name
         self, requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]
@@ -179,7 +193,9 @@ class CoordinatorServer(CoordinatorServicer):
         else:
             refusal = f"expected a Hello that names its agent first, found {type(first).__name__}"
         if refusal is not None:
-            log.warning("refused %s: %s", context.peer(), refusal)
+            if refusal != self._refusal_said:
+                self._refusal_said = refusal
+                log.warning("refused %s: %s", context.peer(), refusal)
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
         assert isinstance(first, Hello)
         return first
@@ -238,7 +254,7 @@ class CoordinatorServer(CoordinatorServicer):
                 ("grpc.max_receive_message_length", MESSAGE_BYTES),
                 ("grpc.max_send_message_length", MESSAGE_BYTES),
                 ("grpc.max_metadata_size", 16384),
-                *OPTIONS,
+                *options(SERVER_SECONDS),
             ],
             interceptors=[Guard(self._token)],
             # One a node, one a worker with leases, and those that come back before we see them go.

@@ -66,6 +66,31 @@ class Draft:
                 self.send(agent.agent, FenceCancel(self.state.fence.fence))
         self.state = replace(self.state, phase=Phase.FINISHED, fence=None)
 
+    def fail(self, verdict: str) -> None:
+        """No further round: all are to end with an error."""
+        members = self.state.round.members if self.state.round is not None else ()
+        condemned = frozenset(self.state.agents) | {member.agent for member in members}
+        self.end_round(verdict)
+        for agent in self.state.agents.values():
+            self.put(replace(agent, joined_at=None))
+            self.send(agent.agent, Dismissed(verdict, failed=True))
+        self.state = replace(
+            self.state, phase=Phase.FAILED, reason=verdict, verdict=verdict, condemned=condemned
+        )
+
+    def begin_anew(self) -> None:
+        """After a verdict: containers were started again, whose owner wants another attempt."""
+        state = self.state
+        self.state = replace(
+            state,
+            phase=Phase.FORMING,
+            verdict="",
+            condemned=frozenset(),
+            attempt_since=state.last_round,
+            enough_since=None,
+            reason="a new attempt",
+        )
+
     def end_round(self, reason: str, failed: str | None = None) -> None:
         """Members' workers restart or wait in process; leavers are let go.
 

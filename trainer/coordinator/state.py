@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from trainer.coordinator.failures import with_failure
+from trainer.coordinator.failures import bounded, with_failure
 from trainer.coordinator.message import (
     Committed,
     Dismissed,
@@ -37,6 +37,7 @@ from trainer.coordinator.model import (
     State,
 )
 from trainer.coordinator.settle import Draft
+from trainer.coordinator.verdict import hopeless
 
 SPEED_WINDOW = 5.0
 """Seconds over which /status averages the speed."""
@@ -54,6 +55,7 @@ def step(state: State, event: Event, now: float) -> tuple[State, list[Effect]]:
     running, fencing ── workers failed, agent lost, fence too late ──► restarting
     restarting ── the members are back ──► running;  none of them left to wait for ──► forming
     running, fencing ── finished ──► finished
+    any ── failures say that it is no use ──► failed;  a new agent joins ──► forming
     """
     draft = Draft(state, now)
     if isinstance(event, Received):
@@ -175,6 +177,12 @@ def _join(draft: Draft, agent: Agent, message: Join) -> None:
     if state.phase is Phase.FINISHED:
         draft.send(agent.agent, Dismissed("training is complete"))
         return
+    if state.phase is Phase.FAILED:
+        if agent.agent in state.condemned:
+            draft.send(agent.agent, Dismissed(state.verdict, failed=True))
+            return
+        draft.begin_anew()
+        state = draft.state
     member = state.round is not None and state.round.rank_of(agent.agent) is not None
     if member and (agent.attached or state.phase is Phase.ADOPTING):
         draft.end_round(f"workers of worker {agent.pod_index} failed", failed=agent.agent)
@@ -289,10 +297,18 @@ def _finished(draft: Draft, agent: Agent, message: Finished) -> None:
 
 def _failed(draft: Draft, agent: Agent, message: Failed) -> None:
     state = draft.state
-    failures = with_failure(state.failures, replace(message, pod_index=agent.pod_index))
-    if failures != state.failures:
-        total = state.failures_total + 1
-        draft.state = replace(state, failures=failures, failures_total=total)
+    failed = bounded(replace(message, pod_index=agent.pod_index))
+    failures = with_failure(state.failures, failed)
+    if failures == state.failures:
+        return
+    total = state.failures_total + 1
+    draft.state = replace(state, failures=failures, failures_total=total)
+    if state.phase in (Phase.FINISHED, Phase.FAILED):
+        return
+    rounds = [record for record in state.rounds if record.round > state.attempt_since]
+    verdict = hopeless(failed, state.failures, rounds, draft.now)
+    if verdict is not None:
+        draft.fail(verdict)
 
 
 def _goodbye(draft: Draft, agent: Agent, message: Goodbye) -> None:

@@ -40,6 +40,7 @@ def status(state: State, job: str, now: float, wall: float) -> dict[str, Any]:
         "rounds": [_round(record, offset) for record in state.rounds],
         "failures": [as_json(failed) for failed in state.failures],
         "failures_total": state.failures_total,
+        "verdict": state.verdict or None,
     }
 
 

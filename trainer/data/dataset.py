@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from trainer.data.loader_process import LoaderProcess
-from trainer.data.order import Batches, ElasticOrder
+from trainer.data.order import Batches, ElasticOrder, whole
 from trainer.data.process_group import ProcessGroup
 
 
@@ -56,7 +56,7 @@ class ElasticDataset(ElasticOrder, IterableDataset[Any]):
 
     Raises:
         ValueError: an empty dataset, a size below 1, or neither size.
-        TypeError: a stream, a loader, or else no map-style dataset.
+        TypeError: a stream, a loader, or else no map-style dataset; a size that is no number.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class ElasticDataset(ElasticOrder, IterableDataset[Any]):
             audit=audit,
             group=group,
         )
-        if epochs < 1:
+        if whole("epochs", epochs) < 1:
             raise ValueError(f"epochs is {epochs}: expected at least 1")
         self.dataset = dataset
         self.epochs = epochs

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
+from operator import index
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 from trainer.data.audit import AuditLog, RunStart, last_run
 from trainer.data.cursor import Cursor, Share
@@ -40,8 +41,9 @@ class ElasticOrder:
             ("batch_size", batch_size),
             ("global_batch", global_batch),
         ):
-            if value is not None and value < 1:
+            if value is not None and whole(name, value) < 1:
                 raise ValueError(f"{name} is {value}: expected at least 1")
+        whole("seed", seed)
         self.samples = samples
         """Of one epoch."""
         self.batch_size = batch_size
@@ -213,6 +215,13 @@ class ElasticOrder:
             "seed": self.seed,
             "global_batch": self.global_batch or 0,
         }
+
+
+def whole(name: str, value: object) -> int:
+    """Raises TypeError for what is no whole number."""
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise TypeError(f"{name} is {value!r}, a {type(value).__name__}: expected a whole number")
+    return index(value)
 
 
 _WHY = {

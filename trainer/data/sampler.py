@@ -36,6 +36,7 @@ class ElasticSampler(ElasticOrder, Sampler[list[int]]):
 
     Raises:
         ValueError: an empty dataset, a size below 1, or neither size.
+        TypeError: data without a length, or a size that is no number.
     """
 
     def __init__(
@@ -48,6 +49,11 @@ class ElasticSampler(ElasticOrder, Sampler[list[int]]):
         audit: str | Path | None = None,
         group: ProcessGroup | None = None,
     ) -> None:
+        if not isinstance(data, int | Sized):
+            raise TypeError(
+                f"data is a {type(data).__name__}: expected a dataset with __len__, or how many "
+                "samples it has"
+            )
         super().__init__(
             data if isinstance(data, int) else len(data),
             batch_size=batch_size,

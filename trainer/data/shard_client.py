@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 
 from trainer.coordinator.admission import HEADER, TOKEN_VARIABLE
-from trainer.coordinator.keepalive import OPTIONS
+from trainer.coordinator.keepalive import heartbeat_timeout, options
 from trainer.data.ledger import Lease, Ledger
 from trainer.data.ranges import Ranges
 from trainer.data.shards import Shards
@@ -44,10 +44,11 @@ class ShardClient:
         ...
         client.commit(step)        # once model and ledger of `step` are saved together
 
-    Leases of a worker that ends, is killed, stopped or cut off go back. One that comes back after
-    some 4 s of silence doesn't know that others have its leases now: two may send the same one's
-    gradient, of which the owner applies the one that `Ledger.add` takes. A coordinator that was
-    restarted is found again, and told what it had forgotten. For one thread.
+    Leases of a worker that ends, is killed, stopped or cut off go back; of one that merely falls
+    silent, after 8 s. If it comes back, it doesn't know that others have its leases now: two may
+    send the same one's gradient, of which the owner applies the one that `Ledger.add` takes. A
+    coordinator that falls silent for VOLCANO_ELASTIC_HEARTBEAT_TIMEOUT (1 s), or was restarted, is
+    found again, and told what it had forgotten. For one thread.
 
     Args:
         endpoint: the coordinator's host:port.
@@ -82,6 +83,7 @@ class ShardClient:
         self._data = data
         self._token = os.environ.get(TOKEN_VARIABLE, "") if token is None else token
         self._patience = patience
+        self._heartbeat_timeout = heartbeat_timeout(os.environ)
         self._life = ""
         """Of the leases held, or as the coordinator was told."""
         self._held = Ranges()
@@ -165,7 +167,7 @@ class ShardClient:
         while True:
             try:
                 if self._stream is None:
-                    self._stream = _Stream(self._endpoint, self._token)
+                    self._stream = _Stream(self._endpoint, self._token, self._heartbeat_timeout)
                     self._refused(self._stream.ask(self._hello(again=True)))
                 elif self.ledger is not None and self.ledger.life != self._life:
                     self._refused(self._stream.ask(self._hello(again=False)))
@@ -219,8 +221,17 @@ _PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusC
 class _Stream:
     """One connection; requests and replies in turns."""
 
-    def __init__(self, endpoint: str, token: str) -> None:
-        self._channel = grpc.insecure_channel(endpoint, options=OPTIONS)
+    def __init__(self, endpoint: str, token: str, heartbeat_timeout: float) -> None:
+        self._channel = grpc.insecure_channel(
+            endpoint,
+            options=[
+                *options(heartbeat_timeout),
+                # A machine that is gone answers no attempt to connect, and its successor may have
+                # another address.
+                ("grpc.min_reconnect_backoff_ms", int(heartbeat_timeout * 1000)),
+                ("grpc.use_local_subchannel_pool", 1),  # else a retry waits for the last back-off
+            ],
+        )
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._replies = LeasesStub(self._channel).Attend(  # type: ignore[no-untyped-call]
             iter(self._requests.get, None),

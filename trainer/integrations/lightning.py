@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,13 @@ class ElasticCallback(lightning.Callback):
         progress = trainer.fit_loop.epoch_progress.current
         progress.ready = progress.started = self._sampler.cursor.epoch
         progress.processed = progress.completed = self._sampler.cursor.epoch
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        assert self._checkpointer is not None
+        if self._checkpointer.link.agent:
+            # torchrun ends workers by it once their round is over. Lightning's handler would take
+            # part in a collective then, which nobody else does any more.
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int

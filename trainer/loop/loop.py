@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -81,7 +82,8 @@ class ElasticLoop:
             doesn't depend on what was interrupted.
 
     Raises:
-        StorageError, ValueError: as Checkpointer, at the first iteration.
+        TypeError, ValueError: what was given doesn't go together, or won't do here.
+        StorageError, MismatchError: as Checkpointer, at the first iteration.
     """
 
     def __init__(
@@ -98,7 +100,6 @@ class ElasticLoop:
         begin: Callable[[ElasticLoop], None] | None = None,
         reseed: bool = True,
     ) -> None:
-        _refuse(model, optimizer)
         self.module = model
         self.model: torch.nn.Module = model
         """The model as this round uses it."""
@@ -109,6 +110,8 @@ class ElasticLoop:
         self._begin = begin
         self._reseed = reseed
         self._connections: Connections | None = None
+        self._excepthooks = sys.excepthook, sys.excepthook
+        """Before and after torch's, which begins lines with the rank, was put before it."""
         self._store: TCPStore | None = None
         self._carried = False
         """The place is not the one that this process was started for."""
@@ -129,6 +132,7 @@ class ElasticLoop:
             link=self.link,
             restore=False,
         )
+        _refuse(model, optimizer, data)
 
     @property
     def weight(self) -> float:
@@ -259,6 +263,7 @@ class ElasticLoop:
             )
             # Who waits for a peer's connection waits at no connection that could be shut down: one
             # that dies just then is noticed by this time only.
+            before = sys.excepthook
             dist.init_process_group(
                 "gloo",
                 store=self._store,
@@ -266,6 +271,7 @@ class ElasticLoop:
                 world_size=place.world,
                 timeout=timedelta(seconds=CONNECT_SECONDS),
             )
+            self._excepthooks = before, sys.excepthook
             group = distributed_c10d._get_default_group()
             group._get_backend(torch.device("cpu"))._set_default_timeout(default_pg_timeout)
             connections.seal()
@@ -294,6 +300,11 @@ class ElasticLoop:
             self._connections.forget()
         if self.link.agent and dist.is_initialized():
             dist.destroy_process_group()
+        before, of_round = self._excepthooks
+        if sys.excepthook is of_round:
+            sys.excepthook = (
+                before  # else an error's lines begin with the rank in each round so far
+            )
         # A group is named by how many were made, and ranks find one another by the name; one whose
         # making failed was counted, but can't be destroyed.
         distributed_c10d._world.group_count = 0
@@ -352,10 +363,15 @@ def _data_parallel(model: torch.nn.Module) -> torch.nn.Module:
     return DistributedDataParallel(model, init_sync=False)
 
 
-def _refuse(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def _refuse(model: torch.nn.Module, optimizer: torch.optim.Optimizer, data: ElasticDataset) -> None:
     from torch.distributed.optim import ZeroRedundancyOptimizer
     from torch.distributed.tensor import DTensor
 
+    if not isinstance(data, ElasticDataset):
+        raise TypeError(
+            f"data is a {type(data).__name__}: expected an ElasticDataset, whose batches the loop "
+            "hands out"
+        )
     if isinstance(optimizer, ZeroRedundancyOptimizer):
         raise ValueError(
             "ZeroRedundancyOptimizer communicates inside step(), so a lost peer can leave it half "

@@ -153,7 +153,7 @@ class Finished(_message.Message):
     def __init__(self, round: _Optional[int] = ...) -> None: ...
 
 class Failed(_message.Message):
-    __slots__ = ("round", "pod_index", "rank", "local_rank", "pid", "code", "message", "stack", "time", "log")
+    __slots__ = ("round", "pod_index", "rank", "local_rank", "pid", "code", "message", "stack", "time", "log", "error", "step")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     POD_INDEX_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -164,6 +164,8 @@ class Failed(_message.Message):
     STACK_FIELD_NUMBER: _ClassVar[int]
     TIME_FIELD_NUMBER: _ClassVar[int]
     LOG_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
     round: int
     pod_index: int
     rank: int
@@ -174,7 +176,9 @@ class Failed(_message.Message):
     stack: str
     time: float
     log: str
-    def __init__(self, round: _Optional[int] = ..., pod_index: _Optional[int] = ..., rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., code: _Optional[int] = ..., message: _Optional[str] = ..., stack: _Optional[str] = ..., time: _Optional[float] = ..., log: _Optional[str] = ...) -> None: ...
+    error: str
+    step: int
+    def __init__(self, round: _Optional[int] = ..., pod_index: _Optional[int] = ..., rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., code: _Optional[int] = ..., message: _Optional[str] = ..., stack: _Optional[str] = ..., time: _Optional[float] = ..., log: _Optional[str] = ..., error: _Optional[str] = ..., step: _Optional[int] = ...) -> None: ...
 
 class Goodbye(_message.Message):
     __slots__ = ()
@@ -265,7 +269,9 @@ class RoundOver(_message.Message):
     def __init__(self, round: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Dismissed(_message.Message):
-    __slots__ = ("reason",)
+    __slots__ = ("reason", "failed")
     REASON_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
     reason: str
-    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+    failed: bool
+    def __init__(self, reason: _Optional[str] = ..., failed: _Optional[bool] = ...) -> None: ...

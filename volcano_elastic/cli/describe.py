@@ -43,10 +43,11 @@ def describe(job: str, kubeconfig: str | None, as_json: bool) -> None:
 
     \b
     JSON: job, condition, elastic (the status' field); coordinator {round, phase, world, step,
-    stepsPerSecond, committedStep} or null, coordinatorSilent: why, or null; rounds
-    [{round, world, time, reason, pauseSeconds, firstStep, lastStep}]; failures [{round,
-    worker, rank, localRank, pid, exitCode, signal, message, stack, time, log}], by time;
-    pods [{name, phase, node, restarts, lastWords}]; look: commands.
+    stepsPerSecond, committedStep, verdict: why training has failed for good, or null} or
+    null, coordinatorSilent: why, or null; rounds [{round, world, time, reason,
+    pauseSeconds, firstStep, lastStep}]; failures [{round, worker, rank, localRank, pid,
+    exitCode, signal, message, stack, time, log}], by time; pods [{name, phase, node,
+    restarts, lastWords}]; look: commands.
 
     \b
     Examples:
@@ -85,6 +86,7 @@ def picture(
             "step": told["step"],
             "stepsPerSecond": told["steps_per_second"],
             "committedStep": told["committed_step"],
+            "verdict": told.get("verdict"),
         }
         if told
         else None,
@@ -165,6 +167,8 @@ def text(found: Mapping[str, Any]) -> str:
             f"({coordinator['stepsPerSecond']:g} a second), committed: "
             f"{coordinator['committedStep']}"
         )
+        if coordinator["verdict"]:
+            lines.append(f"Given up: {coordinator['verdict']}")
     else:
         lines.append(f"Training: not known: {found['coordinatorSilent']}")
     if found["rounds"]:
