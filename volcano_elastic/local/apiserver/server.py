@@ -63,7 +63,7 @@ _AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryL
 # Kubernetes' own limit.
 BODY_LIMIT = 3 * 1024 * 1024
 _WATCH_SECONDS = 3600
-_STUCK_SECONDS = 60
+_STUCK_SECONDS = 10
 
 
 class Server:
@@ -323,15 +323,20 @@ class Server:
             first = False
             return shown
 
-        watch = Watch(
-            self._store,
-            kind,
-            namespace,
-            selector_of(request, kind),
-            render,
-            resource_version=query.get("resourceVersion", ""),
-            initial_events=query.get("sendInitialEvents") == "true",
-        )
+        wanted = selector_of(request, kind)
+        try:
+            watch = Watch(
+                self._store,
+                kind,
+                namespace,
+                wanted,
+                render,
+                resource_version=query.get("resourceVersion", ""),
+                initial_events=query.get("sendInitialEvents") == "true",
+            )
+        except StatusError as error:
+            # As there, a watch has begun before it is found to be too old.
+            return _raw(orjson.dumps({"type": "ERROR", "object": error.body()}) + b"\n")
         with_bookmarks = query.get("allowWatchBookmarks", "").lower() in ("true", "1")
         response = web.StreamResponse(headers={"Content-Type": _JSON})
         with self._stream():
@@ -340,8 +345,9 @@ class Server:
                 await _pump(response, watch, seconds, with_bookmarks)
                 await response.write_eof()
             except ConnectionError:
+                # Not close(): that waits until the client has read what is in the buffers.
                 if request.transport:
-                    request.transport.close()
+                    request.transport.abort()
             finally:
                 watch.close()
         return response
@@ -404,19 +410,16 @@ async def _pump(
 ) -> None:
     """Send what the watch collects, until its time is over or the client is hopelessly behind."""
     end = time.monotonic() + seconds
-    while not watch.overrun:
-        left = end - time.monotonic()
-        if left <= 0:
-            break
-        if not watch.lines:
+    while not watch.overrun and (left := end - time.monotonic()) > 0:
+        if not watch.waiting:
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(left, BOOKMARK_SECONDS)):
                     await watch.wake.wait()
-            if not watch.lines:
-                if with_bookmarks and not watch.overrun:
-                    await _write(response, watch.bookmark())
-                continue
-        await _write(response, watch.take())
+                    continue
+            if with_bookmarks and not watch.waiting:
+                await _write(response, watch.bookmark())
+        else:
+            await _write(response, watch.take())
 
 
 async def _write(response: web.StreamResponse, data: bytes) -> None:
