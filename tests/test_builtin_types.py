@@ -23,7 +23,7 @@ _HEAD = """\
 # tests/test_builtin_types.py holds them to the official client, and writes this file anew.
 """
 _ROOTS = (
-    *("V1Namespace", "V1Node", "V1Pod", "V1Service", "CoreV1Event", "EventsV1Event"),
+    *("V1Namespace", "V1Node", "V1Pod", "V1Service", "CoreV1Event"),
     *("V1ConfigMap", "V1Secret", "V1ServiceAccount", "V1Lease", "V1PriorityClass"),
     *("V2HorizontalPodAutoscaler", "V1CustomResourceDefinition", "V1Eviction"),
     *("V1MutatingWebhookConfiguration", "V1ValidatingWebhookConfiguration"),

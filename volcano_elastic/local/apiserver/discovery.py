@@ -28,7 +28,6 @@ _SUBRESOURCES = {
     "log": ("", "", "", ["get"]),
     "status": ("", "", "", ["get", "patch", "update"]),
     "scale": ("Scale", "autoscaling", "v1", ["get", "patch", "update"]),
-    "finalize": ("", "", "", ["update"]),
 }
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import mmap
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver.pod import is_finished
@@ -86,7 +88,7 @@ async def read(
     """The log in chunks; when following, until the pod (`current`) has ended or is gone."""
     with file.open("rb") as log:
         if wanted.tail_lines is not None:
-            log.seek(_tail_offset(file, wanted.tail_lines))
+            log.seek(_tail_offset(log, wanted.tail_lines))
         left = wanted.limit_bytes
         while True:
             pod = current()
@@ -100,24 +102,16 @@ async def read(
             await asyncio.sleep(_POLL_SECONDS)
 
 
-def _tail_offset(file: Path, lines: int) -> int:
+def _tail_offset(log: BinaryIO, lines: int) -> int:
     """Where the last `lines` lines begin."""
-    with file.open("rb") as log:
-        end = log.seek(0, 2)
-        if lines == 0:
-            return end
-        position, found = end, 0
-        while position > 0:
-            size = min(_CHUNK, position)
-            position -= size
-            log.seek(position)
-            chunk = log.read(size)
-            at = len(chunk)
-            while (at := chunk.rfind(b"\n", 0, at)) >= 0:
-                # The newline that ends the file ends its last line, and begins none.
-                if position + at + 1 == end:
-                    continue
-                found += 1
-                if found == lines:
-                    return position + at + 1
-    return 0
+    end = log.seek(0, 2)
+    if not end or not lines:
+        return end
+    with mmap.mmap(log.fileno(), end, access=mmap.ACCESS_READ) as text:
+        # The newline that ends the file begins no line.
+        start = end - 1
+        for _ in range(lines):
+            start = text.rfind(b"\n", 0, start)
+            if start < 0:
+                return 0
+    return start + 1

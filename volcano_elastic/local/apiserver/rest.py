@@ -405,7 +405,7 @@ class Rest:
                 new.pop("status", None)
                 if "status" in kept:
                     new["status"] = kept["status"]
-            if kind.key == NAMESPACE.key and target.subresource != "finalize":
+            if kind.key == NAMESPACE.key:
                 new["spec"] = kept["spec"]
             new["metadata"] = {**incoming["metadata"]}
         for name in _KEPT:

@@ -319,7 +319,7 @@ class Server:
 
         def render(stored: Stored) -> bytes:
             nonlocal first
-            shown = rendering.watched(kind, stored, form, query, self._clock(), first=first)
+            shown = rendering.one(kind, stored, form, query, self._clock(), heads=first)
             first = False
             return shown
 

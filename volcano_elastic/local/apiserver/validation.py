@@ -192,14 +192,8 @@ def _metadata(kind: Kind, meta: Object) -> Iterator[Cause]:
     for key, value in (meta.get("labels") or {}).items():
         yield from _qualified("metadata.labels", key)
         if not _LABEL_VALUE.fullmatch(value) or len(value) > 63:
-            yield invalid_value(
-                "metadata.labels",
-                value,
-                "a valid label must be an empty string or consist of alphanumeric characters, "
-                "'-', '_' or '.', and must start and end with an alphanumeric character (e.g. "
-                "'MyValue',  or 'my_value',  or '12345', regex used for validation is "
-                f"'{_LABEL_VALUE.pattern}')",
-            )
+            why = f"must match '{_LABEL_VALUE.pattern}' and have at most 63 characters"
+            yield invalid_value("metadata.labels", value, why)
     annotations = meta.get("annotations") or {}
     for key in annotations:
         yield from _qualified("metadata.annotations", key.lower())
@@ -222,45 +216,25 @@ def _metadata(kind: Kind, meta: Object) -> Iterator[Cause]:
 
 
 def _name(field: str, name: str, *, short: bool) -> Iterator[Cause]:
-    form, limit = (_LABEL, 63) if short else (_SUBDOMAIN, 253)
+    form, limit, what = (_LABEL, 63, "label") if short else (_SUBDOMAIN, 253, "subdomain")
     if not form.fullmatch(name) or len(name) > limit:
-        words, more = (
-            ("label", "alphanumeric characters or '-', and")
-            if short
-            else ("subdomain", "lower case alphanumeric characters, '-' or '.', and")
+        why = (
+            f"a lowercase RFC 1123 {what} must match '{form.pattern}' and have at most {limit} "
+            "characters"
         )
-        example = "'my-name',  or '123-abc'" if short else "'example.com'"
-        yield invalid_value(
-            field,
-            name,
-            f"a lowercase RFC 1123 {words} must consist of "
-            f"{'lower case ' if short else ''}{more} must start and end with an alphanumeric "
-            f"character (e.g. {example}, regex used for validation is '{form.pattern}')",
-        )
+        yield invalid_value(field, name, why)
 
 
 def _qualified(field: str, key: str) -> Iterator[Cause]:
     if not _QUALIFIED.fullmatch(key) or len(key.rpartition("/")[2]) > 63:
-        yield invalid_value(
-            field,
-            key,
-            "name part must consist of alphanumeric characters, '-', '_' or '.', and must start "
-            "and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or "
-            "'123-abc', regex used for validation is "
-            "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')",
-        )
+        why = f"must match '{_QUALIFIED.pattern}', with at most 63 characters after the slash"
+        yield invalid_value(field, key, why)
 
 
 def _data(obj: Object) -> Iterator[Cause]:
     for key in {**(obj.get("data") or {}), **(obj.get("binaryData") or {})}:
         if not _DATA_KEY.fullmatch(key):
-            yield invalid_value(
-                f"data[{key}]",
-                key,
-                "a valid config key must consist of alphanumeric characters, '-', '_' or '.' "
-                "(e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is "
-                "'[-._a-zA-Z0-9]+')",
-            )
+            yield invalid_value(f"data[{key}]", key, f"must match '{_DATA_KEY.pattern}'")
     if obj.get("type") == "kubernetes.io/tls":
         for key in ("tls.crt", "tls.key"):
             if key not in (obj.get("data") or {}):
