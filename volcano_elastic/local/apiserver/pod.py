@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from volcano_elastic.api.quantity import QuantityError, milli
+from volcano_elastic.api.quantity import milli
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver.builtin import POD
 from volcano_elastic.local.apiserver.status import (
@@ -131,17 +131,14 @@ def _qos_class(spec: Object) -> str:
     return "Guaranteed" if guaranteed else "Burstable"
 
 
-def _amount(quantity: Any) -> int | None:
-    """Thousandths, or None for what is absent or no quantity."""
-    try:
-        return milli(quantity)
-    except QuantityError:
-        return None
+def _amount(quantity: str | None) -> int | None:
+    """Thousandths, or None for what is absent."""
+    return None if quantity is None else milli(quantity)
 
 
-def causes(spec: Any) -> Iterator[Cause]:
+def causes(spec: Object) -> Iterator[Cause]:
     """What Kubernetes refuses in a PodSpec, as far as this server knows."""
-    if not isinstance(spec, dict) or not spec.get("containers"):
+    if not spec.get("containers"):
         yield required("spec.containers")
         return
     names: set[str] = set()
@@ -156,14 +153,8 @@ def causes(spec: Any) -> Iterator[Cause]:
             if not container.get("name"):
                 yield required(f"{path}.name")
             elif not _NAME.fullmatch(container["name"]):
-                yield invalid_value(
-                    f"{path}.name",
-                    container["name"],
-                    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters "
-                    "or '-', and must start and end with an alphanumeric character (e.g. "
-                    "'my-name',  or '123-abc', regex used for validation is "
-                    "'[a-z0-9]([-a-z0-9]*[a-z0-9])?')",
-                )
+                why = f"a lowercase RFC 1123 label must match '{_NAME.pattern}'"
+                yield invalid_value(f"{path}.name", container["name"], why)
             elif container["name"] in names:
                 yield duplicate(f"{path}.name", container["name"])
             names.add(container.get("name") or "")
@@ -186,25 +177,16 @@ def _resource_causes(resources: Object, path: str) -> Iterator[Cause]:
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
     for field, amounts in (("limits", limits), ("requests", requests)):
         for name, amount in amounts.items():
-            parsed = _amount(amount)
-            if parsed is None:
-                yield invalid_value(
-                    f"{path}.{field}[{name}]", amount, "quantities must match a number and a suffix"
-                )
-            elif parsed < 0:
-                yield invalid_value(
-                    f"{path}.{field}[{name}]", amount, "must be greater than or equal to 0"
-                )
-            elif "/" in name and parsed % 1000:
-                yield invalid_value(f"{path}.{field}[{name}]", amount, "must be an integer")
+            place = f"{path}.{field}[{name}]"
+            if milli(amount) < 0:
+                yield invalid_value(place, amount, "must be greater than or equal to 0")
+            elif "/" in name and milli(amount) % 1000:
+                yield invalid_value(place, amount, "must be an integer")
     for name, amount in requests.items():
-        limit, request = _amount(limits.get(name)), _amount(amount)
-        if limit is not None and request is not None and request > limit:
-            yield invalid_value(
-                f"{path}.requests",
-                amount,
-                f"must be less than or equal to {name} limit of {limits[name]}",
-            )
+        limit, request = _amount(limits.get(name)), milli(amount)
+        if limit is not None and request > limit:
+            why = f"must be less than or equal to {name} limit of {limits[name]}"
+            yield invalid_value(f"{path}.requests", amount, why)
         elif "/" in name and limit is None:
             yield required(f"{path}.limits", "Limit must be set for non overcommitable resources")
         elif "/" in name and limit != request:

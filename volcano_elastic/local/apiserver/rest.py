@@ -181,21 +181,10 @@ class Rest:
         """
         kind, stored = target.kind, self.get(target)
         meta = stored.obj["metadata"]
-        if options.uid and options.uid != meta["uid"]:
-            raise conflict(
-                kind,
-                target.name,
-                f"Precondition failed: UID in precondition: {options.uid}, UID in object meta: "
-                f"{meta['uid']}",
-            )
-        if options.resource_version and options.resource_version != meta["resourceVersion"]:
-            raise conflict(
-                kind,
-                target.name,
-                f"Precondition failed: ResourceVersion in precondition: "
-                f"{options.resource_version}, ResourceVersion in object meta: "
-                f"{meta['resourceVersion']}",
-            )
+        _check_precondition(target, "UID", options.uid, meta["uid"])
+        _check_precondition(
+            target, "ResourceVersion", options.resource_version, meta["resourceVersion"]
+        )
         if kind.key == NAMESPACE.key and target.name in NAMESPACES[:3]:
             raise forbidden(kind, target.name, "this namespace may not be deleted")
         new = stored.copy()
@@ -353,16 +342,10 @@ class Rest:
         meta, before = incoming["metadata"], old.obj["metadata"]
         if (wanted := meta.get("resourceVersion")) and wanted != before["resourceVersion"]:
             raise modified(kind, name)
-        if meta.get("uid") and meta["uid"] != before["uid"] and patched:
-            where = "metadata.uid"
-            raise invalid(kind, name, [invalid_value(where, meta["uid"], "field is immutable")])
-        if meta.get("uid") and meta["uid"] != before["uid"]:
-            raise conflict(
-                kind,
-                name,
-                f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: "
-                f"{before['uid']}",
-            )
+        if patched and meta.get("uid", before["uid"]) != before["uid"]:
+            cause = invalid_value("metadata.uid", meta["uid"], "field is immutable")
+            raise invalid(kind, name, [cause])
+        _check_precondition(target, "UID", meta.get("uid"), before["uid"])
         new = self._merged(target, old, incoming)
         if managed is not None:
             new["metadata"]["managedFields"] = managed
@@ -453,6 +436,14 @@ class Rest:
             meta["deletionGracePeriodSeconds"] = grace
         if kind.key == NAMESPACE.key:
             obj["status"] = {**(obj.get("status") or {}), "phase": "Terminating"}
+
+
+def _check_precondition(target: Target, what: str, wanted: str | None, found: str) -> None:
+    if wanted and wanted != found:
+        why = (
+            f"Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}"
+        )
+        raise conflict(target.kind, target.name, why)
 
 
 def _misnamed(obj: Object, target: Target) -> StatusError:

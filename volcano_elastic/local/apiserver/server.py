@@ -6,8 +6,8 @@ import asyncio
 import hmac
 import logging
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import Any
 
@@ -235,18 +235,13 @@ class Server:
                 return await self._logs(request, target)
             case "scale", "GET":
                 return _json(scale.scale_of(target.kind, self._rest.get(target).obj))
-            case "scale", "PUT":
+            case "scale", "PUT" | "PATCH":
                 body, options = await decoded_body(request), write_options(request)
+                if request.method == "PATCH":
+                    old = scale.scale_of(target.kind, self._rest.get(target).obj)
+                    by_operations = request.content_type == patch.JSON
+                    body = patch.json_patch(old, body) if by_operations else patch.merge(old, body)
                 return _json(self._rest.scale(target, body, options))
-            case "scale", "PATCH":
-                body, options = await decoded_body(request), write_options(request)
-                old = scale.scale_of(target.kind, self._rest.get(target).obj)
-                new = (
-                    patch.json_patch(old, body)
-                    if request.content_type == patch.JSON
-                    else patch.merge(old, body)
-                )
-                return _json(self._rest.scale(target, new, options))
             case "binding", "POST":
                 body, options = await decoded_body(request), write_options(request)
                 return _json(self._rest.bind(target, body, options), 201)
@@ -377,8 +372,16 @@ class Server:
     async def _delete_options(self, request: web.BaseRequest) -> DeleteOptions:
         return delete_options(await decoded_body(request), request.query)
 
-    def _stream(self) -> _Stream:
-        return _Stream(self._streams)
+    @contextmanager
+    def _stream(self) -> Iterator[None]:
+        """Marks the current task as one that `stop` has to end."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._streams.add(task)
+        try:
+            yield
+        finally:
+            self._streams.discard(task)
 
     def _on_change(self, change: Change) -> None:
         if change.resource != CRD.key:
@@ -387,22 +390,6 @@ class Server:
             self._registry.remove(change.stored.obj)
         else:
             self._registry.put(change.stored.obj)
-
-
-class _Stream:
-    """Marks the current task as one that `stop` has to end."""
-
-    def __init__(self, streams: set[asyncio.Task[Any]]) -> None:
-        self._streams = streams
-        self._task = asyncio.current_task()
-
-    def __enter__(self) -> None:
-        if self._task:
-            self._streams.add(self._task)
-
-    def __exit__(self, *_: object) -> None:
-        if self._task:
-            self._streams.discard(self._task)
 
 
 async def _pump(
