@@ -83,7 +83,7 @@ async def test_watchers_that_read_nothing_are_cut_off_and_cost_little(tmp_path: 
             await client.create(CONFIGMAPS, configmap("default", "big"))
             await client.create(SECRETS, configmap("default", "big"))
             await client.create(CONFIGMAPS, configmap("kube-public", "small"))
-            healthy = Watching(client, CONFIGMAPS, "kube-public")
+            healthy = Watching(client, CONFIGMAPS, "kube-public", resource_version="0")
             await until(lambda: asyncio.sleep(0, healthy.events))
             with (
                 SilentWatch(process, CONFIGMAPS.path("default")) as hopeless,

@@ -76,7 +76,7 @@ def elastic(saw: Record, training: TrainingClient, folder: Path) -> None:
     assert any("elastic grows from 1 to 2" in said for said in events["pytorchjob/elastic"]), events
     saw("its logs", lambda: logs)
     ended = training.get_job("elastic")
-    saw("its specification", lambda: ended.spec.to_dict())
+    saw("its policy", lambda: ended.spec.elastic_policy.to_dict())
     saw("its conditions", lambda: [one.to_dict() for one in ended.status.conditions])
     saw("its pods", lambda: sorted(training.get_job_pod_names("elastic")))
     _delete(training, "elastic")

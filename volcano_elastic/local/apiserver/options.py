@@ -8,10 +8,10 @@ from typing import Any
 
 from volcano_elastic.local.apiserver.kind import Kind
 from volcano_elastic.local.apiserver.status import (
-    StatusError,
     bad_request,
     options_invalid,
     required,
+    unsupported,
 )
 
 
@@ -81,12 +81,9 @@ def delete_options(body: Any, query: Mapping[str, str]) -> DeleteOptions:
         orphan = options.get("orphanDependents", query.get("orphanDependents"))
         propagation = "Orphan" if orphan in (True, "true") else "Background"
     if propagation not in ("Background", "Foreground", "Orphan"):
-        raise StatusError(
-            422,
-            "Invalid",
-            f'DeleteOptions.meta.k8s.io "" is invalid: propagationPolicy: Unsupported value: '
-            f'{propagation!r}: supported values: "Background", "Foreground", "Orphan"',
-        )
+        known = ["Background", "Foreground", "Orphan"]
+        cause = unsupported("propagationPolicy", propagation, known)
+        raise options_invalid("DeleteOptions", cause)
     return DeleteOptions(
         grace,
         preconditions.get("uid"),

@@ -97,8 +97,7 @@ def prepare_create(kind: Kind, obj: Object, store: Store) -> None:
         obj["metadata"]["generation"] = 1
     match kind.key:
         case POD.key:
-            spec = obj.get("spec")
-            if isinstance(spec, dict):
+            if spec := obj.get("spec"):
                 pod.fill_defaults(spec)
                 _admit_priority(obj, store)
                 obj["status"] = pod.initial_status(spec, obj["metadata"]["creationTimestamp"])
@@ -125,9 +124,9 @@ def fill_defaults(kind: Kind, obj: Object, store: Store) -> None:
     """Defaults that an update gets as well."""
     match kind.key:
         case POD.key:
-            if isinstance(obj.get("spec"), dict):
-                pod.fill_defaults(obj["spec"])
-                pod.tolerate_lost_nodes(obj["spec"])
+            if spec := obj.get("spec"):
+                pod.fill_defaults(spec)
+                pod.tolerate_lost_nodes(spec)
         case NAMESPACE.key:
             labels = obj["metadata"].setdefault("labels", {})
             labels["kubernetes.io/metadata.name"] = obj["metadata"]["name"]
@@ -145,8 +144,8 @@ def fill_defaults(kind: Kind, obj: Object, store: Store) -> None:
             custom_resource.fill_defaults(obj)
         case ("autoscaling", "horizontalpodautoscalers"):
             obj.setdefault("status", {"desiredReplicas": 0, "currentMetrics": None})
-            if isinstance(obj.get("spec"), dict):
-                obj["spec"].setdefault("minReplicas", 1)
+            if spec := obj.get("spec"):
+                spec.setdefault("minReplicas", 1)
 
 
 def carry_over(kind: Kind, new: Object, old: Object) -> None:
@@ -155,8 +154,7 @@ def carry_over(kind: Kind, new: Object, old: Object) -> None:
         POD.key: ("priority", "preemptionPolicy", "priorityClassName"),
         SERVICE.key: ("clusterIP",),
     }.get(kind.key, ())
-    spec = new.get("spec")
-    if isinstance(spec, dict):
+    if spec := new.get("spec"):
         for name in chosen:
             if spec.get(name) is None and name in old["spec"]:
                 spec[name] = old["spec"][name]
@@ -203,9 +201,7 @@ def _admit_priority(obj: Object, store: Store) -> None:
 
 
 def _service_defaults(obj: Object, store: Store) -> None:
-    spec = obj.get("spec")
-    if not isinstance(spec, dict):
-        spec = obj["spec"] = {}
+    spec = obj.setdefault("spec", {})
     spec.setdefault("type", "ClusterIP")
     spec.setdefault("sessionAffinity", "None")
     if spec["type"] != "ExternalName":
