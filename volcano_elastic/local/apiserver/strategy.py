@@ -154,7 +154,7 @@ def carry_over(kind: Kind, new: Object, old: Object) -> None:
         POD.key: ("priority", "preemptionPolicy", "priorityClassName"),
         SERVICE.key: ("clusterIP",),
     }.get(kind.key, ())
-    if spec := new.get("spec"):
+    if (spec := new.get("spec")) is not None:
         for name in chosen:
             if spec.get(name) is None and name in old["spec"]:
                 spec[name] = old["spec"][name]
