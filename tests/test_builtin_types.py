@@ -101,5 +101,12 @@ def test_every_built_in_kind_has_its_type(kind: Any) -> None:
     assert "metadata" in builtin_type.types()[builtin_type.type_of(kind)]
 
 
+def test_every_rule_is_about_a_field_that_there_is() -> None:
+    lines = _FILE.with_name("builtin_rules.txt").read_text().splitlines()
+    places = [line.split()[0].partition(".") for line in lines if not line.startswith("#")]
+    assert len(places) > 50
+    assert all(field in builtin_type.types()[name] for name, _, field in places)
+
+
 if __name__ == "__main__":
     _FILE.write_text(_written())

@@ -21,61 +21,25 @@ from volcano_elastic.local.apiserver.status import (
 )
 
 DEFAULT_GRACE_SECONDS = 30
-_PROBE = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 def fill_defaults(spec: Object) -> None:
-    """The defaults of a PodSpec, in place, limits as requests among them."""
-    defaults: Object = {
-        "restartPolicy": "Always",
-        "terminationGracePeriodSeconds": DEFAULT_GRACE_SECONDS,
-        "dnsPolicy": "ClusterFirst",
-        "schedulerName": "default-scheduler",
-        "securityContext": {},
-        "enableServiceLinks": True,
-        "serviceAccountName": spec.get("serviceAccount") or "default",
-    }
-    for name, value in defaults.items():
-        if spec.get(name) is None:
-            spec[name] = value
-    spec["serviceAccount"] = spec["serviceAccountName"]
+    """The defaults of a PodSpec that follow from other fields, in place."""
+    name = spec.get("serviceAccountName") or spec.get("serviceAccount") or "default"
+    spec["serviceAccountName"] = spec["serviceAccount"] = name
     for container in _containers(spec):
-        _container_defaults(container)
+        image = str(container.get("image") or "")
+        latest = ":" not in image.rpartition("/")[2] or image.endswith(":latest")
+        container.setdefault("imagePullPolicy", "Always" if latest else "IfNotPresent")
+        if limits := container["resources"].get("limits"):
+            container["resources"]["requests"] = {
+                **limits,
+                **(container["resources"].get("requests") or {}),
+            }
     for volume in spec.get("volumes") or ():
-        _volume_defaults(volume)
-
-
-def _volume_defaults(volume: Object) -> None:
-    if not volume.keys() - {"name"}:
-        volume["emptyDir"] = {}
-    for source in ("configMap", "secret", "downwardAPI", "projected"):
-        if source in volume:
-            volume[source].setdefault("defaultMode", 0o644)
-    if "hostPath" in volume:
-        volume["hostPath"].setdefault("type", "")
-
-
-def _container_defaults(container: Object) -> None:
-    image = str(container.get("image") or "")
-    latest = ":" not in image.rpartition("/")[2] or image.endswith(":latest")
-    container.setdefault("terminationMessagePath", "/dev/termination-log")
-    container.setdefault("terminationMessagePolicy", "File")
-    container.setdefault("imagePullPolicy", "Always" if latest else "IfNotPresent")
-    resources = container.setdefault("resources", {})
-    if limits := resources.get("limits"):
-        resources["requests"] = {**limits, **(resources.get("requests") or {})}
-    for port in container.get("ports") or ():
-        port.setdefault("protocol", "TCP")
-    for name in ("livenessProbe", "readinessProbe", "startupProbe"):
-        if probe := container.get(name):
-            for field, value in _PROBE.items():
-                probe.setdefault(field, value)
-            if "httpGet" in probe:
-                probe["httpGet"] = {"path": "/", "scheme": "HTTP", **probe["httpGet"]}
-    for variable in container.get("env") or ():
-        if reference := (variable.get("valueFrom") or {}).get("fieldRef"):
-            reference.setdefault("apiVersion", "v1")
+        if not volume.keys() - {"name"}:
+            volume["emptyDir"] = {}
 
 
 def tolerate_lost_nodes(spec: Object) -> None:
@@ -137,10 +101,7 @@ def _amount(quantity: str | None) -> int | None:
 
 
 def causes(spec: Object) -> Iterator[Cause]:
-    """What Kubernetes refuses in a PodSpec, as far as this server knows."""
-    if not spec.get("containers"):
-        yield required("spec.containers")
-        return
+    """What Kubernetes refuses in a PodSpec beside builtin_rules.txt, as far as is known here."""
     names: set[str] = set()
     volumes: set[str] = set()
     for number, volume in enumerate(spec.get("volumes") or ()):
@@ -150,19 +111,13 @@ def causes(spec: Object) -> Iterator[Cause]:
     for field in ("initContainers", "containers"):
         for number, container in enumerate(spec.get(field) or ()):
             path = f"spec.{field}[{number}]"
-            if not container.get("name"):
-                yield required(f"{path}.name")
-            elif not _NAME.fullmatch(container["name"]):
+            name = container.get("name") or ""
+            if name and not _NAME.fullmatch(name):
                 why = f"a lowercase RFC 1123 label must match '{_NAME.pattern}'"
-                yield invalid_value(f"{path}.name", container["name"], why)
-            elif container["name"] in names:
-                yield duplicate(f"{path}.name", container["name"])
-            names.add(container.get("name") or "")
-            if not container.get("image"):
-                yield required(f"{path}.image")
-            for at, variable in enumerate(container.get("env") or ()):
-                if not variable.get("name"):
-                    yield required(f"{path}.env[{at}].name")
+                yield invalid_value(f"{path}.name", name, why)
+            elif name in names:
+                yield duplicate(f"{path}.name", name)
+            names.add(name)
             yield from _resource_causes(container["resources"], f"{path}.resources")
             for at, mount in enumerate(container.get("volumeMounts") or ()):
                 if mount.get("name") not in volumes:
