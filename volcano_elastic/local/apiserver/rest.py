@@ -45,6 +45,7 @@ from volcano_elastic.local.apiserver.status import (
     required,
     success,
     success_of,
+    unconditional,
     unsupported_media_type,
 )
 from volcano_elastic.local.apiserver.store import Store, Stored
@@ -133,8 +134,7 @@ class Rest:
             raise _misnamed(new, target)
         old = self.get(target)
         if target.kind.conditional and not new["metadata"].get("resourceVersion"):
-            cause = invalid_value("metadata.resourceVersion", 0, "must be specified for an update")
-            raise invalid(target.kind, target.name, [cause])
+            raise unconditional(target.kind, target.name)
         return self._change(target, old, new, options, managed=managed)
 
     def patch(self, target: Target, content_type: str, body: Any, options: WriteOptions) -> Stored:
@@ -181,10 +181,9 @@ class Rest:
         """
         kind, stored = target.kind, self.get(target)
         meta = stored.obj["metadata"]
-        _check_precondition(target, "UID", options.uid, meta["uid"])
-        _check_precondition(
-            target, "ResourceVersion", options.resource_version, meta["resourceVersion"]
-        )
+        _check_precondition(target, "UID", options.uid, meta["uid"], deleting=True)
+        wanted, found = options.resource_version, meta["resourceVersion"]
+        _check_precondition(target, "ResourceVersion", wanted, found, deleting=True)
         if kind.key == NAMESPACE.key and target.name in NAMESPACES[:3]:
             raise forbidden(kind, target.name, "this namespace may not be deleted")
         new = stored.copy()
@@ -438,12 +437,14 @@ class Rest:
             obj["status"] = {**(obj.get("status") or {}), "phase": "Terminating"}
 
 
-def _check_precondition(target: Target, what: str, wanted: str | None, found: str) -> None:
+def _check_precondition(
+    target: Target, what: str, wanted: str | None, found: str, *, deleting: bool = False
+) -> None:
     if wanted and wanted != found:
         why = (
             f"Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}"
         )
-        raise conflict(target.kind, target.name, why)
+        raise conflict(target.kind, target.name, why, as_kind=deleting)
 
 
 def _misnamed(obj: Object, target: Target) -> StatusError:
