@@ -26,9 +26,10 @@ _WATCH_SECONDS = 1
 class Operator:
     """`with Operator(...)`: running in a thread of its own; `calls` is what its handlers saw."""
 
-    def __init__(self, namespace: str, calls: list[Any]) -> None:
+    def __init__(self, namespace: str, calls: list[Any], *, streaming: bool = False) -> None:
+        """`streaming`: what is there comes by the watch (sendInitialEvents), not by a list."""
         self._ready, self._stop = threading.Event(), threading.Event()
-        registry = _registry(calls)
+        registry = _registry(calls, streaming=streaming)
 
         def run() -> None:
             asyncio.run(
@@ -53,12 +54,13 @@ class Operator:
         self._thread.join(30)
 
 
-def _registry(calls: list[Any]) -> Any:
+def _registry(calls: list[Any], *, streaming: bool) -> Any:
     registry = kopf.OperatorRegistry()
 
     @kopf.on.startup(registry=registry)
     def configure(settings: Any, **_: Any) -> None:
         settings.watching.server_timeout = _WATCH_SECONDS
+        settings.watching.initial_streaming = streaming
         settings.posting.level = 20
 
     @kopf.on.login(registry=registry)
@@ -155,7 +157,7 @@ def run(saw: Record, namespace: str) -> None:
         core.delete_namespaced_config_map("seen", namespace)
         until("an event of the end", called("event", "DELETED", "seen", {"k": "2"}))
     resized(3)
-    with Operator(namespace, calls):
+    with Operator(namespace, calls, streaming=True):
         until("restarted", lambda: called("resume")() and called("update")() and settled())
         shelves.delete_namespaced_custom_object(**one)
         until("deleted", lambda: called("delete")() and _gone(shelf))

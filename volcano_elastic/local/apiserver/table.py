@@ -29,6 +29,12 @@ class _BuiltinColumn:
     priority: int = 0
     """1: shown by `-o wide` alone."""
 
+    description = ""
+
+    @property
+    def format(self) -> str:
+        return "name" if self.name == "Name" else ""
+
     def of(self, obj: Object, now: datetime) -> Any:
         if not isinstance(self.cell, str):
             return self.cell(obj, now)
@@ -79,8 +85,8 @@ def _definitions(kind: Kind) -> list[Object]:
         {
             "name": column.name,
             "type": column.type,
-            "format": "name" if column is _NAME else getattr(column, "format", ""),
-            "description": getattr(column, "description", ""),
+            "format": column.format,
+            "description": column.description,
             "priority": column.priority,
         }
         for column in _columns(kind)
