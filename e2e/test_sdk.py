@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.conformance.client_program import run
+from e2e.conformance.client_program import ProgramError, run
 from e2e.stage import Stage
 
 pytestmark = pytest.mark.e2e
@@ -19,5 +19,7 @@ async def test_the_kubeflow_sdk_sees_a_job_through(
     if stage.plane.kept:
         pytest.skip("an API server elsewhere can't reach this machine's containers for their logs")
     arguments = (session, str(stage.cluster.kubeconfig), str(tmp_path))
-    code, said = await run("sdk", "kubeflow_sdk", *arguments)
-    assert code == 0, f"{said}\n{stage.story()}"
+    try:
+        await run("sdk", "kubeflow_sdk", *arguments)
+    except ProgramError as error:
+        pytest.fail(f"{error}\n{stage.story()}")

@@ -15,14 +15,19 @@ FOLDER = Path(__file__).parent / "clients"
 # `ours`: the official client that this project pins; `sdk`: Kubeflow's SDK, the official client
 # that it can live with, and kopf.
 _INTERPRETERS = {"ours": Path(sys.executable), "sdk": ROOT / "build" / "sdk" / "bin" / "python"}
-_SECONDS = 240.0
+_SECONDS = 180.0
 
 
-async def run(interpreter: str, program: str, *arguments: str) -> tuple[int, Any]:
-    """Its exit code, and what it printed as JSON; where it failed, how it ended.
+class ProgramError(Exception):
+    """A program broke off, which no server should bring it to."""
+
+
+async def run(interpreter: str, program: str, *arguments: str) -> dict[str, Any]:
+    """What it saw, step by step.
 
     Raises:
         FileNotFoundError: the interpreter isn't there.
+        ProgramError: it failed, or came to no end.
     """
     python = _INTERPRETERS[interpreter]
     if not python.exists():
@@ -37,12 +42,14 @@ async def run(interpreter: str, program: str, *arguments: str) -> tuple[int, Any
     try:
         async with asyncio.timeout(_SECONDS):
             out, err = await process.communicate()
-    except TimeoutError:
-        return -1, f"no end within {_SECONDS:.0f} s"
+    except TimeoutError as error:
+        raise ProgramError(f"{program} {arguments}: no end within {_SECONDS:.0f} s") from error
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
     if process.returncode != 0:
-        return process.returncode or -1, err.decode()[-4000:]
-    return 0, json.loads(out)
+        said = err.decode()[-4000:]
+        raise ProgramError(f"{program} {arguments}: exit code {process.returncode}\n{said}")
+    seen: dict[str, Any] = json.loads(out)
+    return seen

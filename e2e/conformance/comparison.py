@@ -53,8 +53,8 @@ async def _compare_sdk(real: ControlPlane, ours: ControlPlane) -> list[Differenc
             async with LocalCluster(
                 nodes=1, existing=kubeconfig, kubelet_arguments=plane.kubelet_arguments
             ):
-                answer = await run("sdk", "kubeflow_sdk", "elastic", str(kubeconfig), str(own))
-            return [Answer(step, answer[0], {}, answer[1])]
+                seen = await run("sdk", "kubeflow_sdk", "elastic", str(kubeconfig), str(own))
+            return [Answer(step, body=seen)]
 
         answers = await asyncio.gather(of(real), of(ours))
-    return differences(Case("client", "the SDK", (step,)), "", *answers)
+    return differences(Case("client", "the SDK", (step,)), "default", *answers)

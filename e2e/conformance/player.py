@@ -85,7 +85,7 @@ class Player:
         elif step.verb == "KUBECTL":
             answer.status, answer.body = await self._kubectl(path, namespace, body)
         elif step.verb == "PROGRAM":
-            answer.status, answer.body = await run(*path.split(), str(self._kubeconfig), namespace)
+            answer.body = await run(*path.split(), str(self._kubeconfig), namespace)
         elif step.verb == "AWAIT":
             deadline = asyncio.get_running_loop().time() + _PATIENCE_SECONDS
             while answer.status != body and asyncio.get_running_loop().time() < deadline:

@@ -7,6 +7,7 @@ resumed watch, a restart, deletion by a finalizer, posted events.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 import threading
@@ -67,7 +68,7 @@ def _registry(calls: list[Any], *, streaming: bool) -> Any:
     def login(**arguments: Any) -> Any:
         return kopf.login_with_kubeconfig(**arguments)
 
-    @kopf.on.create(*_KIND, registry=registry)
+    @kopf.on.create(*_KIND, id="create", registry=registry)
     def create(body: Any, patch: Any, retry: int, namespace: str, **_: Any) -> Any:
         calls.append(["create", body["metadata"]["name"], retry])
         if retry == 0:
@@ -80,19 +81,19 @@ def _registry(calls: list[Any], *, streaming: bool) -> Any:
         kopf.info(body, reason="Made", message="it is made")
         return {"answer": 42}
 
-    @kopf.on.update(*_KIND, registry=registry)
+    @kopf.on.update(*_KIND, id="update", registry=registry)
     def update(diff: Any, **_: Any) -> None:
         calls.append(["update", [[entry[0], list(entry[1]), *entry[2:]] for entry in diff]])
 
-    @kopf.on.field(*_KIND, field="spec.size", registry=registry)
+    @kopf.on.field(*_KIND, field="spec.size", id="size", registry=registry)
     def size(old: Any, new: Any, **_: Any) -> None:
         calls.append(["size", old, new])
 
-    @kopf.on.resume(*_KIND, registry=registry)
+    @kopf.on.resume(*_KIND, id="resume", registry=registry)
     def resume(name: str, **_: Any) -> None:
         calls.append(["resume", name])
 
-    @kopf.on.delete(*_KIND, registry=registry)
+    @kopf.on.delete(*_KIND, id="delete", registry=registry)
     def delete(name: str, **_: Any) -> None:
         calls.append(["delete", name])
 
@@ -202,6 +203,8 @@ def _definition() -> dict[str, Any]:
 def main() -> None:
     kubeconfig, namespace = sys.argv[1:]
     os.environ["KUBECONFIG"] = kubeconfig
+    # What is logged of objects at this level becomes their events.
+    logging.basicConfig(level=logging.INFO)
     config.load_kube_config(kubeconfig)
     saw, crds = Record(), client.ApiextensionsV1Api()
     crd = crds.create_custom_resource_definition(_definition())

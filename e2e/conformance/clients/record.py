@@ -13,7 +13,7 @@ from typing import Any
 
 from kubernetes.client import ApiClient
 
-_PATIENCE_SECONDS = 40.0
+_PATIENCE_SECONDS = 30.0
 _POLL_SECONDS = 0.1
 
 
@@ -57,7 +57,8 @@ class Record:
 def _told(error: Exception) -> dict[str, Any]:
     status = getattr(error, "status", None)
     if status is None:
-        return {"words": str(error)}
+        # The SDK's own exceptions go on with all headers of the answer.
+        return {"words": str(error).partition("\n")[0]}
     body: Any = getattr(error, "body", None) or ""
     try:
         body = json.loads(body)
