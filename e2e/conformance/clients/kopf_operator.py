@@ -143,7 +143,8 @@ def run(saw: Record, namespace: str) -> None:
             "metadata": {"name": "shelf"},
         }
         shelves.create_namespaced_custom_object(**kind, body={**body, "spec": {"size": 1}})
-        until("created", lambda: called("create", "shelf", 1)() and settled())
+        # By kopf's own label it is updated, too.
+        until("created", lambda: called("update")() and "status" in shelf() and settled())
         saw("the child", core.read_namespaced_config_map, "child", namespace)
         resized(2)
         until("updated", lambda: called("size", 1, 2)() and settled())

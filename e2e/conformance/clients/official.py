@@ -244,7 +244,9 @@ def pages(saw: Record, namespace: str) -> None:
         token = page["metadata"].get("continue", "")
         seen.append([one["metadata"]["name"] for one in page["items"]])
     saw("pages", lambda: seen)
-    first = core.list_namespaced_config_map(namespace, limit=2)
+    for number in range(2):
+        core.create_namespaced_secret(namespace, {"metadata": {"name": f"page-{number}"}})
+    first = core.list_namespaced_secret(namespace, limit=1)
     saw("how many remain", lambda: first.metadata.remaining_item_count)
     wrong = {"limit": 2, "_continue": "nonsense"}
     saw("a wrong token", core.list_namespaced_config_map, namespace, **wrong)

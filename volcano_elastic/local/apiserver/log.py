@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from volcano_elastic.kube.resource import Object
+from volcano_elastic.local.apiserver.options import flag
 from volcano_elastic.local.apiserver.pod import is_finished
 from volcano_elastic.local.apiserver.status import StatusError, bad_request, invalid_value
 
@@ -28,7 +29,7 @@ class LogOptions:
 
 def options(query: Mapping[str, str]) -> LogOptions:
     """Raises StatusError, 400, for numbers that are none, and for logs that are not kept."""
-    if query.get("previous") == "true":
+    if flag(query, "previous"):
         raise bad_request("previous: logs of earlier runs are in the same file; ask without it")
     numbers = {}
     for name in ("tailLines", "limitBytes"):
@@ -40,9 +41,7 @@ def options(query: Mapping[str, str]) -> LogOptions:
         if text is not None and not text.isdecimal():
             raise bad_request(f"{name}: expected a number ≥ 0, found {text!r}")
         numbers[name] = None if text is None else int(text)
-    return LogOptions(
-        query.get("follow") in ("true", "1"), numbers["tailLines"], numbers["limitBytes"]
-    )
+    return LogOptions(flag(query, "follow"), numbers["tailLines"], numbers["limitBytes"])
 
 
 def file_of(pod: Object, container: str | None) -> Path:

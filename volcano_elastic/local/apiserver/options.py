@@ -56,6 +56,11 @@ class DeleteOptions:
     dry_run: bool = False
 
 
+def flag(query: Mapping[str, str], name: str) -> bool:
+    """Whether a query asks for something, read as Kubernetes does: clients say `True`, too."""
+    return name in query and query[name].lower() not in ("false", "0")
+
+
 def delete_options(body: Any, query: Mapping[str, str]) -> DeleteOptions:
     """From the body of a DELETE, else from its query.
 
@@ -78,8 +83,8 @@ def delete_options(body: Any, query: Mapping[str, str]) -> DeleteOptions:
         )
     propagation = options.get("propagationPolicy") or query.get("propagationPolicy")
     if propagation is None:
-        orphan = options.get("orphanDependents", query.get("orphanDependents"))
-        propagation = "Orphan" if orphan in (True, "true") else "Background"
+        orphan = options.get("orphanDependents", flag(query, "orphanDependents"))
+        propagation = "Orphan" if orphan is True else "Background"
     if propagation not in ("Background", "Foreground", "Orphan"):
         known = ["Background", "Foreground", "Orphan"]
         cause = unsupported("propagationPolicy", propagation, known)

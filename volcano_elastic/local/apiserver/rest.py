@@ -198,7 +198,8 @@ class Rest:
                 stored = self.store.put(kind.key, new)
                 new = stored.copy()
             if not options.dry_run:
-                self._remove(kind, stored, new)
+                last = self._remove(kind, stored, new)
+                new = new if kind.key == POD.key else last.obj
             return new if kind.key in _RETURNED else success(kind, target.name, meta["uid"])
         if options.dry_run:
             return new
@@ -406,7 +407,9 @@ class Rest:
             and meta.get("deletionGracePeriodSeconds", 0) == 0
             and kind.key != NAMESPACE.key
         ):
-            return self._remove(kind, old, new)
+            self._remove(kind, old, new)
+            # As there, answered as it would have been stored.
+            return Stored.of(new)
         return self._put_if_changed(kind, old, new)
 
     def _put_if_changed(self, kind: Kind, old: Stored, new: Object) -> Stored:

@@ -33,6 +33,7 @@ from volcano_elastic.local.apiserver.options import (
     Target,
     WriteOptions,
     delete_options,
+    flag,
 )
 from volcano_elastic.local.apiserver.registry import Registry
 from volcano_elastic.local.apiserver.request import (
@@ -116,14 +117,15 @@ class Server:
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         path, token = path_and_token(request)
         if path in _OPEN or path.rpartition("/")[0] in _OPEN:
-            return _json(discovery.VERSION) if path == "/version" else web.Response(text="ok")
+            is_version = path.rstrip("/") == "/version"
+            return _json(discovery.VERSION) if is_version else web.Response(text="ok")
         if not hmac.compare_digest(token.encode(), self._token):
             return _failure(401, "Unauthorized", "Unauthorized")
         at = address.parse(path)
         if at is None:
             return self._document(request, path.rstrip("/"))
         kind = self._registry.get(at.group, at.version, at.plural)
-        if kind is None and not self._registry.serves(at.group, at.version):
+        if kind is None and not self._registry.serves_built_in(at.group, at.version):
             return web.Response(status=404, text="404 page not found\n")
         if kind is None or (at.namespace is not None and not kind.namespaced):
             raise no_such_resource()
@@ -165,7 +167,7 @@ class Server:
     ) -> web.StreamResponse:
         match request.method:
             case "GET":
-                if request.query.get("watch", "").lower() in ("true", "1"):
+                if flag(request.query, "watch"):
                     return await self._watch(request, kind, namespace)
                 return self._list(request, kind, namespace)
             case "POST":
@@ -327,12 +329,12 @@ class Server:
                 wanted,
                 render,
                 resource_version=query.get("resourceVersion", ""),
-                initial_events=query.get("sendInitialEvents") == "true",
+                initial_events=flag(query, "sendInitialEvents"),
             )
         except StatusError as error:
             # As there, a watch has begun before it is found to be too old.
             return _raw(orjson.dumps({"type": "ERROR", "object": error.body()}) + b"\n")
-        with_bookmarks = query.get("allowWatchBookmarks", "").lower() in ("true", "1")
+        with_bookmarks = flag(query, "allowWatchBookmarks")
         response = web.StreamResponse(headers={"Content-Type": _JSON})
         with self._stream():
             try:

@@ -173,7 +173,6 @@ def unsupported_media_type(found: str, expected: str) -> StatusError:
         "UnsupportedMediaType",
         f"the body of the request was in an unknown format - found {found!r}, accepted media "
         f"types include: {expected}",
-        {},
     )
 
 

@@ -120,6 +120,9 @@ def fill_defaults(kind: Kind, obj: Object, store: Store) -> None:
         case POD.key if "spec" in obj:
             pod.fill_defaults(obj["spec"])
             pod.tolerate_lost_nodes(obj["spec"])
+            status = obj.get("status") or {}
+            if status.get("podIP"):
+                status.setdefault("podIPs", [{"ip": status["podIP"]}])
         case NAMESPACE.key:
             labels = obj["metadata"].setdefault("labels", {})
             labels["kubernetes.io/metadata.name"] = obj["metadata"]["name"]
