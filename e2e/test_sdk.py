@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
 
-from e2e.control_plane import ROOT
+from e2e.conformance.client_program import ProgramError, run
 from e2e.stage import Stage
 
 pytestmark = pytest.mark.e2e
-_PYTHON = ROOT / "build" / "sdk" / "bin" / "python"
-_SECONDS = 240.0
 
 
 @pytest.mark.parametrize("session", ["elastic", "function"])
@@ -21,17 +18,8 @@ async def test_the_kubeflow_sdk_sees_a_job_through(
 ) -> None:
     if stage.plane.kept:
         pytest.skip("an API server elsewhere can't reach this machine's containers for their logs")
-    if not _PYTHON.exists():
-        pytest.fail(f"expected Kubeflow's SDK at {_PYTHON}, found none; run `make sdk`")
-    process = await asyncio.create_subprocess_exec(
-        *(str(_PYTHON), str(ROOT / "e2e" / "sdk" / "session.py")),
-        *(session, str(stage.cluster.kubeconfig), str(tmp_path)),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
+    arguments = (session, str(stage.cluster.kubeconfig), str(tmp_path))
     try:
-        said, _ = await asyncio.wait_for(process.communicate(), _SECONDS)
-    finally:
-        if process.returncode is None:
-            process.kill()
-    assert process.returncode == 0, f"{said.decode()}\n{stage.story()}"
+        await run("sdk", "kubeflow_sdk", *arguments)
+    except ProgramError as error:
+        pytest.fail(f"{error}\n{stage.story()}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import http.client
 import json
 import urllib.parse
@@ -17,6 +18,8 @@ from volcano_elastic.local.apiserver.builtin import SYSTEM_PRIORITIES
 
 _POD = "/api/v1/namespaces/default/pods"
 _TOY = "/apis/fuzz.example.org/v1/namespaces/default/toys"
+_THINGS = "/apis/fuzz.example.org/v1/namespaces/default/things"
+_CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _COLLECTIONS = (
     _POD,
     _TOY,
@@ -27,7 +30,7 @@ _COLLECTIONS = (
     "/apis/scheduling.k8s.io/v1/priorityclasses",
     "/apis/coordination.k8s.io/v1/namespaces/default/leases",
     "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers",
-    "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+    _CRDS,
     "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
 )
 _SPEC = {
@@ -246,6 +249,169 @@ _ACCEPTED = st.sampled_from(
 )
 
 
+_SETTINGS = settings(
+    max_examples=max(300, settings.default.max_examples),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+# Right as they are; the tests spoil them in a place or two.
+_RIGHT: dict[str, Any] = {
+    _POD: {
+        "metadata": {
+            "name": "right",
+            "labels": {"a": "b"},
+            "annotations": {"a": "b"},
+            "finalizers": ["example.org/f"],
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "o", "uid": "u"}],
+        },
+        "spec": {
+            "containers": [
+                {
+                    "name": "main",
+                    "image": "image:1",
+                    "command": ["true"],
+                    "env": [
+                        {"name": "A", "value": "b"},
+                        {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+                    ],
+                    "ports": [{"containerPort": 80, "name": "p"}],
+                    "resources": {"limits": {"cpu": "1", "nvidia.com/gpu": "1"}},
+                    "volumeMounts": [{"name": "v", "mountPath": "/v"}],
+                    "readinessProbe": {"httpGet": {"port": 80}, "periodSeconds": 1},
+                }
+            ],
+            "initContainers": [{"name": "first", "image": "image"}],
+            "tolerations": [{"key": "k", "operator": "Exists", "effect": "NoExecute"}],
+            "schedulingGates": [{"name": "example.org/g"}],
+            "volumes": [{"name": "v", "emptyDir": {"sizeLimit": "1Gi"}}],
+            "nodeName": "node",
+            "terminationGracePeriodSeconds": 1,
+        },
+        "status": {
+            "phase": "Running",
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "containerStatuses": [
+                {
+                    "name": "main",
+                    "ready": True,
+                    "restartCount": 1,
+                    "state": {"terminated": {"exitCode": 1, "reason": "Error"}},
+                }
+            ],
+        },
+    },
+    _TOY: {
+        "apiVersion": "fuzz.example.org/v1",
+        "kind": "Toy",
+        "metadata": {"name": "right"},
+        "spec": {"size": 1, "parts": [{"name": "a"}], "labels": {"a": "b"}, "value": [1]},
+        "status": {"size": 1},
+    },
+    "/api/v1/namespaces/default/services": {
+        "metadata": {"name": "right"},
+        "spec": {"ports": [{"port": 80, "targetPort": "p"}], "selector": {"a": "b"}},
+    },
+    "/api/v1/namespaces/default/events": {
+        "metadata": {"name": "right"},
+        "involvedObject": {"kind": "Pod", "name": "p", "namespace": "default"},
+        "source": {"component": "c"},
+        "firstTimestamp": "2026-01-01T00:00:00Z",
+        "eventTime": "2026-01-01T00:00:00.000001Z",
+        "count": 1,
+        "message": "m",
+    },
+    "/api/v1/nodes": {
+        "metadata": {"name": "right", "labels": {"node-role.kubernetes.io/x": ""}},
+        "spec": {"taints": [{"key": "k", "effect": "NoSchedule"}], "unschedulable": True},
+        "status": {
+            "capacity": {"cpu": "4"},
+            "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "nodeInfo": {"kubeletVersion": "v1"},
+        },
+    },
+    "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers": {
+        "metadata": {"name": "right"},
+        "spec": {
+            "maxReplicas": 3,
+            "scaleTargetRef": {"apiVersion": "v1", "kind": "Toy", "name": "t"},
+        },
+    },
+    "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations": {
+        "metadata": {"name": "right"},
+        "webhooks": [
+            {
+                "name": "a.example.org",
+                "sideEffects": "None",
+                "admissionReviewVersions": ["v1"],
+                "failurePolicy": "Ignore",
+                "clientConfig": {"url": "https://127.0.0.1:1/"},
+                "namespaceSelector": {"matchExpressions": [{"key": "k", "operator": "Exists"}]},
+                "rules": [
+                    {
+                        "apiGroups": ["fuzz.example.org"],
+                        "apiVersions": ["*"],
+                        "resources": ["toys"],
+                        "operations": ["CREATE"],
+                    }
+                ],
+            }
+        ],
+    },
+    _CRDS: {
+        "metadata": {"name": "things.fuzz.example.org"},
+        "spec": {
+            **_CRD["spec"],
+            "names": {"plural": "things", "kind": "Thing", "shortNames": ["th"]},
+            "versions": [
+                {
+                    **_CRD["spec"]["versions"][0],
+                    "additionalPrinterColumns": [
+                        {"name": "Size", "type": "integer", "jsonPath": ".spec.size"}
+                    ],
+                }
+            ],
+        },
+    },
+}
+
+
+def _places(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to everything within."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, one in inner:
+        yield (*way, key)
+        if isinstance(one, dict | list):
+            yield from _places(one, (*way, key))
+
+
+@st.composite
+def _spoiled(draw: st.DrawFn, right: Any) -> Any:
+    """`right`, other or without something in one to three places."""
+    obj = copy.deepcopy(right)
+    for _ in range(draw(st.integers(1, 3))):
+        *way, last = draw(st.sampled_from(list(_places(obj))))
+        holder = obj
+        for step in way:
+            holder = holder[step]
+        if draw(st.booleans()):
+            holder[last] = draw(_VALUES)
+        elif isinstance(holder, dict) and draw(st.booleans()):
+            holder[draw(_TEXTS)] = holder.pop(last)
+        else:
+            del holder[last]
+        if not obj:
+            return right
+    return obj
+
+
+_NEARLY_RIGHT = st.sampled_from(list(_RIGHT)).flatmap(
+    lambda collection: st.tuples(
+        st.just(collection), _spoiled(_RIGHT[collection]), _spoiled(_RIGHT[collection])
+    )
+)
+
+
 class _Server:
     def __init__(self, process: ApiServerProcess) -> None:
         self._process = process
@@ -269,8 +435,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Server]:
     folder = tmp_path_factory.mktemp("fuzz")
     with ApiServerProcess(folder, data_dir=folder / "data") as process:
         server = _Server(process)
-        crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-        code, said = server.ask("POST", crds, json.dumps(_CRD).encode())
+        code, said = server.ask("POST", _CRDS, json.dumps(_CRD).encode())
         assert code == 201, said
         yield server
         before = _everything(server)
@@ -293,7 +458,7 @@ def _everything(server: _Server) -> dict[str, Any]:
     return found
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@_SETTINGS
 @given(
     verb=st.sampled_from(["POST", "PUT", "PATCH", "PATCH", "PATCH", "DELETE", "GET"]),
     collection=st.sampled_from(_COLLECTIONS),
@@ -333,7 +498,42 @@ def test_no_request_is_the_servers_fault(
     headers = {"Content-Type": content, "Accept": accept}
     code, said = server.ask(verb, path, body.encode(errors="replace"), **headers)
     assert code < 500, (code, said)
-    # What was written can be read, as objects and as a table.
+    _can_be_read(server, collection)
+
+
+@_SETTINGS
+@given(
+    nearly_right=_NEARLY_RIGHT,
+    subresource=st.sampled_from(["", "", "/status", "/scale"]),
+    content=_FORMATS,
+)
+def test_nothing_nearly_right_is_the_servers_fault(
+    server: _Server, nearly_right: tuple[str, Any, Any], subresource: str, content: str
+) -> None:
+    collection, first, second = nearly_right
+    name = _RIGHT[collection]["metadata"]["name"]
+    one = f"{collection}/{name}"
+    for verb, path, body, sent_as in (
+        ("POST", collection, first, "application/json"),
+        ("PATCH", f"{one}{subresource}?fieldManager=fuzz&force=true", second, content),
+        # Of a kind as the spoiled CRD has it.
+        ("POST", _THINGS, {**_RIGHT[_TOY], "kind": "Thing"}, "application/json"),
+        ("PUT", one + subresource, second, "application/json"),
+    ):
+        code, said = server.ask(verb, path, json.dumps(body).encode(), **{"Content-Type": sent_as})
+        assert code < 500, (verb, path, code, said)
+    _can_be_read(server, collection)
+    ended = {"gracePeriodSeconds": 0}
+    for path in (one, f"{_THINGS}/right"):
+        unfinished = json.dumps({"metadata": {"finalizers": None}}).encode()
+        merge = {"Content-Type": "application/merge-patch+json"}
+        assert server.ask("PATCH", path, unfinished, **merge)[0] < 500
+        code, said = server.ask("DELETE", path, json.dumps(ended).encode())
+        assert code < 500, (path, code, said)
+
+
+def _can_be_read(server: _Server, collection: str) -> None:
+    """What was written is listed, as objects and as a table."""
     code, said = server.ask("GET", collection)
     if code == 404 and collection == _TOY:
         return  # Its CRD may have been deleted, or its group changed.

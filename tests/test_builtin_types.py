@@ -23,7 +23,7 @@ _HEAD = """\
 # tests/test_builtin_types.py holds them to the official client, and writes this file anew.
 """
 _ROOTS = (
-    *("V1Namespace", "V1Node", "V1Pod", "V1Service", "CoreV1Event", "EventsV1Event"),
+    *("V1Namespace", "V1Node", "V1Pod", "V1Service", "CoreV1Event"),
     *("V1ConfigMap", "V1Secret", "V1ServiceAccount", "V1Lease", "V1PriorityClass"),
     *("V2HorizontalPodAutoscaler", "V1CustomResourceDefinition", "V1Eviction"),
     *("V1MutatingWebhookConfiguration", "V1ValidatingWebhookConfiguration"),
@@ -99,6 +99,13 @@ def test_it_is_what_the_official_client_says() -> None:
 @pytest.mark.parametrize("kind", list(BUILTIN), ids=lambda kind: kind.qualified)
 def test_every_built_in_kind_has_its_type(kind: Any) -> None:
     assert "metadata" in builtin_type.types()[builtin_type.type_of(kind)]
+
+
+def test_every_rule_is_about_a_field_that_there_is() -> None:
+    lines = _FILE.with_name("builtin_rules.txt").read_text().splitlines()
+    places = [line.split()[0].partition(".") for line in lines if not line.startswith("#")]
+    assert len(places) > 50
+    assert all(field in builtin_type.types()[name] for name, _, field in places)
 
 
 if __name__ == "__main__":

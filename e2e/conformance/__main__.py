@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-from pathlib import Path
 
 from e2e.conformance.comparison import compare
 from e2e.control_plane import EmbeddedControlPlane
@@ -15,12 +14,13 @@ from e2e.real_control_plane import RealControlPlane
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m e2e.conformance", description=__doc__)
-    parser.add_argument("nouns", nargs="*", help="files of cases/, without .yaml; default: all")
-    parser.add_argument("--real", type=Path, metavar="KUBECONFIG", help="a real API server at hand")
+    parser.add_argument(
+        "nouns", nargs="*", help="files of cases/, without .yaml, or sdk; default: all"
+    )
     arguments = parser.parse_args()
     with contextlib.ExitStack() as stack:
-        real = arguments.real or stack.enter_context(RealControlPlane()).kubeconfig
-        ours = stack.enter_context(EmbeddedControlPlane()).kubeconfig
+        real = stack.enter_context(RealControlPlane())
+        ours = stack.enter_context(EmbeddedControlPlane())
         found = asyncio.run(compare(real, ours, tuple(arguments.nouns)))
     for difference in found:
         print(difference.where)

@@ -43,8 +43,6 @@ _CONTENT = {
 }
 _ACCEPT = {
     "table": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json",
-    "partial": "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io,application/json",
-    "partials": "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json",
     "aggregated": "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,"
     "application/json",
 }
@@ -86,8 +84,9 @@ def cases(nouns: tuple[str, ...] = ()) -> Iterator[Case]:
 
 def _step(written: Any, where: str) -> Step:
     text, body = next(iter(written.items())) if isinstance(written, dict) else (written, None)
-    if str(text).startswith("KUBECTL "):
-        return Step(str(text), "KUBECTL", str(text).partition(" ")[2], body, "", "", False)
+    if str(text).startswith(("KUBECTL ", "PROGRAM ")):
+        verb, _, rest = str(text).partition(" ")
+        return Step(str(text), verb, rest, body, "", "", False)
     verb, path, *forms = str(text).split()
     content_type, accept, unseen = "application/json", "application/json", False
     for form in forms:

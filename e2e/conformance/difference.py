@@ -10,7 +10,7 @@ from typing import Any
 from e2e.conformance.case import Case
 from e2e.conformance.player import Answer
 
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)")
 _UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _ADDRESS = re.compile(r"\b10\.96\.\d+\.\d+\b")
 _AGE = re.compile(r"\d+(ms|s|m|m\d+s)")

@@ -15,6 +15,7 @@ from typing import Any, Self
 import aiohttp
 
 from e2e.conformance.case import Case, Step
+from e2e.conformance.client_program import run
 from volcano_elastic.kube.kubeconfig import Access, load
 
 # For what a server does by itself after an answer: garbage collection, a new CRD's kind.
@@ -83,6 +84,8 @@ class Player:
             answer.body = await watches[-1].events(int(step.path))
         elif step.verb == "KUBECTL":
             answer.status, answer.body = await self._kubectl(path, namespace, body)
+        elif step.verb == "PROGRAM":
+            answer.body = await run(*path.split(), str(self._kubeconfig), namespace)
         elif step.verb == "AWAIT":
             deadline = asyncio.get_running_loop().time() + _PATIENCE_SECONDS
             while answer.status != body and asyncio.get_running_loop().time() < deadline:

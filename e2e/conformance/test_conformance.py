@@ -24,7 +24,7 @@ def found(request: pytest.FixtureRequest) -> Iterator[list[Difference]]:
     if shutil.which("kubectl") is None:
         pytest.skip("no kubectl on PATH")
     with RealControlPlane() as real, EmbeddedControlPlane() as ours:
-        yield asyncio.run(compare(real.kubeconfig, ours.kubeconfig))
+        yield asyncio.run(compare(real, ours))
 
 
 def test_every_difference_is_listed_with_its_reason(found: list[Difference]) -> None:

@@ -30,8 +30,8 @@ def parse(path: str) -> Address | None:
         return None
     version, *rest = rest
     namespace = None
-    # /namespaces/NAME, /namespaces/NAME/status and /finalize are about the namespace itself.
-    if rest[0] == "namespaces" and len(rest) > 2 and rest[2] not in ("status", "finalize"):
+    # /namespaces/NAME and /namespaces/NAME/status are about the namespace itself.
+    if rest[0] == "namespaces" and len(rest) > 2 and rest[2] != "status":
         namespace, rest = rest[1], rest[2:]
     if len(rest) > 3:
         return None

@@ -54,26 +54,28 @@ def record(
 ) -> Object:
     """The managedFields after this apply; `taken` fields change hands."""
     fields = _tree(_fields(configuration, kind) - _UNOWNED)
-    entries = []
+    mine: Object = {
+        "manager": manager,
+        "operation": "Apply",
+        "apiVersion": kind.api_version,
+        "time": now,
+        "fieldsType": "FieldsV1",
+        "fieldsV1": fields,
+    }
+    entries, known = [], False
     for entry in meta.get("managedFields") or ():
         lost = (taken or {}).get(entry.get("manager", ""))
         if lost:
             entry = {**entry, "fieldsV1": _tree(_paths(entry.get("fieldsV1") or {}) - lost)}
-        if entry.get("manager") != manager or entry.get("operation") != "Apply":
-            entries.append(entry)
-        elif entry.get("fieldsV1") == fields:
-            # The same as before: an apply that changes nothing must not change the time either.
-            now = entry.get("time", now)
-    entries.append(
-        {
-            "manager": manager,
-            "operation": "Apply",
-            "apiVersion": kind.api_version,
-            "time": now,
-            "fieldsType": "FieldsV1",
-            "fieldsV1": fields,
-        }
-    )
+        if entry.get("manager") == manager and entry.get("operation") == "Apply":
+            if entry.get("fieldsV1") == fields:
+                # As before: an apply that changes nothing must change neither time nor order.
+                mine = entry
+            entry = mine
+            known = True
+        entries.append(entry)
+    if not known:
+        entries.append(mine)
     return {"managedFields": entries}
 
 

@@ -12,7 +12,6 @@ NAMESPACE = Kind(
     namespaced=False,
     short_names=("ns",),
     status=True,
-    subresources=("finalize",),
 )
 NODE = Kind("", "v1", "nodes", "Node", namespaced=False, short_names=("no",), status=True)
 POD = Kind(
@@ -69,7 +68,6 @@ VALIDATING = Kind(
     generation=True,
 )
 EVENT = Kind("", "v1", "events", "Event", short_names=("ev",))
-EVENT_V1 = Kind("events.k8s.io", "v1", "events", "Event", short_names=("ev",), storage_version="v1")
 
 SERVICE_ACCOUNT = Kind("", "v1", "serviceaccounts", "ServiceAccount", short_names=("sa",))
 # There from the start; the first two of the namespaces, for good.
@@ -85,7 +83,6 @@ BUILTIN = (
     Kind("", "v1", "configmaps", "ConfigMap", short_names=("cm",)),
     Kind("", "v1", "secrets", "Secret"),
     SERVICE_ACCOUNT,
-    EVENT_V1,
     Kind("coordination.k8s.io", "v1", "leases", "Lease"),
     PRIORITY_CLASS,
     Kind(

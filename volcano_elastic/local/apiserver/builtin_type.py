@@ -62,10 +62,6 @@ _ALWAYS: dict[str, Object] = {
         **dict.fromkeys(("eventTime", "firstTimestamp", "lastTimestamp")),
         **{"source": {}, "reportingComponent": "", "reportingInstance": ""},
     },
-    "EventsV1Event": {
-        **dict.fromkeys(("eventTime", "deprecatedFirstTimestamp", "deprecatedLastTimestamp")),
-        "deprecatedSource": {},
-    },
 }
 
 
@@ -87,9 +83,7 @@ def types() -> dict[str, dict[str, str]]:
 
 def type_of(kind: Kind) -> str:
     """The name of a built-in kind's type."""
-    if kind.kind == "Event":
-        return "CoreV1Event" if kind.group == "" else "EventsV1Event"
-    return kind.kind
+    return "CoreV1Event" if kind.kind == "Event" else kind.kind
 
 
 def decode(kind: Kind, obj: Object) -> tuple[Object, list[str]]:

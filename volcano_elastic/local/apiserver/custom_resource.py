@@ -75,9 +75,9 @@ def _columns(columns: Any) -> Iterator[Column]:
 
 def fill_defaults(crd: Object) -> None:
     """singular, listKind and conversion, as the real server fills them in."""
-    spec = crd.get("spec")
-    names = spec.get("names") if isinstance(spec, dict) else None
-    if spec and isinstance(names, dict) and isinstance(names.get("kind"), str):
+    spec = crd.get("spec") or {}
+    names = spec.get("names") or {}
+    if names.get("kind"):
         names.setdefault("singular", names["kind"].lower())
         names.setdefault("listKind", names["kind"] + "List")
         spec.setdefault("conversion", {"strategy": "None"})
@@ -125,65 +125,45 @@ def check(crd: Object) -> None:
 
 
 def _causes(crd: Object) -> Iterator[Cause]:
-    spec = crd.get("spec")
-    if not isinstance(spec, dict):
-        yield required("spec")
-        return
-    if not isinstance(spec.get("group"), str) or "." not in spec["group"]:
+    # What is there has the right type already (builtin_type.py), but for the schemas.
+    spec = crd.get("spec") or {}
+    names, group = spec.get("names") or {}, spec.get("group") or ""
+    if "." not in group:
         yield required("spec.group", "a domain name such as example.org")
-    elif spec["group"] in {kind.group for kind in BUILTIN}:
-        yield invalid_value("spec.group", spec["group"], "is built into this API server")
+    elif group in {kind.group for kind in BUILTIN}:
+        yield invalid_value("spec.group", group, "is built into this API server")
     if spec.get("scope") not in ("Namespaced", "Cluster"):
         yield unsupported("spec.scope", spec.get("scope"), ["Cluster", "Namespaced"])
-    names = spec.get("names")
-    if not isinstance(names, dict):
-        yield required("spec.names")
-        names = {}
-    for name in ("plural", "kind"):
-        if not isinstance(names.get(name), str) or not names.get(name):
-            yield required(f"spec.names.{name}")
-    wanted = f"{names.get('plural')}.{spec.get('group')}"
-    if crd["metadata"].get("name") != wanted:
-        yield invalid_value(
-            "metadata.name", crd["metadata"].get("name"), f"must be {wanted} (plural.group)"
-        )
-    versions = spec.get("versions")
-    if not isinstance(versions, list) or not versions:
-        yield required("spec.versions")
-        return
-    if (
-        sum(isinstance(version, dict) and version.get("storage") is True for version in versions)
-        != 1
-    ):
-        yield invalid_value(
-            "spec.versions",
-            len(versions),
-            "must have exactly one version marked as storage version",
-        )
+    yield from _missing(names, "spec.names", "plural", "kind")
+    name, wanted = crd["metadata"].get("name"), f"{names.get('plural')}.{group}"
+    if name != wanted:
+        yield invalid_value("metadata.name", name, f"must be {wanted} (plural.group)")
+    versions = spec.get("versions") or ()
+    if sum(version.get("storage") is True for version in versions) != 1:
+        why = "must have exactly one version marked as storage version"
+        yield invalid_value("spec.versions", len(versions), why)
     for number, version in enumerate(versions):
         yield from _version_causes(version, f"spec.versions[{number}]")
 
 
-def _version_causes(version: Any, path: str) -> Iterator[Cause]:
-    if not isinstance(version, dict):
-        yield invalid_value(path, version, "must be an object")
-        return
-    if not isinstance(version.get("name"), str):
-        yield required(f"{path}.name")
-    for flag in ("served", "storage"):
-        if not isinstance(version.get(flag), bool):
-            yield required(f"{path}.{flag}")
-    root = (version.get("schema") or {}).get("openAPIV3Schema")
+def _version_causes(version: Object, path: str) -> Iterator[Cause]:
+    yield from _missing(version, path, "name", "served", "storage")
     below = f"{path}.schema.openAPIV3Schema"
+    root = (version.get("schema") or {}).get("openAPIV3Schema")
     if root is None:
         yield required(below, "schemas are required")
     else:
         yield from schema.check(root, below)
     scale = (version.get("subresources") or {}).get("scale")
-    for name in ("specReplicasPath", "statusReplicasPath"):
-        if scale is not None and not isinstance(scale.get(name), str):
-            yield required(f"{path}.subresources.scale.{name}")
+    if scale is not None:
+        where = f"{path}.subresources.scale"
+        yield from _missing(scale, where, "specReplicasPath", "statusReplicasPath")
     for at, column in enumerate(version.get("additionalPrinterColumns") or ()):
-        for name in ("name", "type", "jsonPath"):
-            if not isinstance(column, dict) or not isinstance(column.get(name), str):
-                yield required(f"{path}.additionalPrinterColumns[{at}].{name}")
+        where = f"{path}.additionalPrinterColumns[{at}]"
+        yield from _missing(column, where, "name", "type", "jsonPath")
+
+
+def _missing(obj: Object, path: str, *names: str) -> Iterator[Cause]:
+    for name in names:
+        if obj.get(name) in (None, ""):
+            yield required(f"{path}.{name}")

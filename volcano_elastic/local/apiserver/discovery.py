@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver.kind import Kind
@@ -28,7 +28,6 @@ _SUBRESOURCES = {
     "log": ("", "", "", ["get"]),
     "status": ("", "", "", ["get", "patch", "update"]),
     "scale": ("Scale", "autoscaling", "v1", ["get", "patch", "update"]),
-    "finalize": ("", "", "", ["update"]),
 }
 
 
@@ -45,23 +44,21 @@ def grouped(kinds: Iterable[Kind]) -> dict[str, dict[str, list[Kind]]]:
 
 def aggregated(kinds: Iterable[Kind], *, core: bool) -> Object:
     """APIGroupDiscoveryList, of the core group or of all the others."""
-    items = []
-    for group, versions in grouped(kinds).items():
-        if core != (group == ""):
-            continue
-        items.append(
-            {
-                "metadata": {"name": group or None, "creationTimestamp": None},
-                "versions": [
-                    {
-                        "version": version,
-                        "freshness": "Current",
-                        "resources": [_aggregated_resource(kind) for kind in served],
-                    }
-                    for version, served in versions.items()
-                ],
-            }
-        )
+    items = [
+        {
+            "metadata": {"name": group or None, "creationTimestamp": None},
+            "versions": [
+                {
+                    "version": version,
+                    "freshness": "Current",
+                    "resources": [_aggregated_resource(kind) for kind in served],
+                }
+                for version, served in versions.items()
+            ],
+        }
+        for group, versions in grouped(kinds).items()
+        if core == (group == "")
+    ]
     return {
         "kind": "APIGroupDiscoveryList",
         "apiVersion": "apidiscovery.k8s.io/v2",
@@ -76,26 +73,24 @@ def _aggregated_resource(kind: Kind) -> Object:
         "responseKind": {"group": kind.group, "version": kind.version, "kind": kind.kind},
         "scope": "Namespaced" if kind.namespaced else "Cluster",
         "singularResource": kind.singular or kind.kind.lower(),
-        "verbs": _CUSTOM_VERBS if kind.custom else _VERBS,
+        **_described(kind),
     }
-    if kind.short_names:
-        resource["shortNames"] = list(kind.short_names)
-    if kind.categories:
-        resource["categories"] = list(kind.categories)
     below = []
     for name in _subresources(kind):
         own, group, version, verbs = _SUBRESOURCES[name]
         shown = (group, version, own) if own else (kind.group, kind.version, kind.kind)
-        below.append(
-            {
-                "subresource": name,
-                "responseKind": dict(zip(("group", "version", "kind"), shown, strict=True)),
-                "verbs": verbs,
-            }
-        )
-    if below:
-        resource["subresources"] = below
-    return resource
+        response_kind = dict(zip(("group", "version", "kind"), shown, strict=True))
+        below.append({"subresource": name, "responseKind": response_kind, "verbs": verbs})
+    return {**resource, "subresources": below} if below else resource
+
+
+def _described(kind: Kind) -> Object:
+    """What both forms say in the same words."""
+    return {
+        "verbs": _CUSTOM_VERBS if kind.custom else _VERBS,
+        **({"shortNames": list(kind.short_names)} if kind.short_names else {}),
+        **({"categories": list(kind.categories)} if kind.categories else {}),
+    }
 
 
 def group_list(kinds: Iterable[Kind]) -> Object:
@@ -119,38 +114,26 @@ def resource_list(kinds: Iterable[Kind], group_name: str, version: str) -> Objec
     served = grouped(kinds).get(group_name, {}).get(version)
     if not served:
         return None
-    resources = []
-    for kind in served:
-        entry: Object = {
-            "name": kind.plural,
-            "singularName": kind.singular or kind.kind.lower(),
-            "namespaced": kind.namespaced,
-            "kind": kind.kind,
-            "verbs": _CUSTOM_VERBS if kind.custom else _VERBS,
-        }
-        if kind.short_names:
-            entry["shortNames"] = list(kind.short_names)
-        if kind.categories:
-            entry["categories"] = list(kind.categories)
-        resources.append(entry)
-        for name in _subresources(kind):
-            own, own_group, own_version, verbs = _SUBRESOURCES[name]
-            below: Object = {
-                "name": f"{kind.plural}/{name}",
-                "singularName": "",
-                "namespaced": kind.namespaced,
-                "kind": own or kind.kind,
-                "verbs": verbs,
-            }
-            if own_group:
-                below |= {"group": own_group, "version": own_version}
-            resources.append(below)
     return {
         "kind": "APIResourceList",
         "apiVersion": "v1",
-        "groupVersion": f"{group_name}/{version}" if group_name else version,
-        "resources": resources,
+        "groupVersion": served[0].api_version,
+        "resources": [resource for kind in served for resource in _resources(kind)],
     }
+
+
+def _resources(kind: Kind) -> Iterator[Object]:
+    place = {"namespaced": kind.namespaced, "kind": kind.kind}
+    singular = kind.singular or kind.kind.lower()
+    yield {"name": kind.plural, "singularName": singular, **place, **_described(kind)}
+    for name in _subresources(kind):
+        own, group, version, verbs = _SUBRESOURCES[name]
+        below = {"name": f"{kind.plural}/{name}", "singularName": "", **place, "verbs": verbs}
+        if own:
+            below["kind"] = own
+        if group:
+            below |= {"group": group, "version": version}
+        yield below
 
 
 def _subresources(kind: Kind) -> list[str]:

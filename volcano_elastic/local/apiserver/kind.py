@@ -76,8 +76,7 @@ class Kind:
 
     @property
     def key(self) -> ResourceKey:
-        # The two event APIs show the same objects.
-        return ("", "events") if self.group == "events.k8s.io" else (self.group, self.plural)
+        return self.group, self.plural
 
     @property
     def qualified(self) -> str:

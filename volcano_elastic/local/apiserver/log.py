@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import mmap
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from volcano_elastic.kube.resource import Object
+from volcano_elastic.local.apiserver.options import flag
 from volcano_elastic.local.apiserver.pod import is_finished
 from volcano_elastic.local.apiserver.status import StatusError, bad_request, invalid_value
 
@@ -26,7 +29,7 @@ class LogOptions:
 
 def options(query: Mapping[str, str]) -> LogOptions:
     """Raises StatusError, 400, for numbers that are none, and for logs that are not kept."""
-    if query.get("previous") == "true":
+    if flag(query, "previous"):
         raise bad_request("previous: logs of earlier runs are in the same file; ask without it")
     numbers = {}
     for name in ("tailLines", "limitBytes"):
@@ -38,9 +41,7 @@ def options(query: Mapping[str, str]) -> LogOptions:
         if text is not None and not text.isdecimal():
             raise bad_request(f"{name}: expected a number ≥ 0, found {text!r}")
         numbers[name] = None if text is None else int(text)
-    return LogOptions(
-        query.get("follow") in ("true", "1"), numbers["tailLines"], numbers["limitBytes"]
-    )
+    return LogOptions(flag(query, "follow"), numbers["tailLines"], numbers["limitBytes"])
 
 
 def file_of(pod: Object, container: str | None) -> Path:
@@ -86,7 +87,7 @@ async def read(
     """The log in chunks; when following, until the pod (`current`) has ended or is gone."""
     with file.open("rb") as log:
         if wanted.tail_lines is not None:
-            log.seek(_tail_offset(file, wanted.tail_lines))
+            log.seek(_tail_offset(log, wanted.tail_lines))
         left = wanted.limit_bytes
         while True:
             pod = current()
@@ -100,24 +101,16 @@ async def read(
             await asyncio.sleep(_POLL_SECONDS)
 
 
-def _tail_offset(file: Path, lines: int) -> int:
+def _tail_offset(log: BinaryIO, lines: int) -> int:
     """Where the last `lines` lines begin."""
-    with file.open("rb") as log:
-        end = log.seek(0, 2)
-        if lines == 0:
-            return end
-        position, found = end, 0
-        while position > 0:
-            size = min(_CHUNK, position)
-            position -= size
-            log.seek(position)
-            chunk = log.read(size)
-            at = len(chunk)
-            while (at := chunk.rfind(b"\n", 0, at)) >= 0:
-                # The newline that ends the file ends its last line, and begins none.
-                if position + at + 1 == end:
-                    continue
-                found += 1
-                if found == lines:
-                    return position + at + 1
-    return 0
+    end = log.seek(0, 2)
+    if not end or not lines:
+        return end
+    with mmap.mmap(log.fileno(), end, access=mmap.ACCESS_READ) as text:
+        # The newline that ends the file begins no line.
+        start = end - 1
+        for _ in range(lines):
+            start = text.rfind(b"\n", 0, start)
+            if start < 0:
+                return 0
+    return start + 1

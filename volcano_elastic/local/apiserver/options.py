@@ -8,10 +8,10 @@ from typing import Any
 
 from volcano_elastic.local.apiserver.kind import Kind
 from volcano_elastic.local.apiserver.status import (
-    StatusError,
     bad_request,
     options_invalid,
     required,
+    unsupported,
 )
 
 
@@ -56,6 +56,11 @@ class DeleteOptions:
     dry_run: bool = False
 
 
+def flag(query: Mapping[str, str], name: str) -> bool:
+    """Whether a query asks for something, read as Kubernetes does: clients say `True`, too."""
+    return name in query and query[name].lower() not in ("false", "0")
+
+
 def delete_options(body: Any, query: Mapping[str, str]) -> DeleteOptions:
     """From the body of a DELETE, else from its query.
 
@@ -78,15 +83,12 @@ def delete_options(body: Any, query: Mapping[str, str]) -> DeleteOptions:
         )
     propagation = options.get("propagationPolicy") or query.get("propagationPolicy")
     if propagation is None:
-        orphan = options.get("orphanDependents", query.get("orphanDependents"))
-        propagation = "Orphan" if orphan in (True, "true") else "Background"
+        orphan = options.get("orphanDependents", flag(query, "orphanDependents"))
+        propagation = "Orphan" if orphan is True else "Background"
     if propagation not in ("Background", "Foreground", "Orphan"):
-        raise StatusError(
-            422,
-            "Invalid",
-            f'DeleteOptions.meta.k8s.io "" is invalid: propagationPolicy: Unsupported value: '
-            f'{propagation!r}: supported values: "Background", "Foreground", "Orphan"',
-        )
+        known = ["Background", "Foreground", "Orphan"]
+        cause = unsupported("propagationPolicy", propagation, known)
+        raise options_invalid("DeleteOptions", cause)
     return DeleteOptions(
         grace,
         preconditions.get("uid"),

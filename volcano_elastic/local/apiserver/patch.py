@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 from volcano_elastic.kube.resource import Object
@@ -201,14 +202,15 @@ def strategic(target: Any, patch: Any) -> Any:
         if name.startswith("$setElementOrder/") and isinstance(order, list):
             field = name.partition("/")[2]
             if isinstance(result.get(field), list):
-                result[field] = _ordered(field, result[field], order)
+                before = target.get(field) if isinstance(target, dict) else None
+                result[field] = _ordered(field, result[field], order, before or [])
     return result
 
 
 def _strategic_list(field: str, old: Any, new: list[Any]) -> list[Any]:
     before: list[Any] = old if isinstance(old, list) else []
     if field in _SETS:
-        return new + [item for item in before if item not in new]
+        return _ordered(field, new + [item for item in before if item not in new], new, before)
     key = merge_key(field, [*before, *new])
     if key is None:
         return [_plain(item) for item in new]
@@ -233,7 +235,7 @@ def _strategic_list(field: str, old: Any, new: list[Any]) -> list[Any]:
             result.append(_plain(item))
         else:
             result[at] = strategic(result[at], item)
-    return result
+    return _ordered(field, result, new, before)
 
 
 def _plain(value: Any) -> Any:
@@ -249,18 +251,23 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _ordered(field: str, items: list[Any], order: list[Any]) -> list[Any]:
+def _ordered(field: str, items: list[Any], order: list[Any], before: list[Any]) -> list[Any]:
+    """As the real server: what `order` names in its order, then what it doesn't, as it was.
+
+    Two that were there both keep to their order where they meet.
+    """
     key = None if field in _SETS else merge_key(field, items)
 
-    def identity(item: Any) -> Any:
-        return item.get(key) if key and isinstance(item, dict) else item
+    def identity(item: Any) -> str:
+        return json.dumps(item.get(key) if key and isinstance(item, dict) else item)
 
-    wanted = [identity(item) for item in order]
-    places = {identity(item): place for place, item in enumerate(items)}
-    return sorted(
-        items,
-        key=lambda item: (
-            wanted.index(identity(item)) if identity(item) in wanted else len(wanted),
-            places[identity(item)],
-        ),
-    )
+    wanted = {identity(item): place for place, item in reversed([*enumerate(order)])}
+    was = {identity(item): place for place, item in enumerate(before)}
+    named = sorted((i for i in items if identity(i) in wanted), key=lambda i: wanted[identity(i)])
+    others = [item for item in items if identity(item) not in wanted]
+    result = []
+    while named and others:
+        first, other = was.get(identity(named[0])), was.get(identity(others[0]))
+        earlier = first is not None and other is not None and other < first
+        result.append((others if earlier else named).pop(0))
+    return result + named + others

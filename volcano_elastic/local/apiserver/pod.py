@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from volcano_elastic.api.quantity import QuantityError, milli
+from volcano_elastic.api.quantity import milli
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver.builtin import POD
 from volcano_elastic.local.apiserver.status import (
@@ -21,61 +21,25 @@ from volcano_elastic.local.apiserver.status import (
 )
 
 DEFAULT_GRACE_SECONDS = 30
-_PROBE = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 def fill_defaults(spec: Object) -> None:
-    """The defaults of a PodSpec, in place, limits as requests among them."""
-    defaults: Object = {
-        "restartPolicy": "Always",
-        "terminationGracePeriodSeconds": DEFAULT_GRACE_SECONDS,
-        "dnsPolicy": "ClusterFirst",
-        "schedulerName": "default-scheduler",
-        "securityContext": {},
-        "enableServiceLinks": True,
-        "serviceAccountName": spec.get("serviceAccount") or "default",
-    }
-    for name, value in defaults.items():
-        if spec.get(name) is None:
-            spec[name] = value
-    spec["serviceAccount"] = spec["serviceAccountName"]
+    """The defaults of a PodSpec that follow from other fields, in place."""
+    name = spec.get("serviceAccountName") or spec.get("serviceAccount") or "default"
+    spec["serviceAccountName"] = spec["serviceAccount"] = name
     for container in _containers(spec):
-        _container_defaults(container)
+        image = str(container.get("image") or "")
+        latest = ":" not in image.rpartition("/")[2] or image.endswith(":latest")
+        container.setdefault("imagePullPolicy", "Always" if latest else "IfNotPresent")
+        if limits := container["resources"].get("limits"):
+            container["resources"]["requests"] = {
+                **limits,
+                **(container["resources"].get("requests") or {}),
+            }
     for volume in spec.get("volumes") or ():
-        _volume_defaults(volume)
-
-
-def _volume_defaults(volume: Object) -> None:
-    if not volume.keys() - {"name"}:
-        volume["emptyDir"] = {}
-    for source in ("configMap", "secret", "downwardAPI", "projected"):
-        if source in volume:
-            volume[source].setdefault("defaultMode", 0o644)
-    if "hostPath" in volume:
-        volume["hostPath"].setdefault("type", "")
-
-
-def _container_defaults(container: Object) -> None:
-    image = str(container.get("image") or "")
-    latest = ":" not in image.rpartition("/")[2] or image.endswith(":latest")
-    container.setdefault("terminationMessagePath", "/dev/termination-log")
-    container.setdefault("terminationMessagePolicy", "File")
-    container.setdefault("imagePullPolicy", "Always" if latest else "IfNotPresent")
-    resources = container.setdefault("resources", {})
-    if limits := resources.get("limits"):
-        resources["requests"] = {**limits, **(resources.get("requests") or {})}
-    for port in container.get("ports") or ():
-        port.setdefault("protocol", "TCP")
-    for name in ("livenessProbe", "readinessProbe", "startupProbe"):
-        if probe := container.get(name):
-            for field, value in _PROBE.items():
-                probe.setdefault(field, value)
-            if "httpGet" in probe:
-                probe["httpGet"] = {"path": "/", "scheme": "HTTP", **probe["httpGet"]}
-    for variable in container.get("env") or ():
-        if reference := (variable.get("valueFrom") or {}).get("fieldRef"):
-            reference.setdefault("apiVersion", "v1")
+        if not volume.keys() - {"name"}:
+            volume["emptyDir"] = {}
 
 
 def tolerate_lost_nodes(spec: Object) -> None:
@@ -131,19 +95,13 @@ def _qos_class(spec: Object) -> str:
     return "Guaranteed" if guaranteed else "Burstable"
 
 
-def _amount(quantity: Any) -> int | None:
-    """Thousandths, or None for what is absent or no quantity."""
-    try:
-        return milli(quantity)
-    except QuantityError:
-        return None
+def _amount(quantity: str | None) -> int | None:
+    """Thousandths, or None for what is absent."""
+    return None if quantity is None else milli(quantity)
 
 
-def causes(spec: Any) -> Iterator[Cause]:
-    """What Kubernetes refuses in a PodSpec, as far as this server knows."""
-    if not isinstance(spec, dict) or not spec.get("containers"):
-        yield required("spec.containers")
-        return
+def causes(spec: Object) -> Iterator[Cause]:
+    """What Kubernetes refuses in a PodSpec beside builtin_rules.txt, as far as is known here."""
     names: set[str] = set()
     volumes: set[str] = set()
     for number, volume in enumerate(spec.get("volumes") or ()):
@@ -153,25 +111,13 @@ def causes(spec: Any) -> Iterator[Cause]:
     for field in ("initContainers", "containers"):
         for number, container in enumerate(spec.get(field) or ()):
             path = f"spec.{field}[{number}]"
-            if not container.get("name"):
-                yield required(f"{path}.name")
-            elif not _NAME.fullmatch(container["name"]):
-                yield invalid_value(
-                    f"{path}.name",
-                    container["name"],
-                    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters "
-                    "or '-', and must start and end with an alphanumeric character (e.g. "
-                    "'my-name',  or '123-abc', regex used for validation is "
-                    "'[a-z0-9]([-a-z0-9]*[a-z0-9])?')",
-                )
-            elif container["name"] in names:
-                yield duplicate(f"{path}.name", container["name"])
-            names.add(container.get("name") or "")
-            if not container.get("image"):
-                yield required(f"{path}.image")
-            for at, variable in enumerate(container.get("env") or ()):
-                if not variable.get("name"):
-                    yield required(f"{path}.env[{at}].name")
+            name = container.get("name") or ""
+            if name and not _NAME.fullmatch(name):
+                why = f"a lowercase RFC 1123 label must match '{_NAME.pattern}'"
+                yield invalid_value(f"{path}.name", name, why)
+            elif name in names:
+                yield duplicate(f"{path}.name", name)
+            names.add(name)
             yield from _resource_causes(container["resources"], f"{path}.resources")
             for at, mount in enumerate(container.get("volumeMounts") or ()):
                 if mount.get("name") not in volumes:
@@ -186,25 +132,16 @@ def _resource_causes(resources: Object, path: str) -> Iterator[Cause]:
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
     for field, amounts in (("limits", limits), ("requests", requests)):
         for name, amount in amounts.items():
-            parsed = _amount(amount)
-            if parsed is None:
-                yield invalid_value(
-                    f"{path}.{field}[{name}]", amount, "quantities must match a number and a suffix"
-                )
-            elif parsed < 0:
-                yield invalid_value(
-                    f"{path}.{field}[{name}]", amount, "must be greater than or equal to 0"
-                )
-            elif "/" in name and parsed % 1000:
-                yield invalid_value(f"{path}.{field}[{name}]", amount, "must be an integer")
+            place = f"{path}.{field}[{name}]"
+            if milli(amount) < 0:
+                yield invalid_value(place, amount, "must be greater than or equal to 0")
+            elif "/" in name and milli(amount) % 1000:
+                yield invalid_value(place, amount, "must be an integer")
     for name, amount in requests.items():
-        limit, request = _amount(limits.get(name)), _amount(amount)
-        if limit is not None and request is not None and request > limit:
-            yield invalid_value(
-                f"{path}.requests",
-                amount,
-                f"must be less than or equal to {name} limit of {limits[name]}",
-            )
+        limit, request = _amount(limits.get(name)), milli(amount)
+        if limit is not None and request > limit:
+            why = f"must be less than or equal to {name} limit of {limits[name]}"
+            yield invalid_value(f"{path}.requests", amount, why)
         elif "/" in name and limit is None:
             yield required(f"{path}.limits", "Limit must be set for non overcommitable resources")
         elif "/" in name and limit != request:

@@ -25,8 +25,10 @@ class Registry:
     def get(self, group: str, version: str, plural: str) -> Kind | None:
         return self._kinds.get((group, version, plural))
 
-    def serves(self, group: str, version: str) -> bool:
-        return any(key[:2] == (group, version) for key in self._kinds)
+    def serves_built_in(self, group: str, version: str) -> bool:
+        return any(
+            key[:2] == (group, version) and not kind.custom for key, kind in self._kinds.items()
+        )
 
     def of_resource(self, resource: ResourceKey) -> Kind | None:
         """Any served version of a resource; the storage version if that is served."""

@@ -10,7 +10,7 @@ from aiohttp import web
 from volcano_elastic.local.apiserver import selector
 from volcano_elastic.local.apiserver.body import decode
 from volcano_elastic.local.apiserver.kind import Kind
-from volcano_elastic.local.apiserver.options import WriteOptions
+from volcano_elastic.local.apiserver.options import WriteOptions, flag
 from volcano_elastic.local.apiserver.status import (
     bad_request,
     forbidden_field,
@@ -62,7 +62,7 @@ def write_options(request: web.BaseRequest) -> WriteOptions:
         dry_run == "All",
         validation,
         query.get("fieldManager") or agent,
-        query.get("force") in ("true", "1"),
+        flag(query, "force"),
         bool(query.get("fieldManager")),
     )
 
@@ -78,7 +78,7 @@ def check_list(query: Mapping[str, str], *, watch: bool) -> None:
     if "sendInitialEvents" in query and not watch:
         cause = forbidden_field("sendInitialEvents", "sendInitialEvents is forbidden for list")
         raise options_invalid("ListOptions", cause)
-    if query.get("sendInitialEvents") == "true" and match != "NotOlderThan":
+    if flag(query, "sendInitialEvents") and match != "NotOlderThan":
         why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
     elif match and not watch and not revision:
         why = "resourceVersionMatch is forbidden unless resourceVersion is provided"

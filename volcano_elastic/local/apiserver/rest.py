@@ -45,6 +45,7 @@ from volcano_elastic.local.apiserver.status import (
     required,
     success,
     success_of,
+    unconditional,
     unsupported_media_type,
 )
 from volcano_elastic.local.apiserver.store import Store, Stored
@@ -133,8 +134,7 @@ class Rest:
             raise _misnamed(new, target)
         old = self.get(target)
         if target.kind.conditional and not new["metadata"].get("resourceVersion"):
-            cause = invalid_value("metadata.resourceVersion", 0, "must be specified for an update")
-            raise invalid(target.kind, target.name, [cause])
+            raise unconditional(target.kind, target.name)
         return self._change(target, old, new, options, managed=managed)
 
     def patch(self, target: Target, content_type: str, body: Any, options: WriteOptions) -> Stored:
@@ -181,21 +181,9 @@ class Rest:
         """
         kind, stored = target.kind, self.get(target)
         meta = stored.obj["metadata"]
-        if options.uid and options.uid != meta["uid"]:
-            raise conflict(
-                kind,
-                target.name,
-                f"Precondition failed: UID in precondition: {options.uid}, UID in object meta: "
-                f"{meta['uid']}",
-            )
-        if options.resource_version and options.resource_version != meta["resourceVersion"]:
-            raise conflict(
-                kind,
-                target.name,
-                f"Precondition failed: ResourceVersion in precondition: "
-                f"{options.resource_version}, ResourceVersion in object meta: "
-                f"{meta['resourceVersion']}",
-            )
+        _check_precondition(target, "UID", options.uid, meta["uid"], deleting=True)
+        wanted, found = options.resource_version, meta["resourceVersion"]
+        _check_precondition(target, "ResourceVersion", wanted, found, deleting=True)
         if kind.key == NAMESPACE.key and target.name in NAMESPACES[:3]:
             raise forbidden(kind, target.name, "this namespace may not be deleted")
         new = stored.copy()
@@ -210,7 +198,8 @@ class Rest:
                 stored = self.store.put(kind.key, new)
                 new = stored.copy()
             if not options.dry_run:
-                self._remove(kind, stored, new)
+                last = self._remove(kind, stored, new)
+                new = new if kind.key == POD.key else last.obj
             return new if kind.key in _RETURNED else success(kind, target.name, meta["uid"])
         if options.dry_run:
             return new
@@ -353,16 +342,10 @@ class Rest:
         meta, before = incoming["metadata"], old.obj["metadata"]
         if (wanted := meta.get("resourceVersion")) and wanted != before["resourceVersion"]:
             raise modified(kind, name)
-        if meta.get("uid") and meta["uid"] != before["uid"] and patched:
-            where = "metadata.uid"
-            raise invalid(kind, name, [invalid_value(where, meta["uid"], "field is immutable")])
-        if meta.get("uid") and meta["uid"] != before["uid"]:
-            raise conflict(
-                kind,
-                name,
-                f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: "
-                f"{before['uid']}",
-            )
+        if patched and meta.get("uid", before["uid"]) != before["uid"]:
+            cause = invalid_value("metadata.uid", meta["uid"], "field is immutable")
+            raise invalid(kind, name, [cause])
+        _check_precondition(target, "UID", meta.get("uid"), before["uid"])
         new = self._merged(target, old, incoming)
         if managed is not None:
             new["metadata"]["managedFields"] = managed
@@ -405,7 +388,7 @@ class Rest:
                 new.pop("status", None)
                 if "status" in kept:
                     new["status"] = kept["status"]
-            if kind.key == NAMESPACE.key and target.subresource != "finalize":
+            if kind.key == NAMESPACE.key:
                 new["spec"] = kept["spec"]
             new["metadata"] = {**incoming["metadata"]}
         for name in _KEPT:
@@ -424,7 +407,9 @@ class Rest:
             and meta.get("deletionGracePeriodSeconds", 0) == 0
             and kind.key != NAMESPACE.key
         ):
-            return self._remove(kind, old, new)
+            self._remove(kind, old, new)
+            # As there, answered as it would have been stored.
+            return Stored.of(new)
         return self._put_if_changed(kind, old, new)
 
     def _put_if_changed(self, kind: Kind, old: Stored, new: Object) -> Stored:
@@ -453,6 +438,16 @@ class Rest:
             meta["deletionGracePeriodSeconds"] = grace
         if kind.key == NAMESPACE.key:
             obj["status"] = {**(obj.get("status") or {}), "phase": "Terminating"}
+
+
+def _check_precondition(
+    target: Target, what: str, wanted: str | None, found: str, *, deleting: bool = False
+) -> None:
+    if wanted and wanted != found:
+        why = (
+            f"Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}"
+        )
+        raise conflict(target.kind, target.name, why, as_kind=deleting)
 
 
 def _misnamed(obj: Object, target: Target) -> StatusError:

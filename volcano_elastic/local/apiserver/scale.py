@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from volcano_elastic.kube.resource import Object
+from volcano_elastic.local.apiserver import json_path
 from volcano_elastic.local.apiserver.kind import Kind, Scale
 from volcano_elastic.local.apiserver.status import (
     StatusError,
@@ -17,8 +18,8 @@ from volcano_elastic.local.apiserver.status import (
 def scale_of(kind: Kind, obj: Object) -> Object:
     paths = _paths(kind)
     meta = obj["metadata"]
-    status: Object = {"replicas": _find(obj, paths.status_path) or 0}
-    if paths.selector_path and (selector := _find(obj, paths.selector_path)):
+    status: Object = {"replicas": _at(paths.status_path, obj) or 0}
+    if paths.selector_path and (selector := _at(paths.selector_path, obj)):
         status["selector"] = selector
     return {
         "kind": "Scale",
@@ -28,7 +29,7 @@ def scale_of(kind: Kind, obj: Object) -> Object:
             for name in ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
             if name in meta
         },
-        "spec": {"replicas": _find(obj, paths.spec_path) or 0},
+        "spec": {"replicas": _at(paths.spec_path, obj) or 0},
         "status": status,
     }
 
@@ -63,8 +64,5 @@ def _paths(kind: Kind) -> Scale:
     return kind.scale
 
 
-def _find(obj: Object, path: str) -> Any:
-    found: Any = obj
-    for part in path.strip(".").split("."):
-        found = found.get(part) if isinstance(found, dict) else None
-    return found
+def _at(path: str, obj: Object) -> Any:
+    return next(iter(json_path.find(path, obj)), None)

@@ -251,54 +251,55 @@ def _is_time(text: str) -> bool:
     return "T" in text
 
 
+_TYPES = ("object", "array", "string", "boolean", "integer", "number")
+# What keywords of a schema must be, where it goes by them.
+_KEYWORDS: dict[str, tuple[Any, str]] = {
+    "properties": (dict, "an object"),
+    "pattern": (str, "a string"),
+    **dict.fromkeys(("allOf", "anyOf", "oneOf", "enum"), (list, "a list")),
+    **dict.fromkeys(("required", "x-kubernetes-list-map-keys"), (list, "a list")),
+    **{
+        f"{bound}{what}": ((int, float), "a number")
+        for bound in ("min", "max")
+        for what in ("imum", "Length", "Items", "Properties")
+    },
+    "multipleOf": ((int, float), "a number"),
+}
+
+
 def check(schema: Any, path: str) -> Iterator[Cause]:
-    """What makes a schema itself unusable: the types and patterns within."""
+    """What makes a schema itself unusable: the types of its keywords, and patterns and rules."""
     if not isinstance(schema, dict):
         yield invalid_value(path, schema, "must be an object")
         return
-    known = ("object", "array", "string", "boolean", "integer", "number")
-    if schema.get("type") and schema["type"] not in known:
-        yield unsupported(f"{path}.type", schema["type"], known)
-    if "pattern" in schema:
-        try:
-            _compiled(schema["pattern"])
-        except (re.error, TypeError) as error:
-            yield invalid_value(f"{path}.pattern", schema["pattern"], f"must be a pattern: {error}")
+    if schema.get("type") and schema["type"] not in _TYPES:
+        yield unsupported(f"{path}.type", schema["type"], _TYPES)
+    mistyped = False
+    for name, (wanted, words) in _KEYWORDS.items():
+        if name in schema and not isinstance(schema[name], wanted):
+            mistyped = True
+            yield invalid_value(f"{path}.{name}", schema[name], f"must be {words}")
+    if mistyped:
+        return
+    for name in ("required", "x-kubernetes-list-map-keys"):
+        if not all(isinstance(one, str) for one in schema.get(name) or ()):
+            yield invalid_value(f"{path}.{name}", schema[name], "must be a list of strings")
+    try:
+        _compiled(schema.get("pattern", ""))
+    except re.error as error:
+        yield invalid_value(f"{path}.pattern", schema["pattern"], f"must be a pattern: {error}")
     yield from rule.check(schema, path)
-    properties = schema.get("properties")
-    if properties is not None and not isinstance(properties, dict):
-        yield invalid_value(f"{path}.properties", properties, "must be an object")
-    elif properties:
-        for key, sub in properties.items():
-            yield from check(sub, f"{path}.properties[{key}]")
+    for place, sub in _within(schema):
+        yield from check(sub, f"{path}.{place}")
+
+
+def _within(schema: Object) -> Iterator[tuple[str, Any]]:
+    """The schemas in a schema, and where they are."""
+    for key, sub in (schema.get("properties") or {}).items():
+        yield f"properties[{key}]", sub
     for name in ("items", "additionalProperties", "not"):
         if name in schema and not isinstance(schema[name], bool):
-            yield from check(schema[name], f"{path}.{name}")
+            yield name, schema[name]
     for name in ("allOf", "anyOf", "oneOf"):
-        options = schema.get(name)
-        if options is not None and not isinstance(options, list):
-            yield invalid_value(f"{path}.{name}", options, "must be a list")
-            continue
-        for number, sub in enumerate(options or ()):
-            yield from check(sub, f"{path}.{name}[{number}]")
-    if "enum" in schema and not isinstance(schema["enum"], list):
-        yield invalid_value(f"{path}.enum", schema["enum"], "must be a list")
-    for name in (
-        "minimum",
-        "maximum",
-        "minLength",
-        "maxLength",
-        "minItems",
-        "maxItems",
-        "minProperties",
-        "maxProperties",
-        "multipleOf",
-    ):
-        if name in schema and not isinstance(schema[name], int | float):
-            yield invalid_value(f"{path}.{name}", schema[name], "must be a number")
-    for name in ("required", "x-kubernetes-list-map-keys"):
-        wanted = schema.get(name)
-        if wanted is not None and not (
-            isinstance(wanted, list) and all(isinstance(one, str) for one in wanted)
-        ):
-            yield invalid_value(f"{path}.{name}", wanted, "must be a list of strings")
+        for number, sub in enumerate(schema.get(name) or ()):
+            yield f"{name}[{number}]", sub

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from volcano_elastic.kube.resource import Object
+from volcano_elastic.local.apiserver import json_path
 from volcano_elastic.local.apiserver.kind import Kind
 from volcano_elastic.local.apiserver.status import bad_request
 
@@ -15,42 +15,19 @@ _SET = re.compile(r"^\s*(?P<key>[^\s!=,()]+)\s+(?P<op>in|notin)\s*\((?P<values>[
 _EQUAL = re.compile(r"^\s*(?P<key>[^\s!=,()]+)\s*(?P<op>!=|==|=)\s*(?P<value>[^\s!=,()]*)\s*$")
 _EXISTS = re.compile(r"^\s*(?P<not>!?)\s*(?P<key>[^\s!=,()]+)\s*$")
 # Fields beside metadata.name and metadata.namespace by which Kubernetes selects.
-_FIELDS: dict[str, frozenset[str]] = {
-    "pods": frozenset(
-        {
-            "spec.nodeName",
-            "spec.restartPolicy",
-            "spec.schedulerName",
-            "spec.serviceAccountName",
-            "spec.hostNetwork",
-            "status.phase",
-            "status.podIP",
-            "status.nominatedNodeName",
-        }
-    ),
-    "events": frozenset(
-        {
-            "involvedObject.kind",
-            "involvedObject.namespace",
-            "involvedObject.name",
-            "involvedObject.uid",
-            "involvedObject.apiVersion",
-            "involvedObject.resourceVersion",
-            "involvedObject.fieldPath",
-            "regarding.kind",
-            "regarding.namespace",
-            "regarding.name",
-            "regarding.uid",
-            "reason",
-            "reportingComponent",
-            "source",
-            "type",
-        }
-    ),
-    "nodes": frozenset({"spec.unschedulable"}),
-    "namespaces": frozenset({"status.phase"}),
-    "secrets": frozenset({"type"}),
-    "services": frozenset({"spec.clusterIP", "spec.type"}),
+_FIELDS: dict[str, list[str]] = {
+    kind: fields.split()
+    for kind, fields in {
+        "pods": "spec.nodeName spec.restartPolicy spec.schedulerName spec.serviceAccountName "
+        "spec.hostNetwork status.phase status.podIP status.nominatedNodeName",
+        "events": "involvedObject.kind involvedObject.namespace involvedObject.name "
+        "involvedObject.uid involvedObject.apiVersion involvedObject.resourceVersion "
+        "involvedObject.fieldPath reason reportingComponent source type",
+        "nodes": "spec.unschedulable",
+        "namespaces": "status.phase",
+        "secrets": "type",
+        "services": "spec.clusterIP spec.type",
+    }.items()
 }
 
 
@@ -135,19 +112,13 @@ def _field_test(part: str, kind: Kind) -> Selector:
         () if kind.custom else _FIELDS.get(kind.plural, ())
     ):
         raise bad_request(f'field label not supported: "{field}" (of {kind.plural})')
-    path = field.split(".")
-    if path[0] == "regarding":
-        path[0] = "involvedObject"
-    if field == "source":
-        path = ["source", "component"]
+    path = "source.component" if field == "source" else field
     return lambda obj: (_text(obj, path) == value) != negated
 
 
-def _text(obj: Object, path: list[str]) -> str:
-    found: Any = obj
-    for part in path:
-        found = found.get(part) if isinstance(found, dict) else None
+def _text(obj: Object, path: str) -> str:
+    found = next(iter(json_path.find(path, obj)), None)
     if found is None:
         # Fields that are left out when false.
-        return "false" if path[-1] in ("unschedulable", "hostNetwork") else ""
+        return "false" if path in ("spec.unschedulable", "spec.hostNetwork") else ""
     return str(found).lower() if isinstance(found, bool) else str(found)

@@ -6,8 +6,8 @@ import asyncio
 import hmac
 import logging
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import Any
 
@@ -33,6 +33,7 @@ from volcano_elastic.local.apiserver.options import (
     Target,
     WriteOptions,
     delete_options,
+    flag,
 )
 from volcano_elastic.local.apiserver.registry import Registry
 from volcano_elastic.local.apiserver.request import (
@@ -63,7 +64,7 @@ _AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryL
 # Kubernetes' own limit.
 BODY_LIMIT = 3 * 1024 * 1024
 _WATCH_SECONDS = 3600
-_STUCK_SECONDS = 60
+_STUCK_SECONDS = 10
 
 
 class Server:
@@ -116,14 +117,15 @@ class Server:
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         path, token = path_and_token(request)
         if path in _OPEN or path.rpartition("/")[0] in _OPEN:
-            return _json(discovery.VERSION) if path == "/version" else web.Response(text="ok")
+            is_version = path.rstrip("/") == "/version"
+            return _json(discovery.VERSION) if is_version else web.Response(text="ok")
         if not hmac.compare_digest(token.encode(), self._token):
             return _failure(401, "Unauthorized", "Unauthorized")
         at = address.parse(path)
         if at is None:
             return self._document(request, path.rstrip("/"))
         kind = self._registry.get(at.group, at.version, at.plural)
-        if kind is None and not self._registry.serves(at.group, at.version):
+        if kind is None and not self._registry.serves_built_in(at.group, at.version):
             return web.Response(status=404, text="404 page not found\n")
         if kind is None or (at.namespace is not None and not kind.namespaced):
             raise no_such_resource()
@@ -165,7 +167,7 @@ class Server:
     ) -> web.StreamResponse:
         match request.method:
             case "GET":
-                if request.query.get("watch", "").lower() in ("true", "1"):
+                if flag(request.query, "watch"):
                     return await self._watch(request, kind, namespace)
                 return self._list(request, kind, namespace)
             case "POST":
@@ -235,18 +237,13 @@ class Server:
                 return await self._logs(request, target)
             case "scale", "GET":
                 return _json(scale.scale_of(target.kind, self._rest.get(target).obj))
-            case "scale", "PUT":
+            case "scale", "PUT" | "PATCH":
                 body, options = await decoded_body(request), write_options(request)
+                if request.method == "PATCH":
+                    old = scale.scale_of(target.kind, self._rest.get(target).obj)
+                    by_operations = request.content_type == patch.JSON
+                    body = patch.json_patch(old, body) if by_operations else patch.merge(old, body)
                 return _json(self._rest.scale(target, body, options))
-            case "scale", "PATCH":
-                body, options = await decoded_body(request), write_options(request)
-                old = scale.scale_of(target.kind, self._rest.get(target).obj)
-                new = (
-                    patch.json_patch(old, body)
-                    if request.content_type == patch.JSON
-                    else patch.merge(old, body)
-                )
-                return _json(self._rest.scale(target, new, options))
             case "binding", "POST":
                 body, options = await decoded_body(request), write_options(request)
                 return _json(self._rest.bind(target, body, options), 201)
@@ -319,20 +316,25 @@ class Server:
 
         def render(stored: Stored) -> bytes:
             nonlocal first
-            shown = rendering.watched(kind, stored, form, query, self._clock(), first=first)
+            shown = rendering.one(kind, stored, form, query, self._clock(), heads=first)
             first = False
             return shown
 
-        watch = Watch(
-            self._store,
-            kind,
-            namespace,
-            selector_of(request, kind),
-            render,
-            resource_version=query.get("resourceVersion", ""),
-            initial_events=query.get("sendInitialEvents") == "true",
-        )
-        with_bookmarks = query.get("allowWatchBookmarks", "").lower() in ("true", "1")
+        wanted = selector_of(request, kind)
+        try:
+            watch = Watch(
+                self._store,
+                kind,
+                namespace,
+                wanted,
+                render,
+                resource_version=query.get("resourceVersion", ""),
+                initial_events=flag(query, "sendInitialEvents"),
+            )
+        except StatusError as error:
+            # As there, a watch has begun before it is found to be too old.
+            return _raw(orjson.dumps({"type": "ERROR", "object": error.body()}) + b"\n")
+        with_bookmarks = flag(query, "allowWatchBookmarks")
         response = web.StreamResponse(headers={"Content-Type": _JSON})
         with self._stream():
             try:
@@ -340,8 +342,9 @@ class Server:
                 await _pump(response, watch, seconds, with_bookmarks)
                 await response.write_eof()
             except ConnectionError:
+                # Not close(): that waits until the client has read what is in the buffers.
                 if request.transport:
-                    request.transport.close()
+                    request.transport.abort()
             finally:
                 watch.close()
         return response
@@ -371,8 +374,16 @@ class Server:
     async def _delete_options(self, request: web.BaseRequest) -> DeleteOptions:
         return delete_options(await decoded_body(request), request.query)
 
-    def _stream(self) -> _Stream:
-        return _Stream(self._streams)
+    @contextmanager
+    def _stream(self) -> Iterator[None]:
+        """Marks the current task as one that `stop` has to end."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._streams.add(task)
+        try:
+            yield
+        finally:
+            self._streams.discard(task)
 
     def _on_change(self, change: Change) -> None:
         if change.resource != CRD.key:
@@ -383,40 +394,21 @@ class Server:
             self._registry.put(change.stored.obj)
 
 
-class _Stream:
-    """Marks the current task as one that `stop` has to end."""
-
-    def __init__(self, streams: set[asyncio.Task[Any]]) -> None:
-        self._streams = streams
-        self._task = asyncio.current_task()
-
-    def __enter__(self) -> None:
-        if self._task:
-            self._streams.add(self._task)
-
-    def __exit__(self, *_: object) -> None:
-        if self._task:
-            self._streams.discard(self._task)
-
-
 async def _pump(
     response: web.StreamResponse, watch: Watch, seconds: float, with_bookmarks: bool
 ) -> None:
     """Send what the watch collects, until its time is over or the client is hopelessly behind."""
     end = time.monotonic() + seconds
-    while not watch.overrun:
-        left = end - time.monotonic()
-        if left <= 0:
-            break
-        if not watch.lines:
+    while not watch.overrun and (left := end - time.monotonic()) > 0:
+        if not watch.waiting:
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(left, BOOKMARK_SECONDS)):
                     await watch.wake.wait()
-            if not watch.lines:
-                if with_bookmarks and not watch.overrun:
-                    await _write(response, watch.bookmark())
-                continue
-        await _write(response, watch.take())
+                    continue
+            if with_bookmarks and not watch.waiting:
+                await _write(response, watch.bookmark())
+        else:
+            await _write(response, watch.take())
 
 
 async def _write(response: web.StreamResponse, data: bytes) -> None:

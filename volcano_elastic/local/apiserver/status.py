@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -103,12 +103,13 @@ def already_exists(kind: Kind, name: str) -> StatusError:
     )
 
 
-def conflict(kind: Kind, name: str, why: str) -> StatusError:
+def conflict(kind: Kind, name: str, why: str, *, as_kind: bool = False) -> StatusError:
+    """`as_kind`: the details name the kind, as the real server's do where a deletion is refused."""
     return StatusError(
         409,
         "Conflict",
         f'Operation cannot be fulfilled on {kind.qualified} "{name}": {why}',
-        _details(kind, name),
+        {**_details(kind, name), **({"kind": kind.kind} if as_kind else {})},
     )
 
 
@@ -119,6 +120,12 @@ def modified(kind: Kind, name: str) -> StatusError:
         "the object has been modified; please apply your changes to the latest version and try "
         "again",
     )
+
+
+def unconditional(kind: Kind, name: str) -> StatusError:
+    """A PUT that has to say which resourceVersion it replaces; names the resource as the kind."""
+    cause = invalid_value("metadata.resourceVersion", 0, "must be specified for an update")
+    return invalid(replace(kind, kind=kind.plural), name, [cause])
 
 
 def invalid(kind: Kind, name: str, causes: Sequence[Cause]) -> StatusError:
@@ -166,7 +173,6 @@ def unsupported_media_type(found: str, expected: str) -> StatusError:
         "UnsupportedMediaType",
         f"the body of the request was in an unknown format - found {found!r}, accepted media "
         f"types include: {expected}",
-        {},
     )
 
 

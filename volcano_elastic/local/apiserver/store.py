@@ -13,8 +13,10 @@ from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver.kind import ResourceKey
 
 ChangeType = Literal["ADDED", "MODIFIED", "DELETED"]
-# How many changes of a resource are kept for watches that resume; older ones get 410.
-HISTORY = 10_000
+# How many changes of a resource, and of how much JSON, are kept for watches that resume or are
+# behind; older ones get 410.
+_HISTORY = 10_000
+_HISTORY_BYTES = 32 * 1024 * 1024
 
 
 @dataclass(slots=True, eq=False)
@@ -49,6 +51,7 @@ class Change:
 class _Collection:
     by_namespace: dict[str, dict[str, Stored]] = field(default_factory=dict)
     history: deque[Change] = field(default_factory=deque)
+    history_bytes: int = 0
     # The newest revision whose change is no longer in the history.
     compacted: int = 0
     watchers: set[Callable[[Change], None]] = field(default_factory=set)
@@ -174,6 +177,10 @@ class Store:
         changes.reverse()
         return changes
 
+    def compacted(self, resource: ResourceKey) -> int:
+        """The newest revision whose change is no longer known."""
+        return self._collection(resource).compacted
+
     def subscribe(self, resource: ResourceKey, watcher: Callable[[Change], None]) -> None:
         self._collection(resource).watchers.add(watcher)
 
@@ -190,8 +197,11 @@ class Store:
     def _publish(self, change: Change) -> None:
         collection = self._collection(change.resource)
         collection.history.append(change)
-        while len(collection.history) > HISTORY:
-            collection.compacted = collection.history.popleft().revision
+        collection.history_bytes += len(change.stored.raw)
+        while len(collection.history) > _HISTORY or collection.history_bytes > _HISTORY_BYTES:
+            oldest = collection.history.popleft()
+            collection.history_bytes -= len(oldest.stored.raw)
+            collection.compacted = oldest.revision
         for watcher in tuple(collection.watchers):
             watcher(change)
         for listener in self._listeners:

@@ -7,16 +7,14 @@ from ipaddress import IPv4Address
 from typing import Any
 
 from volcano_elastic.kube.resource import Object
-from volcano_elastic.local.apiserver import custom_resource, pod, schema
+from volcano_elastic.local.apiserver import builtin_rule, custom_resource, pod, schema
 from volcano_elastic.local.apiserver.builtin import (
     CRD,
-    MUTATING,
     NAMESPACE,
     NODE,
     POD,
     PRIORITY_CLASS,
     SERVICE,
-    VALIDATING,
 )
 from volcano_elastic.local.apiserver.builtin_type import DecodeError, decode
 from volcano_elastic.local.apiserver.kind import Kind
@@ -95,58 +93,51 @@ def prepare_create(kind: Kind, obj: Object, store: Store) -> None:
         obj.pop("status", None)
     if kind.generation:
         obj["metadata"]["generation"] = 1
+    fill_defaults(kind, obj, store)
     match kind.key:
-        case POD.key:
-            spec = obj.get("spec")
-            if isinstance(spec, dict):
-                pod.fill_defaults(spec)
-                _admit_priority(obj, store)
-                obj["status"] = pod.initial_status(spec, obj["metadata"]["creationTimestamp"])
+        case POD.key if "spec" in obj:
+            _admit_priority(obj, store)
+            obj["status"] = pod.initial_status(obj["spec"], obj["metadata"]["creationTimestamp"])
         case NAMESPACE.key:
             obj["spec"] = {"finalizers": ["kubernetes"]}
             obj["status"] = {"phase": "Active"}
         case CRD.key:
-            custom_resource.fill_defaults(obj)
             obj.pop("status", None)
-        case PRIORITY_CLASS.key:
-            obj.setdefault("preemptionPolicy", "PreemptLowerPriority")
         case NODE.key:
             obj.setdefault("spec", {})
             status = obj.setdefault("status", {})
             if status.get("capacity"):
                 status.setdefault("allocatable", dict(status["capacity"]))
-        case MUTATING.key | VALIDATING.key:
-            for hook in obj.get("webhooks") or ():
-                _webhook_defaults(hook, mutating=kind.key == MUTATING.key)
-    fill_defaults(kind, obj, store)
 
 
 def fill_defaults(kind: Kind, obj: Object, store: Store) -> None:
     """Defaults that an update gets as well."""
+    if kind.key == SERVICE.key:
+        obj.setdefault("spec", {})
+    if not kind.custom:
+        builtin_rule.fill_defaults(kind, obj)
     match kind.key:
-        case POD.key:
-            if isinstance(obj.get("spec"), dict):
-                pod.fill_defaults(obj["spec"])
-                pod.tolerate_lost_nodes(obj["spec"])
+        case POD.key if "spec" in obj:
+            pod.fill_defaults(obj["spec"])
+            pod.tolerate_lost_nodes(obj["spec"])
+            status = obj.get("status") or {}
+            if status.get("podIP"):
+                status.setdefault("podIPs", [{"ip": status["podIP"]}])
         case NAMESPACE.key:
             labels = obj["metadata"].setdefault("labels", {})
             labels["kubernetes.io/metadata.name"] = obj["metadata"]["name"]
         case SERVICE.key:
             _service_defaults(obj, store)
         case ("", "secrets"):
-            obj.setdefault("type", "Opaque")
             if plain := obj.pop("stringData", None):
                 encoded = {
-                    key: base64.b64encode(str(value).encode()).decode()
-                    for key, value in plain.items()
+                    key: base64.b64encode(value.encode()).decode() for key, value in plain.items()
                 }
                 obj["data"] = {**(obj.get("data") or {}), **encoded}
         case CRD.key:
             custom_resource.fill_defaults(obj)
         case ("autoscaling", "horizontalpodautoscalers"):
             obj.setdefault("status", {"desiredReplicas": 0, "currentMetrics": None})
-            if isinstance(obj.get("spec"), dict):
-                obj["spec"].setdefault("minReplicas", 1)
 
 
 def carry_over(kind: Kind, new: Object, old: Object) -> None:
@@ -155,8 +146,7 @@ def carry_over(kind: Kind, new: Object, old: Object) -> None:
         POD.key: ("priority", "preemptionPolicy", "priorityClassName"),
         SERVICE.key: ("clusterIP",),
     }.get(kind.key, ())
-    spec = new.get("spec")
-    if isinstance(spec, dict):
+    if (spec := new.get("spec")) is not None:
         for name in chosen:
             if spec.get(name) is None and name in old["spec"]:
                 spec[name] = old["spec"][name]
@@ -203,17 +193,12 @@ def _admit_priority(obj: Object, store: Store) -> None:
 
 
 def _service_defaults(obj: Object, store: Store) -> None:
-    spec = obj.get("spec")
-    if not isinstance(spec, dict):
-        spec = obj["spec"] = {}
-    spec.setdefault("type", "ClusterIP")
-    spec.setdefault("sessionAffinity", "None")
+    spec = obj["spec"]
     if spec["type"] != "ExternalName":
         spec.setdefault("internalTrafficPolicy", "Cluster")
     if spec["type"] in ("NodePort", "LoadBalancer"):
         spec.setdefault("externalTrafficPolicy", "Cluster")
     for port in spec.get("ports") or ():
-        port.setdefault("protocol", "TCP")
         port.setdefault("targetPort", port.get("port"))
     if spec["type"] != "ExternalName":
         if not spec.get("clusterIP"):
@@ -222,22 +207,6 @@ def _service_defaults(obj: Object, store: Store) -> None:
         spec.setdefault("ipFamilies", ["IPv4"])
         spec.setdefault("ipFamilyPolicy", "SingleStack")
     obj.setdefault("status", {"loadBalancer": {}})
-
-
-def _webhook_defaults(hook: Object, *, mutating: bool) -> None:
-    hook.update(
-        {
-            "failurePolicy": "Fail",
-            "matchPolicy": "Equivalent",
-            "namespaceSelector": {},
-            "objectSelector": {},
-            "timeoutSeconds": 10,
-            **({"reinvocationPolicy": "Never"} if mutating else {}),
-            **hook,
-        }
-    )
-    for rule in hook.get("rules") or ():
-        rule.setdefault("scope", "*")
 
 
 def _free_address(store: Store) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
@@ -13,83 +14,31 @@ from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver import json_path
 from volcano_elastic.local.apiserver.kind import Column, Kind
 
-Cells = Callable[[Object, datetime], list[Any]]
+_NONE, _UNKNOWN = "<none>", "<unknown>"
 
 
-class _Head(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _BuiltinColumn:
+    """A column of a built-in kind; `cell` is its JSON path, or makes it of an object and now."""
+
     name: str
+    cell: str | Callable[[Object, datetime], Any]
+    empty: Any = None
+    """What is shown where the path leads to nothing."""
     type: str = "string"
     priority: int = 0
+    """1: shown by `-o wide` alone."""
 
+    description = ""
 
-_NAME = _Head("Name")
-_AGE = _Head("Age")
-_COLUMNS: dict[str, list[_Head]] = {
-    "pods": [
-        _NAME,
-        _Head("Ready"),
-        _Head("Status"),
-        _Head("Restarts"),
-        _AGE,
-        _Head("IP", priority=1),
-        _Head("Node", priority=1),
-        _Head("Nominated Node", priority=1),
-        _Head("Readiness Gates", priority=1),
-    ],
-    "nodes": [
-        _NAME,
-        _Head("Status"),
-        _Head("Roles"),
-        _AGE,
-        _Head("Version"),
-        _Head("Internal-IP", priority=1),
-        _Head("External-IP", priority=1),
-        _Head("OS-Image", priority=1),
-        _Head("Kernel-Version", priority=1),
-        _Head("Container-Runtime", priority=1),
-    ],
-    "services": [
-        _NAME,
-        _Head("Type"),
-        _Head("Cluster-IP"),
-        _Head("External-IP"),
-        _Head("Port(s)"),
-        _AGE,
-        _Head("Selector", priority=1),
-    ],
-    "events": [
-        _Head("Last Seen"),
-        _Head("Type"),
-        _Head("Reason"),
-        _Head("Object"),
-        _Head("Subobject", priority=1),
-        _Head("Source", priority=1),
-        _Head("Message"),
-        _Head("First Seen", priority=1),
-        _Head("Count", priority=1),
-        _Head("Name", priority=1),
-    ],
-    "namespaces": [_NAME, _Head("Status"), _AGE],
-    "configmaps": [_NAME, _Head("Data"), _AGE],
-    "secrets": [_NAME, _Head("Type"), _Head("Data"), _AGE],
-    "leases": [_NAME, _Head("Holder"), _AGE],
-    "priorityclasses": [
-        _NAME,
-        _Head("Value", "integer"),
-        _Head("Global-Default", "boolean"),
-        _AGE,
-        _Head("PreemptionPolicy"),
-    ],
-    "horizontalpodautoscalers": [
-        _NAME,
-        _Head("Reference"),
-        _Head("MinPods", "integer"),
-        _Head("MaxPods", "integer"),
-        _Head("Replicas", "integer"),
-        _AGE,
-    ],
-    "customresourcedefinitions": [_NAME, _Head("Created At", "date")],
-}
+    @property
+    def format(self) -> str:
+        return "name" if self.name == "Name" else ""
+
+    def of(self, obj: Object, now: datetime) -> Any:
+        if not isinstance(self.cell, str):
+            return self.cell(obj, now)
+        return next(iter(json_path.find(self.cell, obj)), None) or self.empty
 
 
 def table(
@@ -102,18 +51,22 @@ def table(
     heads: bool = True,
 ) -> Object:
     """A meta.k8s.io/v1 Table; `include` is the query's includeObject."""
-    rows = [_row(kind, obj, now, include) for obj in objects]
     return {
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",
         "metadata": meta,
         "columnDefinitions": _definitions(kind) if heads else None,
-        "rows": rows,
+        "rows": [
+            {"cells": _cells(kind, obj, now), "object": _included(obj, include)} for obj in objects
+        ],
     }
 
 
-def partial(obj: Object) -> Object:
-    """PartialObjectMetadata."""
+def _included(obj: Object, include: str) -> Object | None:
+    if include == "None":
+        return None
+    if include == "Object":
+        return obj
     return {
         "kind": "PartialObjectMetadata",
         "apiVersion": "meta.k8s.io/v1",
@@ -121,45 +74,30 @@ def partial(obj: Object) -> Object:
     }
 
 
-def _definitions(kind: Kind) -> list[Object]:
+def _columns(kind: Kind) -> list[Column | _BuiltinColumn]:
     if kind.columns is not None:
-        columns = [Column("Name", "string", ".metadata.name"), *kind.columns]
-        return [
-            {
-                "name": column.name,
-                "type": column.type,
-                "format": "name" if number == 0 else column.format,
-                "description": column.description,
-                "priority": column.priority,
-            }
-            for number, column in enumerate(columns)
-        ]
+        return [_NAME, *kind.columns]
+    return [*_COLUMNS.get(kind.plural, [_NAME, _AGE])]
+
+
+def _definitions(kind: Kind) -> list[Object]:
     return [
         {
-            "name": head.name,
-            "type": head.type,
-            "format": "name" if head is _NAME else "",
-            "description": "",
-            "priority": head.priority,
+            "name": column.name,
+            "type": column.type,
+            "format": column.format,
+            "description": column.description,
+            "priority": column.priority,
         }
-        for head in _COLUMNS.get(kind.plural, [_NAME, _AGE])
+        for column in _columns(kind)
     ]
 
 
-def _row(kind: Kind, obj: Object, now: datetime, include: str) -> Object:
-    row: Object = {"cells": cells(kind, obj, now)}
-    shown = {"Object": obj, "None": None}
-    row["object"] = shown[include] if include in shown else partial(obj)
-    return row
-
-
-def cells(kind: Kind, obj: Object, now: datetime) -> list[Any]:
-    name, age = obj["metadata"]["name"], _age(obj["metadata"].get("creationTimestamp"), now)
-    if kind.columns is not None:
-        return [name, *(_custom_cell(column, obj, now) for column in kind.columns)]
-    if kind.plural in _CELLS:
-        return _CELLS[kind.plural](obj, now)
-    return [name, age]
+def _cells(kind: Kind, obj: Object, now: datetime) -> list[Any]:
+    return [
+        _custom_cell(column, obj, now) if isinstance(column, Column) else column.of(obj, now)
+        for column in _columns(kind)
+    ]
 
 
 def _custom_cell(column: Column, obj: Object, now: datetime) -> Any:
@@ -181,7 +119,7 @@ def _custom_cell(column: Column, obj: Object, now: datetime) -> Any:
 
 def _age(stamp: Any, now: datetime) -> str:
     moment = parse_optional(stamp)
-    return "<unknown>" if moment is None else duration(int((now - moment).total_seconds()))
+    return _UNKNOWN if moment is None else duration(int((now - moment).total_seconds()))
 
 
 def duration(seconds: int) -> str:
@@ -208,27 +146,20 @@ def duration(seconds: int) -> str:
     return f"{days // 365}y{days % 365}d" if days < 8 * 365 and days % 365 else f"{days // 365}y"
 
 
-def _pod(obj: Object, now: datetime) -> list[Any]:
-    spec, status, meta = obj["spec"], obj.get("status") or {}, obj["metadata"]
-    states = status.get("containerStatuses") or []
-    restarts = sum(one.get("restartCount") or 0 for one in states)
-    ready = sum(bool(one.get("ready")) for one in states)
-    return [
-        meta["name"],
-        f"{ready}/{len(spec['containers'])}",
-        _pod_status(meta, status, states),
-        str(restarts),
-        _age(meta.get("creationTimestamp"), now),
-        status.get("podIP") or "<none>",
-        spec.get("nodeName") or "<none>",
-        status.get("nominatedNodeName") or "<none>",
-        "<none>",
-    ]
+def _pod_ready(obj: Object, _: datetime) -> str:
+    states = (obj.get("status") or {}).get("containerStatuses") or ()
+    return f"{sum(bool(one.get('ready')) for one in states)}/{len(obj['spec']['containers'])}"
 
 
-def _pod_status(meta: Object, status: Object, states: list[Object]) -> str:
+def _pod_restarts(obj: Object, _: datetime) -> str:
+    states = (obj.get("status") or {}).get("containerStatuses") or ()
+    return str(sum(one.get("restartCount") or 0 for one in states))
+
+
+def _pod_status(obj: Object, _: datetime) -> str:
+    meta, status = obj["metadata"], obj.get("status") or {}
     words = status.get("reason") or status.get("phase") or "Unknown"
-    for one in reversed(states):
+    for one in reversed(status.get("containerStatuses") or ()):
         state = one.get("state") or {}
         waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
         if waiting.get("reason"):
@@ -244,116 +175,135 @@ def _pod_status(meta: Object, status: Object, states: list[Object]) -> str:
     return str(words)
 
 
-def _node(obj: Object, now: datetime) -> list[Any]:
-    status, meta = obj.get("status") or {}, obj["metadata"]
-    ready = next(
-        (one for one in status.get("conditions") or () if one["type"] == "Ready"), {"status": ""}
-    )
-    words = {"True": "Ready", "False": "NotReady"}.get(ready["status"], "Unknown")
-    if (obj.get("spec") or {}).get("unschedulable"):
-        words += ",SchedulingDisabled"
+def _node_status(obj: Object, _: datetime) -> str:
+    conditions = (obj.get("status") or {}).get("conditions") or ()
+    ready = next((one["status"] for one in conditions if one["type"] == "Ready"), "")
+    words = {"True": "Ready", "False": "NotReady"}.get(ready, "Unknown")
+    return words + (",SchedulingDisabled" if (obj.get("spec") or {}).get("unschedulable") else "")
+
+
+def _node_roles(obj: Object, _: datetime) -> str:
     prefix = "node-role.kubernetes.io/"
-    roles = [label[len(prefix) :] for label in meta.get("labels") or () if label.startswith(prefix)]
-    info = status.get("nodeInfo") or {}
-    addresses = {one.get("type"): one.get("address") for one in status.get("addresses") or ()}
-    return [
-        meta["name"],
-        words,
-        ",".join(sorted(roles)) or "<none>",
-        _age(meta.get("creationTimestamp"), now),
-        info.get("kubeletVersion") or "",
-        addresses.get("InternalIP") or "<none>",
-        addresses.get("ExternalIP") or "<none>",
-        info.get("osImage") or "<unknown>",
-        info.get("kernelVersion") or "<unknown>",
-        info.get("containerRuntimeVersion") or "<unknown>",
-    ]
+    labels = obj["metadata"].get("labels") or ()
+    return ",".join(sorted(one[len(prefix) :] for one in labels if one.startswith(prefix))) or _NONE
 
 
-def _service(obj: Object, now: datetime) -> list[Any]:
-    spec, meta = obj.get("spec") or {}, obj["metadata"]
-    ports = ",".join(f"{p['port']}/{p.get('protocol', 'TCP')}" for p in spec.get("ports") or ())
-    selector = ",".join(f"{key}={value}" for key, value in (spec.get("selector") or {}).items())
-    return [
-        meta["name"],
-        spec.get("type"),
-        spec.get("clusterIP") or "<none>",
-        spec.get("externalName") or ",".join(spec.get("externalIPs") or ()) or "<none>",
-        ports or "<none>",
-        _age(meta.get("creationTimestamp"), now),
-        selector or "<none>",
-    ]
+def _ports(obj: Object, _: datetime) -> str:
+    ports = obj["spec"].get("ports") or ()
+    return ",".join(f"{one['port']}/{one.get('protocol', 'TCP')}" for one in ports) or _NONE
 
 
-def _event(obj: Object, now: datetime) -> list[Any]:
-    about = obj.get("involvedObject") or obj.get("regarding") or {}
-    source = obj.get("source") or obj.get("deprecatedSource") or {}
-    seen = (
-        obj.get("lastTimestamp")
-        or obj.get("deprecatedLastTimestamp")
-        or obj.get("eventTime")
-        or obj["metadata"].get("creationTimestamp")
-    )
-    return [
-        _age(seen, now),
-        obj.get("type"),
-        obj.get("reason"),
-        f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}",
-        about.get("fieldPath") or "",
-        source.get("component") or obj.get("reportingComponent") or "",
-        (obj.get("message") or obj.get("note") or "").strip(),
-        _age(obj.get("firstTimestamp") or obj.get("deprecatedFirstTimestamp") or seen, now),
-        obj.get("count") or 1,
-        obj["metadata"]["name"],
-    ]
+def _selector(obj: Object, _: datetime) -> str:
+    wanted = obj["spec"].get("selector") or {}
+    return ",".join(f"{key}={value}" for key, value in wanted.items()) or _NONE
 
 
-def _hpa(obj: Object, now: datetime) -> list[Any]:
-    spec, status, meta = obj.get("spec") or {}, obj.get("status") or {}, obj["metadata"]
-    target = spec.get("scaleTargetRef") or {}
-    return [
-        meta["name"],
-        f"{target.get('kind')}/{target.get('name')}",
-        spec.get("minReplicas"),
-        spec.get("maxReplicas"),
-        status.get("currentReplicas", 0),
-        _age(meta.get("creationTimestamp"), now),
-    ]
+def _external_addresses(obj: Object, _: datetime) -> str:
+    spec = obj["spec"]
+    return spec.get("externalName") or ",".join(spec.get("externalIPs") or ()) or _NONE
 
 
-def _simple(*values: Callable[[Object], Any]) -> Cells:
-    def row(obj: Object, now: datetime) -> list[Any]:
-        age = _age(obj["metadata"].get("creationTimestamp"), now)
-        return [obj["metadata"]["name"], *(value(obj) for value in values), age]
-
-    return row
+def _event_object(obj: Object, _: datetime) -> str:
+    about = obj.get("involvedObject") or {}
+    return f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}"
 
 
-def _priority_class(obj: Object, now: datetime) -> list[Any]:
-    return [
-        obj["metadata"]["name"],
-        obj.get("value", 0),
-        bool(obj.get("globalDefault")),
-        _age(obj["metadata"].get("creationTimestamp"), now),
-        obj.get("preemptionPolicy"),
-    ]
+def _event_source(obj: Object, _: datetime) -> str:
+    return (obj.get("source") or {}).get("component") or obj.get("reportingComponent") or ""
 
 
-_CELLS: dict[str, Cells] = {
-    "pods": _pod,
-    "nodes": _node,
-    "services": _service,
-    "events": _event,
-    "horizontalpodautoscalers": _hpa,
-    "priorityclasses": _priority_class,
-    "namespaces": _simple(lambda obj: (obj.get("status") or {}).get("phase")),
-    "configmaps": _simple(
-        lambda obj: len(obj.get("data") or {}) + len(obj.get("binaryData") or {})
-    ),
-    "secrets": _simple(lambda obj: obj.get("type"), lambda obj: len(obj.get("data") or {})),
-    "leases": _simple(lambda obj: (obj.get("spec") or {}).get("holderIdentity")),
-    "customresourcedefinitions": lambda obj, now: [
-        obj["metadata"]["name"],
-        obj["metadata"].get("creationTimestamp"),
+def _event_seen(obj: Object, now: datetime) -> str:
+    created = obj["metadata"].get("creationTimestamp")
+    return _age(obj.get("lastTimestamp") or obj.get("eventTime") or created, now)
+
+
+def _event_first_seen(obj: Object, now: datetime) -> str:
+    first = obj.get("firstTimestamp")
+    return _age(first, now) if first else _event_seen(obj, now)
+
+
+def _scale_target(obj: Object, _: datetime) -> str:
+    target = obj["spec"].get("scaleTargetRef") or {}
+    return f"{target.get('kind')}/{target.get('name')}"
+
+
+def _entries(*fields: str) -> Callable[[Object, datetime], int]:
+    return lambda obj, _: sum(len(obj.get(name) or ()) for name in fields)
+
+
+def _wide(name: str, cell: str | Callable[[Object, datetime], Any], empty: Any) -> _BuiltinColumn:
+    return _BuiltinColumn(name, cell, empty, priority=1)
+
+
+_B = _BuiltinColumn
+_NAME = _B("Name", ".metadata.name")
+_AGE = _B("Age", lambda obj, now: _age(obj["metadata"].get("creationTimestamp"), now))
+_COLUMNS: dict[str, list[_BuiltinColumn]] = {
+    "pods": [
+        _NAME,
+        _B("Ready", _pod_ready),
+        _B("Status", _pod_status),
+        _B("Restarts", _pod_restarts),
+        _AGE,
+        _wide("IP", ".status.podIP", _NONE),
+        _wide("Node", ".spec.nodeName", _NONE),
+        _wide("Nominated Node", ".status.nominatedNodeName", _NONE),
+        _wide("Readiness Gates", lambda obj, now: _NONE, _NONE),
+    ],
+    "nodes": [
+        _NAME,
+        _B("Status", _node_status),
+        _B("Roles", _node_roles),
+        _AGE,
+        _B("Version", ".status.nodeInfo.kubeletVersion", ""),
+        _wide("Internal-IP", '.status.addresses[?(@.type=="InternalIP")].address', _NONE),
+        _wide("External-IP", '.status.addresses[?(@.type=="ExternalIP")].address', _NONE),
+        _wide("OS-Image", ".status.nodeInfo.osImage", _UNKNOWN),
+        _wide("Kernel-Version", ".status.nodeInfo.kernelVersion", _UNKNOWN),
+        _wide("Container-Runtime", ".status.nodeInfo.containerRuntimeVersion", _UNKNOWN),
+    ],
+    "services": [
+        _NAME,
+        _B("Type", ".spec.type"),
+        _B("Cluster-IP", ".spec.clusterIP", _NONE),
+        _B("External-IP", _external_addresses),
+        _B("Port(s)", _ports),
+        _AGE,
+        _wide("Selector", _selector, _NONE),
+    ],
+    "events": [
+        _B("Last Seen", _event_seen),
+        _B("Type", ".type"),
+        _B("Reason", ".reason"),
+        _B("Object", _event_object),
+        _wide("Subobject", ".involvedObject.fieldPath", ""),
+        _wide("Source", _event_source, ""),
+        _B("Message", lambda obj, _: (obj.get("message") or "").strip()),
+        _wide("First Seen", _event_first_seen, ""),
+        _wide("Count", ".count", 1),
+        _wide("Name", ".metadata.name", ""),
+    ],
+    "namespaces": [_NAME, _B("Status", ".status.phase"), _AGE],
+    "configmaps": [_NAME, _B("Data", _entries("data", "binaryData")), _AGE],
+    "secrets": [_NAME, _B("Type", ".type"), _B("Data", _entries("data")), _AGE],
+    "leases": [_NAME, _B("Holder", ".spec.holderIdentity"), _AGE],
+    "priorityclasses": [
+        _NAME,
+        _B("Value", ".value", 0, "integer"),
+        _B("Global-Default", ".globalDefault", False, "boolean"),
+        _AGE,
+        _B("PreemptionPolicy", ".preemptionPolicy"),
+    ],
+    "horizontalpodautoscalers": [
+        _NAME,
+        _B("Reference", _scale_target),
+        _B("MinPods", ".spec.minReplicas", None, "integer"),
+        _B("MaxPods", ".spec.maxReplicas", None, "integer"),
+        _B("Replicas", ".status.currentReplicas", 0, "integer"),
+        _AGE,
+    ],
+    "customresourcedefinitions": [
+        _NAME,
+        _B("Created At", ".metadata.creationTimestamp", None, "date"),
     ],
 }

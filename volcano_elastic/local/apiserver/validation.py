@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from volcano_elastic.kube.resource import Object
-from volcano_elastic.local.apiserver import custom_resource, pod, rule, schema
+from volcano_elastic.local.apiserver import builtin_rule, custom_resource, pod, rule, schema
 from volcano_elastic.local.apiserver.builtin import (
     CRD,
     NAMESPACE,
-    NODE,
     POD,
     PRIORITY_CLASS,
     SERVICE,
@@ -24,7 +23,6 @@ from volcano_elastic.local.apiserver.status import (
     invalid,
     invalid_value,
     required,
-    unsupported,
 )
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
@@ -37,33 +35,6 @@ _DATA_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 _ANNOTATIONS_LIMIT = 256 * 1024
 _STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
 _SECRET: ResourceKey = ("", "secrets")
-_HOOKS = (
-    ("admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
-    ("admissionregistration.k8s.io", "validatingwebhookconfigurations"),
-)
-# Fields of few values: where they are, and which those are.
-_ENUMS: dict[ResourceKey, dict[str, Sequence[str]]] = {
-    POD.key: {
-        "spec.restartPolicy": ("Always", "OnFailure", "Never"),
-        "spec.containers[].imagePullPolicy": ("Always", "IfNotPresent", "Never"),
-        "spec.containers[].ports[].protocol": ("SCTP", "TCP", "UDP"),
-        "spec.tolerations[].operator": ("Equal", "Exists"),
-    },
-    NODE.key: {"spec.taints[].effect": ("NoSchedule", "PreferNoSchedule", "NoExecute")},
-    SERVICE.key: {
-        "spec.type": ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort"),
-        "spec.ports[].protocol": ("SCTP", "TCP", "UDP"),
-        "spec.sessionAffinity": ("ClientIP", "None"),
-    },
-    PRIORITY_CLASS.key: {"preemptionPolicy": ("PreemptLowerPriority", "Never")},
-    **{
-        key: {
-            "webhooks[].sideEffects": ("None", "NoneOnDryRun"),
-            "webhooks[].failurePolicy": ("Fail", "Ignore"),
-        }
-        for key in _HOOKS
-    },
-}
 # Fields that stand still once they are set.
 _IMMUTABLE: dict[ResourceKey, Sequence[str]] = {
     PRIORITY_CLASS.key: ("preemptionPolicy",),
@@ -83,12 +54,8 @@ def check(kind: Kind, obj: Object, old: Object | None = None) -> None:
     causes = [*_metadata(kind, obj["metadata"])]
     if kind.custom and kind.schema is not None:
         causes += _custom(kind, obj, old)
-    for path, allowed in _ENUMS.get(kind.key, {}).items():
-        causes += [
-            unsupported(place, value, allowed)
-            for place, value in _values(obj, path)
-            if value is not None and value not in allowed
-        ]
+    if not kind.custom:
+        causes += builtin_rule.causes(kind, obj)
     spec = obj.get("spec") or {}
     match kind.key:
         case POD.key:
@@ -101,12 +68,11 @@ def check(kind: Kind, obj: Object, old: Object | None = None) -> None:
             causes += _data(obj)
         case ("", "events"):
             causes += _event(obj)
-        case ("coordination.k8s.io", "leases"):
-            if (seconds := spec.get("leaseDurationSeconds")) is not None and seconds <= 0:
-                where = "spec.leaseDurationSeconds"
-                causes.append(invalid_value(where, seconds, "must be greater than 0"))
         case ("autoscaling", "horizontalpodautoscalers"):
-            causes += _autoscaler(spec)
+            most, least = spec.get("maxReplicas") or 0, spec.get("minReplicas") or 1
+            if most < least:
+                why = "must be greater than or equal to `minReplicas`"
+                causes.append(invalid_value("spec.maxReplicas", most, why))
     if causes:
         raise invalid(kind, obj["metadata"].get("name", ""), causes)
 
@@ -192,14 +158,8 @@ def _metadata(kind: Kind, meta: Object) -> Iterator[Cause]:
     for key, value in (meta.get("labels") or {}).items():
         yield from _qualified("metadata.labels", key)
         if not _LABEL_VALUE.fullmatch(value) or len(value) > 63:
-            yield invalid_value(
-                "metadata.labels",
-                value,
-                "a valid label must be an empty string or consist of alphanumeric characters, "
-                "'-', '_' or '.', and must start and end with an alphanumeric character (e.g. "
-                "'MyValue',  or 'my_value',  or '12345', regex used for validation is "
-                f"'{_LABEL_VALUE.pattern}')",
-            )
+            why = f"must match '{_LABEL_VALUE.pattern}' and have at most 63 characters"
+            yield invalid_value("metadata.labels", value, why)
     annotations = meta.get("annotations") or {}
     for key in annotations:
         yield from _qualified("metadata.annotations", key.lower())
@@ -222,45 +182,25 @@ def _metadata(kind: Kind, meta: Object) -> Iterator[Cause]:
 
 
 def _name(field: str, name: str, *, short: bool) -> Iterator[Cause]:
-    form, limit = (_LABEL, 63) if short else (_SUBDOMAIN, 253)
+    form, limit, what = (_LABEL, 63, "label") if short else (_SUBDOMAIN, 253, "subdomain")
     if not form.fullmatch(name) or len(name) > limit:
-        words, more = (
-            ("label", "alphanumeric characters or '-', and")
-            if short
-            else ("subdomain", "lower case alphanumeric characters, '-' or '.', and")
+        why = (
+            f"a lowercase RFC 1123 {what} must match '{form.pattern}' and have at most {limit} "
+            "characters"
         )
-        example = "'my-name',  or '123-abc'" if short else "'example.com'"
-        yield invalid_value(
-            field,
-            name,
-            f"a lowercase RFC 1123 {words} must consist of "
-            f"{'lower case ' if short else ''}{more} must start and end with an alphanumeric "
-            f"character (e.g. {example}, regex used for validation is '{form.pattern}')",
-        )
+        yield invalid_value(field, name, why)
 
 
 def _qualified(field: str, key: str) -> Iterator[Cause]:
     if not _QUALIFIED.fullmatch(key) or len(key.rpartition("/")[2]) > 63:
-        yield invalid_value(
-            field,
-            key,
-            "name part must consist of alphanumeric characters, '-', '_' or '.', and must start "
-            "and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or "
-            "'123-abc', regex used for validation is "
-            "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')",
-        )
+        why = f"must match '{_QUALIFIED.pattern}', with at most 63 characters after the slash"
+        yield invalid_value(field, key, why)
 
 
 def _data(obj: Object) -> Iterator[Cause]:
     for key in {**(obj.get("data") or {}), **(obj.get("binaryData") or {})}:
         if not _DATA_KEY.fullmatch(key):
-            yield invalid_value(
-                f"data[{key}]",
-                key,
-                "a valid config key must consist of alphanumeric characters, '-', '_' or '.' "
-                "(e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is "
-                "'[-._a-zA-Z0-9]+')",
-            )
+            yield invalid_value(f"data[{key}]", key, f"must match '{_DATA_KEY.pattern}'")
     if obj.get("type") == "kubernetes.io/tls":
         for key in ("tls.crt", "tls.key"):
             if key not in (obj.get("data") or {}):
@@ -293,22 +233,6 @@ def _priority_class(obj: Object) -> Iterator[Cause]:
         yield forbidden_field("value", why)
 
 
-def _autoscaler(spec: Object) -> Iterator[Cause]:
-    most, least = spec.get("maxReplicas") or 0, spec.get("minReplicas") or 1
-    if most < 1:
-        yield invalid_value("spec.maxReplicas", most, "must be greater than 0")
-    if most < least:
-        why = "must be greater than or equal to `minReplicas`"
-        yield invalid_value("spec.maxReplicas", most, why)
-    target = spec.get("scaleTargetRef") or {}
-    for name in ("kind", "name"):
-        if not target.get(name):
-            yield required(f"spec.scaleTargetRef.{name}")
-    if not target.get("apiVersion"):
-        why = "apiVersion must specify API group"
-        yield invalid_value("spec.scaleTargetRef.apiVersion", "", why)
-
-
 def _service(spec: Object) -> Iterator[Cause]:
     headless = spec.get("clusterIP") == "None" or spec.get("type") == "ExternalName"
     ports = spec.get("ports") or ()
@@ -317,11 +241,6 @@ def _service(spec: Object) -> Iterator[Cause]:
     for number, port in enumerate(ports):
         if len(ports) > 1 and not port.get("name"):
             yield required(f"spec.ports[{number}].name")
-        for field in ("port", "targetPort"):
-            value = port.get(field)
-            if isinstance(value, int) and not 1 <= value <= 65535:
-                why = "must be between 1 and 65535, inclusive"
-                yield invalid_value(f"spec.ports[{number}].{field}", value, why)
 
 
 def _address(new: Object, old: Object) -> Iterator[Cause]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-
-import orjson
+from dataclasses import dataclass
 
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver.kind import Kind
@@ -15,17 +14,29 @@ from volcano_elastic.local.apiserver.status import expired
 from volcano_elastic.local.apiserver.store import Change, Store, Stored
 from volcano_elastic.local.apiserver.version import shown_as
 
-# A client this many events behind is dropped; it resumes where it was or lists again.
-BACKLOG = 20_000
 # Clients take 75 s of silence for a dead connection.
 BOOKMARK_SECONDS = 20.0
+
+# What is sent in one go, so that little lies in the buffers of a client that doesn't read.
+_CHUNK_BYTES = 256 * 1024
 
 # How an object is shown: itself, a Table or its metadata alone, as JSON.
 Rendering = Callable[[Stored], bytes]
 
 
+@dataclass(slots=True)
+class _Event:
+    revision: int
+    type: str
+    stored: Stored
+
+
 class Watch:
-    """One client's view of one resource; `lines` collects what it has not been sent yet.
+    """One client's view of one resource: what it has not been sent yet.
+
+    Events wait as what the store has anyway, and become JSON when they are sent. So a client that
+    reads slowly costs next to nothing; it has `overrun` once the oldest of them has left the
+    store's history, and may resume where it was or list again.
 
     Subscribes at once, so that nothing happens between the replay and the live changes. Close it
     with `close`.
@@ -45,7 +56,7 @@ class Watch:
         resource_version: str,
         initial_events: bool = False,
     ) -> None:
-        self.lines: deque[bytes] = deque()
+        self.waiting: deque[_Event] = deque()
         self.wake = asyncio.Event()
         self.overrun = False
         self._store = store
@@ -56,9 +67,9 @@ class Watch:
         if initial_events or resource_version in ("", "0"):
             for stored in store.all_of(kind.key, namespace):
                 if selector is None or selector(stored.obj):
-                    self._send("ADDED", stored)
+                    self._add(store.revision, "ADDED", stored)
             if initial_events:
-                self.lines.append(self.bookmark(initial=True))
+                self._add(store.revision, "BOOKMARK", self._mark(initial=True))
         else:
             changes = store.since(kind.key, int(resource_version))
             if changes is None:
@@ -72,34 +83,44 @@ class Watch:
 
     def close(self) -> None:
         self._store.unsubscribe(self._kind.key, self._offer)
-        self.wake.set()
 
     def take(self) -> bytes:
-        """Everything that waits, at once."""
+        """The next lines; empty if none waits."""
         self.wake.clear()
-        waiting = b"".join(self.lines)
-        self.lines.clear()
-        return waiting
+        lines, size = [], 0
+        while self.waiting and size < _CHUNK_BYTES:
+            event = self.waiting.popleft()
+            lines.append(self._line(event.type, event.stored))
+            size += len(lines[-1])
+        return b"".join(lines)
 
-    def bookmark(self, *, initial: bool = False) -> bytes:
+    def bookmark(self) -> bytes:
         """To be sent when nothing waits: up to here the client has seen everything."""
+        return self._line("BOOKMARK", self._mark())
+
+    def _line(self, event: str, stored: Stored) -> bytes:
+        shown = stored.raw if event == "BOOKMARK" else self._render(shown_as(self._kind, stored))
+        return b'{"type":"%b","object":%b}\n' % (event.encode(), shown)
+
+    def _mark(self, *, initial: bool = False) -> Stored:
         meta: Object = {"resourceVersion": str(self._store.revision)}
         if initial:
             meta["annotations"] = {"k8s.io/initial-events-end": "true"}
-        obj = {"kind": self._kind.kind, "apiVersion": self._kind.api_version, "metadata": meta}
-        return orjson.dumps({"type": "BOOKMARK", "object": obj}) + b"\n"
+        return Stored.of(
+            {"kind": self._kind.kind, "apiVersion": self._kind.api_version, "metadata": meta}
+        )
 
     def _offer(self, change: Change) -> None:
         meta = change.stored.obj["metadata"]
         if self._namespace is not None and meta.get("namespace", "") != self._namespace:
             return
         if self._selector is None:
-            self._send(change.type, change.stored)
+            self._add(change.revision, change.type, change.stored)
             return
         before = change.previous is not None and self._selector(change.previous.obj)
         after = change.type != "DELETED" and self._selector(change.stored.obj)
         if after:
-            self._send("MODIFIED" if before else "ADDED", change.stored)
+            self._add(change.revision, "MODIFIED" if before else "ADDED", change.stored)
         elif before and change.previous is not None:
             # As it was when it still matched, at the revision of the change that ended that.
             last = change.previous.obj
@@ -109,15 +130,12 @@ class Watch:
                 **last,
                 "metadata": {**last["metadata"], "resourceVersion": str(change.revision)},
             }
-            self._send("DELETED", Stored.of(shown))
+            self._add(change.revision, "DELETED", Stored.of(shown))
 
-    def _send(self, event: str, stored: Stored) -> None:
-        if self.overrun:
-            return
-        if len(self.lines) >= BACKLOG:
+    def _add(self, revision: int, event: str, stored: Stored) -> None:
+        if self.waiting and self.waiting[0].revision < self._store.compacted(self._kind.key):
             self.overrun = True
-            self.lines.clear()
-        else:
-            shown = self._render(shown_as(self._kind, stored))
-            self.lines.append(b'{"type":"%b","object":%b}\n' % (event.encode(), shown))
+            self.waiting.clear()
+        if not self.overrun:
+            self.waiting.append(_Event(revision, event, stored))
         self.wake.set()

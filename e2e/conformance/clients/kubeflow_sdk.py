@@ -1,7 +1,8 @@
 """What a user of the kubeflow-training SDK does with a job, from creation to deletion.
 
-Run by the SDK's own interpreter: `python session.py elastic|function KUBECONFIG FOLDER`.
-It exits with 0 if all went as the SDK's documentation says; else with the traceback of what didn't.
+Run by the SDK's own interpreter: `python kubeflow_sdk.py elastic|function KUBECONFIG FOLDER`, where
+an operator, a scheduler and a kubelet are at work. It exits with 0 if all went as the SDK's
+documentation says, having printed what it saw; else with the traceback of what didn't.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from kubeflow.training import (
     TrainingClient,
 )
 from kubernetes import client
+from record import Record
 
 _SECONDS = 90
 _POLL_SECONDS = 1
 
 
-def elastic(training: TrainingClient, folder: Path) -> None:
+def elastic(saw: Record, training: TrainingClient, folder: Path) -> None:
     """An elastic job built from the SDK's own models."""
     done = folder / "done"
     training.create_job(_elastic_job("elastic", until=done))
@@ -35,6 +37,14 @@ def elastic(training: TrainingClient, folder: Path) -> None:
         wait_timeout=_SECONDS,
     )
     assert job.spec.elastic_policy.max_replicas == 2
+    saw("a job that is there", training.create_job, _elastic_job("elastic", until=done))
+    saw("no job", training.get_job, "nothing")
+    saw("no job's conditions", training.get_job_conditions, "nothing")
+    saw("no job's pods", training.get_job_pods, "nothing")
+    saw("no job's logs", training.get_job_logs, "nothing")
+    saw("no job deleted", training.delete_job, "nothing")
+    never = {"expected_conditions": {"Failed"}, "polling_interval": 1, "wait_timeout": 2}
+    saw("not waited for", training.wait_for_job_conditions, "elastic", **never)
     assert [job.metadata.name for job in training.list_jobs()] == ["elastic"]
     assert training.get_job("elastic").metadata.uid == job.metadata.uid
     assert [c.type for c in training.get_job_conditions("elastic")] == ["Created", "Running"]
@@ -64,10 +74,16 @@ def elastic(training: TrainingClient, folder: Path) -> None:
     assert list(logs) == ["elastic-worker-0"], logs
     assert "I am 0" in logs["elastic-worker-0"], logs
     assert any("elastic grows from 1 to 2" in said for said in events["pytorchjob/elastic"]), events
+    saw("its logs", lambda: logs)
+    ended = training.get_job("elastic")
+    saw("its policy", lambda: ended.spec.elastic_policy.to_dict())
+    saw("its conditions", lambda: [one.to_dict() for one in ended.status.conditions])
+    saw("its pods", lambda: sorted(training.get_job_pod_names("elastic")))
     _delete(training, "elastic")
+    saw("nothing is left", training.list_jobs)
 
 
-def function(training: TrainingClient, folder: Path) -> None:
+def function(saw: Record, training: TrainingClient, folder: Path) -> None:
     """The SDK's shortest way: a function, of which it makes a Master and Workers."""
     training.create_job(
         name="function",
@@ -153,5 +169,7 @@ def _until(holds, what: str) -> None:  # type: ignore[no-untyped-def]
 
 if __name__ == "__main__":
     session, kubeconfig, folder = sys.argv[1:]
+    saw = Record()
     run = {"elastic": elastic, "function": function}[session]
-    run(TrainingClient(config_file=kubeconfig), Path(folder))
+    run(saw, TrainingClient(config_file=kubeconfig), Path(folder))
+    saw.written()

@@ -1,0 +1,133 @@
+"""CRDs, and the objects of their kinds."""
+
+from __future__ import annotations
+
+import pytest
+from apiserver_world import OLD_TOYS, gone, toy, toy_crd, until
+
+from volcano_elastic.kube.client import ApiError, Client, Invalid, NotFound
+from volcano_elastic.kube.resource import CRDS, Object, Resource
+
+
+async def test_a_crd_is_served_at_once(client: Client, namespace: str, toys: Resource) -> None:
+    crd = await client.get(CRDS, "toys.test.example.org")
+    assert {one["type"]: one["status"] for one in crd["status"]["conditions"]} == {
+        "NamesAccepted": "True",
+        "Established": "True",
+    }
+    made = await client.create(toys, toy(namespace, "one", parts=[{"name": "a"}]))
+    assert made["spec"]["replicas"] == 1 and made["spec"]["colour"] == "red"
+    assert made["spec"]["parts"] == [{"name": "a", "count": 7}]
+    assert made["metadata"]["generation"] == 1
+    old = await client.get(OLD_TOYS, "one", namespace)
+    assert old["apiVersion"] == "test.example.org/v1beta1"
+
+
+async def test_unknown_fields_are_pruned_unless_kept(
+    client: Client, namespace: str, toys: Resource
+) -> None:
+    obj = toy(namespace, "one", typo=1, free={"any": {"thing": 1}})
+    made = await client.create(toys, obj)
+    assert "typo" not in made["spec"] and made["spec"]["free"] == {"any": {"thing": 1}}
+    with pytest.raises(ApiError, match=r'strict decoding error: unknown field "spec.typo"'):
+        await client.request(
+            "POST", toys.path(namespace), body=obj, params={"fieldValidation": "Strict"}
+        )
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({"size": "big"}, 'spec.size: Invalid value: "string": spec.size in body must be of type'),
+        ({"size": 0}, "spec.size in body should be greater than or equal to 1"),
+        ({"size": 10}, "spec.size in body should be less than or equal to 9"),
+        ({"size": None}, "spec.size: Required value"),
+        ({"colour": "green"}, 'Unsupported value: "green": supported values: "red", "blue"'),
+        ({"code": "A1"}, "spec.code in body should match '^[a-z]+$'"),
+        ({"port": 1.5}, "spec.port in body must be of type integer or string"),
+        ({"parts": [{"count": 1}]}, "spec.parts[0].name: Required value"),
+        ({"parts": [{"name": "a"}, {"name": "a"}]}, "spec.parts[1]: Duplicate value"),
+    ],
+)
+async def test_a_wrong_custom_resource_is_refused_with_the_fields_path(
+    client: Client, namespace: str, toys: Resource, spec: Object, expected: str
+) -> None:
+    with pytest.raises(Invalid) as caught:
+        await client.create(toys, toy(namespace, "one", **spec))
+    assert 'Toy.test.example.org "one" is invalid: ' in caught.value.message
+    assert expected in caught.value.message
+
+
+async def test_generation_counts_changes_of_the_spec(
+    client: Client, namespace: str, toys: Resource
+) -> None:
+    await client.create(toys, toy(namespace, "one"))
+
+    async def generation(body: Object, subresource: str | None = None) -> int:
+        patched = await client.patch(toys, "one", namespace, body, subresource=subresource)
+        return int(patched["metadata"]["generation"])
+
+    assert await generation({"metadata": {"labels": {"a": "b"}}}) == 1
+    assert await generation({"status": {"replicas": 4}}, "status") == 1
+    assert await generation({"spec": {"size": 4}}) == 2
+    body = {"status": {"replicas": 5}, "metadata": {"labels": {"a": "c"}}, "spec": {"size": 5}}
+    assert await generation(body, "status") == 2
+    found = await client.get(toys, "one", namespace)
+    assert found["metadata"]["labels"] == {"a": "b"} and found["spec"]["size"] == 4
+    assert found["status"] == {"replicas": 5}
+    with pytest.raises(Invalid, match="must be specified for an update"):
+        await client.replace(toys, toy(namespace, "one"))
+
+
+async def test_the_scale_subresource(client: Client, namespace: str, toys: Resource) -> None:
+    await client.create(toys, toy(namespace, "one"))
+    path = toys.path(namespace, "one", "scale")
+    scale = await client.request("GET", path)
+    assert scale["kind"] == "Scale" and scale["spec"] == {"replicas": 1}
+    await client.request("PUT", path, body={**scale, "spec": {"replicas": 6}})
+    assert (await client.get(toys, "one", namespace))["spec"]["replicas"] == 6
+    merge = "application/merge-patch+json"
+    body = {"spec": {"replicas": 2}}
+    patched = await client.request("PATCH", path, body=body, content_type=merge)
+    assert patched["spec"] == {"replicas": 2}
+
+
+async def test_a_crd_takes_its_objects_with_it(client: Client) -> None:
+    crd = toy_crd()
+    crd["metadata"]["name"] = "boxes.test.example.org"
+    crd["spec"]["names"] = {"plural": "boxes", "kind": "Box"}
+    boxes = Resource("test.example.org", "v1", "boxes", "Box")
+    await client.create(CRDS, crd)
+    await client.create(boxes, {**toy("default", "one"), "kind": "Box"})
+    await client.delete(CRDS, "boxes.test.example.org")
+    await until(lambda: gone(client, CRDS, "boxes.test.example.org", None))
+    with pytest.raises(NotFound, match="could not find the requested resource"):
+        await client.list(boxes, "default")
+
+
+async def test_a_wrong_crd_is_refused(client: Client) -> None:
+    crd = toy_crd()
+    crd["metadata"]["name"] = "wrong"
+    schema = {"type": "object", "properties": {"spec": {"type": "string", "pattern": "["}}}
+    crd["spec"]["versions"][0]["schema"] = {"openAPIV3Schema": schema}
+    with pytest.raises(Invalid) as caught:
+        await client.create(CRDS, crd)
+    assert "must be toys.test.example.org (plural.group)" in caught.value.message
+    assert "openAPIV3Schema.properties[spec].pattern" in caught.value.message
+
+
+async def test_tables_follow_printer_columns(
+    client: Client, namespace: str, toys: Resource
+) -> None:
+    await client.create(toys, toy(namespace, "one"))
+    conditions = [{"type": "Created"}, {"type": "Running"}]
+    await client.patch(
+        toys, "one", namespace, {"status": {"conditions": conditions}}, subresource="status"
+    )
+    accept = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}
+    url = client.access.server + toys.path(namespace)
+    async with client.session.get(url, headers=client.access.headers | accept) as answer:
+        table = await answer.json()
+    assert [column["name"] for column in table["columnDefinitions"]] == ["Name", "Size", "State"]
+    assert table["rows"][0]["cells"] == ["one", 3, "Running"]
+    assert table["rows"][0]["object"]["kind"] == "PartialObjectMetadata"

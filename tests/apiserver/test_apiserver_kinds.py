@@ -1,0 +1,40 @@
+"""Nodes, events and services."""
+
+from __future__ import annotations
+
+from volcano_elastic.kube.client import Client
+from volcano_elastic.kube.resource import EVENTS, NODES, SERVICES
+
+
+async def test_nodes_keep_the_status_they_are_created_with(client: Client) -> None:
+    node = {"metadata": {"name": "node-x"}, "status": {"capacity": {"cpu": "4"}}}
+    made = await client.create(NODES, node)
+    assert made["status"]["capacity"] == {"cpu": "4"}
+    body = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+    await client.patch(NODES, "node-x", None, body, subresource="status")
+    found = await client.get(NODES, "node-x")
+    assert found["status"]["capacity"] and found["status"]["conditions"]
+
+
+async def test_events_are_found_by_what_they_are_about(client: Client, namespace: str) -> None:
+    event = {
+        "metadata": {"name": "e", "namespace": namespace},
+        "involvedObject": {"kind": "Pod", "name": "one", "namespace": namespace},
+        "reason": "Started",
+        "message": "words",
+    }
+    await client.create(EVENTS, event)
+    selected = await client.list(EVENTS, namespace, field_selector="involvedObject.name=one")
+    assert [item["message"] for item in selected["items"]] == ["words"]
+
+
+async def test_services_get_an_address_and_keep_it(client: Client, namespace: str) -> None:
+    spec = {"ports": [{"port": 80}], "selector": {"a": "b"}}
+    meta = {"name": "one", "namespace": namespace}
+    made = await client.create(SERVICES, {"metadata": meta, "spec": spec})
+    assert made["spec"]["clusterIP"].startswith("10.96.")
+    assert made["spec"]["ports"] == [{"port": 80, "protocol": "TCP", "targetPort": 80}]
+    put = await client.replace(SERVICES, {"metadata": meta, "spec": {**spec, "selector": {}}})
+    assert put["spec"]["clusterIP"] == made["spec"]["clusterIP"]
+    headless = {"metadata": {**meta, "name": "two"}, "spec": {"clusterIP": "None"}}
+    assert (await client.create(SERVICES, headless))["spec"]["clusterIP"] == "None"

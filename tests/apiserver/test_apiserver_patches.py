@@ -1,0 +1,105 @@
+"""The four sorts of patches over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from apiserver_world import Watching, configmap, pod, toy
+
+from volcano_elastic.kube.client import Client, Conflict, Invalid
+from volcano_elastic.kube.resource import CONFIGMAPS, PODS, Object, Resource
+
+
+async def test_a_patch_that_changes_nothing_makes_no_event(client: Client, namespace: str) -> None:
+    first = await client.create(CONFIGMAPS, configmap(namespace, "one", a="b"))
+    version = first["metadata"]["resourceVersion"]
+    watching = Watching(client, CONFIGMAPS, namespace, resource_version=version)
+    again = await client.patch(CONFIGMAPS, "one", namespace, {"data": {"a": "b"}})
+    assert again["metadata"]["resourceVersion"] == version
+    await client.replace(CONFIGMAPS, first)
+    await client.create(CONFIGMAPS, configmap(namespace, "two"))
+    assert await watching.names(1) == [("ADDED", "two")]
+
+
+async def test_json_patch_with_test(client: Client, namespace: str) -> None:
+    obj = configmap(namespace, "one", a="b")
+    obj["metadata"]["annotations"] = {"w": "z"}
+    made = await client.create(CONFIGMAPS, obj)
+    version = made["metadata"]["resourceVersion"]
+    patched = await client.patch(
+        CONFIGMAPS,
+        "one",
+        namespace,
+        [
+            {"op": "test", "path": "/metadata/resourceVersion", "value": version},
+            {"op": "add", "path": "/metadata/finalizers", "value": ["example.org/f"]},
+            {"op": "add", "path": "/metadata/annotations/x~1y", "value": "z"},
+            {"op": "remove", "path": "/data/a"},
+        ],
+        patch_type="json",
+    )
+    assert patched["metadata"]["annotations"] == {"w": "z", "x/y": "z"}
+    assert "data" not in patched
+    operation = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
+    with pytest.raises(Invalid):
+        await client.patch(CONFIGMAPS, "one", namespace, [operation], patch_type="json")
+    operation = {"op": "remove", "path": "/data/none"}
+    with pytest.raises(Invalid):
+        await client.patch(CONFIGMAPS, "one", namespace, [operation], patch_type="json")
+
+
+async def test_strategic_merge_knows_the_lists_keys(client: Client, namespace: str) -> None:
+    await client.create(PODS, pod(namespace, "one"))
+    status = {"conditions": [{"type": "Ready", "status": "False"}], "phase": "Running"}
+    for body in (status, {"conditions": [{"type": "Ready", "status": "True"}]}):
+        await client.patch(
+            PODS,
+            "one",
+            namespace,
+            {"status": body},
+            subresource="status",
+            patch_type="strategic",
+        )
+    more = {"conditions": [{"type": "Initialized", "status": "True"}]}
+    patched = await client.patch(
+        PODS, "one", namespace, {"status": more}, subresource="status", patch_type="strategic"
+    )
+    found = {one["type"]: one["status"] for one in patched["status"]["conditions"]}
+    assert found == {"Ready": "True", "Initialized": "True"}
+    image = {"spec": {"containers": [{"name": "main", "image": "other"}]}}
+    patched = await client.patch(PODS, "one", namespace, image, patch_type="strategic")
+    assert [c["image"] for c in patched["spec"]["containers"]] == ["other"]
+    drop = {"status": {"conditions": [{"type": "Ready", "$patch": "delete"}]}}
+    patched = await client.patch(
+        PODS, "one", namespace, drop, subresource="status", patch_type="strategic"
+    )
+    assert [one["type"] for one in patched["status"]["conditions"]] == ["Initialized"]
+
+
+async def test_apply_creates_merges_and_removes_what_the_manager_dropped(
+    client: Client, namespace: str, toys: Resource
+) -> None:
+    def configuration(**spec: Any) -> Object:
+        return {"apiVersion": toys.api_version, "kind": "Toy", **toy(namespace, "one", **spec)}
+
+    body = configuration(colour="blue", parts=[{"name": "a", "count": 1}, {"name": "b"}])
+    made = await client.patch(toys, "one", namespace, body, patch_type="apply")
+    assert made["spec"]["parts"] == [{"name": "a", "count": 1}, {"name": "b", "count": 7}]
+    same = await client.patch(toys, "one", namespace, body, patch_type="apply")
+    assert same["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
+    extra = [{"op": "add", "path": "/spec/parts/-", "value": {"name": "c", "count": 3}}]
+    await client.patch(toys, "one", namespace, extra, patch_type="json")
+    body = configuration(parts=[{"name": "a", "count": 2}])
+    made = await client.patch(toys, "one", namespace, body, patch_type="apply")
+    assert {part["name"]: part["count"] for part in made["spec"]["parts"]}["a"] == 2
+    assert {part["name"] for part in made["spec"]["parts"]} >= {"a", "c"}
+    assert made["spec"]["colour"] == "red", "dropped by its manager, so the default is back"
+    with pytest.raises(Conflict, match="conflict with"):
+        await client.request(
+            "PATCH",
+            toys.path(namespace, "one"),
+            body=configuration(size=4),
+            params={"fieldManager": "somebody-else"},
+            content_type="application/apply-patch+yaml",
+        )

@@ -1,0 +1,156 @@
+"""What the API server does for pods: defaults, priority, binding, grace, eviction, logs."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from apiserver_world import TIMEOUT, Watching, bind, gone, pod, until
+
+from volcano_elastic.kube.client import ApiError, Client, Conflict, Invalid
+from volcano_elastic.kube.resource import PODS, PRIORITYCLASSES
+
+
+async def test_limits_default_requests(client: Client, namespace: str) -> None:
+    resources = {"limits": {"nvidia.com/gpu": 1, "cpu": "2"}, "requests": {"cpu": "1"}}
+    container = {"name": "main", "image": "image", "resources": resources}
+    made = await client.create(PODS, pod(namespace, "one", containers=[container]))
+    requests = made["spec"]["containers"][0]["resources"]["requests"]
+    assert requests == {"nvidia.com/gpu": "1", "cpu": "1"}
+    assert made["status"] == {"phase": "Pending", "qosClass": "Burstable"}
+
+
+async def test_a_wrong_pod_is_refused_with_the_fields_path(client: Client, namespace: str) -> None:
+    with pytest.raises(Invalid, match=r"spec\.containers: Required value"):
+        await client.create(PODS, pod(namespace, "one", containers=[]))
+    nameless = [{"image": "image", "resources": {"limits": {"cpu": "-1"}}}]
+    with pytest.raises(Invalid) as caught:
+        await client.create(PODS, pod(namespace, "one", containers=nameless))
+    assert "spec.containers[0].name: Required value" in caught.value.message
+    assert "spec.containers[0].resources.limits[cpu]" in caught.value.message
+
+
+async def test_priority_comes_from_its_class(client: Client, namespace: str) -> None:
+    name = f"class-{namespace}"
+    await client.create(PRIORITYCLASSES, {"metadata": {"name": name}, "value": 77})
+    made = await client.create(PODS, pod(namespace, "one", priorityClassName=name))
+    assert made["spec"]["priority"] == 77
+    with pytest.raises(ApiError, match="no PriorityClass with name none was found") as caught:
+        await client.create(PODS, pod(namespace, "two", priorityClassName="none"))
+    assert caught.value.code == 403
+
+
+async def test_a_pod_is_bound_once(client: Client, namespace: str) -> None:
+    await client.create(PODS, pod(namespace, "one"))
+    await bind(client, namespace, "one", "node-7")
+    bound = await client.get(PODS, "one", namespace)
+    assert bound["spec"]["nodeName"] == "node-7"
+    (condition,) = bound["status"]["conditions"]
+    assert condition["type"] == "PodScheduled" and condition["status"] == "True"
+    assert condition["lastTransitionTime"].endswith("Z")
+    with pytest.raises(Conflict, match='already assigned to node "node-7"'):
+        await bind(client, namespace, "one", "node-8")
+    listed = await client.list(PODS, namespace, field_selector="spec.nodeName=node-7")
+    assert len(listed["items"]) == 1
+    assert not (await client.list(PODS, namespace, field_selector="spec.nodeName="))["items"]
+
+
+async def test_a_pods_spec_stands_still(client: Client, namespace: str) -> None:
+    made = await client.create(PODS, pod(namespace, "one"))
+    made["spec"]["containers"][0]["env"] = [{"name": "A", "value": "b"}]
+    with pytest.raises(Invalid, match="pod updates may not change fields other than"):
+        await client.replace(PODS, made)
+    patched = await client.patch(PODS, "one", namespace, {"metadata": {"labels": {"a": "b"}}})
+    assert patched["metadata"]["labels"] == {"a": "b"}
+
+
+async def test_status_and_spec_are_written_apart(client: Client, namespace: str) -> None:
+    await client.create(PODS, pod(namespace, "one"))
+    body = {"status": {"phase": "Failed"}, "metadata": {"labels": {"by": "main"}}}
+    assert (await client.patch(PODS, "one", namespace, body))["status"]["phase"] == "Pending"
+    body = {"status": {"phase": "Running"}, "spec": {"nodeName": "stolen"}}
+    patched = await client.patch(PODS, "one", namespace, body, subresource="status")
+    assert patched["status"]["phase"] == "Running" and "nodeName" not in patched["spec"]
+
+
+async def test_unbound_and_finished_pods_go_at_once(client: Client, namespace: str) -> None:
+    await client.create(PODS, pod(namespace, "unbound"))
+    await client.delete(PODS, "unbound", namespace)
+    assert await gone(client, PODS, "unbound", namespace)
+    await client.create(PODS, pod(namespace, "finished"))
+    await bind(client, namespace, "finished")
+    done = {"status": {"phase": "Succeeded"}}
+    await client.patch(PODS, "finished", namespace, done, subresource="status")
+    await client.delete(PODS, "finished", namespace)
+    assert await gone(client, PODS, "finished", namespace)
+
+
+async def test_a_bound_pod_waits_for_its_kubelet(client: Client, namespace: str) -> None:
+    await client.create(PODS, pod(namespace, "one", terminationGracePeriodSeconds=17))
+    await bind(client, namespace, "one")
+    version = (await client.get(PODS, "one", namespace))["metadata"]["resourceVersion"]
+    watching = Watching(client, PODS, namespace, resource_version=version)
+    marked = await client.delete(PODS, "one", namespace)
+    assert marked["metadata"]["deletionGracePeriodSeconds"] == 17
+    again = await client.delete(PODS, "one", namespace)
+    assert again["metadata"] == marked["metadata"]
+    with pytest.raises(Conflict):
+        await client.delete(PODS, "one", namespace, grace_period_seconds=0, uid="another")
+    uid = marked["metadata"]["uid"]
+    await client.delete(PODS, "one", namespace, grace_period_seconds=0, uid=uid)
+    assert await gone(client, PODS, "one", namespace)
+    # As on the real one: the grace is seen to end before the pod goes.
+    seen = [("MODIFIED", "one"), ("MODIFIED", "one"), ("DELETED", "one")]
+    assert await watching.names(3) == seen
+
+
+async def test_eviction_deletes(client: Client, namespace: str) -> None:
+    await client.create(PODS, pod(namespace, "one"))
+    await bind(client, namespace, "one")
+    eviction = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": "one", "namespace": namespace},
+    }
+    await client.create(PODS, eviction, subresource="eviction")
+    left = await client.get(PODS, "one", namespace)
+    assert left["metadata"]["deletionGracePeriodSeconds"] == 30
+
+
+async def test_a_log_is_read_and_followed(client: Client, namespace: str, tmp_path: Path) -> None:
+    obj = pod(namespace, "one")
+    obj["metadata"]["annotations"] = {"local.volcano-elastic.io/log-dir": str(tmp_path)}
+    await client.create(PODS, obj)
+    assert [chunk async for chunk in client.logs("one", namespace)] == []
+    await bind(client, namespace, "one")
+    with pytest.raises(ApiError, match="is waiting to start") as caught:
+        _ = [chunk async for chunk in client.logs("one", namespace)]
+    assert caught.value.code == 400
+    file = tmp_path / "main.log"
+    file.write_text("first\nsecond\n")
+
+    async def read(**params: str) -> str:
+        url = f"{client.access.server}{PODS.path(namespace, 'one', 'log')}"
+        async with client.session.get(url, params=params, headers=client.access.headers) as answer:
+            return await answer.text()
+
+    assert await read() == "first\nsecond\n"
+    assert await read(tailLines="1") == "second\n"
+    assert await read(tailLines="0") == ""
+    assert "container other is not valid" in await read(container="other")
+    chunks: list[bytes] = []
+
+    async def follow() -> None:
+        async for chunk in client.logs("one", namespace, follow=True):
+            chunks.append(chunk)
+
+    following = asyncio.create_task(follow())
+    await until(lambda: asyncio.sleep(0, b"second" in b"".join(chunks)))
+    with file.open("a") as log:
+        log.write("third\n")
+    await until(lambda: asyncio.sleep(0, b"third" in b"".join(chunks)))
+    done = {"status": {"phase": "Succeeded"}}
+    await client.patch(PODS, "one", namespace, done, subresource="status")
+    await asyncio.wait_for(following, TIMEOUT)
+    assert b"".join(chunks) == b"first\nsecond\nthird\n"

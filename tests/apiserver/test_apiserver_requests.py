@@ -1,0 +1,83 @@
+"""Bad requests are refused as the client's fault."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from apiserver_world import pod
+
+from volcano_elastic.kube.client import ApiError, Client, NotFound
+from volcano_elastic.kube.resource import PODS
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body", "code"),
+    [
+        ("application/json", b"{", 400),
+        ("application/json", b"[]", 400),
+        ("application/json", b'"x"', 400),
+        ("application/json", b"", 400),
+        ("application/json", b'{"metadata":7}', 400),
+        ("application/json", b'{"metadata":{"name":7}}', 400),
+        ("application/json", b'{"metadata":{"name":"x","labels":{"a":1}}}', 400),
+        ("application/json", b'{"metadata":{"name":"x","ownerReferences":[7]}}', 400),
+        ("application/json", b'{"metadata":{"name":"x"},"spec":7}', 400),
+        ("application/json", b'{"metadata":{"name":"x"},"spec":{"containers":{}}}', 400),
+        ("application/json", b'{"metadata":{"name":"x"},"spec":{"containers":[null]}}', 422),
+        ("application/json", b'{"metadata":{"name":"x"},"spec":null}', 422),
+        ("application/json", b'{"kind":"Node","metadata":{"name":"x"}}', 400),
+        ("application/yaml", b"{a: [", 400),
+        pytest.param("application/json", b"[" * 100_000, 400, id="deep"),
+        ("application/vnd.kubernetes.protobuf", b"k8s\x00", 400),
+        pytest.param("application/json", b" " * (4 * 1024 * 1024), 413, id="large"),
+    ],
+)
+async def test_bad_bodies_are_the_clients_fault(
+    client: Client, namespace: str, content_type: str, body: bytes, code: int
+) -> None:
+    url = client.access.server + PODS.path(namespace)
+    headers = {"Content-Type": content_type}
+    async with client.session.post(
+        url, data=io.BytesIO(body), headers=client.access.headers | headers
+    ) as answer:
+        status = await answer.json()
+        assert (answer.status, status["kind"], status["code"]) == (code, "Status", code), status
+
+
+@pytest.mark.parametrize("patch_type", ["merge", "json", "strategic", "apply"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        7,
+        [7],
+        [{"op": "add", "path": "x"}],
+        [{"op": "replace", "path": "", "value": 7}],
+        [{"op": "move", "path": "/spec"}],
+        {"spec": 7},
+        {"metadata": 7},
+        {"metadata": {"ownerReferences": 7}},
+        {"spec": {"containers": [7]}},
+        {"spec": {"containers": [{"name": None}]}},
+        {"spec": {"containers": [{"name": "main", "resources": {"limits": {"cpu": []}}}]}},
+        {"spec": {"tolerations": {"a": 1}}},
+        {"$setElementOrder/containers": 7, "spec": {"$retainKeys": 7, "volumes": 7}},
+    ],
+)
+async def test_bad_patches_are_the_clients_fault(
+    client: Client, namespace: str, patch_type: Any, body: Any
+) -> None:
+    await client.create(PODS, pod(namespace, "one"))
+    with pytest.raises(ApiError) as caught:
+        await client.patch(PODS, "one", namespace, body, patch_type=patch_type)
+    assert 400 <= caught.value.code < 500, caught.value
+
+
+async def test_unknown_paths_and_methods(client: Client, namespace: str) -> None:
+    for path in ("/apis/none/v1/things", "/api/v1/namespaces/default/pods/a/none", "/openapi/v2"):
+        with pytest.raises(NotFound):
+            await client.request("GET", path)
+    with pytest.raises(ApiError) as caught:
+        await client.request("PUT", PODS.path(namespace), body={})
+    assert caught.value.code == 405

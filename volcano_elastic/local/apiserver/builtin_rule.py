@@ -1,0 +1,105 @@
+"""Defaults, required fields, choices and bounds of the built-in kinds: builtin_rules.txt."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from volcano_elastic.kube.resource import Object
+from volcano_elastic.local.apiserver.builtin_type import type_of, types
+from volcano_elastic.local.apiserver.kind import Kind
+from volcano_elastic.local.apiserver.status import Cause, invalid_value, required, unsupported
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    default: bytes | None = None
+    """As JSON, so that each object gets a value of its own."""
+    required: bool = False
+    choices: tuple[str, ...] = ()
+    least: int | None = None
+    most: int | None = None
+
+
+def fill_defaults(kind: Kind, obj: Object) -> None:
+    """In place, in an object that its type has taken (builtin_type.py)."""
+    for name, struct, _ in _structs(obj, type_of(kind), ""):
+        for field, rule in _rules()[name].items():
+            if rule.default is not None and field not in struct:
+                struct[field] = orjson.loads(rule.default)
+
+
+def causes(kind: Kind, obj: Object) -> Iterator[Cause]:
+    """What is wrong with such an object, field by field."""
+    for name, struct, path in _structs(obj, type_of(kind), ""):
+        for field, rule in _rules()[name].items():
+            place, value = f"{path}.{field}" if path else field, struct.get(field)
+            if value in (None, "", [], {}):
+                if rule.required:
+                    yield required(place)
+            elif rule.choices and value not in rule.choices:
+                yield unsupported(place, value, rule.choices)
+            elif isinstance(value, int):
+                if rule.least is not None and value < rule.least:
+                    yield invalid_value(place, value, f"must be at least {rule.least}")
+                if rule.most is not None and value > rule.most:
+                    yield invalid_value(place, value, f"must be at most {rule.most}")
+
+
+def _structs(value: Any, wanted: str, path: str) -> Iterator[tuple[str, Object, str]]:
+    """Each struct within that has rules: the name of its type, itself, and where it is."""
+    if wanted.startswith("["):
+        for number, one in enumerate(value):
+            yield from _structs(one, wanted[1:-1], f"{path}[{number}]")
+        return
+    if wanted in _rules():
+        yield wanted, value, path
+    for field in _leading(wanted):
+        # A default of a parent is there by now, and may be looked into as well.
+        if value.get(field) is not None:
+            below = f"{path}.{field}" if path else field
+            yield from _structs(value[field], types()[wanted][field], below)
+
+
+@functools.cache
+def _rules() -> dict[str, dict[str, _Rule]]:
+    found: dict[str, dict[str, _Rule]] = {}
+    for line in Path(__file__).with_name("builtin_rules.txt").read_text().splitlines():
+        if line.startswith("#"):
+            continue
+        place, *words = line.split()
+        name, _, field = place.partition(".")
+        said: dict[str, Any] = {}
+        for word in words:
+            if word == "!":
+                said["required"] = True
+            elif word.startswith("="):
+                said["default"] = word[1:].encode()
+            elif word.startswith((">=", "<=")):
+                said["least" if word[0] == ">" else "most"] = int(word[2:])
+            else:
+                said["choices"] = tuple(word.split("|"))
+        found.setdefault(name, {})[field] = _Rule(**said)
+    return found
+
+
+@functools.cache
+def _leading(name: str) -> tuple[str, ...]:
+    """The fields of a type by which one gets to a type with rules."""
+    return tuple(
+        field
+        for field, wanted in types()[name].items()
+        if (inner := wanted.strip("[]")) in types() and _matters(inner, frozenset({name}))
+    )
+
+
+def _matters(name: str, seen: frozenset[str]) -> bool:
+    if name in seen:
+        return False
+    inner = {wanted.strip("[]") for wanted in types()[name].values()} & types().keys()
+    return name in _rules() or any(_matters(one, seen | {name}) for one in inner)
