@@ -15,7 +15,8 @@ import orjson
 from aiohttp import web
 
 _REFUSALS = {409: "Conflict", 429: "TooManyRequests", 500: "InternalError"}
-_HOP_BY_HOP = {"connection", "transfer-encoding", "content-length", "host", "content-encoding"}
+# Bodies pass as they are, so what says how they are packed passes too.
+_HOP_BY_HOP = {"connection", "transfer-encoding", "content-length", "host"}
 
 
 @dataclass(frozen=True, slots=True)

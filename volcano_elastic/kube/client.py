@@ -170,7 +170,13 @@ class Client:
             await asyncio.sleep(_retry_after(again))
         if code >= 400:
             raise error_of(code, _status(raw))
-        decoded: Object = orjson.loads(raw) if raw else {}
+        try:
+            decoded: Object = orjson.loads(raw) if raw else {}
+        except orjson.JSONDecodeError as error:
+            # Of something in between, or cut off: to be asked again, as any broken connection.
+            raise aiohttp.ClientPayloadError(
+                f"{method} {path}: expected JSON, found {raw[:40]!r}: {error}"
+            ) from error
         return decoded
 
     def _headers(self) -> dict[str, str]:
