@@ -174,6 +174,13 @@ def test_a_queue_that_has_just_been_given_some_stands_in_line_again() -> None:
     y = job("y", 1, 4, queue="p", speeds=LINEAR, pod_requests=gpus(1, cpus=1))
     b = job("b", 3, 9, queue="q", speeds=LINEAR)
     on = (pods(x, "n1"), pods(y, "n1"), pods(b, *["n1"] * 3))
-    seen = world([node("n1", 7)], [x, y, b], *on, queues=queues)
-    made = plan(seen, NOW)
-    assert (new_size(made, "x"), new_size(made, "y"), new_size(made, "b")) == (2, None, 4)
+    for room, sizes in ((7, (2, None, 4)), (8, (2, 2, 4))):
+        made = plan(world([node("n1", room)], [x, y, b], *on, queues=queues), NOW)
+        assert tuple(new_size(made, name) for name in ("x", "y", "b")) == sizes
+
+
+def test_a_newcomer_grows_whatever_keeps_others_of_its_queue_from_it() -> None:
+    full, new = job("full", 1, 4, node_selector={"zone": "x"}), job("new", 1, 4, created=NOW)
+    nodes = [node("n1", 1, labels={"zone": "x"}), node("n2", 4)]
+    made = plan(world(nodes, [full, new], pods(full, "n1")), NOW)
+    assert (new_size(made, "full"), new_size(made, "new")) == (None, 4)
