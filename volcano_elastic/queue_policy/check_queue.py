@@ -73,8 +73,7 @@ def check_queue(
                 _ERROR,
                 ("spec", "parent"),
                 f"the parents run in a ring: {' → '.join(ring)}",
-                "with enableHierarchy the scheduler crashes (1.15.1 does), and nothing starts in any "
-                "queue",
+                "with enableHierarchy the scheduler crashes (1.15.1 does), and nothing starts",
                 "set another parent in one of them",
             )
         elif parent not in parents:
