@@ -125,7 +125,9 @@ def test_nobody_gives_what_is_on_its_way_already() -> None:
     a, b, gone = rich(), poor(), job("gone", 7, 7)
     leaving = [pod(gone, i, "n2", terminating=True) for i in range(7)]
     seen = full(a, b, node("n2", 7))
-    assert plan(replace(seen, pods=(*seen.pods, *leaving)), NOW).decisions == ()
+    made = plan(replace(seen, pods=(*seen.pods, *leaving)), NOW)
+    assert made.decisions == ()
+    assert made.stays["ns/poor"].why_not_more is Reason.NO_ROOM, "it is not at its max yet"
     assert [d.job for d in plan(full(a, b), NOW).decisions] == ["ns/rich"]
 
 
