@@ -264,6 +264,15 @@ def test_a_field_that_nobody_reads_is_said_with_the_likely_one(saved: Any, manif
     assert "document 2 (PyTorchJob x): unknown field spec.elasticPolcy; did you" in said.stderr
 
 
+def test_a_list_as_kubectl_writes_it_is_all_that_is_in_it(saved: Any, manifest: Any) -> None:
+    listed = {"apiVersion": "v1", "kind": "List", "items": [queue(), policy("p", mode="Fast")]}
+    said = run("plan", "--snapshot", saved(FULL), "--what-if", manifest(listed))
+    assert said.exit_code == 2
+    assert "document 1 (QueuePolicy p): spec.mode: must be one of" in said.stderr
+    broken = run("plan", "--snapshot", saved(FULL), "--what-if", manifest(listed | {"items": 3}))
+    assert broken.exit_code == 2 and "expected an object with apiVersion" in broken.stderr
+
+
 def test_a_time_in_yaml_needs_no_quotes(saved: Any, tmp_path: Path) -> None:
     """What `kubectl get -o yaml` wrote, edited by hand."""
     file = tmp_path / "p.yaml"

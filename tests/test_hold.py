@@ -16,7 +16,7 @@ from volcano_elastic.api.queue_policy import Mode
 from volcano_elastic.cli.hold import MODE_BEFORE, decide
 from volcano_elastic.cli.main import main
 from volcano_elastic.cli.observation import Trouble
-from volcano_elastic.kube.resource import QUEUEPOLICIES
+from volcano_elastic.kube.resource import QUEUEPOLICIES, QUEUES
 
 Object = dict[str, Any]
 
@@ -108,5 +108,12 @@ async def test_on_a_cluster(tmp_path: Path) -> None:
             assert await mode() == "Active"
             found = await client.get(QUEUEPOLICIES, "default")
             assert MODE_BEFORE not in (found["metadata"].get("annotations") or {})
+            head = {"apiVersion": QUEUES.api_version, "kind": QUEUES.kind}
+            child = head | {"metadata": {"name": "child"}, "spec": {"parent": "default"}}
+            await client.create(QUEUES, child)
+            code, text = await run("hold", "default", "--json")
+            assert (code, json.loads(text)["below"]) == (0, ["child"])
+            code, text = await run("resume", "default")
+            assert code == 0 and "queues below it keep modes of their own: child" in text
             code, text = await run("hold", "nowhere")
-            assert code == 2 and "there is no queue nowhere; there are: default" in text
+            assert code == 2 and "there is no queue nowhere; there are: child, default" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from planner_world import (
@@ -151,7 +152,7 @@ def test_the_first_growth_has_no_cooldown_even_in_a_policy() -> None:
 
 def test_growth_by_part_of_a_step_must_pay_for_its_pause_in_two_minutes() -> None:
     """The rest of the step will stop the job once more."""
-    a, rigid = job("a", 4, 8, pause=seconds(60)), job("rigid", 3, 3)
+    a, rigid = job("a", 4, 8, pause=seconds(100)), job("rigid", 3, 3)
     assert new_size(plan(alone(a, 4), NOW), "a") == 8
     part = world(EIGHT, [a, rigid], pods(a, *["n1"] * 4), pods(rigid, *["n1"] * 3))
     assert plan(part, NOW).stays["ns/a"].why_not_more is Reason.NOT_WORTH_A_PAUSE
@@ -160,11 +161,33 @@ def test_growth_by_part_of_a_step_must_pay_for_its_pause_in_two_minutes() -> Non
 
 
 def test_what_is_left_beside_whole_units_is_for_others() -> None:
-    a = job("a", 2, 8, node_unit=2, speeds=LINEAR)
+    a = job("a", 4, 8, node_unit=2, speeds=LINEAR)
     b = job("b", 1, 8, gpu_hours=99.0)
-    seen = world([node("n1", 3), node("n2", 3)], [a, b], pods(a, "n1", "n1"), pods(b, "n2"))
+    made = plan(world(EIGHT, [a, b], pods(a, *["n1"] * 4), pods(b, "n1")), NOW)
+    assert (new_size(made, "a"), new_size(made, "b")) == (6, 2)
+
+
+def test_whole_units_count_once_against_max_and_queue() -> None:
+    a = job("a", 2, 4, node_unit=2, speeds=LINEAR)
+    b = job("b", 1, 8, gpu_hours=99.0)
+    queue = Queue("default", capability=gpus(7))
+    seen = world([node("n1", 16)], [a, b], pods(a, "n1", "n1"), pods(b, "n1"), queues=(queue,))
     made = plan(seen, NOW)
-    assert (new_size(made, "a"), new_size(made, "b")) == (4, 2)
+    assert (new_size(made, "a"), new_size(made, "b")) == (4, 3)
+
+
+def test_what_does_not_pay_for_the_pause_is_for_others() -> None:
+    a, b = job("a", 2, 8, pause=timedelta(hours=9)), job("b", 2, 8, gpu_hours=99.0)
+    on = (pods(a, "n1", "n1"), pods(b, "n1", "n1"))
+    made = plan(world([node("n1", 5)], [a, b], *on), NOW)
+    assert (new_size(made, "a"), new_size(made, "b")) == (None, 3)
+
+
+def test_what_has_run_for_long_is_expected_to_run_for_as_long_again() -> None:
+    a = job("a", 4, 8, pause=timedelta(hours=1), gpu_hours=99.0)
+    assert plan(alone(a, 4), NOW).stays["ns/a"].why_not_more is Reason.NOT_WORTH_A_PAUSE
+    old = replace(a, created=NOW - timedelta(hours=10))
+    assert new_size(plan(alone(old, 4), NOW), "a") == 8
 
 
 def test_a_queue_that_has_just_been_given_some_stands_in_line_again() -> None:
@@ -174,6 +197,16 @@ def test_a_queue_that_has_just_been_given_some_stands_in_line_again() -> None:
     y = job("y", 1, 4, queue="p", speeds=LINEAR, pod_requests=gpus(1, cpus=1))
     b = job("b", 3, 9, queue="q", speeds=LINEAR)
     on = (pods(x, "n1"), pods(y, "n1"), pods(b, *["n1"] * 3))
-    seen = world([node("n1", 7)], [x, y, b], *on, queues=queues)
-    made = plan(seen, NOW)
-    assert (new_size(made, "x"), new_size(made, "y"), new_size(made, "b")) == (2, None, 4)
+    any_step = Surplus(step=Step.ANY)
+    for room, sizes in ((7, (2, None, 4)), (8, (2, 2, 4))):
+        seen = world([node("n1", room)], [x, y, b], *on, queues=queues)
+        seen = ruled(ruled(seen, "p", surplus=any_step), "q", surplus=any_step)
+        made = plan(seen, NOW)
+        assert tuple(new_size(made, name) for name in ("x", "y", "b")) == sizes
+
+
+def test_a_newcomer_grows_whatever_keeps_others_of_its_queue_from_it() -> None:
+    full, new = job("full", 1, 4, node_selector={"zone": "x"}), job("new", 1, 4, created=NOW)
+    nodes = [node("n1", 1, labels={"zone": "x"}), node("n2", 4)]
+    made = plan(world(nodes, [full, new], pods(full, "n1")), NOW)
+    assert (new_size(made, "full"), new_size(made, "new")) == (None, 4)

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from planner_world import NOW, by_job, gpus, job, node, pods, world
+from planner_world import NOW, by_job, gpus, job, node, pod, pods, world
 
 from volcano_elastic.api.queue_policy import Order, QueuePolicy, Surplus
 from volcano_elastic.queue_policy.decision import Reason
@@ -119,3 +119,21 @@ def test_pods_leave_where_a_larger_pod_then_fits() -> None:
 def test_nobody_gives_what_the_taker_cannot_use() -> None:
     a, b = rich(), poor(pod_requests=gpus(1, cpus=60))
     assert plan(full(a, b), NOW).decisions == ()
+
+
+def test_nobody_gives_what_is_on_its_way_already() -> None:
+    a, b, gone = rich(), poor(), job("gone", 7, 7)
+    leaving = [pod(gone, i, "n2", terminating=True) for i in range(7)]
+    seen = full(a, b, node("n2", 7))
+    made = plan(replace(seen, pods=(*seen.pods, *leaving)), NOW)
+    assert made.decisions == ()
+    assert made.stays["ns/poor"].why_not_more is Reason.NO_ROOM, "it is not at its max yet"
+    assert [d.job for d in plan(full(a, b), NOW).decisions] == ["ns/rich"]
+
+
+def test_who_finds_idle_room_for_half_a_unit_is_given_the_other_half() -> None:
+    a = job("rich", 1, 8, 7, **LINEAR)
+    b = job("poor", 2, 8, node_unit=2, **LINEAR)
+    seen = world([node("n1", 10)], [a, b], pods(a, *["n1"] * 7), pods(b, "n1", "n1"))
+    (made,) = plan(replace(seen, jobs=(replace(a, max=7), b)), NOW).decisions
+    assert (made.job, made.reason) == ("ns/rich", Reason.REBALANCED)

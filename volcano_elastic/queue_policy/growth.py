@@ -103,7 +103,8 @@ class Growth:
                 more = self._step(standing, room)
                 place, ended = entry(standing), end(standing)
                 if place is None and ended is not None:
-                    self.why[standing.job.key] = ended
+                    # What is only on its way is no room yet.
+                    self.why[standing.job.key] = Reason.NO_ROOM if standing.hoped else ended
                 elif place is not None and more:
                     line.push(place)
                 elif place is not None and self.why[standing.job.key] is Reason.NO_ROOM:
