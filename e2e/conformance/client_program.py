@@ -51,5 +51,6 @@ async def run(interpreter: str, program: str, *arguments: str) -> dict[str, Any]
     if process.returncode != 0:
         said = err.decode()[-4000:]
         raise ProgramError(f"{program} {arguments}: exit code {process.returncode}\n{said}")
-    seen: dict[str, Any] = json.loads(out)
+    # A client may print things of its own first.
+    seen: dict[str, Any] = json.loads(out.splitlines()[-1])
     return seen

@@ -30,7 +30,7 @@ def fill_defaults(kind: Kind, obj: Object) -> None:
     """In place, in an object that its type has taken (builtin_type.py)."""
     for name, struct, _ in _structs(obj, type_of(kind), ""):
         for field, rule in _rules()[name].items():
-            if rule.default is not None and field not in struct:
+            if rule.default is not None and struct.get(field) in (None, ""):
                 struct[field] = orjson.loads(rule.default)
 
 

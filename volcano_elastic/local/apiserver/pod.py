@@ -246,7 +246,7 @@ def _set_condition(pod: Object, kind: str, now: str, **why: str) -> None:
         **why,
     }
     status = pod["status"] = pod.get("status") or {"phase": "Pending"}
-    others = [one for one in status.get("conditions") or () if one["type"] != kind]
+    others = [one for one in status.get("conditions") or () if one.get("type") != kind]
     status["conditions"] = [*others, condition]
 
 

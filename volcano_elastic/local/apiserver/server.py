@@ -301,7 +301,9 @@ class Server:
         shown = shown_as(kind, stored)
         answer = _raw(rendering.one(kind, shown, form, request.query, self._clock()), code)
         for warning in options.warnings if options else ():
-            text = warning.replace("\\", "\\\\").replace('"', '\\"')
+            # A field's name may be anything, but a header has no room for control characters.
+            text = "".join(one for one in warning if one.isprintable())
+            text = text.replace("\\", "\\\\").replace('"', '\\"')
             answer.headers.add("Warning", f'299 - "{text}"')
         return answer
 

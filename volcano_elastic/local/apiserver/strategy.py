@@ -47,11 +47,9 @@ def decoded(kind: Kind, body: Any, options: WriteOptions, *, patched: bool = Fal
     if kind.custom and not (api_version and name):
         raise refuse(f"Object 'apiVersion' or 'Kind' is missing, found {api_version} and {name}")
     if kind.custom and api_version == kind.api_version and name != kind.kind:
-        raise invalid(
-            kind,
-            str((obj.get("metadata") or {}).get("name", "")),
-            [invalid_value("kind", name, f"must be {kind.kind}")],
-        )
+        meta = obj.get("metadata")
+        named = str(meta.get("name", "")) if isinstance(meta, dict) else ""
+        raise invalid(kind, named, [invalid_value("kind", name, f"must be {kind.kind}")])
     if (api_version or kind.api_version) != kind.api_version or (name or kind.kind) != kind.kind:
         raise refuse(
             f"the object provided is unrecognized: expected {kind.api_version} {kind.kind}, "

@@ -177,8 +177,8 @@ def _pod_status(obj: Object, _: datetime) -> str:
 
 def _node_status(obj: Object, _: datetime) -> str:
     conditions = (obj.get("status") or {}).get("conditions") or ()
-    ready = next((one["status"] for one in conditions if one["type"] == "Ready"), "")
-    words = {"True": "Ready", "False": "NotReady"}.get(ready, "Unknown")
+    ready = next((one.get("status") for one in conditions if one.get("type") == "Ready"), None)
+    words = {"True": "Ready", "False": "NotReady"}.get(ready or "", "Unknown")
     return words + (",SchedulingDisabled" if (obj.get("spec") or {}).get("unschedulable") else "")
 
 
