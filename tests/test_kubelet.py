@@ -26,6 +26,10 @@ def test_a_pod_keeps_its_address_and_no_two_share_one() -> None:
     assert one.of("default", "a") != one.of("other", "a")
 
 
+def test_two_clusters_on_one_machine_give_a_name_two_addresses() -> None:
+    assert AddressBook("one").of("default", "a") != AddressBook("other").of("default", "a")
+
+
 def test_an_adopted_address_is_not_given_to_another() -> None:
     natural = AddressBook().of("default", "late")
     book = AddressBook()

@@ -1,4 +1,4 @@
-"""Each pod's own loopback address, which follows from its name."""
+"""Each pod's own loopback address, which follows from its name and its cluster."""
 
 from __future__ import annotations
 
@@ -16,9 +16,14 @@ class AddressBook:
 
     An address is a hash of the name, so it outlives the kubelet; the second of two names with one
     hash gets the next free address.
+
+    Args:
+        cluster: what tells this cluster from others on the machine, which may have a pod of the
+            same name: their pods would take each other's ports.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, cluster: str = "") -> None:
+        self._cluster = cluster
         self._by_pod: dict[tuple[str, str], str] = {}
         self._taken: set[str] = set()
 
@@ -26,7 +31,7 @@ class AddressBook:
         known = self._by_pod.get((namespace, name))
         if known is not None:
             return known
-        digest = hashlib.blake2b(f"{namespace}/{name}".encode(), digest_size=8).digest()
+        digest = hashlib.blake2b(f"{self._cluster}/{namespace}/{name}".encode(), digest_size=8).digest()
         offset = int.from_bytes(digest, "big")
         while True:
             address = IPv4Address(_FIRST + offset % _COUNT)

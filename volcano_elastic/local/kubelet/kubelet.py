@@ -18,7 +18,7 @@ import aiohttp
 
 from volcano_elastic.kube.client import ApiError, Client
 from volcano_elastic.kube.informer import Informer
-from volcano_elastic.kube.resource import NODES, PODS, SERVICES, Object, key_of
+from volcano_elastic.kube.resource import NAMESPACES, NODES, PODS, SERVICES, Object, key_of
 from volcano_elastic.local.kubelet import fault, node
 from volcano_elastic.local.kubelet.address import AddressBook
 from volcano_elastic.local.kubelet.fake import FakePods
@@ -240,7 +240,7 @@ async def _run_pods(
     client: Client, pods: Informer, nodes: frozenset[str], outages: Outages, options: Options
 ) -> None:
     services = Informer(client, SERVICES)
-    addresses = AddressBook()
+    addresses = AddressBook(await _cluster_uid(client))
     with _memory_folder() as memory:
         async with ProcessRuntime(plain=options.plain) as runtime, asyncio.TaskGroup() as group:
             names = Names(pods, services, addresses)
@@ -254,6 +254,12 @@ async def _run_pods(
                 await watching
             finally:
                 await containers.stop()
+
+
+async def _cluster_uid(client: Client) -> str:
+    """That of kube-system, as everywhere in Kubernetes."""
+    namespace = await client.get(NAMESPACES, "kube-system")
+    return str(namespace["metadata"]["uid"])
 
 
 @contextlib.contextmanager
