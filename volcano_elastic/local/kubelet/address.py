@@ -31,7 +31,8 @@ class AddressBook:
         known = self._by_pod.get((namespace, name))
         if known is not None:
             return known
-        digest = hashlib.blake2b(f"{self._cluster}/{namespace}/{name}".encode(), digest_size=8).digest()
+        unique = f"{self._cluster}/{namespace}/{name}"
+        digest = hashlib.blake2b(unique.encode(), digest_size=8).digest()
         offset = int.from_bytes(digest, "big")
         while True:
             address = IPv4Address(_FIRST + offset % _COUNT)
