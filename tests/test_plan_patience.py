@@ -146,3 +146,43 @@ def test_surplus_that_finds_no_place_again_rests_twice_as_long() -> None:
         assert by_job(made)["a"].reason is Reason.SURPLUS_UNPLACED
         seen, gave_up = applied(seen, made, now), now
     assert rests == [60, 120]
+
+
+def test_who_is_to_be_left_alone_is_not_given_up() -> None:
+    seen, _, _ = blocking(NOW - timedelta(hours=2), NOW - timedelta(hours=1))
+    assert turns(ruled(seen, mode=Mode.OFF), 0, 61)[-1].decisions == ()
+
+
+def test_gangs_of_others_are_not_given_up_nor_are_those_that_go_before_them() -> None:
+    seen, a, _ = blocking(NOW - timedelta(hours=2), NOW - timedelta(hours=1))
+    theirs = [replace(p, job=None) if p.job == "ns/b" else p for p in seen.pods]
+    gang = Gang("ns/b", "default", 2, created=NOW - timedelta(hours=1))
+    made = turns(replace(seen, jobs=(a,), pods=tuple(theirs), gangs=(gang,)), 0, 61)[-1]
+    assert made.decisions == () and set(made.blocked) == {"ns/a", "ns/b"}
+
+
+def test_what_a_gang_that_gives_up_leaves_over_serves_others_that_wait() -> None:
+    a = job("a", 2, 2, created=NOW - timedelta(hours=2))
+    b = job("b", 3, 3, created=NOW - timedelta(hours=1))
+    halves = [*pods(a, "n1", None), *pods(b, "n1", "n1", None)]
+    seen = world([node("n1", 3)], [a, b, job("c", 1, 1, created=NOW)], halves)
+    early, late = turns(seen, 0, 61)
+    assert set(early.blocked) == {"ns/a", "ns/b", "ns/c"}
+    assert set(late.blocked) == {"ns/b"} and late.admitted == {"ns/a", "ns/c"}
+
+
+def test_pods_of_others_that_run_or_leave_keep_no_room_beside_their_own() -> None:
+    a = job("a", 1, 8)
+    runs, leaves = others(2, "ns/other")
+    theirs = [replace(runs, node="n1", running=True), replace(leaves, terminating=True)]
+    seen = world(EIGHT, [a], pods(a, "n1"), theirs)
+    made = plan(replace(seen, gangs=(Gang("ns/other", "default", 0, NOW),)), NOW)
+    assert new_size(made, "a") == 6
+
+
+def test_a_gang_that_cannot_start_keeps_no_room_for_its_pods() -> None:
+    a = job("a", 1, 8)
+    seen = world(EIGHT, [a], pods(a, "n1"), others(4, "ns/other"))
+    made = plan(replace(seen, gangs=(Gang("ns/other", "default", 4, NOW),)), NOW)
+    assert set(made.blocked) == {"ns/other"}
+    assert new_size(made, "a") == 8

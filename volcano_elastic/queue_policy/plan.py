@@ -262,7 +262,10 @@ class _Planning:
         self.blocked.pop(claim.key)
         if claim.standing is not None:
             claim.standing.blocked = False
-        self._serve([other for other in self.waiting if other is not claim])
+        # The loser's own claim was for what its pods lacked, and they leave.
+        mine = [other for other in self.waiting if other.standing is standing]
+        self._serve([other for other in self.waiting if other is not claim and other not in mine])
+        self.waiting += mine
         return True
 
     # Reserve
