@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 from job_world import job_object
 
-from volcano_elastic.kube.client import AlreadyExists, Client
+from volcano_elastic.kube.client import AlreadyExists, Client, NotFound
 from volcano_elastic.kube.resource import EVENTS, Resource
 from volcano_elastic.operator.cluster import Cluster
 from volcano_elastic.operator.executor import AT_ONCE, Executor, NameTaken
 from volcano_elastic.operator.token import BadKey
-from volcano_elastic.pytorchjob.action import CreatePod, CreateSecret, CreateService
+from volcano_elastic.pytorchjob.action import CreatePod, CreateSecret, CreateService, PatchStatus
 from volcano_elastic.pytorchjob.label import JOB_NAME
 
 Object = dict[str, Any]
@@ -82,6 +82,26 @@ class Keyed:
         assert kind is EVENTS, "nothing of the job is created"
         self.told.append(obj)
         return obj
+
+
+class Replaced:
+    """Its job goes while the status is on its way, and another takes the name at once."""
+
+    def __init__(self) -> None:
+        self.cluster = Cluster(cast(Client, self))
+
+    async def patch(self, *_: object, **__: object) -> Object:
+        new = job_object()
+        new["metadata"] |= {"uid": "u2", "resourceVersion": "9"}
+        self.cluster.jobs.put(new)
+        raise NotFound(404, "NotFound", "a")
+
+
+async def test_an_answer_about_a_job_that_went_does_not_take_its_successor_away() -> None:
+    cluster, job = Replaced().cluster, job_object()
+    cluster.jobs.put(job)
+    await Executor(cluster).perform(job, [PatchStatus({})], NOW)
+    assert [found["metadata"]["uid"] for found in cluster.jobs] == ["u2"]
 
 
 async def test_a_job_that_gets_no_token_says_why() -> None:

@@ -239,6 +239,7 @@ class Executor:
         subresource: str | None = None,
     ) -> None:
         namespace = job["metadata"]["namespace"]
+        known = informer.get(f"{namespace}/{name}")
         try:
             informer.put(
                 await self._client.patch(
@@ -246,7 +247,9 @@ class Executor:
                 )
             )
         except NotFound:
-            self._gone(informer, f"{namespace}/{name}", None)
+            # Before the answer is read here, another object may bear the name, and be known.
+            if known is not None:
+                informer.drop(known)
 
     async def _delete(
         self,
@@ -282,9 +285,9 @@ class Executor:
         elif answer["metadata"].get("deletionTimestamp"):
             informer.put(answer)
 
-    def _gone(self, informer: Informer, key: str, uid: str | None) -> None:
+    def _gone(self, informer: Informer, key: str, uid: str) -> None:
         known = informer.get(key)
-        if known is not None and uid in (None, known["metadata"].get("uid")):
+        if known is not None and known["metadata"].get("uid") == uid:
             informer.drop(known)
 
 
