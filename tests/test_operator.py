@@ -319,6 +319,8 @@ async def test_an_evicted_pod_that_the_job_needs_comes_back_as_soon_as_it_is_gon
             return len(s.nodes.seen) if phases == ["Running"] else 0
 
         assert await eventually(running, "it runs") == 1
+        # Until nothing else makes the operator look at the job.
+        await asyncio.sleep(3)
         told = {
             "type": "DisruptionTarget",
             "status": "True",
