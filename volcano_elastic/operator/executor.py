@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 
 from volcano_elastic.kube import event, resource
-from volcano_elastic.kube.client import AlreadyExists, ApiError, Conflict, NotFound
+from volcano_elastic.kube.client import AlreadyExists, ApiError, NotFound
 from volcano_elastic.kube.informer import Informer
 from volcano_elastic.kube.resource import Object, key_of
 from volcano_elastic.operator.cluster import Cluster, controlled_by, job_key
@@ -272,8 +272,9 @@ class Executor:
                 grace_period_seconds=grace,
                 propagation_policy=propagation,
             )
-        except (NotFound, Conflict):
-            # Conflict: another object bears the name now, so this one has gone.
+        except NotFound:
+            # A Conflict may mean that another object bears the name now, but also a webhook's
+            # refusal: the watch tells which.
             self._gone(informer, key, uid)
             return
         known = informer.get(key)
