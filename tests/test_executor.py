@@ -9,12 +9,18 @@ from typing import Any, cast
 import pytest
 from job_world import job_object
 
-from volcano_elastic.kube.client import AlreadyExists, Client
+from volcano_elastic.kube.client import AlreadyExists, Client, Conflict, NotFound
 from volcano_elastic.kube.resource import EVENTS, Resource
 from volcano_elastic.operator.cluster import Cluster
 from volcano_elastic.operator.executor import AT_ONCE, Executor, NameTaken
 from volcano_elastic.operator.token import BadKey
-from volcano_elastic.pytorchjob.action import CreatePod, CreateSecret, CreateService
+from volcano_elastic.pytorchjob.action import (
+    CreatePod,
+    CreateSecret,
+    CreateService,
+    DeletePod,
+    PatchStatus,
+)
 from volcano_elastic.pytorchjob.label import JOB_NAME
 
 Object = dict[str, Any]
@@ -82,6 +88,42 @@ class Keyed:
         assert kind is EVENTS, "nothing of the job is created"
         self.told.append(obj)
         return obj
+
+
+class Refusing:
+    """Has a webhook that lets nothing be deleted just now."""
+
+    async def delete(self, *_: object, **__: object) -> Object:
+        raise Conflict(409, "Conflict", "admission webhook denied the request")
+
+
+async def test_a_pod_whose_deletion_is_refused_is_not_taken_for_gone() -> None:
+    cluster, job = Cluster(cast(Client, Refusing())), job_object()
+    meta = {"name": "a-worker-0", "namespace": "team", "uid": "p", "resourceVersion": "1"}
+    cluster.pods.put({"metadata": meta})
+    with pytest.raises(Conflict):
+        await Executor(cluster).perform(job, [DeletePod("a-worker-0", "p")], NOW)
+    assert [found["metadata"]["uid"] for found in cluster.pods] == ["p"]
+
+
+class Replaced:
+    """Its job goes while the status is on its way, and another takes the name at once."""
+
+    def __init__(self) -> None:
+        self.cluster = Cluster(cast(Client, self))
+
+    async def patch(self, *_: object, **__: object) -> Object:
+        new = job_object()
+        new["metadata"] |= {"uid": "u2", "resourceVersion": "9"}
+        self.cluster.jobs.put(new)
+        raise NotFound(404, "NotFound", "a")
+
+
+async def test_an_answer_about_a_job_that_went_does_not_take_its_successor_away() -> None:
+    cluster, job = Replaced().cluster, job_object()
+    cluster.jobs.put(job)
+    await Executor(cluster).perform(job, [PatchStatus({})], NOW)
+    assert [found["metadata"]["uid"] for found in cluster.jobs] == ["u2"]
 
 
 async def test_a_job_that_gets_no_token_says_why() -> None:

@@ -7,12 +7,15 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
 from apiserver_process import ApiServerProcess
 from operator_process import FakeNodes, OperatorProcess, eventually, install, job
 
+from volcano_elastic.api import moment
 from volcano_elastic.kube.client import Client, NotFound
 from volcano_elastic.kube.resource import (
     AUTOSCALERS,
@@ -297,3 +300,36 @@ async def test_a_kubeconfig_that_is_not_there_is_said(tmp_path: Path) -> None:
     await operator.start(wait=False)
     assert operator.process is not None
     assert await asyncio.wait_for(operator.process.wait(), 30) == 2
+
+
+@pytest.mark.parametrize("elastic", [True, False])
+async def test_an_evicted_pod_that_the_job_needs_comes_back_as_soon_as_it_is_gone(
+    tmp_path: Path, elastic: bool
+) -> None:
+    async with scene(tmp_path) as s:
+        wanted = job("a", 1, 1)
+        if not elastic:
+            del wanted["spec"]["elasticPolicy"]
+        await s.client.create(PYTORCHJOBS, wanted)
+
+        async def running() -> int:
+            """How many pods there were until this one, which runs."""
+            pods = (await s.client.list(PODS, "default"))["items"]
+            phases = [p["status"].get("phase") for p in pods]
+            return len(s.nodes.seen) if phases == ["Running"] else 0
+
+        assert await eventually(running, "it runs") == 1
+        # Until nothing else makes the operator look at the job.
+        await asyncio.sleep(3)
+        told = {
+            "type": "DisruptionTarget",
+            "status": "True",
+            "lastTransitionTime": moment.timestamp(datetime.now(UTC)),
+        }
+        await s.nodes.patch("a-worker-0", {"conditions": [told]})
+        await s.client.delete(PODS, "a-worker-0", "default")
+
+        async def again() -> bool:
+            return await running() == 2
+
+        await eventually(again, "its successor runs")

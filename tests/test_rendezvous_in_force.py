@@ -235,3 +235,24 @@ def test_pods_without_our_environment_say_nothing() -> None:
     world.settle()
     world.grow(5)
     assert len(world.live()) == 5
+
+
+@pytest.mark.parametrize("elastic", [None, {}, OURS], ids=["fixed", "c10d", "ours"])
+def test_what_a_template_says_of_the_rendezvous_is_no_edit(elastic: Object | None) -> None:
+    obj = job(elastic)
+    container(obj)["env"] = [
+        {"name": name, "value": value}
+        for name, value in (
+            ("PYTHONUNBUFFERED", "0"),
+            ("PET_NNODES", "7"),
+            ("PET_RDZV_BACKEND", "etcd"),
+            ("PET_RDZV_ENDPOINT", "etcd:2379"),
+            ("PET_RDZV_ID", "mine"),
+            ("PET_RDZV_CONF", "timeout=9"),
+            ("PET_STANDALONE", "1"),
+            ("VOLCANO_ELASTIC_NODE_UNIT", "3"),
+        )
+    ]
+    world = running(obj)
+    assert world.reconcile() == []
+    assert world.status["conditions"][-1]["type"] == "Running"

@@ -84,7 +84,8 @@ class Client:
     """One connection pool to one API server. Use as an async context manager.
 
     Every method raises ApiError (or a subclass) for an answer of 400 and above, and
-    aiohttp.ClientError or TimeoutError when there was no answer. A 429 with Retry-After is obeyed.
+    aiohttp.ClientError or TimeoutError when there was no answer, or none that an API server would
+    give. A 429 with Retry-After is obeyed.
 
     Args:
         observe: told of every answer, and of every request that got none.
@@ -170,14 +171,7 @@ class Client:
             await asyncio.sleep(_retry_after(again))
         if code >= 400:
             raise error_of(code, _status(raw))
-        try:
-            decoded: Object = orjson.loads(raw) if raw else {}
-        except orjson.JSONDecodeError as error:
-            # Of something in between, or cut off: to be asked again, as any broken connection.
-            raise aiohttp.ClientPayloadError(
-                f"{method} {path}: expected JSON, found {raw[:40]!r}: {error}"
-            ) from error
-        return decoded
+        return _object(raw, f"{method} {path}")
 
     def _headers(self) -> dict[str, str]:
         """Also the token's newest form: a service account's is replaced about every hour."""
@@ -189,7 +183,8 @@ class Client:
         return {**self.access.headers, **self._token}
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Object:
-        return await self.request("GET", resource.path(namespace, name))
+        path = resource.path(namespace, name)
+        return _with_metadata(await self.request("GET", path), f"GET {path}")
 
     async def list(
         self,
@@ -202,6 +197,8 @@ class Client:
         """The whole List object; each item gets its apiVersion and kind, which lists leave out."""
         params = _selectors(label_selector, field_selector)
         answer = await self.request("GET", resource.path(namespace), params=params)
+        if not isinstance(answer.get("items"), list) or not _versioned(answer):
+            raise _unreadable(f"GET {resource.path(namespace)}", "a list", orjson.dumps(answer))
         for item in answer["items"]:
             item.setdefault("apiVersion", resource.api_version)
             item.setdefault("kind", resource.kind)
@@ -219,8 +216,9 @@ class Client:
         meta = obj["metadata"]
         name = meta["name"] if subresource else None
         path = resource.path(meta.get("namespace"), name, subresource)
-        return await self.request(
-            "POST", path, body=obj, params={"dryRun": "All"} if dry_run else None
+        params = {"dryRun": "All"} if dry_run else None
+        return _with_metadata(
+            await self.request("POST", path, body=obj, params=params), f"POST {path}"
         )
 
     async def replace(
@@ -228,7 +226,7 @@ class Client:
     ) -> Object:
         meta = obj["metadata"]
         path = resource.path(meta.get("namespace"), meta["name"], subresource)
-        return await self.request("PUT", path, body=obj)
+        return _with_metadata(await self.request("PUT", path, body=obj), f"PUT {path}")
 
     async def patch(
         self,
@@ -240,15 +238,17 @@ class Client:
         subresource: str | None = None,
         patch_type: PatchType = "merge",
     ) -> Object:
-        return await self.request(
+        path = resource.path(namespace, name, subresource)
+        answer = await self.request(
             "PATCH",
-            resource.path(namespace, name, subresource),
+            path,
             body=body,
             params={"fieldManager": self._user_agent, "force": "true"}
             if patch_type == "apply"
             else None,
             content_type=_PATCH_CONTENT[patch_type],
         )
+        return _with_metadata(answer, f"PATCH {path}")
 
     async def delete(
         self,
@@ -309,10 +309,15 @@ class Client:
                 for line in lines:
                     if not line:
                         continue
-                    event = orjson.loads(line)
-                    if event["type"] == "ERROR":
-                        raise error_of(int(event["object"].get("code", 500)), event["object"])
-                    yield event["type"], event["object"]
+                    event = _object(line, f"watch of {path}")
+                    kind, obj = event.get("type"), event.get("object")
+                    if not isinstance(kind, str) or not isinstance(obj, dict):
+                        raise _unreadable(f"watch of {path}", "an event", line)
+                    if kind == "ERROR":
+                        raise error_of(int(obj.get("code") or 500), obj)
+                    if not _versioned(obj):
+                        raise _unreadable(f"watch of {path}", "an object's event", line)
+                    yield kind, obj
 
     async def logs(
         self, name: str, namespace: str, *, container: str | None = None, follow: bool = False
@@ -346,6 +351,32 @@ def _retry_after(text: str) -> float:
 def _selectors(label_selector: str | None, field_selector: str | None) -> dict[str, str]:
     params = {"labelSelector": label_selector, "fieldSelector": field_selector}
     return {name: value for name, value in params.items() if value}
+
+
+def _object(raw: bytes, asked: str) -> Object:
+    try:
+        found = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise _unreadable(asked, "JSON", raw) from error
+    if not isinstance(found, dict):
+        raise _unreadable(asked, "a JSON object", raw)
+    return found
+
+
+def _with_metadata(found: Object, asked: str) -> Object:
+    if not isinstance(found.get("metadata"), dict):
+        raise _unreadable(asked, "an object with metadata", orjson.dumps(found))
+    return found
+
+
+def _versioned(found: Object) -> bool:
+    meta = found.get("metadata")
+    return isinstance(meta, dict) and str(meta.get("resourceVersion")).isdecimal()
+
+
+def _unreadable(asked: str, expected: str, found: bytes) -> aiohttp.ClientPayloadError:
+    """Of something in between, or cut off: to be asked again, as over any broken connection."""
+    return aiohttp.ClientPayloadError(f"{asked}: expected {expected}, found {found[:80]!r}")
 
 
 def _status(raw: bytes) -> Mapping[str, Any]:

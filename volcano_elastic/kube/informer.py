@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import aiohttp
 
-from volcano_elastic.kube.client import ApiError, Client, Gone
+from volcano_elastic.kube.client import ApiError, Client
 from volcano_elastic.kube.resource import Object, Resource, key_of
 
 _log = logging.getLogger(__name__)
@@ -117,9 +117,6 @@ class Informer:
                 if self._version is None:
                     self._version = await self._list()
                 await self._watch(self._version)
-            except Gone:
-                self._version = None
-                continue
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 reason = error or type(error).__name__
             except ApiError as error:

@@ -178,6 +178,9 @@ class Controller:
         self._metrics.performed(actions)
         if resize is not None:
             self._carried_out(key, resize, outdated=not self._has(key, resize))
+        if departed:
+            # The size has followed them; now others may come in their places.
+            return 0.0, rest
         delays = [action.after.total_seconds() for action in actions if isinstance(action, Requeue)]
         return max(0.0, min(delays)) if delays else None, rest
 

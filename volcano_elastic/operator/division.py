@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import yaml
 
-from volcano_elastic.kube.client import ApiError, Client, NotFound
+from volcano_elastic.kube.client import ApiError, Client
 from volcano_elastic.kube.informer import Informer
 from volcano_elastic.kube.resource import CONFIGMAPS, Object
 
@@ -36,18 +36,19 @@ async def watch_division(client: Client, tell: Callable[[bool], None]) -> None:
     read."""
     try:
         await client.get(CONFIGMAPS, CONFIGMAP, NAMESPACE)
-    except (NotFound, aiohttp.ClientError, TimeoutError):
+    except (aiohttp.ClientError, TimeoutError):
         pass
     except ApiError as error:
-        # A watch would ask again and again for what somebody has decided to withhold.
-        _log.warning(
-            "ConfigMap %s/%s may not be read, so that queues are planned as under the capacity "
-            "plugin unless --queue-plugin says otherwise: %s",
-            NAMESPACE,
-            CONFIGMAP,
-            error,
-        )
-        return
+        if error.code in (401, 403):
+            # A watch would ask again and again for what somebody has decided to withhold.
+            _log.warning(
+                "ConfigMap %s/%s may not be read, so that queues are planned as under the capacity "
+                "plugin unless --queue-plugin says otherwise: %s",
+                NAMESPACE,
+                CONFIGMAP,
+                error,
+            )
+            return
     watched = Informer(
         client, CONFIGMAPS, namespace=NAMESPACE, field_selector=f"metadata.name={CONFIGMAP}"
     )

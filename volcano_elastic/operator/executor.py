@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 
 from volcano_elastic.kube import event, resource
-from volcano_elastic.kube.client import AlreadyExists, ApiError, Conflict, NotFound
+from volcano_elastic.kube.client import AlreadyExists, ApiError, NotFound
 from volcano_elastic.kube.informer import Informer
 from volcano_elastic.kube.resource import Object, key_of
 from volcano_elastic.operator.cluster import Cluster, controlled_by, job_key
@@ -239,6 +239,7 @@ class Executor:
         subresource: str | None = None,
     ) -> None:
         namespace = job["metadata"]["namespace"]
+        known = informer.get(f"{namespace}/{name}")
         try:
             informer.put(
                 await self._client.patch(
@@ -246,7 +247,9 @@ class Executor:
                 )
             )
         except NotFound:
-            self._gone(informer, f"{namespace}/{name}", None)
+            # Before the answer is read here, another object may bear the name, and be known.
+            if known is not None:
+                informer.drop(known)
 
     async def _delete(
         self,
@@ -269,8 +272,9 @@ class Executor:
                 grace_period_seconds=grace,
                 propagation_policy=propagation,
             )
-        except (NotFound, Conflict):
-            # Conflict: another object bears the name now, so this one has gone.
+        except NotFound:
+            # A Conflict may mean that another object bears the name now, but also a webhook's
+            # refusal: the watch tells which.
             self._gone(informer, key, uid)
             return
         known = informer.get(key)
@@ -282,9 +286,9 @@ class Executor:
         elif answer["metadata"].get("deletionTimestamp"):
             informer.put(answer)
 
-    def _gone(self, informer: Informer, key: str, uid: str | None) -> None:
+    def _gone(self, informer: Informer, key: str, uid: str) -> None:
         known = informer.get(key)
-        if known is not None and uid in (None, known["metadata"].get("uid")):
+        if known is not None and known["metadata"].get("uid") == uid:
             informer.drop(known)
 
 

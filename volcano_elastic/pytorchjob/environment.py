@@ -19,7 +19,7 @@ Variable = dict[str, Any]
 
 def shared(job: PyTorchJob) -> list[Variable]:
     """What is the same in every pod of the job."""
-    values = {"PYTHONUNBUFFERED": "1", "PET_NPROC_PER_NODE": job.nproc_per_node}
+    values = {rendezvous.FIRST: "1", "PET_NPROC_PER_NODE": job.nproc_per_node}
     if job.master is not None:
         values |= _master(job)
     if job.elastic is None:

@@ -16,6 +16,9 @@ from volcano_elastic.api.problem import Problem, forbidden, invalid, shown
 from volcano_elastic.api.pytorchjob import BACKEND, CONTAINER, WORKER, PyTorchJob
 from volcano_elastic.pytorchjob.label import coordinator_name, replica_name
 
+FIRST = "PYTHONUNBUFFERED"
+"""The first variable of those that a pod is told, by Kubeflow's operator too. What comes before is
+the template's own, which may well name a rendezvous."""
 _POLICY = "spec.elasticPolicy"
 _PATHS = {
     "backend": f"{_POLICY}.rdzvBackend",
@@ -200,7 +203,9 @@ def _own_host(job: PyTorchJob, coordinator: str) -> str:
 def _told(pod: Mapping[str, Any] | None) -> dict[str, str]:
     containers = ((pod or {}).get("spec") or {}).get("containers") or ()
     trains: Mapping[str, Any] = next((c for c in containers if c.get("name") == CONTAINER), {})
-    return {v["name"]: v.get("value") or "" for v in trains.get("env") or ()}
+    env = trains.get("env") or ()
+    first = max((i for i, v in enumerate(env) if v["name"] == FIRST), default=len(env))
+    return {v["name"]: v.get("value") or "" for v in env[first:]}
 
 
 def _read(told: Mapping[str, str]) -> Rendezvous:
