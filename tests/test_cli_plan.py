@@ -458,6 +458,14 @@ def test_a_policys_cooldown_counts_where_it_is_longer() -> None:
     assert top_json(observed, plan(observed.snapshot, NOW))["jobs"][0]["cooldownSeconds"] == 60.0
 
 
+def test_the_rest_after_surplus_found_no_place_is_shown_as_the_planner_keeps_it() -> None:
+    changed_at = NOW - timedelta(seconds=20)
+    a = job("a", 1, 4, cooldown=timedelta(0), last_scale=changed_at, last_reason="SurplusUnplaced")
+    observed = Observation(NOW, world([node("n", 4)], [a], pods(a, "n")))
+    found = top_json(observed, plan(observed.snapshot, NOW))["jobs"][0]
+    assert (found["next"], found["cooldownSeconds"]) == ("CoolingDown", 40.0)
+
+
 # replay
 
 
