@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner, Result
-from planner_world import GPU, NOW, gpus, job, node, pods, world
+from planner_world import GPU, NOW, gpus, job, node, pods, ruled, world
 
-from volcano_elastic.api.queue_policy import Mode, QueuePolicy
+from volcano_elastic.api.queue_policy import Mode, QueuePolicy, Surplus
 from volcano_elastic.cli.main import main
 from volcano_elastic.cli.manifest_changes import apply
 from volcano_elastic.cli.top import top_json, view
@@ -420,6 +420,23 @@ def test_explain_says_that_what_is_free_is_less_than_a_node_unit(saved: Any) -> 
     assert plan(roomy, NOW).decisions[0].new == 4
 
 
+@pytest.mark.parametrize(
+    ("fields", "rule", "words"),
+    [
+        ({}, {"max_per_job": 1}, "maximum: 2, since policy rules has surplus.maxPerJob 1\n"),
+        ({"scaler": "hpa", "replicas": 2}, {}, "maximum: 2, since its replicas are 2\n"),
+        ({"node_unit": 2, "max": 3, "min": 2}, {}, "maximum: 2, since its nodeUnit is 2\n"),
+        ({"max": 2}, {"max_per_job": 5}, "maximum\n"),
+    ],
+)
+def test_explain_says_what_keeps_a_job_below_its_max(
+    saved: Any, fields: dict[str, Any], rule: dict[str, Any], words: str
+) -> None:
+    a = replace(job("a", 1, 4, 2), **fields)
+    seen = ruled(world([node("n", 4)], [a], pods(a, "n", "n")), surplus=Surplus(**rule))
+    assert words in run("explain", "a", "--snapshot", saved(seen)).output
+
+
 # top
 
 
@@ -456,6 +473,14 @@ def test_a_policys_cooldown_counts_where_it_is_longer() -> None:
     calm = replace(rule, grow=replace(rule.grow, cooldown=timedelta(seconds=90)))
     observed = Observation(NOW, replace(FULL, policies=(calm,)))
     assert top_json(observed, plan(observed.snapshot, NOW))["jobs"][0]["cooldownSeconds"] == 60.0
+
+
+def test_the_rest_after_surplus_found_no_place_is_shown_as_the_planner_keeps_it() -> None:
+    changed_at = NOW - timedelta(seconds=20)
+    a = job("a", 1, 4, cooldown=timedelta(0), last_scale=changed_at, last_reason="SurplusUnplaced")
+    observed = Observation(NOW, world([node("n", 4)], [a], pods(a, "n")))
+    found = top_json(observed, plan(observed.snapshot, NOW))["jobs"][0]
+    assert (found["next"], found["cooldownSeconds"]) == ("CoolingDown", 40.0)
 
 
 # replay

@@ -59,6 +59,34 @@ def test_what_it_was_before_comes_back() -> None:
     assert resumed.patch["metadata"]["annotations"] == {MODE_BEFORE: None}
 
 
+def made_by_hold(mode: Mode, **spec: Any) -> Object:
+    """As the API server keeps it."""
+    made = decide("q", [], mode).create
+    assert made is not None
+    made["metadata"]["resourceVersion"] = "7"
+    made["spec"] |= {"grow": {"cooldownSeconds": 60}} | spec
+    return made
+
+
+@pytest.mark.parametrize("mode", [Mode.HOLD, Mode.HOLD_AND_DRAIN])
+def test_a_policy_made_by_hold_goes(mode: Mode) -> None:
+    """Without one, a job's own cooldown counts alone."""
+    resumed = decide("q", [made_by_hold(mode)], None)
+    assert (resumed.delete, resumed.patch, resumed.mode) == ("7", None, Mode.ACTIVE)
+
+
+def test_a_policy_made_by_hold_and_edited_since_stays() -> None:
+    resumed = decide("q", [made_by_hold(Mode.HOLD, borrowing={"limit": 2})], None)
+    assert resumed.delete is None
+    assert resumed.patch is not None and resumed.patch["spec"] == {"mode": "Active"}
+    assert resumed.patch["metadata"]["annotations"] == {MODE_BEFORE: None}
+
+
+def test_a_policy_that_was_there_before_stays() -> None:
+    """Even if it says nothing but what hold would have."""
+    assert decide("q", [policy(mode="Hold", before="Active")], None).delete is None
+
+
 @pytest.mark.parametrize("before", [None, "Nonsense"])
 def test_a_hold_by_an_editor_ends_in_active(before: str | None) -> None:
     assert decide("q", [policy(mode="Hold", before=before)], None).mode is Mode.ACTIVE
@@ -105,6 +133,11 @@ async def test_on_a_cluster(tmp_path: Path) -> None:
             code, text = await run("hold", "default", "--drain", "--json")
             assert (code, json.loads(text)["mode"], await mode()) == (0, *["HoldAndDrain"] * 2)
             assert (await run("resume", "default"))[0] == 0
+            assert (await client.list(QUEUEPOLICIES))["items"] == []
+            rule = {"apiVersion": QUEUEPOLICIES.api_version, "kind": QUEUEPOLICIES.kind}
+            named = rule | {"metadata": {"name": "default"}, "spec": {"queue": "default"}}
+            await client.create(QUEUEPOLICIES, named)
+            assert [(await run(verb, "default"))[0] for verb in ("hold", "resume")] == [0, 0]
             assert await mode() == "Active"
             found = await client.get(QUEUEPOLICIES, "default")
             assert MODE_BEFORE not in (found["metadata"].get("annotations") or {})

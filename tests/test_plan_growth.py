@@ -131,6 +131,13 @@ def test_the_longer_cooldown_of_job_and_policy_counts() -> None:
     assert new_size(plan(held, NOW + seconds(30)), "a") == 8
 
 
+def test_stabilization_is_the_least_cooldown_whatever_job_and_policy_say() -> None:
+    a = job("a", 1, 8, 2, cooldown=seconds(0), last_scale=NOW - seconds(3))
+    calm = Grow(cooldown=seconds(0), stabilization=seconds(5))
+    assert plan(alone(a, 2, grow=calm), NOW).stays["ns/a"].why_not_more is Reason.COOLING_DOWN
+    assert new_size(plan(alone(a, 2, grow=calm), NOW + seconds(2)), "a") == 8
+
+
 def test_scaler_none_grows_without_curves_and_hpa_up_to_its_wish() -> None:
     slow = {1: 1.0, 2: 1.1, 4: 1.2, 8: 1.0}
     assert new_size(plan(alone(job("a", 1, 8, speeds=slow, scaler="none"), 1), NOW), "a") == 8

@@ -190,6 +190,15 @@ def test_figures_say_what_a_queue_holds_and_owes() -> None:
     assert made.queues["empty"].jobs == 0
 
 
+def test_figures_of_a_queue_of_cpu_jobs_are_in_the_resource_that_its_policy_names() -> None:
+    cpus = {"cpu": 1000}
+    a = job("a", 1, 4, 4, pod_requests=cpus)
+    seen = world([node("n1", 0)], [a], pods(a, *["n1"] * 4))
+    silent, said = plan(seen, NOW).queues, plan(ruled(seen, resource="cpu"), NOW).queues
+    assert (silent["default"].guaranteed, silent["default"].surplus) == (0, 0)
+    assert (said["default"].guaranteed, said["default"].surplus) == (1000, 3000)
+
+
 def test_headroom_is_left_in_the_queues_above_too() -> None:
     queues = (Queue("team", capability=gpus(5)), Queue("default", parent="team"))
     a = job("a", 1, 8)

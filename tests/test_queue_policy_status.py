@@ -149,6 +149,12 @@ def test_blocked_minimums_are_named_and_the_time_of_the_change_kept() -> None:
     assert third["conditions"][1]["lastTransitionTime"] == "2026-01-01T12:01:00Z"
 
 
+@pytest.mark.parametrize("queue", [None, Queue("research", open=False)])
+def test_who_waits_for_a_queue_that_is_not_open_lacks_no_resources(queue: Queue | None) -> None:
+    found = status(policy(), None, seen(queue=queue, blocked={"team/a": "why"}), NOW)
+    assert told(found, "MinimumBlocked") == ("True", "QueueClosed")
+
+
 def test_without_a_plan_the_figures_stay_and_are_called_stale() -> None:
     first = status(policy(), None, seen(blocked={"team/a": "why"}), NOW)
     failed = seen(figures=None, blocked=None, failure="ZeroDivisionError()")

@@ -30,6 +30,7 @@ from volcano_elastic.queue_policy.decision import Decision, QueueFigures, Reason
 from volcano_elastic.queue_policy.explain import WORDS, names, plural
 from volcano_elastic.queue_policy.plan import plan
 from volcano_elastic.queue_policy.snapshot import Job, Pod, Snapshot
+from volcano_elastic.queue_policy.terms import cap
 from volcano_elastic.queue_policy.what_if import give_way, newcomer
 
 _ROOM = (Reason.NO_ROOM, Reason.QUEUE_FULL, Reason.HEADROOM_KEPT, Reason.GUARANTEED_TO_OTHERS)
@@ -59,6 +60,8 @@ class Explanation:
     """What is wrong with its queue's parents; empty if nothing."""
     unit_room: str
     """That what is free is less than its nodeUnit; empty otherwise."""
+    most: str
+    """What keeps it below its max for good; empty if nothing."""
 
 
 @click.command()
@@ -136,7 +139,20 @@ def explanation(job: Job, snapshot: Snapshot, now: datetime) -> Explanation:
         not in plan(replace(snapshot, jobs=(*snapshot.jobs, probe)), now).blocked,
         queue_problem="" if figures is None else figures.problem,
         unit_room="" if figures is None else _unit_room(job, figures),
+        most=_most(job, policy),
     )
+
+
+def _most(job: Job, policy: QueuePolicy) -> str:
+    most = cap(job, policy)
+    if most >= job.max:
+        return ""
+    if most == cap(job, replace(policy, surplus=replace(policy.surplus, max_per_job=None))):
+        hpa = job.scaler == "hpa" and job.replicas is not None and job.replicas < job.max
+        by = f"its replicas are {job.replicas}" if hpa else f"its nodeUnit is {job.node_unit}"
+    else:
+        by = f"policy {policy.name} has surplus.maxPerJob {policy.surplus.max_per_job}"
+    return f": {most}, since {by}"
 
 
 def _unit_room(job: Job, figures: QueueFigures) -> str:
@@ -176,7 +192,7 @@ def lines(found: Explanation) -> list[str]:
         said.append(f"  gives way:    {_who(found.gives_way)}")
     if found.stay is not None:
         more = found.stay.why_not_more
-        rest = found.unit_room if more in _ROOM else ""
+        rest = found.unit_room if more in _ROOM else found.most if more is Reason.AT_MAX else ""
         said.append(f"  why not more: {WORDS[more]}{rest}")
         said.append(f"  why not less: {WORDS[found.stay.why_not_less]}")
     if found.next:

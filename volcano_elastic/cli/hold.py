@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from volcano_elastic.kube.resource import Object
 
 MODE_BEFORE = "policy.volcano-elastic.io/mode-before-hold"
+"""Annotation; empty if there was no policy, which `resume` then deletes."""
 _HELD = (Mode.HOLD, Mode.HOLD_AND_DRAIN)
 _ATTEMPTS = 5
 
@@ -39,7 +40,9 @@ class Change:
     mode: Mode
     create: Object | None = None
     patch: Object | None = None
-    """Merge patch; with neither, it is so already."""
+    """Merge patch."""
+    delete: str | None = None
+    """resourceVersion of what is to go. With none of the three, it is so already."""
     below: tuple[str, ...] = ()
     """Queues whose parent it is: they have policies of their own."""
 
@@ -73,7 +76,8 @@ def hold(queue: str, drain: bool, kubeconfig: str | None, as_json: bool) -> None
 @kubeconfig_option
 @json_option
 def resume(queue: str, kubeconfig: str | None, as_json: bool) -> None:
-    """Ends a `hold`: the queue's policy gets back the mode it had before.
+    """Ends a `hold`: the queue's policy gets back the mode it had before, and one that `hold` made
+    goes, unless it has been edited.
 
     Exits 0, also if it isn't held; 2 if there is no such queue.
 
@@ -100,14 +104,17 @@ def decide(queue: str, policies: Sequence[Object], mode: Mode | None) -> Change:
     if mode is None and policy.mode not in _HELD:
         return Change(policy.name, policy.mode, policy.mode)
     before = (found["metadata"].get("annotations") or {}).get(MODE_BEFORE)
+    version = found["metadata"]["resourceVersion"]
     if mode is None:
         mode, remember = _mode(before), None
+        made = parse(_new(policy.name, queue, policy.mode))
+        if before == "" and policy == replace(made, created=policy.created):
+            return Change(policy.name, policy.mode, mode, delete=version)
     else:
         # Held already, perhaps by an editor: what it was before that nobody knows.
         remember = before if policy.mode in _HELD else str(policy.mode)
     if mode is policy.mode:
         return Change(policy.name, policy.mode, mode)
-    version = found["metadata"]["resourceVersion"]
     meta = {"resourceVersion": version, "annotations": {MODE_BEFORE: remember}}
     patch = {"metadata": meta, "spec": {"mode": str(mode)}}
     return Change(policy.name, policy.mode, mode, patch=patch)
@@ -150,13 +157,13 @@ def _new(name: str, queue: str, mode: Mode) -> Object:
     return {
         "apiVersion": QUEUEPOLICIES.api_version,
         "kind": QUEUEPOLICIES.kind,
-        "metadata": {"name": name, "annotations": {MODE_BEFORE: str(Mode.ACTIVE)}},
+        "metadata": {"name": name, "annotations": {MODE_BEFORE: ""}},
         "spec": {"queue": queue, "mode": str(mode)},
     }
 
 
 async def _carry_out(client: Client, queue: str, mode: Mode | None) -> Change:
-    from volcano_elastic.kube.client import Conflict
+    from volcano_elastic.kube.client import Conflict, NotFound
     from volcano_elastic.kube.resource import QUEUEPOLICIES, QUEUES
 
     parents = {
@@ -174,7 +181,9 @@ async def _carry_out(client: Client, queue: str, mode: Mode | None) -> Change:
                 await client.create(QUEUEPOLICIES, change.create)
             elif change.patch is not None:
                 await client.patch(QUEUEPOLICIES, change.policy, None, change.patch)
-        except Conflict:
+            elif change.delete is not None:
+                await client.delete(QUEUEPOLICIES, change.policy, resource_version=change.delete)
+        except (Conflict, NotFound):
             # Somebody else changed it, the operator its status: look again.
             await asyncio.sleep(0.05)
             continue
@@ -193,8 +202,9 @@ def _say(queue: str, change: Change, as_json: bool) -> None:
         }
         print_json(answer)
         return
-    policy = f" (QueuePolicy {change.policy})" if change.policy else ""
-    if change.create is None and change.patch is None:
+    gone = " deleted, which hold had made" if change.delete else ""
+    policy = f" (QueuePolicy {change.policy}{gone})" if change.policy else ""
+    if change.before is change.mode:
         click.echo(f"queue {queue} is in mode {change.mode} already{policy}")
     else:
         click.echo(f"queue {queue}: {change.before} -> {change.mode}{policy}")

@@ -257,13 +257,16 @@ class Client:
         namespace: str | None = None,
         *,
         uid: str | None = None,
+        resource_version: str | None = None,
         grace_period_seconds: int | None = None,
         propagation_policy: str | None = None,
     ) -> Object:
-        """DELETE; with `uid`, only that very object (Conflict if another bears the name now)."""
+        """DELETE; with `uid` only that very object, with `resource_version` only as it was then
+        (else Conflict)."""
         options: Object = {"apiVersion": "v1", "kind": "DeleteOptions"}
-        if uid:
-            options["preconditions"] = {"uid": uid}
+        wanted = {"uid": uid, "resourceVersion": resource_version}
+        if uid or resource_version:
+            options["preconditions"] = {name: value for name, value in wanted.items() if value}
         if grace_period_seconds is not None:
             options["gracePeriodSeconds"] = grace_period_seconds
         if propagation_policy:

@@ -127,7 +127,9 @@ def _minimum_blocked(old: Mapping[str, Any], seen: Seen) -> Status:
     message = "; ".join(f"{key}: {why}" for key, why in listed[:_NAMES_SHOWN])
     if len(listed) > _NAMES_SHOWN:
         message += f"; and {len(listed) - _NAMES_SHOWN} more"
-    return _condition("MinimumBlocked", True, "NotEnoughResources", message)
+    is_open = seen.queue is not None and seen.queue.open
+    reason = "NotEnoughResources" if is_open else "QueueClosed"
+    return _condition("MinimumBlocked", True, reason, message)
 
 
 def _stale(seen: Seen) -> Status:

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
 from volcano_elastic.queue_policy.claims import Claim
+from volcano_elastic.queue_policy.cooldown import UNPLACED_COOLDOWN
 from volcano_elastic.queue_policy.decision import Decision, Reason
 from volcano_elastic.queue_policy.snapshot import Memory, SetAside, Unplaced
-from volcano_elastic.queue_policy.standing import UNPLACED_COOLDOWN, Standing
+from volcano_elastic.queue_policy.standing import Standing
 
 UNBOUND_AFTER = timedelta(seconds=15)
 """A claim that idle room alone has been enough for this long, and that has not started."""

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from volcano_elastic.api.queue_policy import Mode, QueuePolicy
+from volcano_elastic.queue_policy.cooldown import ready
 from volcano_elastic.queue_policy.decision import Reason
 from volcano_elastic.queue_policy.fit import Shape, Vector
 from volcano_elastic.queue_policy.ladder import Ladder
 from volcano_elastic.queue_policy.snapshot import Job, Pod
 from volcano_elastic.queue_policy.speed import Curve
-
-UNPLACED_COOLDOWN = timedelta(seconds=60)
-"""The least time after surplus found no place before the job grows again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -94,16 +92,7 @@ class Standing:
     @property
     def ready(self) -> datetime | None:
         """When the job may change its size again of its own; None if it has never changed it."""
-        job, grow = self.job, self.policy.grow
-        if job.last_scale is None:
-            return None
-        cooldown = max(job.cooldown, grow.stabilization)
-        if job.last_reason == Reason.SURPLUS_UNPLACED:
-            cooldown = max(cooldown, UNPLACED_COOLDOWN)
-        if self.policy.name:
-            # A default of ours must not overrule what the job says.
-            cooldown = max(cooldown, grow.cooldown)
-        return job.last_scale + cooldown
+        return ready(self.job, self.policy)
 
     def cooling(self, now: datetime) -> bool:
         ready = self.ready

@@ -53,7 +53,7 @@ class Terms:
             ladder=ladder,
             unit=unit,
             unit_vector=tuple(amount * unit for amount in shape.vector),
-            cap=_cap(job, policy, unit),
+            cap=cap(job, policy),
             weight=weight(job, policy),
             size=job.desired,
             touched=self._touched,
@@ -111,11 +111,12 @@ def weight(job: Job, policy: QueuePolicy) -> float:
     return 1 + (policy.surplus.young_weight - 1) * youth
 
 
-def _cap(job: Job, policy: QueuePolicy, unit: int) -> int:
-    cap = job.max
+def cap(job: Job, policy: QueuePolicy) -> int:
+    """What the job may have at most, by its max and unit, its wish (scaler hpa) and the policy."""
+    most = job.max
     if job.scaler == "hpa" and job.replicas is not None:
-        cap = min(cap, job.replicas)
-    most = policy.surplus.max_per_job
-    if most is not None:
-        cap = min(cap, job.min + int(most / units(job.pod_requests, policy.resource)))
-    return max(job.min, cap - cap % unit)
+        most = min(most, job.replicas)
+    beyond = policy.surplus.max_per_job
+    if beyond is not None:
+        most = min(most, job.min + int(beyond / units(job.pod_requests, policy.resource)))
+    return max(job.min, most - most % max(1, job.node_unit))
