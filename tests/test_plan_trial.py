@@ -82,3 +82,15 @@ def test_what_a_snapshot_remembers_counts_before_what_the_planner_does() -> None
     planner.plan(seen, NOW)
     later = replace(seen, memory=Memory(idle_since={"ns/stuck": NOW + seconds(9)}))
     assert planner.plan(later, NOW + seconds(15)).blocked == {}
+
+
+def test_of_what_a_dry_run_only_shows_nothing_is_remembered() -> None:
+    a = job("a", 2, 8, 6, node_unit=2, **OLD)
+    late = [*pods(a, *["n1"] * 5), pod(a, 5, None, age=31)]
+    planner = Planner()
+    (shown,) = planner.plan(ruled(world(EIGHT, [a], late), mode=Mode.DRY_RUN), NOW).decisions
+    assert (shown.new, shown.reason, shown.dry_run) == (4, Reason.SURPLUS_UNPLACED, True)
+    found = ruled(world(EIGHT, [a], pods(a, *["n1"] * 6)), mode=Mode.DRY_RUN)
+    expected = plan(found, NOW + seconds(1))
+    assert [d.new for d in expected.decisions] == [8]
+    assert planner.plan(found, NOW + seconds(1)) == expected

@@ -57,24 +57,27 @@ class Planner:
         """As `plan`. A snapshot without memory is given that of this planner's last plan."""
         if snapshot.memory == Memory():
             snapshot = replace(snapshot, memory=self._memory)
-        self._inventory.update(snapshot, now)
-        made = _Planning(self._inventory, snapshot.memory).plan()
+        made = self._plan(snapshot, now)
         self._memory = made.memory
         trials = {p.queue for p in snapshot.policies if p.mode is Mode.DRY_RUN}
         if not trials or trials.isdisjoint(job.queue for job in snapshot.jobs):
             return made
         self._trial = self._trial or Planner()
-        return _with_trial(made, snapshot, trials, self._trial, now)
+        active = tuple(
+            replace(p, mode=Mode.ACTIVE) if p.mode is Mode.DRY_RUN else p for p in snapshot.policies
+        )
+        # Of what is only shown nothing is remembered.
+        trial = self._trial._plan(replace(snapshot, policies=active), now)
+        return _with_trial(made, snapshot, trials, trial)
+
+    def _plan(self, snapshot: Snapshot, now: datetime) -> Plan:
+        """With the snapshot's memory, whatever this planner's is."""
+        self._inventory.update(snapshot, now)
+        return _Planning(self._inventory, snapshot.memory).plan()
 
 
-def _with_trial(
-    made: Plan, snapshot: Snapshot, trials: set[str], planner: Planner, now: datetime
-) -> Plan:
+def _with_trial(made: Plan, snapshot: Snapshot, trials: set[str], trial: Plan) -> Plan:
     """Adds what queues in mode DryRun would do: what a plan that is free to do it says of them."""
-    active = tuple(
-        replace(p, mode=Mode.ACTIVE) if p.mode is Mode.DRY_RUN else p for p in snapshot.policies
-    )
-    trial = planner.plan(replace(snapshot, policies=active), now)
     inside = {job.key for job in snapshot.jobs if job.queue in trials}
     done = {decision.job for decision in made.decisions}
     shown = {d.job: replace(d, dry_run=True) for d in trial.decisions if d.job in inside - done}
