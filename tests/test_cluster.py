@@ -33,10 +33,14 @@ def pod(*, uid: str = "p1", evicted: bool = True, owner: str = "u1") -> Object:
     }
 
 
+def everybody(job: Object) -> bool:
+    return True
+
+
 def cluster(*, watch: bool = True) -> tuple[Cluster, Object]:
     made, job = Cluster(cast(Client, None)), job_object()
     made.jobs.put(job)
-    made.watch_departures(watch)
+    made.watch_departures(everybody if watch else None)
     return made, job
 
 
@@ -78,5 +82,12 @@ def test_a_job_of_the_same_name_has_nothing_to_do_with_it() -> None:
 def test_a_standby_remembers_nothing() -> None:
     seen, job = cluster(watch=False)
     come_and_go(seen, pod())
-    seen.watch_departures(True)
+    seen.watch_departures(everybody)
     assert seen.departed_of(job) == (), "the one that led reckoned with it"
+
+
+def test_of_jobs_that_nobody_looks_at_nothing_is_remembered() -> None:
+    seen, job = cluster()
+    seen.watch_departures(lambda job: job["metadata"]["namespace"] == "other")
+    come_and_go(seen, pod())
+    assert seen.departed_of(job) == (), "it would never be forgotten"

@@ -379,7 +379,7 @@ def _versioned(found: Object) -> bool:
 
 def _unreadable(asked: str, expected: str, found: bytes) -> aiohttp.ClientPayloadError:
     """Of something in between, or cut off: to be asked again, as over any broken connection."""
-    return aiohttp.ClientPayloadError(f"{asked}: expected {expected}, found {found[:80]!r}")
+    return aiohttp.ClientPayloadError(f"{asked}: expected {expected}, found {found[:40]!r}")
 
 
 def _status(raw: bytes) -> Mapping[str, Any]:

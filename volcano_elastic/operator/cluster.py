@@ -32,7 +32,8 @@ class Cluster:
         }
         self.pods.on_change(self._keep(resource.PODS))
         self.services.on_change(self._keep(resource.SERVICES))
-        self._departed: dict[str, dict[str, Object]] | None = None
+        self._asked_of: Callable[[Object], bool] | None = None
+        self._departed: dict[str, dict[str, Object]] = {}
         """By job's key and uid, while somebody asks for them."""
         self.pods.on_change(self._pod_changed)
         self.jobs.on_change(self._job_changed)
@@ -72,19 +73,21 @@ class Cluster:
     def autoscaler_of(self, job: Object) -> Object | None:
         return _if_controlled(self.autoscalers.get(key_of(job)), job)
 
-    def watch_departures(self, watch: bool) -> None:
-        """Whether evicted pods are remembered from now on; earlier ones are forgotten."""
-        self._departed = {} if watch else None
+    def watch_departures(self, asked_of: Callable[[Object], bool] | None) -> None:
+        """Of which jobs evicted pods are remembered from now on, None: of none; earlier ones are
+        forgotten."""
+        self._asked_of = asked_of
+        self._departed.clear()
 
     def departed_of(self, job: Object) -> tuple[Object, ...]:
         """Pods that were evicted and are gone already, as if they were still on their way out,
         until `forget`: their job's size follows them before others are made in their place."""
-        gone = (self._departed or {}).get(key_of(job), {}).values()
+        gone = self._departed.get(key_of(job), {}).values()
         return tuple(pod for pod in gone if controlled_by(pod, job))
 
     def forget(self, job: Object, departed: Iterable[Object]) -> None:
         """The job has been looked at with these of `departed_of`."""
-        held = (self._departed or {}).get(key_of(job), {})
+        held = self._departed.get(key_of(job), {})
         for pod in departed:
             held.pop(pod["metadata"]["uid"], None)
 
@@ -94,15 +97,15 @@ class Cluster:
         return tuple(obj for obj in named if controlled_by(obj, job))
 
     def _pod_changed(self, old: Object | None, new: Object | None) -> None:
-        if self._departed is None or old is None or new is not None:
+        if self._asked_of is None or old is None or new is not None:
             return
-        evicted, job = evicted_at(old), job_key(old)
-        if evicted is not None and self.jobs.get(job) is not None:
+        evicted, job = evicted_at(old), self.jobs.get(job_key(old))
+        if evicted is not None and job is not None and self._asked_of(job):
             meta = {"deletionTimestamp": moment.timestamp(evicted)} | old["metadata"]
-            self._departed.setdefault(job, {})[meta["uid"]] = {**old, "metadata": meta}
+            self._departed.setdefault(key_of(job), {})[meta["uid"]] = {**old, "metadata": meta}
 
     def _job_changed(self, old: Object | None, new: Object | None) -> None:
-        if not self._departed or old is None:
+        if old is None:
             return
         if new is None or new["metadata"]["uid"] != old["metadata"]["uid"]:
             self._departed.pop(key_of(old), None)

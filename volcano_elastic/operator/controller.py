@@ -70,7 +70,7 @@ class Controller:
     async def run(self) -> None:
         """Until cancelled; may be called again then. Call it when the cluster is synced."""
         queue = self._queue = WorkQueue(on_take=self._metrics.taken)
-        self._cluster.watch_departures(True)
+        self._cluster.watch_departures(self.serves)
         try:
             for job in self._cluster.jobs:
                 self._add(key_of(job))
@@ -79,7 +79,7 @@ class Controller:
                     group.create_task(self._work(queue))
         finally:
             self._queue = None
-            self._cluster.watch_departures(False)
+            self._cluster.watch_departures(None)
             queue.close()
             # Planned under what was known then; who leads next plans anew.
             self._resizes.clear()
