@@ -145,6 +145,24 @@ def test_environment_takes_values_fields_config_maps_and_secrets() -> None:
     }
 
 
+def test_a_resource_field_may_be_another_containers() -> None:
+    def field(name: str) -> dict[str, Any]:
+        selector = {"resource": "limits.memory", "divisor": "1Mi", "containerName": name}
+        return {"name": name.upper(), "valueFrom": {"resourceFieldRef": selector}}
+
+    def limited(name: str, memory: str) -> dict[str, Any]:
+        return {"name": name, "resources": {"limits": {"memory": memory}}}
+
+    container = limited("main", "1Gi") | {"env": [field("main"), field("side"), field("first")]}
+    pod = _bare_pod(
+        containers=[container, limited("side", "2Mi")], initContainers=[limited("first", "3Mi")]
+    )
+    assert environment(container, pod, {}) == {"MAIN": "1024", "SIDE": "2", "FIRST": "3"}
+    container["env"] = [field("gone")]
+    with pytest.raises(ConfigError, match="containerName of main, side, first, found 'gone'"):
+        environment(container, pod, {})
+
+
 @pytest.mark.parametrize(
     ("entry", "message"),
     [

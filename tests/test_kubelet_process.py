@@ -53,6 +53,15 @@ async def any_world(
         yield world
 
 
+_HUNGRY = """
+import time
+held = []
+for _ in range(60):
+    held.append(bytearray(20 << 20))
+    time.sleep(0.05)
+time.sleep(60)
+"""
+
 # A child in the same group, one in a session of its own, as torchrun makes its workers, and an
 # orphan that has even forgotten its environment.
 _FAMILY = """
@@ -236,6 +245,15 @@ async def test_what_a_main_process_leaves_behind_is_killed(any_world: World) -> 
     await world.create("p", "python", "-c", _FAMILY, args=["0"])
     pod = await world.phase("p", "Succeeded")
     await dead(_family_of(world.log(pod)))
+
+
+async def test_a_container_beyond_its_memory_is_killed_and_told_so(any_world: World) -> None:
+    limits = {"limits": {"memory": "100Mi"}}
+    await any_world.create("p", "python", "-c", _HUNGRY, resources=limits)
+    pod = await any_world.phase("p", "Failed")
+    assert state_of(pod)["reason"] == "OOMKilled" and state_of(pod)["exitCode"] == 137
+    await any_world.create("modest", "python", "-c", "x = bytearray(30 << 20)", resources=limits)
+    await any_world.phase("modest", "Succeeded")
 
 
 async def test_a_container_that_ends_leaves_its_neighbours_alone(world: World) -> None:

@@ -114,7 +114,7 @@ def _value_from(
         path = str(value_from["fieldRef"].get("fieldPath", ""))
         return pod_field(f"env {name}", path, pod)
     if "resourceFieldRef" in value_from:
-        return resource_field(f"env {name}", value_from["resourceFieldRef"], container)
+        return resource_field(f"env {name}", value_from["resourceFieldRef"], pod, container)
     kinds = ", ".join(value_from) or "nothing"
     raise ConfigError(
         f"env {name}: expected valueFrom with fieldRef, resourceFieldRef, configMapKeyRef or "
@@ -166,13 +166,17 @@ def pod_field(what: str, path: str, pod: Object) -> str:
     return str(simple[path])
 
 
-def resource_field(what: str, selector: Object, container: Object) -> str:
+def resource_field(what: str, selector: Object, pod: Object, own: Object | None = None) -> str:
     """The downward API's `resource`, in units of the divisor, rounded up; what isn't limited is
     the node's.
 
+    Args:
+        own: the container that is meant where `containerName` is not given.
+
     Raises:
-        ConfigError: there is no such resource; `what` asked for it.
+        ConfigError: there is no such resource or container; `what` asked for it.
     """
+    container = _container_named(what, str(selector.get("containerName") or ""), pod, own)
     wanted = str(selector.get("resource", ""))
     kind, _, resource = wanted.partition(".")
     if kind not in ("limits", "requests") or not resource:
@@ -186,6 +190,18 @@ def resource_field(what: str, selector: Object, container: Object) -> str:
         return str(-(-milli(amount) // divisor))
     except QuantityError as error:
         raise ConfigError(f"{what}: {error}") from error
+
+
+def _container_named(what: str, name: str, pod: Object, own: Object | None) -> Object:
+    if own is not None and name in ("", own["name"]):
+        return own
+    containers = [*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or ())]
+    for container in containers:
+        if container["name"] == name:
+            found: Object = container
+            return found
+    names = ", ".join(container["name"] for container in containers)
+    raise ConfigError(f"{what}: expected a containerName of {names}, found {name!r}")
 
 
 def command_line(container: Object, variables: Mapping[str, str], python: str) -> list[str]:

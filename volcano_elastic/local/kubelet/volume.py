@@ -146,11 +146,7 @@ def files_of(volume: Object, pod: Object, sources: Sources) -> dict[str, File]:
 def _downward(what: str, item: Object, pod: Object) -> str:
     if "fieldRef" in item:
         return pod_field(what, str(item["fieldRef"].get("fieldPath", "")), pod)
-    selector = item.get("resourceFieldRef") or {}
-    for container in pod["spec"]["containers"]:
-        if container["name"] == selector.get("containerName"):
-            return resource_field(what, selector, container)
-    raise NotMounted(f"{what}: {item['path']}: no container {selector.get('containerName')!r}")
+    return resource_field(what, item.get("resourceFieldRef") or {}, pod)
 
 
 def _data(kind: str, obj: Object) -> dict[str, bytes]:
