@@ -77,8 +77,9 @@ def read(body: bytes, job: PyTorchJob) -> Report:
 
 
 def _nodes(told: object) -> tuple[int, int] | None:
-    ends = [told.get(end) for end in ("min", "max")] if isinstance(told, dict) else []
-    low, high = ends or (None, None)
+    if not isinstance(told, dict):
+        return None
+    low, high = told.get("min"), told.get("max")
     return (low, high) if isinstance(low, int) and isinstance(high, int) else None
 
 
@@ -114,8 +115,7 @@ async def tell_range(
     if code == 200:
         _log.info("%s: rounds may have %d to %d nodes", job.key, *nodes)
     elif code not in (0, 401):
-        why = body[:300].decode(errors="replace").strip()
-        _log.warning("%s: %s/range refuses %s: %d %s", job.key, url, told, code, why)
+        _log.warning("%s: %s/range refuses %s: %d %r", job.key, url, told, code, body[:300])
 
 
 async def _request(
