@@ -36,6 +36,11 @@ class Stage:
         self.recorder.timeline.submitted[job.name] = self.recorder.now()
         await self.recorder.jobs.client.create(PYTORCHJOBS, job.manifest(self.out))
 
+    async def edit(self, job: DemoJob, spec: dict[str, Any]) -> None:
+        """As `kubectl patch` does."""
+        client = self.recorder.jobs.client
+        await client.patch(PYTORCHJOBS, job.name, "default", {"spec": spec})
+
     def training(self, job: DemoJob) -> dict[str, Any]:
         return self.recorder.training.get(job.name, {})
 

@@ -46,6 +46,29 @@ async def test_a_job_grows_into_idle_gpus_and_shrinks_for_a_newcomer(stage: Stag
     await _every_sample_once(stage, old)
 
 
+async def test_a_running_job_follows_its_edited_range(stage: Stage) -> None:
+    # Slow steps: it must outlast the start of everybody else's pods.
+    job = DemoJob("job", min=2, max=2, epochs=12, step_seconds=0.25)
+    newcomer = _job("newcomer", 3, 3, epochs=2)
+    await stage.submit(job)
+    await stage.until(lambda: stage.world(job) == 2, "job trains")
+    await stage.edit(job, {"elasticPolicy": {"maxReplicas": 4}})
+    await stage.until(lambda: stage.world(job) == 4, "job trains with more than its first max")
+    pid = stage.training(job)["pid"]
+    os.kill(pid, signal.SIGKILL)
+    await stage.until(
+        lambda: stage.training(job)["pid"] != pid and stage.training(job)["range"]["max"] == 4,
+        "another coordinator, started with worker 0's environment, is told the range too",
+    )
+    await stage.edit(job, {"elasticPolicy": {"minReplicas": 1}})
+    await stage.submit(newcomer)
+    await stage.until(lambda: stage.worlds(job)[-1] == 1, "job trains with less than its first min")
+    await stage.until(lambda: stage.world(newcomer) == 3, "newcomer trains beside it")
+    await stage.steps_on(job)
+    await stage.until(lambda: stage.finished(newcomer), "newcomer finishes")
+    await _every_sample_once(stage, job)
+
+
 async def test_a_killed_worker_comes_back(stage: Stage) -> None:
     job = _job("job", 2, 2)
     await stage.submit(job)

@@ -16,6 +16,7 @@ from torchrun_job import free_endpoint
 from trainer.coordinator import server as server_module
 from trainer.coordinator.__main__ import EXIT_PERMISSION, main
 from trainer.coordinator.admission import HEADER, is_loopback, misfit, stranger
+from trainer.coordinator.http import Request
 from trainer.coordinator.message import (
     MESSAGE_BYTES,
     VERSION,
@@ -141,6 +142,43 @@ async def test_status_is_for_holders_of_the_token_and_metrics_for_anybody() -> N
         assert "200" in line
         assert 'volcano_elastic_trainer_agents{job="ns/job"} 1' in body
         assert "# TYPE volcano_elastic_trainer_failures_total counter" in body
+
+
+async def test_the_range_is_changed_by_holders_of_the_token() -> None:
+    async with served() as (server, port), attending(port, HELLO) as call:
+        await call.read()
+        for token, code in (("no", "401"), (TOKEN, "200")):
+            assert server.state.settings.max_nodes == 4
+            head = f"PUT /range HTTP/1.1\r\n{HEADER}: {token}\r\nContent-Length: 20\r\n\r\n"
+            line, body = await http(port + 1, head + '{"min": 2, "max": 9}')
+            assert code in line and TOKEN not in body
+        assert json.loads(body) == {"min": 2, "max": 9}
+        line, body = await http(port + 1, f"GET /status HTTP/1.1\r\n{HEADER}: {TOKEN}\r\n\r\n")
+        assert json.loads(body)["range"] == {"min": 2, "max": 9}
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b'{"min": 5, "max": 2}', "expected 1 <= min <= max, found min 5, max 2"),
+        (b'{"min": 0, "max": 2}', "expected 1 <= min <= max, found min 0, max 2"),
+        (b'{"min": 1, "max": 1}', "no multiple of node unit 2 lies in 1..1"),
+        (b"", 'expected {"min": N, "max": N} with whole numbers, found b\'\''),
+        (b"[" * 1024, "expected {"),
+        (b'{"min": 1}', "expected {"),
+        (b'{"min": true, "max": 2}', "expected {"),
+        (b'{"min": 1, "max": 2.0}', "expected {"),
+        (b'{"min": 1, "max": 2, "unit": 1}', "expected {"),
+    ],
+)
+def test_a_range_that_cannot_be_is_refused_and_the_old_one_stays(
+    body: bytes, expected: str
+) -> None:
+    server = CoordinatorServer("ns/job", Settings(2, 4, 2), TOKEN)
+    before = server.state
+    found = server.respond(Request("PUT", "/range", {HEADER: TOKEN}, body))
+    assert found.code.startswith("400") and expected in json.loads(found.body)["error"]
+    assert server.state is before
 
 
 async def test_a_message_beyond_the_limit_is_refused_and_the_rest_go_on() -> None:

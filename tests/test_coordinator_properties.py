@@ -30,6 +30,7 @@ from trainer.coordinator.message import (
 from trainer.coordinator.model import (
     Drop,
     Lost,
+    NewRange,
     Phase,
     Received,
     Settings,
@@ -98,7 +99,7 @@ class FakeAgent:
 
 
 class AnyOrder(RuleBasedStateMachine):
-    """Joins, crashes, leaves, losses and coordinator restarts in any order."""
+    """Joins, crashes, leaves, losses, new ranges and coordinator restarts in any order."""
 
     @initialize(low=st.integers(1, 3), more=st.integers(0, 3), unit=st.integers(1, 2))
     def start(self, low: int, more: int, unit: int) -> None:
@@ -108,6 +109,8 @@ class AnyOrder(RuleBasedStateMachine):
         self.count = 0
         self.known: dict[int, Round] = {}
         self.leavers_gone: list[str] = []
+        self.ranged = False
+        """The range is another one than when the round was made."""
         self.restart_state()
 
     def restart_state(self) -> None:
@@ -130,7 +133,9 @@ class AnyOrder(RuleBasedStateMachine):
 
     def check_round(self, made: Round) -> None:
         size = len(made.members)
-        assert self.settings.min_nodes <= size <= self.settings.max_nodes
+        if made.round not in self.known:  # else it was taken over
+            self.ranged = False
+            assert self.settings.min_nodes <= size <= self.settings.max_nodes
         assert size % self.settings.node_unit == 0
         assert self.known.get(made.round, made) == made, "a round number was used twice"
         indexes = [member.pod_index for member in made.members]
@@ -204,6 +209,16 @@ class AnyOrder(RuleBasedStateMachine):
             agent.step += by
             self.feed(Received(agent.name, Progress(agent.round.round, agent.step)))
 
+    @rule(low=st.integers(1, 3), more=st.integers(0, 3))
+    def range_changes(self, low: int, more: int) -> None:
+        unit = self.settings.node_unit
+        self.settings = Settings(low * unit, (low + more) * unit, unit)
+        self.ranged = True
+        members = self.state.round.members if self.state.round else ()
+        self.feed(NewRange(self.settings.min_nodes, self.settings.max_nodes))
+        after = self.state.round.members if self.state.round else ()
+        assert after[: len(members)] == members, "a new range ends no round"
+
     @rule(order=st.randoms(use_true_random=False))
     def coordinator_restarts(self, order: Any) -> None:
         self.restart_state()
@@ -264,11 +279,12 @@ class AnyOrder(RuleBasedStateMachine):
         possible = self.settings.size(len(self.agents))
         if self.state.phase is Phase.FAILED:
             assert not self.agents, "an agent was not told that training has failed"
-        elif possible:
+        elif self.state.round is not None:
             assert self.state.phase is Phase.RUNNING
-            assert self.state.round is not None and len(self.state.round.members) == possible
+            size = len(self.state.round.members)
+            assert size == possible or (self.ranged and size > possible), "who fits is let in"
         else:
-            assert self.state.phase is Phase.FORMING
+            assert self.state.phase is Phase.FORMING and not possible
 
 
 TestAnyOrder = AnyOrder.TestCase

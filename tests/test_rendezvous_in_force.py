@@ -137,6 +137,20 @@ def test_a_range_that_running_pods_do_not_know_of_is_accepted_with_a_warning() -
         (warning,) = verdict.warnings
         assert "running pods were told 2 to 4" in warning and len(warning) <= 256
     assert decide_pytorchjob(job({"min": 2, "max": 3}), job({"min": 2})).warnings == ()
+    elsewhere = OURS | {"min": 2, "rdzvHost": "elsewhere"}
+    (warning,) = decide_pytorchjob(job(elsewhere | {"max": 8}), job(elsewhere)).warnings
+    assert "running pods were told" in warning, "nobody tells a coordinator that we don't know"
+
+
+def test_a_range_that_the_coordinator_is_told_needs_no_warning() -> None:
+    for one in (OURS, OURS | {"coordinator": "dedicated"}, OURS | {"rdzvHost": "a-worker-0"}):
+        verdict = decide_pytorchjob(job(one | {"min": 1, "max": 8}), job(one | {"min": 2}))
+        assert (verdict.problems, verdict.warnings) == ((), ())
+        world = running(job(one | {"min": 2}))
+        world.job["spec"]["elasticPolicy"] |= {"min": 1, "max": 8}
+        assert "RendezvousUnchanged" not in world.events(world.settle())
+        world.grow(8)
+        assert len([name for name in world.live() if "worker" in name]) == 8
 
 
 # What came past admission

@@ -12,7 +12,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -28,7 +28,7 @@ from trainer.agent.node_failures import NodeFailures
 from trainer.agent.stream import CoordinatorStream
 from trainer.agent.workers import WorkerServer
 from trainer.coordinator.exposition import exposition
-from trainer.coordinator.http import Answer, json_answer, serve_http, text_answer
+from trainer.coordinator.http import Answer, Request, misdirected, serve_http, text_answer
 from trainer.coordinator.message import (
     VERSION,
     AgentMessage,
@@ -288,9 +288,9 @@ class Agent:
     def _give_up_on(self, reason: str) -> None:
         self._fatal = reason
 
-    def _respond(self, path: str, headers: Mapping[str, str]) -> Answer:
-        if path != "/metrics":
-            return json_answer("404 Not Found", {"error": f"expected GET /metrics, found {path!r}"})
+    def _respond(self, request: Request) -> Answer:
+        if (refusal := misdirected(request, {"/metrics": "GET"})) is not None:
+            return refusal
         identity = self.identity
         labels = {"job": identity.job, "worker": str(identity.pod_index)}
         self._metrics.read(self._workers.reading())

@@ -29,8 +29,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m trainer.coordinator", description=__doc__)
     parser.add_argument("--host", default="127.0.0.1", help="address to bind")
     parser.add_argument("--port", type=int, required=True, help="gRPC; HTTP is on the next one")
-    parser.add_argument("--min", type=int, default=1, help="fewest agents of a round")
-    parser.add_argument("--max", type=int, default=1, help="most agents of a round")
+    parser.add_argument(
+        "--min", type=int, default=1, help="fewest agents of a round, until PUT /range"
+    )
+    parser.add_argument(
+        "--max", type=int, default=1, help="most agents of a round, until PUT /range"
+    )
     parser.add_argument("--node-unit", type=int, default=1, help="rounds are multiples of it")
     parser.add_argument("--job", default="", help="namespace/name, for /status")
     parser.add_argument(

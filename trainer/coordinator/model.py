@@ -195,7 +195,15 @@ class Tick:
     """Agents that gave a sign of life and nothing more since the last tick, and when."""
 
 
-Event = Received | Lost | Tick
+@dataclass(frozen=True)
+class NewRange:
+    """The job's owner wants rounds of so many agents from now on."""
+
+    min_nodes: int
+    max_nodes: int
+
+
+Event = Received | Lost | Tick | NewRange
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,12 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc.aio
 
+from trainer.coordinator import node_range
 from trainer.coordinator.admission import (
     HEADER,
     TOKEN_VARIABLE,
@@ -21,7 +22,14 @@ from trainer.coordinator.admission import (
 )
 from trainer.coordinator.exposition import exposition
 from trainer.coordinator.guard import Guard
-from trainer.coordinator.http import Answer, json_answer, serve_http, text_answer
+from trainer.coordinator.http import (
+    Answer,
+    Request,
+    json_answer,
+    misdirected,
+    serve_http,
+    text_answer,
+)
 from trainer.coordinator.keepalive import SERVER_SECONDS, options
 from trainer.coordinator.lease_server import LeaseService
 from trainer.coordinator.message import MESSAGE_BYTES, Heartbeat, Hello, decode, encode_coordinator
@@ -42,8 +50,13 @@ HELLO_SECONDS = 5.0
 """For a stream's first message to come."""
 OUTBOX = 1000
 """Messages that wait for an agent to read them; then its stream is closed."""
+STREAMS = 1 << 16
+"""At a time, whatever the range, which may grow: one a node, one a worker with leases, and those
+that come back before we see them go."""
 BURST, PER_SECOND = 2000.0, 500.0
 """Messages that an agent may send at once, and lastingly; then its stream is closed."""
+
+_SERVED = {"/status": "GET", "/metrics": "GET", "/range": "PUT"}
 
 _CLOSE = None
 """What a session's queue holds after its last message."""
@@ -120,20 +133,32 @@ class CoordinatorServer(CoordinatorServicer):
         answer = status(self.state, self.job, time.monotonic(), time.time())
         return {**answer, "pid": os.getpid()}
 
-    def respond(self, path: str, headers: Mapping[str, str]) -> Answer:
-        """`/status` for those who have the token; `/metrics`, which are numbers, for anybody."""
-        if path == "/metrics":
+    def respond(self, request: Request) -> Answer:
+        """`/status` and `/range` for those who have the token; `/metrics`, which are numbers, for
+        anybody."""
+        if (refusal := misdirected(request, _SERVED)) is not None:
+            return refusal
+        if request.path == "/metrics":
             found = metrics(self.state, time.monotonic())
             return text_answer(exposition(found, {"job": self.job}))
-        if path != "/status":
-            return json_answer(
-                "404 Not Found", {"error": f"expected GET /status or /metrics, found {path!r}"}
-            )
-        refusal = stranger(self._token, headers.get(HEADER))
-        if refusal is not None:
-            return json_answer("401 Unauthorized", {"error": refusal})
+        why = stranger(self._token, request.headers.get(HEADER))
+        if why is not None:
+            return json_answer("401 Unauthorized", {"error": why})
+        if request.path == "/range":
+            return self._change_range(request.body)
         self._heard_out.set()
         return json_answer("200 OK", self.status())
+
+    def _change_range(self, body: bytes) -> Answer:
+        before = node_range.as_json(self.state.settings)
+        try:
+            self._apply(node_range.read(body))
+        except ValueError as error:
+            return json_answer("400 Bad Request", {"error": str(error)})
+        now = node_range.as_json(self.state.settings)
+        if now != before:
+            log.info("%s: rounds of %s nodes from now on, not %s", self.job, now, before)
+        return json_answer("200 OK", now)
 
     async def heard_out(self, seconds: float) -> None:
         """Returns once somebody has been told of all failures, or after so long."""
@@ -257,8 +282,7 @@ class CoordinatorServer(CoordinatorServicer):
                 *options(SERVER_SECONDS),
             ],
             interceptors=[Guard(self._token)],
-            # One a node, one a worker with leases, and those that come back before we see them go.
-            maximum_concurrent_rpcs=64 * self.state.settings.max_nodes + 256,
+            maximum_concurrent_rpcs=STREAMS,
         )
         add_CoordinatorServicer_to_server(self, server)  # type: ignore[no-untyped-call]
         add_LeasesServicer_to_server(LeaseService(), server)  # type: ignore[no-untyped-call]

@@ -31,6 +31,7 @@ from trainer.coordinator.model import (
     Effect,
     Event,
     Lost,
+    NewRange,
     Phase,
     Received,
     RoundRecord,
@@ -56,12 +57,23 @@ def step(state: State, event: Event, now: float) -> tuple[State, list[Effect]]:
     restarting ── the members are back ──► running;  none of them left to wait for ──► forming
     running, fencing ── finished ──► finished
     any ── failures say that it is no use ──► failed;  a new agent joins ──► forming
+
+    A new range lets waiting agents in where it leaves room for them. It never ends a round: those
+    beyond a lower max train on until they leave or the round ends for another reason, and so does
+    a round that is smaller than a higher min.
+
+    Raises:
+        ValueError: a NewRange allows no round at all.
     """
     draft = Draft(state, now)
     if isinstance(event, Received):
         _receive(draft, event)
     elif isinstance(event, Lost):
         _lose(draft, event.agent, event.reason)
+    elif isinstance(event, NewRange):
+        low, high = event.min_nodes, event.max_nodes
+        settings = replace(state.settings, min_nodes=low, max_nodes=high)
+        draft.state = replace(state, settings=settings)
     else:
         _tick(draft, event.heard)
     if not (isinstance(event, Received) and isinstance(event.message, _IDLE)):

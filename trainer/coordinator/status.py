@@ -8,6 +8,7 @@ from typing import Any
 from trainer.coordinator.exposition import Metric
 from trainer.coordinator.failures import as_json
 from trainer.coordinator.model import RoundRecord, State
+from trainer.coordinator.node_range import as_json as range_as_json
 from trainer.coordinator.state import SPEED_WINDOW
 
 LEAST_STEPS = 10
@@ -18,7 +19,8 @@ LEAST_SECONDS = 2.0
 def status(state: State, job: str, now: float, wall: float) -> dict[str, Any]:
     """The state as JSON values. `wall` is the Unix time at `now`.
 
-    `world` and `ranks` count nodes (agents), as rounds are of agents. Times are Unix seconds.
+    `range`, `world` and `ranks` count nodes (agents), as rounds are of agents. Times are Unix
+    seconds.
     """
     offset = wall - now
     running = state.round
@@ -26,6 +28,7 @@ def status(state: State, job: str, now: float, wall: float) -> dict[str, Any]:
         "job": job,
         "round": running.round if running else state.last_round,
         "phase": state.phase.value,
+        "range": range_as_json(state.settings),
         "world": len(running.members) if running else 0,
         "ranks": {str(m.pod_index): rank for rank, m in enumerate(running.members)}
         if running

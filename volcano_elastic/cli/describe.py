@@ -233,7 +233,7 @@ async def _coordinator(
     """What it tells, or why it doesn't."""
     from volcano_elastic.api.pytorchjob import WORKER
     from volcano_elastic.kube.client import ApiError
-    from volcano_elastic.operator.measurement import endpoint
+    from volcano_elastic.operator.coordinator import endpoint
     from volcano_elastic.operator.token import HEADER, kept
     from volcano_elastic.pytorchjob.coordinator import dedicated, used
     from volcano_elastic.pytorchjob.label import coordinator_name, replica_name
@@ -275,7 +275,7 @@ async def _ask(
         timeout = aiohttp.ClientTimeout(total=_SECONDS, connect=1.0)
         async with (
             aiohttp.ClientSession(timeout=timeout) as session,
-            session.get(url, headers=headers, allow_redirects=False) as answer,
+            session.get(f"{url}/status", headers=headers, allow_redirects=False) as answer,
         ):
             told = json.loads(await answer.read())
             if answer.status == 200 and isinstance(told, dict):

@@ -1,29 +1,30 @@
-"""What trainers tell of their speed, and what jobs have used so far, kept in each job's status."""
+"""What trainers tell of their speed, and what jobs have used so far, kept in each job's status.
+
+On the way, a coordinator that goes by another range than its job has now is told so.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from statistics import median
 from typing import Any
 
 import aiohttp
 
-from volcano_elastic.api.pytorchjob import BACKEND, WORKER, PyTorchJob
+from volcano_elastic.api.pytorchjob import WORKER, PyTorchJob
 from volcano_elastic.kube import event
 from volcano_elastic.kube.client import AlreadyExists, ApiError, NotFound
-from volcano_elastic.kube.resource import EVENTS, Object
-from volcano_elastic.operator import failure_report
+from volcano_elastic.kube.resource import EVENTS, Object, key_of
+from volcano_elastic.operator import coordinator, failure_report
 from volcano_elastic.operator.cluster import Cluster, controlled_by
+from volcano_elastic.operator.coordinator import Report
 from volcano_elastic.operator.executor import COMPONENT
 from volcano_elastic.operator.failure_report import Failure
 from volcano_elastic.operator.snapshot import Adapter
-from volcano_elastic.operator.token import HEADER, BadKey
+from volcano_elastic.operator.token import BadKey
 from volcano_elastic.pytorchjob.coordinator import dedicated
 from volcano_elastic.pytorchjob.label import coordinator_name, replica_name
 
@@ -32,20 +33,8 @@ _EVERY_SECONDS = 10.0
 _AT_MOST_PER_SECOND = 100.0
 _AT_ONCE = 16
 _TIMEOUT = aiohttp.ClientTimeout(total=2.0, connect=1.0)
-_MOST_BYTES = 1 << 20
 _WRITE_HOURS_EVERY = timedelta(minutes=5)
 _NOISE = 0.05
-_PAUSES = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    speeds: Mapping[int, float] = field(default_factory=dict)
-    """Samples a second by size in Workers, or another number proportional to it."""
-    pause: timedelta | None = None
-    """How long training stood still at the latest changes of its round."""
-    failures: tuple[Failure, ...] = ()
-    """Of its workers, by time."""
 
 
 @dataclass(slots=True)
@@ -56,55 +45,6 @@ class Use:
     seen: datetime
     size: int
     written: datetime
-
-
-def endpoint(job: PyTorchJob, pod: Mapping[str, Any] | None) -> str | None:
-    """Where the job's coordinator tells its status; None while it has none that runs."""
-    policy, worker = job.elastic, job.worker
-    if policy is None or worker is None or policy.rdzv_backend != BACKEND or policy.rdzv_host:
-        return None
-    status = (pod or {}).get("status") or {}
-    address = status.get("podIP")
-    if status.get("phase") != "Running" or not address:
-        return None
-    host = f"[{address}]" if ":" in address else address
-    return f"http://{host}:{(policy.rdzv_port or worker.port) + 1}/status"
-
-
-def read(body: bytes, job: PyTorchJob) -> Report:
-    """What a coordinator answered; empty if it makes no sense or is another job's."""
-    policy = job.elastic
-    try:
-        answer = json.loads(body)
-    except ValueError:
-        return Report()
-    if policy is None or not isinstance(answer, dict) or answer.get("job") != job.key:
-        return Report()
-    # The coordinator counts agents, and the Master has one too.
-    extra = 1 if job.master is not None else 0
-    speeds = {}
-    told = answer.get("speeds")
-    for size, speed in told.items() if isinstance(told, dict) else ():
-        workers = int(size) - extra if size.isdecimal() and len(size) < 7 else 0
-        if 1 <= workers <= policy.max and _sensible(speed):
-            speeds[workers] = float(f"{speed:.3g}")
-    rounds = answer.get("rounds")
-    pauses = [
-        r["pause_seconds"]
-        for r in (rounds if isinstance(rounds, list) else ())
-        if isinstance(r, dict) and _sensible(r.get("pause_seconds"))
-    ]
-    pause = timedelta(seconds=round(median(pauses[-_PAUSES:]), 1)) if pauses else None
-    return Report(speeds, pause, failure_report.read(answer))
-
-
-def _sensible(number: object) -> bool:
-    return (
-        isinstance(number, int | float)
-        and not isinstance(number, bool)
-        and math.isfinite(number)
-        and 0 < number < 1e12
-    )
 
 
 def news(known: Mapping[str, Any], speeds: Mapping[int, float]) -> dict[str, float]:
@@ -131,7 +71,8 @@ def due(use: Use, desired: int, now: datetime) -> bool:
 
 
 class Measurement:
-    """Asks each job's coordinator every ten seconds, or less often where there are very many."""
+    """Asks each job's coordinator every ten seconds, or less often where there are very many, and
+    one whose job was edited at once."""
 
     def __init__(
         self,
@@ -147,6 +88,9 @@ class Measurement:
         """By uid."""
         self._told: dict[str, set[tuple[int, int, int]]] = {}
         """By uid, the failures that an Event was made of."""
+        self._edited: asyncio.Queue[str] | None = None
+        """Keys of jobs; None while somebody else leads: `run` begins with all jobs anyway."""
+        cluster.jobs.on_change(self._note_edit)
 
     async def run(self) -> None:
         """Until cancelled; may be called again then."""
@@ -155,16 +99,45 @@ class Measurement:
         async with aiohttp.ClientSession(
             timeout=_TIMEOUT,
             cookie_jar=aiohttp.DummyCookieJar(),
-            connector=aiohttp.TCPConnector(limit=_AT_ONCE, force_close=True),
+            connector=aiohttp.TCPConnector(limit=2 * _AT_ONCE, force_close=True),
         ) as session:
-            while True:
-                try:
-                    asked = await self._once(session)
-                except Exception:
-                    # Sizes can do without; the next time may be better.
-                    _log.exception("speeds could not be read")
-                    asked = 0
-                await asyncio.sleep(max(_EVERY_SECONDS, asked / _AT_MOST_PER_SECOND))
+            self._edited = asyncio.Queue()
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._again_and_again(session))
+                    group.create_task(self._after_edits(session, self._edited))
+            finally:
+                self._edited = None
+
+    async def _again_and_again(self, session: aiohttp.ClientSession) -> None:
+        while True:
+            try:
+                asked = await self._once(session)
+            except Exception:
+                # Sizes can do without; the next time may be better.
+                _log.exception("speeds could not be read")
+                asked = 0
+            await asyncio.sleep(max(_EVERY_SECONDS, asked / _AT_MOST_PER_SECOND))
+
+    def _note_edit(self, old: Object | None, new: Object | None) -> None:
+        if self._edited is None or old is None or new is None:
+            return
+        if old["metadata"].get("generation") != new["metadata"].get("generation"):
+            self._edited.put_nowait(key_of(new))
+
+    async def _after_edits(
+        self, session: aiohttp.ClientSession, edited: asyncio.Queue[str]
+    ) -> None:
+        """Edits of ranges are known at once; what fails here is done in its turn."""
+        while True:
+            keys = {await edited.get()}
+            while not edited.empty() and len(keys) < _AT_ONCE:
+                keys.add(edited.get_nowait())
+            jobs = [job for key in keys if (job := self._adapter.parsed_job(key)) is not None]
+            try:
+                await asyncio.gather(*(self._hear(session, job) for job in jobs))
+            except Exception:
+                _log.exception("ranges could not be told")
 
     async def _once(self, session: aiohttp.ClientSession) -> int:
         # Before its first size is written, there is nothing to add to.
@@ -184,20 +157,7 @@ class Measurement:
         obj = self._cluster.jobs.get(job.key)
         if obj is None or obj["metadata"]["uid"] != job.uid:
             return
-        name = replica_name(job.name, WORKER, 0)
-        pod = self._cluster.pods.get(
-            f"{job.namespace}/{coordinator_name(job) if dedicated(job) else name}"
-        )
-        url = endpoint(job, pod) if pod is not None and controlled_by(pod, obj) else None
-        report = Report()
-        if url is not None:
-            try:
-                token = await self._token_of(job.uid)
-            except (ApiError, BadKey, aiohttp.ClientError, TimeoutError) as error:
-                # Other jobs need none, and hours are counted without asking anybody.
-                _log.warning("%s: its speed is not asked for: %s", job.key, error or "no answer")
-            else:
-                report = await _ask(session, url, job, token)
+        report = await self._hear(session, job)
         await self._tell(job, obj, report.failures)
         if report.pause is not None:
             self._adapter.paused(job.key, report.pause)
@@ -219,6 +179,31 @@ class Measurement:
             change["gpuHours"] = round(use.hours, 4)
         if change and await self._write(job, change) and "gpuHours" in change:
             self._uses[job.uid] = Use(use.hours, now, desired, now)
+
+    async def _hear(self, session: aiohttp.ClientSession, job: PyTorchJob) -> Report:
+        """What its coordinator tells. One that goes by another range is told the job's."""
+        obj = self._cluster.jobs.get(job.key)
+        name = coordinator_name(job) if dedicated(job) else replica_name(job.name, WORKER, 0)
+        pod = self._cluster.pods.get(f"{job.namespace}/{name}")
+        if obj is None or pod is None or not controlled_by(pod, obj):
+            return Report()
+        url = coordinator.endpoint(job, pod)
+        if url is None:
+            return Report()
+        try:
+            token = await self._token_of(job.uid)
+        except (ApiError, BadKey, aiohttp.ClientError, TimeoutError) as error:
+            # Other jobs need none, and hours are counted without asking anybody.
+            _log.warning("%s: its speed is not asked for: %s", job.key, error or "no answer")
+            return Report()
+        report = await coordinator.ask(session, url, job, token)
+        # It may have been edited since this round of questions began.
+        latest = self._adapter.parsed_job(job.key)
+        if latest is not None and latest.uid == job.uid:
+            nodes = coordinator.owed(latest, report)
+            if nodes is not None:
+                await coordinator.tell_range(session, url, latest, token, nodes)
+        return report
 
     async def _tell(self, job: PyTorchJob, obj: Object, failures: Sequence[Failure]) -> None:
         """One Warning a round, about the pod whose worker failed first."""
@@ -267,21 +252,3 @@ class Measurement:
             return False
         jobs.put(answer)
         return True
-
-
-async def _ask(session: aiohttp.ClientSession, url: str, job: PyTorchJob, token: str) -> Report:
-    try:
-        headers = {HEADER: token}
-        async with session.get(url, headers=headers, allow_redirects=False) as answer:
-            body = b""
-            async for chunk in answer.content.iter_any():
-                body += chunk
-                if len(body) > _MOST_BYTES:
-                    _log.warning("%s: %s answers more than %d bytes", job.key, url, _MOST_BYTES)
-                    return Report()
-            if answer.status == 401:
-                _log.warning("%s: %s takes another token", job.key, url)
-            return read(body, job) if answer.status == 200 else Report()
-    except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        _log.debug("%s: %s: %s", job.key, url, error or type(error).__name__)
-        return Report()

@@ -143,6 +143,9 @@ class Adapter:
         """The jobs of the picture, as they were last seen."""
         return list(self._parsed.values())
 
+    def parsed_job(self, key: str) -> PyTorchJob | None:
+        return self._parsed.get(key)
+
     def job(self, key: str) -> Job | None:
         return self._jobs.get(key)
 

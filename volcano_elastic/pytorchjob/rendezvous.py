@@ -95,6 +95,15 @@ def of(job: PyTorchJob) -> Rendezvous:
     )
 
 
+def hosted(job: PyTorchJob) -> bool:
+    """Whether its pods meet at a coordinator of ours in one of its own pods: the operator asks it,
+    and tells it the range."""
+    policy = job.elastic
+    if policy is None or policy.rdzv_backend != BACKEND:
+        return False
+    return policy.rdzv_host in (None, _own_host(job, policy.coordinator))
+
+
 def nodes(job: PyTorchJob) -> tuple[int, int]:
     """Fewest and most agents of a round. The Master's takes part, so it counts."""
     policy, extra = job.elastic, 1 if job.master is not None else 0
@@ -146,7 +155,7 @@ def in_force(job: PyTorchJob, pod: Mapping[str, Any] | None) -> InForce:
             policy = replace(policy, node_unit=found.node_unit)
             job = replace(job, elastic=policy, nproc_per_node=found.nproc_per_node)
     low, high = _range(told["PET_NNODES"], job)
-    if policy.min < low or policy.max > high:
+    if not hosted(job) and (policy.min < low or policy.max > high):
         # The size follows the job's range all the same: it must not depend on when it was edited.
         differs.append(
             f"{_POLICY}: {policy.min} to {policy.max} Workers are asked for, and rounds of the "
@@ -171,8 +180,8 @@ def problems(old: PyTorchJob, new: PyTorchJob) -> list[Problem]:
 
 
 def warnings(old: PyTorchJob, new: PyTorchJob) -> list[str]:
-    """What of the edit running pods won't know of."""
-    if _free(old, new) or old.elastic is None or new.elastic is None:
+    """What of the edit running pods won't know of, nor anybody tell them."""
+    if _free(old, new) or old.elastic is None or new.elastic is None or hosted(new):
         return []
     if new.elastic.min >= old.elastic.min and new.elastic.max <= old.elastic.max:
         return []

@@ -1,0 +1,145 @@
+"""A job's coordinator, as the operator speaks with it: what it tells, and what it is told."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from statistics import median
+from typing import Any
+
+import aiohttp
+
+from volcano_elastic.api.pytorchjob import PyTorchJob
+from volcano_elastic.operator import failure_report
+from volcano_elastic.operator.failure_report import Failure
+from volcano_elastic.operator.token import HEADER
+from volcano_elastic.pytorchjob import rendezvous
+
+_log = logging.getLogger(__name__)
+_MOST_BYTES = 1 << 20
+_PAUSES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    speeds: Mapping[int, float] = field(default_factory=dict)
+    """Samples a second by size in Workers, or another number proportional to it."""
+    pause: timedelta | None = None
+    """How long training stood still at the latest changes of its round."""
+    failures: tuple[Failure, ...] = ()
+    """Of its workers, by time."""
+    nodes: tuple[int, int] | None = None
+    """Fewest and most agents of its rounds; None from a trainer that can't be told others."""
+
+
+def endpoint(job: PyTorchJob, pod: Mapping[str, Any] | None) -> str | None:
+    """Where the job's coordinator serves HTTP; None while it has none that runs."""
+    policy, worker = job.elastic, job.worker
+    if policy is None or worker is None or not rendezvous.hosted(job):
+        return None
+    status = (pod or {}).get("status") or {}
+    address = status.get("podIP")
+    if status.get("phase") != "Running" or not address:
+        return None
+    host = f"[{address}]" if ":" in address else address
+    return f"http://{host}:{(policy.rdzv_port or worker.port) + 1}"
+
+
+def read(body: bytes, job: PyTorchJob) -> Report:
+    """What a coordinator answered; empty if it makes no sense or is another job's."""
+    policy = job.elastic
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        return Report()
+    if policy is None or not isinstance(answer, dict) or answer.get("job") != job.key:
+        return Report()
+    # The coordinator counts agents, and the Master has one too.
+    extra = 1 if job.master is not None else 0
+    speeds = {}
+    told = answer.get("speeds")
+    for size, speed in told.items() if isinstance(told, dict) else ():
+        workers = int(size) - extra if size.isdecimal() and len(size) < 7 else 0
+        if 1 <= workers <= policy.max and _sensible(speed):
+            speeds[workers] = float(f"{speed:.3g}")
+    rounds = answer.get("rounds")
+    pauses = [
+        r["pause_seconds"]
+        for r in (rounds if isinstance(rounds, list) else ())
+        if isinstance(r, dict) and _sensible(r.get("pause_seconds"))
+    ]
+    pause = timedelta(seconds=round(median(pauses[-_PAUSES:]), 1)) if pauses else None
+    return Report(speeds, pause, failure_report.read(answer), _nodes(answer.get("range")))
+
+
+def _nodes(told: object) -> tuple[int, int] | None:
+    if not isinstance(told, dict):
+        return None
+    low, high = told.get("min"), told.get("max")
+    return (low, high) if isinstance(low, int) and isinstance(high, int) else None
+
+
+def owed(job: PyTorchJob, report: Report) -> tuple[int, int] | None:
+    """The range that its coordinator is to be told, as another one is in force there."""
+    if job.elastic is None or report.nodes is None:
+        return None
+    asked = rendezvous.nodes(job)
+    return None if asked == report.nodes else asked
+
+
+def _sensible(number: object) -> bool:
+    return (
+        isinstance(number, int | float)
+        and not isinstance(number, bool)
+        and math.isfinite(number)
+        and 0 < number < 1e12
+    )
+
+
+async def ask(session: aiohttp.ClientSession, url: str, job: PyTorchJob, token: str) -> Report:
+    """What it tells; empty if it gives no answer."""
+    code, body = await _request(session, "GET", f"{url}/status", job, token)
+    return read(body, job) if code == 200 else Report()
+
+
+async def tell_range(
+    session: aiohttp.ClientSession, url: str, job: PyTorchJob, token: str, nodes: tuple[int, int]
+) -> None:
+    """Has rounds be of so many agents. One that did not hear is asked again like any other."""
+    told = {"min": nodes[0], "max": nodes[1]}
+    code, body = await _request(session, "PUT", f"{url}/range", job, token, told)
+    if code == 200:
+        _log.info("%s: rounds may have %d to %d nodes", job.key, *nodes)
+    elif code not in (0, 401):
+        _log.warning("%s: %s/range refuses %s: %d %r", job.key, url, told, code, body[:300])
+
+
+async def _request(
+    session: aiohttp.ClientSession,
+    method: str,
+    url: str,
+    job: PyTorchJob,
+    token: str,
+    told: Mapping[str, int] | None = None,
+) -> tuple[int, bytes]:
+    """Code and body of the answer; 0 if there is none, or one beyond all measure."""
+    try:
+        async with session.request(
+            method, url, headers={HEADER: token}, json=told, allow_redirects=False
+        ) as answer:
+            body = b""
+            async for chunk in answer.content.iter_any():
+                body += chunk
+                if len(body) > _MOST_BYTES:
+                    _log.warning("%s: %s answers more than %d bytes", job.key, url, _MOST_BYTES)
+                    return 0, b""
+            if answer.status == 401:
+                _log.warning("%s: %s takes another token", job.key, url)
+            return answer.status, body
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        _log.debug("%s: %s: %s", job.key, url, error or type(error).__name__)
+        return 0, b""
