@@ -12,9 +12,10 @@ Times, in milliseconds of CPU (the wall's where nothing else runs), medians of t
 
 and of a planner that has planned the snapshot a change ago:
 
-  pod       one surplus pod stopped or started running, in the cluster as it is once all decisions
-            have been carried out, whoever was asked to leave has left and whoever waited runs
-  job       one job was measured anew there: its GPU-hours
+  pod       one surplus pod (of `backlog`: of a minimum) stopped or started running, in the cluster
+            as it is once all decisions have been carried out, whoever was asked to leave has left
+            and whoever waited runs
+  job       one job was measured anew there: its GPU-hours (of `backlog`: one that waits)
   node      one node became ready there, or not ready
   underway  as pod, a moment earlier: who was asked to leave is Terminating, who waits has no node
   undecided as pod, with nobody having carried out a single decision: all is decided again
@@ -42,7 +43,7 @@ from volcano_elastic.queue_policy.snapshot import Job, Memory, Node, Pod, Queue,
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 GPU = "nvidia.com/gpu"
 SIZES = ((1_000, 10_000, 200), (3_000, 30_000, 600), (10_000, 100_000, 2_000))
-CASES = ("calm", "growth", "newcomer", "claims")
+CASES = ("calm", "growth", "newcomer", "claims", "backlog")
 QUEUES = 100
 ROUNDS = 20
 """Plans carried out at most until nothing more is to be done."""
@@ -79,7 +80,7 @@ def cluster(jobs: int, pods: int, nodes: int, case: str) -> Snapshot:
             key=f"ns/j{i}",
             queue=f"q{i % QUEUES}",
             created=NOW - timedelta(hours=1, seconds=i),
-            min=max(1, size // 2 - i % 3),
+            min=size if case == "backlog" else max(1, size // 2 - i % 3),
             max=size * 2,
             desired=size,
             pod_requests={GPU: 1000, "cpu": 4000, "memory": 1 << 44},
@@ -98,6 +99,21 @@ def cluster(jobs: int, pods: int, nodes: int, case: str) -> Snapshot:
             replace(job, key=f"ns/new{i}", created=NOW, min=size, desired=size)
             for i, job in enumerate(made_jobs[:newcomers])
         ]
+    if case == "backlog":
+        for i in range(jobs):
+            # All sizes in each queue, rigid and elastic.
+            least = 1 + i // QUEUES % 8
+            most = least * (1 + i // QUEUES // 8 % 2)
+            job = replace(
+                made_jobs[i],
+                key=f"ns/waiting{i}",
+                created=NOW - timedelta(minutes=1, seconds=i),
+                min=least,
+                max=most,
+                desired=least,
+            )
+            made_jobs.append(job)
+            made_pods += [_pod(job, index, None) for index in range(least)]
     shape = {GPU: per_node * 1000, "cpu": per_node * 4000, "memory": per_node << 44}
     return Snapshot(
         nodes=tuple(Node(f"n{n}", shape | {"pods": 110_000}) for n in range(nodes)),
@@ -166,9 +182,9 @@ def settled(snapshot: Snapshot) -> Snapshot:
 
 
 def _a_pod(snapshot: Snapshot, turn: int) -> Snapshot:
-    at = len(snapshot.pods) // 2 + 97 * turn
-    while snapshot.pods[at].protected or snapshot.pods[at].node is None:
-        at += 1
+    bound = [i for i, pod in enumerate(snapshot.pods) if pod.node is not None]
+    surplus = [i for i in bound if not snapshot.pods[i].protected] or bound
+    at = surplus[(len(surplus) // 2 + 97 * turn) % len(surplus)]
     old = snapshot.pods[at]
     new = replace(old, running=not old.running)
     return replace(snapshot, pods=(*snapshot.pods[:at], new, *snapshot.pods[at + 1 :]))
@@ -261,6 +277,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, help="with --pods and --nodes: one size of your own")
     parser.add_argument("--pods", type=int)
     parser.add_argument("--nodes", type=int)
+    parser.add_argument("--case", choices=CASES, action="append", help="once or more; default all")
     parser.add_argument("--repeat", type=int, default=5, help="plans timed for each figure")
     parser.add_argument("--json", action="store_true", help="one JSON array instead of the table")
     given = parser.parse_args()
@@ -273,7 +290,7 @@ def main() -> None:
     rows = [
         measure(jobs, pods, nodes, case, given.repeat)
         for jobs, pods, nodes in sizes
-        for case in CASES
+        for case in given.case or CASES
     ]
     if given.json:
         print(json.dumps([asdict(row) for row in rows], indent=2))

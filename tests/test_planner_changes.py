@@ -100,6 +100,8 @@ def _a_job_comes(snapshot: Snapshot, chance: Random, name: str, now: datetime) -
     queue = chance.choice(snapshot.queues).name if snapshot.queues else "default"
     least = chance.randint(1, 3)
     made = job(f"new{name}", least, least + chance.randint(0, 3), queue=queue, created=now)
+    if made.key in {j.key for j in snapshot.jobs}:
+        return snapshot
     return replace(snapshot, jobs=(*snapshot.jobs, made))
 
 

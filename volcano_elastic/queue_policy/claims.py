@@ -9,18 +9,23 @@ from volcano_elastic.queue_policy.fit import Dimensions, Shape
 from volcano_elastic.queue_policy.snapshot import Gang, Pod
 from volcano_elastic.queue_policy.standing import Standing
 
+Group = tuple[Shape, int]
+"""Equal pods, and how many of them."""
 
-@dataclass(frozen=True, slots=True)
+Order = tuple[bool, int, float, str]
+"""Volcano's: first jobs that run without worker 0; then priority, creation, key."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Claim:
     """Room that must be kept for pods of a minimum; the pods may not exist yet."""
 
     key: str
     """Key of the job or gang."""
     queue: str
-    groups: tuple[tuple[Shape, int], ...]
-    """Equal pods and how many of them, largest first."""
-    order: tuple[bool, int, float, str]
-    """Volcano's order: first jobs that run without worker 0; then priority, creation, key."""
+    groups: tuple[Group, ...]
+    """Largest first."""
+    order: Order
     standing: Standing | None = None
     workers: int = 0
     """How many of the pods are workers of `standing`."""
@@ -30,7 +35,17 @@ class Claim:
     @property
     def may_shrink(self) -> bool:
         """Whether others' surplus may leave for it."""
-        return self.standing is None or not self.standing.job.unmodelled
+        return not self.unmodelled
+
+    @property
+    def unmodelled(self) -> str:
+        return "" if self.standing is None else self.standing.job.unmodelled
+
+    @property
+    def request(self) -> list[int]:
+        """What all its pods ask for, by dimension."""
+        vectors = ([amount * count for amount in shape.vector] for shape, count in self.groups)
+        return [sum(column) for column in zip(*vectors, strict=True)]
 
     @property
     def own_surplus_first(self) -> bool:
@@ -46,7 +61,7 @@ def job_claim(standing: Standing, dimensions: Dimensions) -> Claim | None:
         runs and job.succeeded == 0 and not any(pod.index == 0 for pod in standing.bound.values())
     )
     workers = max(short, 1) if standing.headless else short
-    groups: list[tuple[Shape, int]] = []
+    groups: list[Group] = []
     if workers:
         groups.append((standing.shape, workers))
     if job.master_requests is not None and not standing.master_bound and job.succeeded == 0:
@@ -95,18 +110,7 @@ def gang_claim(gang: Gang, pods: Iterable[Pod], dimensions: Dimensions) -> Claim
     )
 
 
-def claims(
-    standings: Iterable[Standing],
-    gangs: Iterable[tuple[Gang, list[Pod]]],
-    dimensions: Dimensions,
-) -> list[Claim]:
-    """All claims, who goes first first."""
-    found = [job_claim(standing, dimensions) for standing in standings]
-    found += [gang_claim(gang, pods, dimensions) for gang, pods in gangs]
-    return sorted((claim for claim in found if claim is not None), key=lambda claim: claim.order)
-
-
-def _largest_first(groups: list[tuple[Shape, int]]) -> tuple[tuple[Shape, int], ...]:
+def _largest_first(groups: list[Group]) -> tuple[Group, ...]:
     return tuple(
         sorted(
             groups,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from volcano_elastic.queue_policy.claims import Claim
 from volcano_elastic.queue_policy.decision import QueueFigures
 from volcano_elastic.queue_policy.fit import Dimensions
 from volcano_elastic.queue_policy.inventory import Inventory
@@ -39,15 +38,17 @@ def figures(inventory: Inventory) -> dict[str, QueueFigures]:
 
 
 def with_owed(
-    before: Mapping[str, QueueFigures], claims: Iterable[Claim], dimensions: Dimensions
+    before: Mapping[str, QueueFigures],
+    requests: Iterable[tuple[str, Sequence[int]]],
+    dimensions: Dimensions,
 ) -> dict[str, QueueFigures]:
+    """`requests`: what claims of which queue ask for."""
     owed: dict[str, int] = {}
-    for claim in claims:
-        found = before.get(claim.queue)
+    for queue, request in requests:
+        found = before.get(queue)
         if found is not None and found.resource in dimensions.names:
             i = dimensions.names.index(found.resource)
-            more = sum(shape.vector[i] * count for shape, count in claim.groups)
-            owed[claim.queue] = owed.get(claim.queue, 0) + more
+            owed[queue] = owed.get(queue, 0) + request[i]
     return {
         name: replace(found, owed_to_minimums=owed[name]) if name in owed else found
         for name, found in before.items()

@@ -14,6 +14,8 @@ from datetime import datetime
 from operator import attrgetter
 
 from volcano_elastic.api.queue_policy import Mode, QueuePolicy, effective
+from volcano_elastic.queue_policy.backlog import Backlog
+from volcano_elastic.queue_policy.claims import Claim, gang_claim, job_claim
 from volcano_elastic.queue_policy.decision import Reason
 from volcano_elastic.queue_policy.difference import difference
 from volcano_elastic.queue_policy.fit import Dimensions, Shape, Vector
@@ -29,6 +31,8 @@ from volcano_elastic.queue_policy.terms import Terms
 KeyOf = Callable[[Pod], str | None]
 Owner = tuple[str, str]
 """("job" or "gang", key)"""
+Loose = tuple[Shape, str, str | None]
+"""A pod's shape and key, and the queue of its gang; None without one."""
 
 
 class Inventory:
@@ -51,6 +55,7 @@ class Inventory:
             self.stays.put(standing, self._open(standing), now)
         self.lineup.settle()
         self.givers.settle()
+        self.backlog.settle()
         self._let_leave()
         self.queues.begin()
         if snapshot.proportion:
@@ -88,7 +93,8 @@ class Inventory:
         if lost or found:
             self._take_nodes(lost, found)
         self._take_jobs(left, arrived)
-        self._take_gangs(new.gangs)
+        if left or arrived or new.gangs is not old.gangs:
+            self._take_gangs(new.gangs)
         self._take_pods(gone, come)
         return True
 
@@ -126,8 +132,14 @@ class Inventory:
         self.touched: set[str] = set()
         self.terms = Terms(policies, self.nodes, self.dimensions, self.standings, self.touched)
         self.restless: set[str] = set()
-        """Keys of jobs that are not whole: only they can have a claim or want something put
-        right."""
+        """Keys of jobs that are neither whole nor in the backlog: only they can have another claim
+        than in the last plan, or want something put right."""
+        self.backlog = Backlog()
+        self.started: dict[str, Claim] = {}
+        """By key of the gang, claims of others' gangs that have started and lack some pods."""
+        self.loose: dict[str, list[Loose]] = {}
+        """By key of the gang, waiting pods that are nobody's claim, of others' gangs and of nobody
+        we know."""
         self.gangs: dict[str, Gang] = {}
         self._of_job: dict[str, list[Pod]] = {}
         self._of_others: dict[str, list[Pod]] = {}
@@ -212,13 +224,29 @@ class Inventory:
             self.nodes.occupy(Room.COMING, pod.node, self._vector(pod), -sign)
 
     def _hold_gang(self, key: str) -> None:
+        """Bring up to date what others' pods of this gang hold, and what they wait for."""
         gang = self.gangs.get(key)
+        if key not in self._jobs:
+            self.backlog.remove(key)
+        self.started.pop(key, None)
+        self.loose.pop(key, None)
+        alive = [pod for pod in self._of_others.get(key, ()) if not pod.terminating]
         if gang is None:
             self._hold(("gang", key), "", {})
-            return
-        pods = self._of_others.get(key, ())
-        bound = [pod for pod in pods if pod.node is not None and not pod.terminating]
-        self._hold(("gang", key), gang.queue, Counter(map(self._vector, bound)))
+        else:
+            bound = [pod for pod in alive if pod.node is not None]
+            self._hold(("gang", key), gang.queue, Counter(map(self._vector, bound)))
+            claim = gang_claim(gang, alive, self.dimensions)
+            if claim is not None:
+                if claim.runs:
+                    self.started[key] = claim
+                else:
+                    self.backlog.put(claim)
+                return
+        queue = None if gang is None else gang.queue
+        loose = [(self.shape_of(pod), pod.key, queue) for pod in alive if pod.node is None]
+        if loose:
+            self.loose[key] = loose
 
     def _vector(self, pod: Pod) -> Vector:
         return self.dimensions.request(pod.requests)
@@ -243,6 +271,7 @@ class Inventory:
         self.restless.discard(key)
         self.lineup.remove(key)
         self.givers.remove(key)
+        self.backlog.remove(key)
         self._hold(("job", key), "", {})
         if standing is not None:
             self.rebalanced.get(standing.job.queue, {}).pop(key, None)
@@ -285,12 +314,18 @@ class Inventory:
         if old is not None:
             self.lineup.remove(key)
             self.givers.remove(key)
-        if not standing.whole:
-            self.stays.remove(key)
-            self.restless.add(key)
-            return
+        self.backlog.remove(key)
         self.restless.discard(key)
         is_open = self._open(standing)
+        if not standing.whole:
+            claim = job_claim(standing, self.dimensions) if standing.unstarted else None
+            if claim is not None:
+                self.backlog.put(claim)
+                self.stays.put_unstarted(standing, is_open, self.now)
+            else:
+                self.stays.remove(key)
+                self.restless.add(key)
+            return
         self.stays.put(standing, is_open, self.now)
         rests = job.unmodelled or job.succeeded or standing.departing
         moves = standing.policy.mode is Mode.ACTIVE and not rests
@@ -316,20 +351,6 @@ class Inventory:
 
     # What is asked
 
-    def waiting(self) -> list[tuple[Gang, list[Pod]]]:
-        """Gangs of others, with their pods."""
-        return [(gang, self._of_others.get(key, [])) for key, gang in self.gangs.items()]
-
-    def strangers(self) -> list[Pod]:
-        """Waiting pods that belong to nobody we know."""
-        return [
-            pod
-            for key, pods in self._of_others.items()
-            if key not in self.gangs
-            for pod in pods
-            if pod.node is None and not pod.terminating
-        ]
-
     def last_rebalance(self, queue: str) -> datetime | None:
         return max(self.rebalanced.get(queue, {}).values(), default=None)
 
@@ -349,7 +370,8 @@ class Inventory:
             add(job.queue, standing.shape.vector, more)
             if job.master_requests is not None and not standing.master_bound:
                 add(job.queue, self.dimensions.request(job.master_requests), 1)
-        for gang, pods in self.waiting():
+        for key, gang in self.gangs.items():
+            pods = self._of_others.get(key, ())
             for pod in pods:
                 if pod.node is None and not pod.terminating:
                     add(gang.queue, self.dimensions.request(pod.requests), 1)

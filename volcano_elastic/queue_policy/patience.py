@@ -28,6 +28,11 @@ class Patience:
         }
         self._aside: dict[str, SetAside] = {}
 
+    @property
+    def noted(self) -> set[str]:
+        """Keys for which `set_aside` may have something to say."""
+        return self._memory.set_aside.keys() | self._memory.idle_since.keys()
+
     def set_aside(self, key: str) -> str | None:
         """Why this claim, or pod that is nobody's claim, holds nothing for now; or None."""
         found = self._memory.set_aside.get(key)

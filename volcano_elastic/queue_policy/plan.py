@@ -17,9 +17,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import chain
 
 from volcano_elastic.api.queue_policy import Mode
-from volcano_elastic.queue_policy.claims import Claim, claims
+from volcano_elastic.queue_policy.claims import Claim, job_claim
 from volcano_elastic.queue_policy.decision import Decision, Plan, Reason, Stay
 from volcano_elastic.queue_policy.figures import figures, with_owed
 from volcano_elastic.queue_policy.fit import Shape
@@ -28,11 +29,12 @@ from volcano_elastic.queue_policy.inventory import Inventory
 from volcano_elastic.queue_policy.patience import Patience
 from volcano_elastic.queue_policy.rebalance import Rebalance
 from volcano_elastic.queue_policy.room import Room
+from volcano_elastic.queue_policy.serving import Serving
 from volcano_elastic.queue_policy.shrink import Shrink
 from volcano_elastic.queue_policy.snapshot import Memory, Pod, Snapshot
 from volcano_elastic.queue_policy.standing import Standing, leave_order
 from volcano_elastic.queue_policy.stays import restless, stays
-from volcano_elastic.queue_policy.wording import asked, message
+from volcano_elastic.queue_policy.wording import message
 
 UNPLACED_AFTER = timedelta(seconds=30)
 """Surplus without a node for this long is given up: something we don't model is in its way."""
@@ -98,13 +100,8 @@ class _Planning:
         self.nodes, self.queues = inventory.nodes, inventory.queues
         self.standings = inventory.standings
         self.restless = [self.standings[key] for key in sorted(inventory.restless)]
-        """Only these can have a claim, or want something put right."""
-        self.gangs = inventory.waiting()
+        """Only these, and the backlog, can have a claim; only these want something put right."""
         self.patience = Patience(memory, self.now)
-        self.served: list[Claim] = []
-        self.blocked: dict[str, str] = {}
-        self.waiting: list[Claim] = []
-        """The claims that are blocked."""
         self.kept_idle: set[str] = set()
         """`pod KEY` of others' pods that wait though there is idle room for them."""
         self._rests: dict[str, bool] = {}
@@ -115,7 +112,10 @@ class _Planning:
         for standing in self.restless:
             self._leave(standing, standing.excess)
             self._put_right(standing)
-        asking = claims(self.restless, self.gangs, self.dimensions)
+        backlog = self.inventory.backlog
+        found = (job_claim(standing, self.dimensions) for standing in self.restless)
+        asking = [claim for claim in found if claim is not None]
+        asking += self.inventory.started.values()
         self.shrink = Shrink(
             self.nodes,
             self.queues,
@@ -124,24 +124,27 @@ class _Planning:
             self.restless,
             self.now,
         )
-        self._serve(asking)
+        self.serving = Serving(self.shrink, self.patience, backlog, asking, self.dimensions)
+        self.serving.run()
         self._unblock()
         self._reserve()
         why = self._grow()
         changed = [self.standings[key] for key in self.inventory.touched]
         changed += [s for s in self.restless if s.job.key not in self.inventory.touched]
-        turns = {claim.key: turn for turn, claim in enumerate(self.served)}
-        found = (self._decision(standing, turns) for standing in changed)
-        decisions = sorted((d for d in found if d is not None), key=lambda d: d.job)
+        turns = {claim.key: turn for turn, claim in enumerate(self.serving.served)}
+        made = (self._decision(standing, turns) for standing in changed)
+        decisions = sorted((d for d in made if d is not None), key=lambda d: d.job)
+        blocked = self.serving.blocked
+        asked = chain(backlog.requests.items(), ((c.queue, c.request) for c in asking))
         return Plan(
             decisions=tuple(decisions),
-            stays=self._stays(decisions, why, asked=bool(asking)),
-            admitted=self.inventory.everybody - self.blocked.keys(),
-            blocked=self.blocked,
-            queues=with_owed(queues, asking, self.dimensions),
+            stays=self._stays(decisions, why, asked=bool(backlog or asking)),
+            admitted=self.inventory.everybody - blocked.keys(),
+            blocked=blocked,
+            queues=with_owed(queues, asked, self.dimensions),
             memory=self.patience.memory(
                 from_idle=self.shrink.from_idle | self.kept_idle,
-                waiting=self.waiting,
+                waiting=self.serving.waiting,
                 decisions=decisions,
                 standings=self.standings,
             ),
@@ -215,32 +218,18 @@ class _Planning:
             size = max(size, min(standing.size, -(-placed // unit) * unit))
         return size
 
-    # Claim
-
-    def _serve(self, asking: list[Claim]) -> None:
-        self.waiting = []
-        for claim in asking:
-            why = self.patience.set_aside(claim.key) or self.shrink.serve(claim)
-            if why is None:
-                self.served.append(claim)
-                self.blocked.pop(claim.key, None)
-            else:
-                self.waiting.append(claim)
-                self.blocked[claim.key] = f"it needs {asked([claim], self.dimensions)}, and {why}"
-            if claim.standing is not None:
-                claim.standing.blocked = why is not None
-
     # Unblock
 
     def _unblock(self) -> None:
         """Gangs below minimum that hold room and wait for each other: the least entitled job gives
         up all its pods if that lets another start. One job at a time."""
-        stuck = [claim for claim in self.waiting if claim.key in self.patience.stuck]
+        waiting = self.serving.waiting
+        stuck = [claim for claim in waiting if claim.key in self.patience.stuck]
         for loser in reversed(stuck):
             standing = loser.standing
             if standing is None or not standing.movable or not standing.bound:
                 continue
-            others = [claim for claim in self.waiting if claim.runs and claim.order < loser.order]
+            others = [claim for claim in waiting if claim.runs and claim.order < loser.order]
             if others and self._give_up_all(standing, others):
                 return
 
@@ -248,10 +237,8 @@ class _Planning:
         mark, pods = self.nodes.mark(), list(standing.bound.values())
         self._leave(standing, pods)
         self.shrink.forget_failures()
-        for claim in others:
-            if self.shrink.serve(claim) is None:
-                break
-        else:
+        helped = self.serving.serve_first(others)
+        if helped is None:
             self.queues.use(standing.job.queue, standing.shape.vector, len(pods))
             self.nodes.rollback(mark)
             self.shrink.forget_failures()
@@ -259,40 +246,27 @@ class _Planning:
         standing.removed = [*pods, *standing.unbound.values()]
         standing.bound, standing.unbound = {}, {}
         standing.size, standing.reason = standing.job.min, Reason.GAVE_UP_MINIMUM
-        standing.served[claim.key] = None
-        # Whoever else fits now is served too, and what is not blocked any more is said to be so.
-        self.served.append(claim)
-        self.blocked.pop(claim.key)
-        if claim.standing is not None:
-            claim.standing.blocked = False
-        # The loser's own claim was for what its pods lacked, and they leave.
-        mine = [other for other in self.waiting if other.standing is standing]
-        self._serve([other for other in self.waiting if other is not claim and other not in mine])
-        self.waiting += mine
+        standing.served[helped.key] = None
+        # Its own claim was for what its pods lacked, and they leave.
+        self.serving.set_aside(standing.job.key)
+        # Whoever else fits now is served too.
+        self.serving.run()
         return True
 
     # Reserve
 
     def _reserve(self) -> None:
         """Room for pods that wait and are nobody's claim; surplus without room is given up."""
-        loose: list[tuple[Shape, str, str | None]] = [
-            (self.inventory.shape_of(pod), pod.key, None) for pod in self.inventory.strangers()
-        ]
-        claimed = {claim.key for claim in self.served} | self.blocked.keys()
-        for gang, pods in self.gangs:
-            if gang.key not in claimed and self.queues.closed(gang.queue) is None:
-                loose += [
-                    (self.inventory.shape_of(pod), pod.key, gang.queue)
-                    for pod in pods
-                    if pod.node is None and not pod.terminating
-                ]
-        loose.sort(key=lambda found: (found[0].vector, found[1]), reverse=True)
-        for shape, key, queue in loose:
-            self._keep_for(shape, key, queue)
+        loose = chain.from_iterable(self.inventory.loose.values())
+        for shape, key, queue in sorted(
+            loose, key=lambda found: (found[0].vector, found[1]), reverse=True
+        ):
+            if queue is None or self.queues.closed(queue) is None:
+                self._keep_for(shape, key, queue)
         while not self._reserve_surplus():
             # Whole units left, which was more than anybody had asked for.
             self.shrink.forget_failures()
-            self._serve(self.waiting)
+            self.serving.run()
 
     def _keep_for(self, shape: Shape, key: str, queue: str | None) -> None:
         """Keep room for another's pod, unless its queue is full, or it had room and did not take
@@ -333,7 +307,7 @@ class _Planning:
             # With a unit go those of its workers that had a place.
             keep = standing.waiting_surplus
             self._free(standing, places[keep:])
-            if not self.waiting:
+            if not self.serving.blocked:
                 continue
             reserved.append((standing, places[:keep]))
             if any(pod.node is not None for pod in gone):
@@ -367,8 +341,9 @@ class _Planning:
     def _give_up_unplaced(self, standing: Standing, placed: int) -> list[Pod]:
         """The pods that leave because some of the job's surplus has no place."""
         without = standing.waiting_surplus - placed
-        others = [claim.key for claim in self.served if claim.key != standing.job.key]
-        if others:
+        served, own = self.serving.served, standing.job.key
+        for_minimum = len(served) > 1 or any(claim.key != own for claim in served)
+        if for_minimum:
             # Whatever is in the way is a minimum: nobody may compete with it for a place.
             hopeless, reason = without, Reason.SHRUNK_FOR_MINIMUM
         else:
@@ -378,7 +353,7 @@ class _Planning:
         if size == standing.size:
             return []
         if reason is Reason.SHRUNK_FOR_MINIMUM:
-            standing.served.update(dict.fromkeys(others))
+            standing.served.update((claim.key, None) for claim in served if claim.key != own)
         gone = standing.lower(size, reason)
         self._leave(standing, gone)
         return gone
@@ -402,7 +377,7 @@ class _Planning:
 
     def _newcomers(self) -> Iterator[Standing]:
         """Jobs that this plan lets start, as far as they may grow."""
-        for claim in self.served:
+        for claim in self.serving.served:
             standing = claim.standing
             if (
                 standing is not None
@@ -437,7 +412,8 @@ class _Planning:
         reason = standing.reason or Reason.GREW_INTO_IDLE
         if standing.served and reason not in (Reason.REBALANCED, Reason.GAVE_UP_MINIMUM):
             reason = Reason.SHRUNK_FOR_MINIMUM
-        helped = [self.served[i] for i in sorted(turns[k] for k in standing.served if k in turns)]
+        served = self.serving.served
+        helped = [served[i] for i in sorted(turns[k] for k in standing.served if k in turns)]
         return Decision(
             job=job.key,
             old=job.desired,
@@ -462,6 +438,6 @@ class _Planning:
             changed={decision.job for decision in decisions},
             why=why,
             resting=self.resting,
-            owed=self.nodes.was_idle if self.served else None,
+            owed=self.nodes.was_idle if self.serving.served else None,
             asked=asked,
         )

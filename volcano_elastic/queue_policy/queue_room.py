@@ -20,6 +20,8 @@ from volcano_elastic.queue_policy.fit import UNLIMITED
 from volcano_elastic.queue_policy.proportion import divide
 from volcano_elastic.queue_policy.snapshot import Queue, Resources
 
+_NOTHING: Mapping[str, Sequence[int]] = {}
+
 
 class QueueRoom:
     def __init__(
@@ -202,17 +204,31 @@ class QueueRoom:
                 if amount:
                     used[i] += amount * times
 
-    def full(self, name: str, vector: Sequence[int]) -> tuple[str, list[int]] | None:
+    def full(
+        self, name: str, vector: Sequence[int], leaving: Mapping[str, Sequence[int]] = _NOTHING
+    ) -> tuple[str, list[int]] | None:
         """The first of the queue and its ancestors whose room is too small for `vector` more, and
-        in which dimensions."""
+        in which dimensions; `leaving`: what goes before, by queue, as `sums` says."""
         for queue in self._chains.get(name, ()):
-            used, caps = self.used[queue], self._caps[queue]
+            used, caps, less = self.used[queue], self._caps[queue], leaving.get(queue, self._zero)
             short = [
-                i for i, amount in enumerate(vector) if amount > 0 and used[i] + amount > caps[i]
+                i
+                for i, amount in enumerate(vector)
+                if amount > 0 and used[i] + amount - less[i] > caps[i]
             ]
             if short:
                 return queue, short
         return None
+
+    def sums(self, amounts: Iterable[tuple[str, Sequence[int], int]]) -> dict[str, list[int]]:
+        """By queue, what so many pods of a size in a queue come to, children's included."""
+        found: dict[str, list[int]] = {}
+        for name, vector, times in amounts:
+            for queue in self._chains.get(name, ()):
+                total = found.setdefault(queue, list(self._zero))
+                for i, amount in enumerate(vector):
+                    total[i] += amount * times
+        return found
 
     def fits_often(self, name: str, vector: Sequence[int]) -> int:
         """How many times `vector` fits into the queue's room."""

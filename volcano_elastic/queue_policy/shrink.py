@@ -15,15 +15,15 @@ Whatever fails leaves no trace.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from volcano_elastic.queue_policy.claims import Claim
+from volcano_elastic.queue_policy.claims import Claim, Group
 from volcano_elastic.queue_policy.fit import Shape
 from volcano_elastic.queue_policy.queue_room import QueueRoom
 from volcano_elastic.queue_policy.room import NodeRoom, Room
-from volcano_elastic.queue_policy.single import Givers, Singles
+from volcano_elastic.queue_policy.single import Givers, Singles, surplus_in
 from volcano_elastic.queue_policy.standing import Standing
 from volcano_elastic.queue_policy.surplus import Surplus
 from volcano_elastic.queue_policy.victim import Victim
@@ -66,35 +66,38 @@ class Shrink:
         self._promises: dict[int, list[Shape]] = {}
         self._promised: Counter[Shape] = Counter()
         self._failed: dict[tuple[object, ...], int] = {}
-        self._served = 0
+        self._suffices: dict[tuple[tuple[Group, ...], bool], bool] = {}
+        """As `_nodes_suffice` says, since a claim was served."""
+        self._surplus_in: Mapping[str, Sequence[int]] | None = None
+        """By queue, at most what might leave it."""
+        self.served = 0
+        """Claims so far."""
 
     def forget_failures(self) -> None:
         """Room has come free in another way than by `serve`: try everything again."""
         self._failed.clear()
+        self._suffices.clear()
         self._surplus.forget()
         self._singles = None
 
     def serve(self, claim: Claim) -> str | None:
         """Keep room for the claim, asking surplus to leave if need be; else say why it cannot."""
-        closed = self._queues.closed(claim.queue)
-        if closed is not None:
-            return closed
-        for shape, count in claim.groups:
-            lack = count - self._nodes.slots(shape, Room.COMING).total()
-            if lack > 0:
-                moved = self._by_moving(shape)
-                count, lack = count - moved, lack - moved
-            if lack > 0 and (not claim.may_shrink or not self._may_free(shape, count, lack)):
-                return self._too_little("the nodes have too little room for it", claim)
+        hopeless = self.hopeless(claim)
+        if hopeless is not None:
+            return hopeless
         own = claim.key if claim.own_surplus_first else None
         memory = (claim.queue, claim.groups, own)
-        if self._failed.get(memory) == self._served:
+        if self._failed.get(memory) == self.served:
             return self._too_little("there is too little room for it", claim)
         if claim.standing is not None:
             claim.standing.promised += claim.workers
         tries = (False, True) if claim.may_shrink else (False,)
         if any(self._attempt(claim, own, protected) for protected in tries):
-            self._served += 1
+            self.served += 1
+            self._suffices.clear()
+            if claim.standing is not None:
+                # It has been promised something that the next plan must forget.
+                claim.standing.touched.add(claim.key)
             # A job that was short of its minimum may have surplus again.
             self._nodes.changes.extend(self._surplus.nodes_of.get(claim.key, ()))
             return None
@@ -102,15 +105,46 @@ class Shrink:
             claim.standing.promised -= claim.workers
         # Keys that got worse during the attempt are better again, which no heap would notice.
         self._surplus.forget_options()
-        self._failed[memory] = self._served
-        vector = [sum(s.vector[i] * c for s, c in claim.groups) for i in range(self._width)]
-        full = self._queues.full(claim.queue, vector)
-        if full is not None:
-            return self._too_little(f"queue {full[0]} has too little room for it", claim)
+        self._failed[memory] = self.served
+        short = self._queues.full(claim.queue, claim.request)
+        if short is not None:
+            return self._too_little(f"queue {short[0]} has too little room for it", claim)
         return self._too_little("there is too little room for it", claim)
+
+    def hopeless(self, claim: Claim) -> str | None:
+        """Why the claim could not be served even if all surplus left; None if it might be. As long
+        as nobody is served that is the same for all claims of its kind."""
+        closed = self._queues.closed(claim.queue)
+        if closed is not None:
+            return closed
+        if not self._nodes_suffice(claim):
+            return self._too_little("the nodes have too little room for it", claim)
+        full = self._full(claim)
+        if full is not None:
+            return self._too_little(f"queue {full} has too little room for it", claim)
+        return None
+
+    def _nodes_suffice(self, claim: Claim) -> bool:
+        """Whether all nodes together might have room for it, whatever its queue."""
+        asks = (claim.groups, claim.may_shrink)
+        found = self._suffices.get(asks)
+        if found is None:
+            found = self._suffices[asks] = all(
+                self._might_fit(shape, count, claim.may_shrink) for shape, count in claim.groups
+            )
+        return found
+
+    def _might_fit(self, shape: Shape, count: int, may_shrink: bool) -> bool:
+        lack = count - self._nodes.slots(shape, Room.COMING).total()
+        if lack > 0:
+            moved = self._by_moving(shape)
+            count, lack = count - moved, lack - moved
+        return lack <= 0 or (may_shrink and self._may_free(shape, count, lack))
 
     def _by_moving(self, shape: Shape) -> int:
         """How many more might fit if all that was promised before were promised elsewhere."""
+        if not self._promises:
+            return 0
         slots = self._nodes.slots(shape, Room.COMING)
         eligible, more = set(self._nodes.eligible(shape)), 0
         for n in eligible & self._promises.keys():
@@ -128,6 +162,18 @@ class Shrink:
             return self._single().pods >= lack
         self._surplus.gather()
         return self._nodes.slots(shape, Room.POTENTIAL).total() >= count
+
+    def _full(self, claim: Claim) -> str | None:
+        """The queue that has too little room even if all surplus that counts in it left."""
+        if self._queues.full(claim.queue, claim.request) is None:
+            return None
+        leaving: Mapping[str, Sequence[int]] = {}
+        if claim.may_shrink:
+            if self._surplus_in is None:
+                self._surplus_in = self._queues.sums(surplus_in(self._givers, self._restless))
+            leaving = self._surplus_in
+        full = self._queues.full(claim.queue, claim.request, leaving)
+        return None if full is None else full[0]
 
     def _holds_more(self, queue: str) -> None:
         if self._singles is not None:
@@ -148,10 +194,6 @@ class Shrink:
             until = self._surplus.protected_until.isoformat(timespec="seconds")
             return f"{what} before protectSeconds end for some surplus at {until}"
         return f"{what} even if all surplus that may leave did"
-
-    @property
-    def _width(self) -> int:
-        return len(self._nodes.dimensions.names)
 
     def _attempt(self, claim: Claim, own: str | None, protected: bool) -> bool:
         attempt = Attempt(self._nodes.mark())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from volcano_elastic.queue_policy.fit import Shape, Vector
 from volcano_elastic.queue_policy.queue_room import QueueRoom
@@ -41,6 +41,8 @@ class Givers:
         self._places: dict[str, Place] = {}
         self._surplus: dict[str, int] = {}
         """How many pods each might give."""
+        self.pods_in: Counter[tuple[str, Vector]] = Counter()
+        """That might leave, by queue and what they ask for."""
         self._changed: set[str] = set()
 
     def put(self, standing: Standing) -> None:
@@ -73,6 +75,7 @@ class Givers:
         self.vectors[standing.shape.vector] += sign
         self.whole += sign * (standing.unit > 1)
         self.pods += pods
+        self.pods_in[standing.job.queue, standing.shape.vector] += pods
 
 
 class Singles:
@@ -181,6 +184,14 @@ class Singles:
             if eligible.would_fit(n, standing.shape.vector) and not self._too_young(pod, standing):
                 return pod
         return None
+
+
+def surplus_in(givers: Givers, restless: Iterable[Standing]) -> Iterator[tuple[str, Vector, int]]:
+    """Of which queue how many pods of which size might leave, at most."""
+    for (queue, vector), pods in givers.pods_in.items():
+        yield queue, vector, pods
+    for standing in restless:
+        yield standing.job.queue, standing.shape.vector, _surplus(standing)
 
 
 def _surplus(standing: Standing) -> int:

@@ -90,6 +90,20 @@ class Standing:
         )
 
     @property
+    def unstarted(self) -> bool:
+        """Before a plan: nothing of it runs or has run, and it asks for its minimum and no more:
+        a plan has nothing to put right, and until the job or its pods change its claim is the
+        same."""
+        job = self.job
+        return (
+            0 < job.min == job.desired
+            and not self.bound
+            and not self.departing
+            and not self.excess
+            and not job.succeeded
+        )
+
+    @property
     def ready(self) -> datetime | None:
         """When the job may change its size again of its own; None if it has never changed it."""
         return ready(self.job, self.policy)

@@ -16,8 +16,8 @@ _STAYS: dict[tuple[Reason, Reason], Stay] = {}
 
 
 class Settled:
-    """Stays of whole jobs, as far as they depend on the job alone; kept from plan to plan, ready
-    made for plans in which somebody waits for room, too."""
+    """Stays as far as they depend on the job alone, kept from plan to plan: of jobs that have not
+    started, and of whole ones, ready made for plans in which somebody waits for room, too."""
 
     def __init__(self) -> None:
         self.calm: dict[str, Stay] = {}
@@ -26,6 +26,14 @@ class Settled:
         self.owing: dict[Shape, dict[str, Stay]] = {}
         """If the room that a job of this shape lacks is kept for a claim."""
         self._shapes: dict[str, Shape] = {}
+        self.unstarted: dict[str, Stay] = {}
+        """Of jobs that have not started: they wait for pods, whatever the plan says."""
+
+    def put_unstarted(self, standing: Standing, open_queue: bool, now: datetime) -> None:
+        key = standing.job.key
+        self.remove(key)
+        if standing.job.elastic:
+            self.unstarted[key] = restless(standing, open_queue, now, asked=True)
 
     def put(self, standing: Standing, open_queue: bool, now: datetime) -> None:
         key = standing.job.key
@@ -52,6 +60,7 @@ class Settled:
             self.owing[shape][key] = _stay(Reason.ROOM_OWED_TO_MINIMUM, less)
 
     def remove(self, key: str) -> None:
+        self.unstarted.pop(key, None)
         self.calm.pop(key, None)
         self.asked.pop(key, None)
         shape = self._shapes.pop(key, None)
@@ -102,6 +111,7 @@ def stays(
         # Who stands in line and has no room is said to have none already, and whose it is.
         if key in found and more is not Reason.NO_ROOM:
             found[key] = _stay(more, found[key].why_not_less)
+    found.update(settled.unstarted)
     found.update(others)
     for key in changed:
         found.pop(key, None)
