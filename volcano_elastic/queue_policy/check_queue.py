@@ -73,8 +73,8 @@ def check_queue(
                 _ERROR,
                 ("spec", "parent"),
                 f"the parents run in a ring: {' → '.join(ring)}",
-                "with enableHierarchy the scheduler crashes (1.15.1 does), and nothing starts in any "
-                "queue",
+                "with enableHierarchy the scheduler crashes (1.15.1 does), and nothing starts in "
+                "any queue",
                 "set another parent in one of them",
             )
         elif parent not in parents:
@@ -84,8 +84,8 @@ def check_queue(
                 ("spec", "parent"),
                 f"the parent {parent!r} is not among these objects",
                 "if the cluster hasn't got it either, Volcano's queue status update crashes, and "
-                "with enableHierarchy the scheduler crashes (1.15.1 does), and nothing starts in any "
-                "queue",
+                "with enableHierarchy the scheduler crashes (1.15.1 does), and nothing starts in "
+                "any queue",
                 f"create the Queue {parent!r} first",
             )
         if "capacity" in plugins and not hierarchy:
