@@ -68,9 +68,16 @@ class Scripted:
 
     plans: list[Plan | Exception]
     seen: list[Snapshot] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    """By the loop's clock."""
+    cost: float = 0.0
+    """Seconds of CPU that each plan says it has taken."""
+    spent: float = 0.0
 
     def __call__(self, snapshot: Snapshot, now: datetime) -> Plan:
         self.seen.append(snapshot)
+        self.times.append(asyncio.get_running_loop().time())
+        self.spent += self.cost
         found = self.plans.pop(0) if len(self.plans) > 1 else self.plans[0]
         if isinstance(found, Exception):
             raise found
@@ -131,7 +138,14 @@ async def scene(*plans: Plan | Exception) -> AsyncIterator[Scene]:
     metrics = Metrics()
     controller = Hands(cluster, Executor(cluster), metrics)
     planner = Scripted(list(plans))
-    planning = Planning(cluster, controller, metrics, plugin="capacity", planner=lambda: planner)
+    planning = Planning(
+        cluster,
+        controller,
+        metrics,
+        plugin="capacity",
+        planner=lambda: planner,
+        cpu=lambda: planner.spent,
+    )
     found = Scene(server, cluster, controller, planner)
     found.put_policy()
     found.put_job()
@@ -211,6 +225,18 @@ async def test_it_is_planned_each_second_and_at_once_when_the_picture_changes() 
         before = s.planner.seen[-1].pods
         await s.until(lambda: len(s.planner.seen) > planned + 2, "planned each second")
         assert s.planner.seen[-1].pods is before
+
+
+async def test_dear_plans_leave_half_of_the_loop_to_others_however_fast_things_change() -> None:
+    async with scene(Plan(queues=FIGURES)) as s:
+        s.planner.cost = 0.3
+        await s.until(lambda: len(s.planner.times) > 1, "one dear plan")
+        first = len(s.planner.times) - 1
+        for version in range(100, 160):
+            s.put_policy(version=version, grow={"maxStep": version})
+            await asyncio.sleep(0.02)
+        times = s.planner.times[first:]
+        assert len(times) > 1 and all(b - a >= 0.29 for a, b in pairwise(times))
 
 
 async def test_what_a_plan_remembers_is_in_the_next_picture() -> None:

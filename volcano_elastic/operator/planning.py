@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -38,6 +39,8 @@ class Planning:
     """Args:
     plugin: by which Volcano divides among queues, capacity or proportion; None: as the
         scheduler's ConfigMap says, else capacity.
+    cpu: seconds this thread has computed, by which a plan's cost is told: a machine that is
+        busy with others makes no plan dearer.
     """
 
     def __init__(
@@ -49,9 +52,12 @@ class Planning:
         plugin: str | None = None,
         planner: Callable[[], MakePlan] = lambda: Planner().plan,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        cpu: Callable[[], float] = time.thread_time,
     ) -> None:
         self._cluster, self._controller, self._metrics = cluster, controller, metrics
-        self._new_planner, self._clock = planner, clock
+        self._new_planner, self._clock, self._cpu = planner, clock, cpu
+        self._rested = 0.0
+        """When the loop has had as long for others as the last plan took, in its own time."""
         self._plan = planner()
         self._plugin = plugin
         self._adapter = Adapter(controller.serves)
@@ -99,17 +105,25 @@ class Planning:
                 self._plan = self._new_planner()
                 self._report.failed(failure, self._clock())
                 await asyncio.sleep(_AT_LEAST_EVERY_SECONDS)
+            debounce = _DEBOUNCE_SECONDS
             try:
                 async with asyncio.timeout(_AT_LEAST_EVERY_SECONDS):
                     await self._changed.wait()
             except TimeoutError:
-                continue
-            await asyncio.sleep(_DEBOUNCE_SECONDS)
+                debounce = 0.0
+            # However fast things change, half of the loop is for those who carry plans out. Of a
+            # quick plan the debounce is rest enough.
+            now = asyncio.get_running_loop().time()
+            await asyncio.sleep(max(debounce, self._rested - now))
 
     async def _once(self) -> None:
-        now = self._clock()
-        with self._metrics.planning():
-            result = self._plan(self._adapter.snapshot(), now)
+        now, began = self._clock(), self._cpu()
+        try:
+            with self._metrics.planning():
+                result = self._plan(self._adapter.snapshot(), now)
+        finally:
+            spent = self._cpu() - began
+            self._rested = asyncio.get_running_loop().time() + spent
         self._adapter.memory = result.memory
         self._metrics.planned(result)
         acting = {d.job: d for d in result.decisions if not d.dry_run}
