@@ -19,6 +19,7 @@ from volcano_elastic.pytorchjob.action import (
     CreateSecret,
     CreateService,
     DeletePod,
+    EmitEvent,
     PatchStatus,
 )
 from volcano_elastic.pytorchjob.label import JOB_NAME
@@ -147,3 +148,33 @@ async def test_a_job_of_thousands_leaves_room_for_the_requests_of_others() -> No
     ]
     await executor.perform(job_object(), services, NOW)
     assert (server.most, server.answered) == (AT_ONCE, 1000)
+
+
+class Sluggish:
+    """Takes longer for the first event of each job than for the others."""
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[str, str]] = []
+        self.told: list[tuple[str, str]] = []
+
+    async def create(self, kind: Resource, obj: Object) -> Object:
+        found = (obj["involvedObject"]["name"], obj["reason"])
+        self.begun.append(found)
+        await asyncio.sleep(0.05 if found[1] == "First" else 0)
+        self.told.append(found)
+        return obj
+
+
+async def test_events_of_one_job_are_told_in_order_and_those_of_several_at_once() -> None:
+    server = Sluggish()
+    executor = Executor(Cluster(cast(Client, server)))
+    for name in ("a", "b", "c"):
+        job = job_object()
+        job["metadata"] |= {"name": name, "uid": name}
+        events = [EmitEvent(reason, "m") for reason in ("First", "Second", "Third")]
+        await executor.perform(job, events, NOW)
+    await executor.settle(5)
+    assert server.begun[:3] == [("a", "First"), ("b", "First"), ("c", "First")]
+    for name in ("a", "b", "c"):
+        mine = [reason for job, reason in server.told if job == name]
+        assert mine == ["First", "Second", "Third"]

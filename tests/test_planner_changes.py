@@ -105,6 +105,30 @@ def _a_job_comes(snapshot: Snapshot, chance: Random, name: str, now: datetime) -
     return replace(snapshot, jobs=(*snapshot.jobs, made))
 
 
+def _many_jobs_wait(snapshot: Snapshot, chance: Random, name: str, now: datetime) -> Snapshot:
+    """A few kinds of them, most with their pods; one or two that can't be foreseen."""
+    queues = [queue.name for queue in snapshot.queues] or ["default"]
+    kinds = [(chance.choice(queues), chance.randint(1, 3), chance.choice([0, 1])) for _ in range(3)]
+    jobs, made = list(snapshot.jobs), list(snapshot.pods)
+    known = {j.key for j in jobs}
+    for i in range(chance.randint(4, 12)):
+        queue, least, more = chance.choice(kinds)
+        one = job(
+            f"waits{name}-{i}",
+            least,
+            least + more,
+            queue=queue,
+            created=now - timedelta(seconds=chance.randint(0, 9)),
+            priority=chance.choice([0, 0, 1]),
+            unmodelled=chance.choice([*[""] * 9, "resourceClaims"]),
+            master_requests=chance.choice([None, None, None, gpus(1)]),
+        )
+        if one.key not in known:
+            jobs.append(one)
+            made += pods(one, *[None] * least) if chance.random() < 0.8 else ()
+    return replace(snapshot, jobs=tuple(jobs), pods=tuple(made))
+
+
 def _a_job_changes(snapshot: Snapshot, chance: Random, name: str, now: datetime) -> Snapshot:
     if not snapshot.jobs:
         return snapshot
@@ -198,6 +222,8 @@ CHANGES: list[Callable[[Snapshot, Random, str, datetime], Snapshot]] = [
     _a_gang_comes_or_goes,
     _a_job_goes,
     _a_job_comes,
+    _many_jobs_wait,
+    _many_jobs_wait,
     _a_job_changes,
     _a_job_changes,
     _a_node_changes,
@@ -208,6 +234,51 @@ CHANGES: list[Callable[[Snapshot, Random, str, datetime], Snapshot]] = [
     _a_policy_changes,
     _all_in_another_order,
 ]
+
+
+def test_what_waits_in_a_full_cluster_is_told_why_and_starts_in_order_once_there_is_room() -> None:
+    """Of one kind, each is told what the one before it was, until room changes hands."""
+    runs = job("runs", 4, 4)
+    waiting = [
+        job(f"w{i}", 1 + i % 2, 1 + i % 2, created=NOW + timedelta(seconds=i)) for i in range(8)
+    ]
+    mine = [p for one in waiting for p in pods(one, *[None] * one.min)]
+    planner = Planner()
+    full = world([node("n1", 4)], [runs, *waiting], pods(runs, *["n1"] * 4), mine)
+    made = both(planner, full)
+    assert made.blocked.keys() == {one.key for one in waiting}
+    assert made.queues["default"].owed_to_minimums == 12_000
+    assert len(set(made.blocked.values())) == 2
+    # Two of one GPU and one of two fit; the next of one GPU finds nothing left.
+    free = replace(full, jobs=tuple(waiting), pods=tuple(mine))
+    made = both(planner, free)
+    assert {one.key for one in waiting} - made.blocked.keys() == {"ns/w0", "ns/w1", "ns/w2"}
+    assert both(planner, full).blocked.keys() == {one.key for one in waiting}
+
+
+def test_who_waits_behind_many_that_are_too_large_is_served_in_its_turn() -> None:
+    large = [job(f"l{i}", 3, 3, created=NOW + timedelta(seconds=2 * i)) for i in range(4)]
+    small = [job(f"s{i}", 1, 1, created=NOW + timedelta(seconds=2 * i + 1)) for i in range(4)]
+    made = both(Planner(), world([node("n1", 2)], [*large, *small]))
+    assert made.admitted == {"ns/s0", "ns/s1"}
+    assert "the nodes have too little room" in made.blocked["ns/l3"]
+
+
+def test_a_queue_that_is_too_full_even_without_its_surplus_says_so() -> None:
+    queues = (Queue("default", capability=gpus(2)), Queue("other"))
+    surplus = job("surplus", 1, 2, 2, queue="other")
+    runs, waits = job("runs", 1, 2, 2), [job(f"w{i}", 2, 2) for i in range(3)]
+    seen = world(
+        [node("n1", 8)],
+        [runs, surplus, *waits],
+        pods(runs, "n1", "n1"),
+        pods(surplus, "n1", "n1"),
+        queues=queues,
+    )
+    made = both(Planner(), seen)
+    assert set(made.blocked) == {"ns/w0", "ns/w1", "ns/w2"}
+    assert all("queue default has too little room" in why for why in made.blocked.values())
+    assert all(decision.new >= decision.old for decision in made.decisions)
 
 
 def both(planner: Planner, snapshot: Snapshot) -> Plan:

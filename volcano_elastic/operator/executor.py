@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Coroutine, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -47,7 +48,7 @@ COMPONENT = neighbour.US
 # Requests of one job at once. A huge job's thousands must not queue before those of a small one
 # in the client's connection pool, which is served in order.
 AT_ONCE = 32
-# Events wait for one another, so that pods need not wait for them.
+# Events of so many jobs at once: the rest wait for them, so that pods need not.
 _TELLERS = 8
 # A failure is tried again sooner than it need be told again.
 _FAILURE_TOLD_EVERY = timedelta(minutes=1)
@@ -75,6 +76,8 @@ class Executor:
         self._cluster = cluster
         self._client = cluster.client
         self.tokens = Tokens(cluster.client)
+        self._untold: dict[str, deque[Object]] = {}
+        """By job's uid, its events that are not told yet: in order, whoever reads them later."""
         self._telling: set[asyncio.Task[None]] = set()
         self._tellers = asyncio.Semaphore(_TELLERS)
         self._told: dict[str, dict[str, tuple[str, datetime]]] = {}
@@ -137,11 +140,6 @@ class Executor:
             if last is not None and last[0] == action.message:
                 return
             told[action.reason] = (action.message, now)
-        task = asyncio.get_running_loop().create_task(self._emit(job, action, now))
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
-
-    async def _emit(self, job: Object, action: EmitEvent, now: datetime) -> None:
         body = event.make(
             job,
             reason=action.reason,
@@ -150,11 +148,29 @@ class Executor:
             component=COMPONENT,
             warning=action.warning,
         )
+        uid = job["metadata"]["uid"]
+        if uid in self._untold:
+            self._untold[uid].append(body)
+            return
+        self._untold[uid] = deque([body])
+        task = asyncio.get_running_loop().create_task(self._tell_all(uid))
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
+    async def _tell_all(self, uid: str) -> None:
+        untold = self._untold[uid]
         try:
-            async with self._tellers:
-                await self._client.create(resource.EVENTS, body)
+            while untold:
+                async with self._tellers:
+                    await self._emit(untold.popleft())
+        finally:
+            del self._untold[uid]
+
+    async def _emit(self, body: Object) -> None:
+        try:
+            await self._client.create(resource.EVENTS, body)
         except (ApiError, aiohttp.ClientError, TimeoutError) as error:
-            _log.warning("event %s was not recorded: %s", action.reason, error)
+            _log.warning("event %s was not recorded: %s", body["reason"], error)
 
     def _do(self, job: Object, action: Action) -> Coroutine[Any, Any, None]:
         cluster, name = self._cluster, job["metadata"]["name"]
