@@ -7,10 +7,12 @@ import os
 import pty
 import re
 import selectors
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -125,6 +127,8 @@ def test_top_has_one_look_in_a_pipe_and_lives_on_a_terminal(kubeconfig: Path) ->
         cwd=ROOT,
         env=os.environ | {"KUBECONFIG": str(kubeconfig), "TERM": "xterm", "COLUMNS": "120"},
         start_new_session=True,
+        # Who runs these tests in the background of a shell script ignores Ctrl-C, and so would it.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     os.close(inner)
     seen, deadline = b"", time.monotonic() + 60
@@ -136,7 +140,7 @@ def test_top_has_one_look_in_a_pipe_and_lives_on_a_terminal(kubeconfig: Path) ->
             assert time.monotonic() < deadline, seen
             if readable.select(1):
                 seen += os.read(outer, 65536)
-        process.send_signal(2)
+        process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
     finally:
         process.kill()
