@@ -27,6 +27,8 @@ class Patience:
             key for key, since in memory.blocked_since.items() if now - since >= BLOCKED_AFTER
         }
         self._aside: dict[str, SetAside] = {}
+        self._why: dict[datetime, str] = {}
+        """What those that are set aside until then are told."""
 
     @property
     def noted(self) -> set[str]:
@@ -46,11 +48,14 @@ class Patience:
         self._aside[key] = found
         if found.until <= self._now:
             return None
-        until = found.until.isoformat(timespec="seconds")
-        return (
-            f"it had room for {UNBOUND_AFTER.seconds} s and did not start, so that others may have "
-            f"the room until {until}: see its pods' events for what is in its way"
-        )
+        why = self._why.get(found.until)
+        if why is None:
+            until = found.until.isoformat(timespec="seconds")
+            why = self._why[found.until] = (
+                f"it had room for {UNBOUND_AFTER.seconds} s and did not start, so that others may "
+                f"have the room until {until}: see its pods' events for what is in its way"
+            )
+        return why
 
     def resting(self, standings: Mapping[str, Standing]) -> set[str]:
         """Jobs whose growth stays away because their surplus found no place."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from volcano_elastic.queue_policy.backlog import Backlog, Kind, Waiting
 from volcano_elastic.queue_policy.claims import Claim, Group, Order
@@ -76,8 +77,17 @@ class Serving:
                 heapq.heappop(lines)
                 continue
             order, claim = line.entries[line.at]
-            served = claim.key not in self._set_aside and self._serve(claim, line)
-            line.at += 1
+            served, batch = False, []
+            if claim.key not in self._set_aside:
+                batch = self._batch(line, lines, failing)
+                served = bool(batch) or self._serve(claim, line)
+            if batch:
+                self._shrink.serve_from_idle(batch)
+                for claim in batch:
+                    self._note(claim)
+                order = batch[-1].order
+            else:
+                line.at += 1
             if line.at < len(line.entries):
                 heapq.heapreplace(lines, (line.entries[line.at][0], line))
             else:
@@ -118,6 +128,29 @@ class Serving:
                 yield Line(ranking.entries, kind)
             elif left:
                 yield Line(left)
+
+    def _batch(
+        self, line: Line, lines: list[tuple[Order, Line]], failing: list[Line]
+    ) -> list[Claim]:
+        """The next claims of the line that idle room is enough for, as far as no other's turn comes
+        between; the line moves behind them. Less than two are nobody."""
+        end, entries = line.at + 1, line.entries
+        if end == len(entries):
+            return []
+        here, most = entries[line.at][0], self._shrink.idle_for(entries[line.at][1])
+        if most < 2:
+            return []
+        turns = [order for order, _ in lines[1:3]]
+        for other in failing:
+            at = bisect_left(other.entries, (here,), other.at)
+            turns += [other.entries[at][0]] if at < len(other.entries) else []
+        end = bisect_left(entries, (min(turns),), end) if turns else len(entries)
+        left = (i for i in range(line.at, end) if entries[i][1].key not in self._set_aside)
+        found = list(islice(left, most))
+        if len(found) < 2:
+            return []
+        line.at = found[-1] + 1
+        return [entries[i][1] for i in found]
 
     def _serve(self, claim: Claim, line: Line) -> bool:
         why = self._shrink.serve(claim)

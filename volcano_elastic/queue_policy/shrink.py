@@ -93,11 +93,7 @@ class Shrink:
             claim.standing.promised += claim.workers
         tries = (False, True) if claim.may_shrink else (False,)
         if any(self._attempt(claim, own, protected) for protected in tries):
-            self.served += 1
-            self._suffices.clear()
-            if claim.standing is not None:
-                # It has been promised something that the next plan must forget.
-                claim.standing.touched.add(claim.key)
+            self._note_served([claim])
             # A job that was short of its minimum may have surplus again.
             self._nodes.changes.extend(self._surplus.nodes_of.get(claim.key, ()))
             return None
@@ -110,6 +106,37 @@ class Shrink:
         if short is not None:
             return self._too_little(f"queue {short[0]} has too little room for it", claim)
         return self._too_little("there is too little room for it", claim)
+
+    def idle_for(self, claim: Claim) -> int:
+        """How many claims of its kind could be served one after the other from idle room alone; 0
+        where it takes more to tell."""
+        if len(claim.groups) != 1 or self._queues.closed(claim.queue) is not None:
+            return 0
+        ((shape, count),) = claim.groups
+        slots = self._nodes.slots(shape, Room.IDLE).total() // count
+        return min(slots, self._queues.fits_often(claim.queue, claim.request))
+
+    def serve_from_idle(self, claims: Sequence[Claim]) -> None:
+        """`serve` for claims of one kind that have not started, no more than `idle_for` says."""
+        queue, ((shape, count),) = claims[0].queue, claims[0].groups
+        for n in self._nodes.place(shape, count * len(claims), Room.IDLE):
+            self._promises.setdefault(n, []).append(shape)
+        self._promised[shape] += count * len(claims)
+        self._queues.use(queue, claims[0].request, len(claims))
+        self._holds_more(queue)
+        self.from_idle.update(claim.key for claim in claims)
+        for claim in claims:
+            if claim.standing is not None:
+                claim.standing.promised += claim.workers
+        self._note_served(claims)
+
+    def _note_served(self, claims: Sequence[Claim]) -> None:
+        self.served += len(claims)
+        self._suffices.clear()
+        for claim in claims:
+            if claim.standing is not None:
+                # It has been promised something that the next plan must forget.
+                claim.standing.touched.add(claim.key)
 
     def hopeless(self, claim: Claim) -> str | None:
         """Why the claim could not be served even if all surplus left; None if it might be. As long
