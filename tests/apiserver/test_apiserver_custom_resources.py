@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 from apiserver_world import OLD_TOYS, gone, toy, toy_crd, until
 
@@ -33,6 +35,27 @@ async def test_unknown_fields_are_pruned_unless_kept(
         await client.request(
             "POST", toys.path(namespace), body=obj, params={"fieldValidation": "Strict"}
         )
+
+
+async def test_a_rule_finds_the_defaults_of_an_object_older_than_they_are(
+    client: Client, namespace: str, toys: Resource
+) -> None:
+    await client.create(toys, toy(namespace, "one"))
+    crd = await client.get(CRDS, "toys.test.example.org")
+    before = copy.deepcopy(crd["spec"])
+    for version in crd["spec"]["versions"]:
+        spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
+        spec["properties"]["shade"] = {"type": "string", "default": "dark"}
+        spec["x-kubernetes-validations"] = [{"rule": "self.shade == oldSelf.shade"}]
+    crd = await client.replace(CRDS, crd)
+    try:
+        labels = {"metadata": {"labels": {"a": "b"}}}
+        patched = await client.patch(toys, "one", namespace, labels)
+        assert patched["spec"]["shade"] == "dark"
+        with pytest.raises(Invalid, match=r"failed rule: self\.shade == oldSelf"):
+            await client.patch(toys, "one", namespace, {"spec": {"shade": "light"}})
+    finally:
+        await client.replace(CRDS, crd | {"spec": before})
 
 
 @pytest.mark.parametrize(
