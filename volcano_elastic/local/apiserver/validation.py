@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -146,10 +145,6 @@ def _custom(kind: Kind, obj: Object, old: Object | None) -> list[Cause]:
         if isinstance(replicas, int) and replicas < 0:
             why = "should be a non-negative integer"
             causes.insert(0, invalid_value(f".{path}", replicas, why))
-    if old is not None:
-        # It may be older than the CRD's defaults, and rules may count on those.
-        old = copy.deepcopy(old)
-        schema.apply_defaults(old, kind.schema)
     return [*causes, *rule.causes(obj, old, kind.schema, causes)]
 
 
