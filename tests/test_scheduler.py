@@ -441,6 +441,16 @@ def test_a_queue_with_an_unreadable_amount_holds_its_own_jobs_only() -> None:
     assert "'many'" in c.condition("a", "Unschedulable")["message"]
 
 
+def test_what_somebody_wrote_into_a_queues_status_is_written_anew() -> None:
+    c = cluster(4)
+    c.queue("odd")
+    c.queues["odd"]["status"] = {"state": "Open", "allocated": {GPU: "garbage", "cpu": {}}}
+    c.gang("a", 1, queue="odd")
+    c.settle()
+    assert c.members_of("a") == [0]
+    assert c.queues["odd"]["status"]["allocated"][GPU] == "1"
+
+
 @pytest.mark.parametrize(
     ("amount", "weights", "caps", "expected"),
     [

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from apiserver_world import Watching, configmap, pod, toy
 
-from volcano_elastic.kube.client import Client, Conflict, Invalid
+from volcano_elastic.kube.client import ApiError, Client, Conflict, Invalid
 from volcano_elastic.kube.resource import CONFIGMAPS, PODS, Object, Resource
 
 
@@ -103,3 +103,14 @@ async def test_apply_creates_merges_and_removes_what_the_manager_dropped(
             params={"fieldManager": "somebody-else"},
             content_type="application/apply-patch+yaml",
         )
+
+
+async def test_a_patch_that_copies_itself_ever_larger_is_refused(
+    client: Client, namespace: str
+) -> None:
+    await client.create(CONFIGMAPS, configmap(namespace, "one", a="x" * 1000))
+    doubled = [{"op": "copy", "from": "", "path": f"/metadata/f{n}"} for n in range(40)]
+    for operations, why in ((doubled, "copy at most"), (doubled[:1] * 10_001, "10000 operations")):
+        with pytest.raises(ApiError, match=why) as caught:
+            await client.patch(CONFIGMAPS, "one", namespace, operations, patch_type="json")
+        assert caught.value.code == 413

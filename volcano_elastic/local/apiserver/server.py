@@ -52,6 +52,7 @@ from volcano_elastic.local.apiserver.status import (
     bad_request,
     expired,
     no_such_resource,
+    not_served,
     success_of,
     unsupported_media_type,
 )
@@ -199,7 +200,7 @@ class Server:
         if kind.namespaced and at.namespace is None:
             raise no_such_resource()
         if at.subresource and not kind.has(at.subresource):
-            raise no_such_resource()
+            raise not_served(at.subresource) if kind.key == POD.key else no_such_resource()
         if at.subresource in ("scale", "log", "binding", "eviction"):
             return await self._subresource(request, target)
         match request.method:
