@@ -15,7 +15,6 @@ from volcano_elastic.local.kubelet.address import (
 from volcano_elastic.local.kubelet.environment import ConfigError, environment, expand
 from volcano_elastic.local.kubelet.names import hosts_file
 from volcano_elastic.local.kubelet.volume import (
-    NotMounted,
     Volumes,
     files_of,
     refusal,
@@ -218,14 +217,6 @@ def test_a_projected_volume_holds_the_files_of_all_its_sources() -> None:
         "k": (b"secret", 0o400),
         "labels": (b'role="worker"', 0o400),
     }
-
-
-@pytest.mark.parametrize("path", ["../out", "/etc/out", "a/../../out", ".."])
-def test_a_file_of_a_volume_stays_in_it(path: str) -> None:
-    items = [{"key": "k", "path": path}]
-    volume = {"name": "v", "configMap": {"name": "c", "items": items}}
-    with pytest.raises(NotMounted, match="expected a path within the volume"):
-        files_of(volume, _mounting(volume), {("ConfigMap", "c"): {"data": {"k": "x"}}})
 
 
 def test_a_sub_path_stays_in_its_volume_whatever_links_are_there(tmp_path: Path) -> None:

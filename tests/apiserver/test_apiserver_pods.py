@@ -31,6 +31,33 @@ async def test_a_wrong_pod_is_refused_with_the_fields_path(client: Client, names
     assert "spec.containers[0].resources.limits[cpu]" in caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("spec", "container", "place"),
+    [
+        ({"hostname": "Bad_Name"}, {}, "spec.hostname"),
+        ({"nodeSelector": {"bad key!": "x"}}, {}, "spec.nodeSelector"),
+        ({"activeDeadlineSeconds": 0}, {}, "spec.activeDeadlineSeconds"),
+        ({"volumes": [{"name": "v", "emptyDir": {}, "hostPath": {"path": "/x"}}]}, {}, "hostPath"),
+        ({}, {"resources": {"limits": {"gpus": "1"}}}, "resources.limits[gpus]"),
+        ({}, {"livenessProbe": {"exec": {}, "httpGet": {"port": 1}}}, "livenessProbe.httpGet"),
+        ({}, {"livenessProbe": {"periodSeconds": 3}}, "livenessProbe: Required"),
+        ({}, {"ports": [{"containerPort": 70000}]}, "containerPort"),
+        ({}, {"env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}]}, "fieldPath"),
+        ({}, {"env": [{"name": "A", "value": "x", "valueFrom": {}}]}, "env[0].valueFrom"),
+        ({}, {"volumeMounts": [{"name": "v", "mountPath": "/a"}] * 2}, "volumeMounts[1].mountPath"),
+        ({}, {"volumeMounts": [{"name": "v", "mountPath": "/a", "subPath": "../x"}]}, "subPath"),
+    ],
+)
+async def test_what_the_real_server_refuses_in_a_pod_is_refused(
+    client: Client, namespace: str, spec: Object, container: Object, place: str
+) -> None:
+    whole = {"volumes": [{"name": "v"}], **spec}
+    whole["containers"] = [{"name": "main", "image": "image", **container}]
+    with pytest.raises(Invalid) as caught:
+        await client.create(PODS, pod(namespace, "one", **whole))
+    assert place in caught.value.message
+
+
 async def test_priority_comes_from_its_class(client: Client, namespace: str) -> None:
     name = f"class-{namespace}"
     await client.create(PRIORITYCLASSES, {"metadata": {"name": name}, "value": 77})

@@ -200,6 +200,8 @@ def strategic(target: Any, patch: Any) -> Any:
         return _plain({name: value for name, value in patch.items() if name != "$patch"})
     if patch.get("$patch") == "delete":
         return {}
+    if patch.get("$patch", "merge") != "merge":
+        raise bad_request(f"$patch: expected replace, merge or delete, found {patch['$patch']!r}")
     result: Object = dict(target) if isinstance(target, dict) else {}
     if isinstance(kept := patch.get("$retainKeys"), list):
         result = {name: value for name, value in result.items() if name in kept}

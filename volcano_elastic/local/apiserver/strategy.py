@@ -57,6 +57,8 @@ def decoded(kind: Kind, body: Any, options: WriteOptions, *, patched: bool = Fal
             f"the object provided is unrecognized: expected {kind.api_version} {kind.kind}, "
             f"found {api_version} {name}"
         )
+    if patched and not (api_version and name):
+        raise bad_request(f"expected the apiVersion and kind of a {kind.kind}, found them removed")
     cannot = f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: '
     try:
         obj, unknown = decode(kind, obj)
