@@ -402,7 +402,7 @@ class Server:
             return
         if change.type == "DELETED":
             self._registry.remove(change.stored.obj)
-        else:
+        elif not change.previous or change.previous.obj["spec"] != change.stored.obj["spec"]:
             self._registry.put(change.stored.obj)
             strategy.reread(change.stored.obj, self._registry, self._store)
 
