@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,12 @@ from volcano_elastic.local.kubelet.address import (
 )
 from volcano_elastic.local.kubelet.environment import ConfigError, environment, expand
 from volcano_elastic.local.kubelet.names import hosts_file
-from volcano_elastic.local.kubelet.volume import files_of, refusal, without_namespaces
+from volcano_elastic.local.kubelet.volume import (
+    Volumes,
+    files_of,
+    refusal,
+    without_namespaces,
+)
 
 
 def test_a_pod_keeps_its_address_and_no_two_share_one() -> None:
@@ -211,6 +217,32 @@ def test_a_projected_volume_holds_the_files_of_all_its_sources() -> None:
         "k": (b"secret", 0o400),
         "labels": (b'role="worker"', 0o400),
     }
+
+
+def test_a_sub_path_stays_in_its_volume_whatever_links_are_there(tmp_path: Path) -> None:
+    volume = {"name": "v", "emptyDir": {}}
+    volumes = Volumes(tmp_path / "disk", tmp_path / "memory")
+    inside = tmp_path / "disk" / "v"
+    (inside / "real").mkdir(parents=True)
+    (inside / "link").symlink_to("real")
+    (inside / "out").symlink_to(tmp_path)
+    (inside / "nowhere").symlink_to(tmp_path / "absent")
+    (inside / "file").write_text("")
+
+    def source(sub_path: str) -> str:
+        mount = {"name": "v", "mountPath": "/data", "subPath": sub_path}
+        container = {"name": "main", "volumeMounts": [mount]}
+        pod = _bare_pod(containers=[container], volumes=[volume])
+        return volumes.mounts(container, pod, {})[0].source
+
+    assert source("link/new") == str(inside / "real" / "new")
+    assert (inside / "real" / "new").is_dir()
+    for path in ("out", "out/x", "nowhere", "../v", "/etc", "real/../.."):
+        with pytest.raises(ConfigError, match="expected a path within the volume"):
+            source(path)
+    with pytest.raises(ConfigError, match="subPath 'file/x'"):
+        source("file/x")
+    assert not (tmp_path / "absent").exists() and not (tmp_path / "x").exists()
 
 
 def test_volumes_of_kinds_that_are_not_served_are_refused_in_words() -> None:

@@ -367,7 +367,9 @@ async def test_a_node_that_fails_is_marked_loses_its_pods_and_comes_back(world: 
         await node(down=True)
         await dead([int(world.log(pod))])
         assert (await world.client.get(PODS, "stays", "default"))["status"]["phase"] == "Running"
-        await until(lambda node: ready(node) == "Unknown" and len(node["spec"]["taints"]) == 2)
+        await until(
+            lambda node: ready(node) == "Unknown" and len(node["spec"].get("taints", ())) == 2
+        )
         pod = await world.until("leaves", lambda pod: pod["metadata"].get("deletionTimestamp"))
         reasons = [c.get("reason") for c in pod["status"]["conditions"]]
         assert "DeletionByTaintManager" in reasons

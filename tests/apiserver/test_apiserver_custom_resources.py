@@ -37,21 +37,25 @@ async def test_unknown_fields_are_pruned_unless_kept(
         )
 
 
-async def test_a_rule_finds_the_defaults_of_an_object_older_than_they_are(
+async def test_objects_are_read_as_their_crd_has_them_now(
     client: Client, namespace: str, toys: Resource
 ) -> None:
-    await client.create(toys, toy(namespace, "one"))
+    made = await client.create(toys, toy(namespace, "one", code="old"))
     crd = await client.get(CRDS, "toys.test.example.org")
     before = copy.deepcopy(crd["spec"])
     for version in crd["spec"]["versions"]:
         spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
         spec["properties"]["shade"] = {"type": "string", "default": "dark"}
+        del spec["properties"]["code"]
         spec["x-kubernetes-validations"] = [{"rule": "self.shade == oldSelf.shade"}]
     crd = await client.replace(CRDS, crd)
     try:
-        labels = {"metadata": {"labels": {"a": "b"}}}
-        patched = await client.patch(toys, "one", namespace, labels)
-        assert patched["spec"]["shade"] == "dark"
+        (listed,) = (await client.list(toys, namespace))["items"]
+        assert listed == await client.get(toys, "one", namespace)
+        assert listed["metadata"] == made["metadata"], "nothing was written"
+        assert listed["spec"]["shade"] == "dark" and "code" not in listed["spec"]
+        old = await client.get(OLD_TOYS, "one", namespace)
+        assert old == listed | {"apiVersion": "test.example.org/v1beta1"}
         with pytest.raises(Invalid, match=r"failed rule: self\.shade == oldSelf"):
             await client.patch(toys, "one", namespace, {"spec": {"shade": "light"}})
     finally:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+
 import pytest
 from apiserver_world import configmap, gone, pod
 
 from volcano_elastic.kube.client import AlreadyExists, ApiError, Client, Conflict, Invalid, NotFound
-from volcano_elastic.kube.resource import CONFIGMAPS, PODS
+from volcano_elastic.kube.resource import CONFIGMAPS, PODS, Object
 
 
 async def test_a_created_object_gets_its_metadata(client: Client, namespace: str) -> None:
@@ -81,3 +83,48 @@ async def test_lists_select_by_label_and_field_and_come_in_pages(
             break
         assert page["metadata"]["remainingItemCount"] == 5 - len(seen)
     assert seen == ["c0", "c1", "c2", "c3", "c4"]
+
+
+async def test_pages_and_exact_lists_show_one_moment_whatever_changes(
+    client: Client, namespace: str
+) -> None:
+    for name in "bdf":
+        await client.create(CONFIGMAPS, configmap(namespace, name, k="old"))
+
+    async def listed(**params: str) -> Object:
+        return await client.request("GET", CONFIGMAPS.path(namespace), params=params)
+
+    first = await listed(limit="1")
+    then = first["metadata"]["resourceVersion"]
+    await client.create(CONFIGMAPS, configmap(namespace, "e"))
+    await client.delete(CONFIGMAPS, "f", namespace)
+    await client.patch(CONFIGMAPS, "d", namespace, {"data": {"k": "new"}})
+    await client.delete(CONFIGMAPS, "d", namespace)
+    await client.create(CONFIGMAPS, configmap(namespace, "d", k="newer"))
+    rest = await listed(**{"limit": "5", "continue": first["metadata"]["continue"]})
+    seen = first["items"] + rest["items"]
+    assert [(one["metadata"]["name"], one["data"]["k"]) for one in seen] == [
+        ("b", "old"),
+        ("d", "old"),
+        ("f", "old"),
+    ]
+    assert rest["metadata"]["resourceVersion"] == then
+    exact = await listed(resourceVersion=then, resourceVersionMatch="Exact")
+    assert exact["items"] == seen
+    # With a limit a revision is meant exactly, unless it is said otherwise.
+    assert (await listed(resourceVersion=then, limit="5"))["items"] == seen
+    newer = await listed(resourceVersion=then, limit="5", resourceVersionMatch="NotOlderThan")
+    assert [one["metadata"]["name"] for one in newer["items"]] == ["b", "d", "e"]
+    with pytest.raises(ApiError, match="not known any more") as caught:
+        await listed(resourceVersion="1", resourceVersionMatch="Exact")
+    assert caught.value.code == 410
+
+
+@pytest.mark.parametrize("told", ["nonsense", '["x","",""]', "[1e999,0,0]", "[1]", "7", "{}"])
+async def test_a_page_that_nobody_was_told_of_is_refused(
+    client: Client, namespace: str, told: str
+) -> None:
+    token = base64.urlsafe_b64encode(told.encode()).decode()
+    with pytest.raises(ApiError, match="continue key is not valid") as caught:
+        await client.request("GET", CONFIGMAPS.path(namespace), params={"continue": token})
+    assert caught.value.code == 400

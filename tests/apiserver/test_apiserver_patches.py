@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from apiserver_world import Watching, configmap, pod, toy
 
-from volcano_elastic.kube.client import Client, Conflict, Invalid
-from volcano_elastic.kube.resource import CONFIGMAPS, PODS, Object, Resource
+from volcano_elastic.kube.client import ApiError, Client, Conflict, Invalid
+from volcano_elastic.kube.resource import CONFIGMAPS, PODS, SERVICES, Object, Resource
 
 
 async def test_a_patch_that_changes_nothing_makes_no_event(client: Client, namespace: str) -> None:
@@ -103,3 +103,33 @@ async def test_apply_creates_merges_and_removes_what_the_manager_dropped(
             params={"fieldManager": "somebody-else"},
             content_type="application/apply-patch+yaml",
         )
+
+
+async def test_applied_ports_are_told_apart_by_number_and_protocol(
+    client: Client, namespace: str
+) -> None:
+    def service(*ports: Object) -> Object:
+        meta = {"name": "one", "namespace": namespace}
+        return {"metadata": meta, "spec": {"clusterIP": "None", "ports": list(ports)}}
+
+    tcp: Object = {"name": "a", "port": 80}
+    udp: Object = {"name": "b", "port": 80, "protocol": "UDP"}
+    for ports in ([tcp, udp], [tcp | {"protocol": "TCP"}]):
+        body = {"apiVersion": "v1", "kind": "Service", **service(*ports)}
+        made = await client.patch(SERVICES, "one", namespace, body, patch_type="apply")
+        found = [(port["name"], port["protocol"]) for port in made["spec"]["ports"]]
+        assert found == [(port["name"], port.get("protocol", "TCP")) for port in ports]
+    odd = body | {"odd": 1}
+    with pytest.raises(ApiError, match='unknown field "odd"'):
+        await client.patch(SERVICES, "one", namespace, odd, patch_type="apply")
+
+
+async def test_a_patch_that_copies_itself_ever_larger_is_refused(
+    client: Client, namespace: str
+) -> None:
+    await client.create(CONFIGMAPS, configmap(namespace, "one", a="x" * 1000))
+    doubled = [{"op": "copy", "from": "", "path": f"/metadata/f{n}"} for n in range(40)]
+    for operations, why in ((doubled, "copy at most"), (doubled[:1] * 10_001, "10000 operations")):
+        with pytest.raises(ApiError, match=why) as caught:
+            await client.patch(CONFIGMAPS, "one", namespace, operations, patch_type="json")
+        assert caught.value.code == 413

@@ -9,7 +9,7 @@ import pytest
 from apiserver_world import TIMEOUT, Watching, bind, gone, pod, until
 
 from volcano_elastic.kube.client import ApiError, Client, Conflict, Invalid
-from volcano_elastic.kube.resource import PODS, PRIORITYCLASSES
+from volcano_elastic.kube.resource import PODS, PRIORITYCLASSES, Object
 
 
 async def test_limits_default_requests(client: Client, namespace: str) -> None:
@@ -29,6 +29,33 @@ async def test_a_wrong_pod_is_refused_with_the_fields_path(client: Client, names
         await client.create(PODS, pod(namespace, "one", containers=nameless))
     assert "spec.containers[0].name: Required value" in caught.value.message
     assert "spec.containers[0].resources.limits[cpu]" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("spec", "container", "place"),
+    [
+        ({"hostname": "Bad_Name"}, {}, "spec.hostname"),
+        ({"nodeSelector": {"bad key!": "x"}}, {}, "spec.nodeSelector"),
+        ({"activeDeadlineSeconds": 0}, {}, "spec.activeDeadlineSeconds"),
+        ({"volumes": [{"name": "v", "emptyDir": {}, "hostPath": {"path": "/x"}}]}, {}, "hostPath"),
+        ({}, {"resources": {"limits": {"gpus": "1"}}}, "resources.limits[gpus]"),
+        ({}, {"livenessProbe": {"exec": {}, "httpGet": {"port": 1}}}, "livenessProbe.httpGet"),
+        ({}, {"livenessProbe": {"periodSeconds": 3}}, "livenessProbe: Required"),
+        ({}, {"ports": [{"containerPort": 70000}]}, "containerPort"),
+        ({}, {"env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}]}, "fieldPath"),
+        ({}, {"env": [{"name": "A", "value": "x", "valueFrom": {}}]}, "env[0].valueFrom"),
+        ({}, {"volumeMounts": [{"name": "v", "mountPath": "/a"}] * 2}, "volumeMounts[1].mountPath"),
+        ({}, {"volumeMounts": [{"name": "v", "mountPath": "/a", "subPath": "../x"}]}, "subPath"),
+    ],
+)
+async def test_what_the_real_server_refuses_in_a_pod_is_refused(
+    client: Client, namespace: str, spec: Object, container: Object, place: str
+) -> None:
+    whole = {"volumes": [{"name": "v"}], **spec}
+    whole["containers"] = [{"name": "main", "image": "image", **container}]
+    with pytest.raises(Invalid) as caught:
+        await client.create(PODS, pod(namespace, "one", **whole))
+    assert place in caught.value.message
 
 
 async def test_priority_comes_from_its_class(client: Client, namespace: str) -> None:
@@ -154,3 +181,63 @@ async def test_a_log_is_read_and_followed(client: Client, namespace: str, tmp_pa
     await client.patch(PODS, "one", namespace, done, subresource="status")
     await asyncio.wait_for(following, TIMEOUT)
     assert b"".join(chunks) == b"first\nsecond\nthird\n"
+
+
+async def test_following_ends_with_the_containers_run(
+    client: Client, namespace: str, tmp_path: Path
+) -> None:
+    container = {"name": "before", "image": "image"}
+    obj = pod(namespace, "one", initContainers=[container])
+    obj["metadata"]["annotations"] = {"local.volcano-elastic.io/log-dir": str(tmp_path)}
+    await client.create(PODS, obj)
+    await bind(client, namespace, "one")
+
+    async def say(restarts: int, init: Object, main: Object) -> None:
+        common = {"image": "", "imageID": "", "ready": True}
+        status = {
+            "phase": "Running",
+            "initContainerStatuses": [
+                {"name": "before", "restartCount": 0, "state": init, **common}
+            ],
+            "containerStatuses": [
+                {"name": "main", "restartCount": restarts, "state": main, **common}
+            ],
+        }
+        await client.patch(PODS, "one", namespace, {"status": status}, subresource="status")
+
+    async def follow(container: str) -> bytes:
+        options = {"follow": True, "container": container}
+        return b"".join([chunk async for chunk in client.logs("one", namespace, **options)])
+
+    for name in ("before", "main"):
+        (tmp_path / f"{name}.log").write_text(f"{name}\n")
+    ended = {"terminated": {"exitCode": 0}}
+    running: Object = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
+    await say(0, ended, running)
+    assert await asyncio.wait_for(follow("before"), TIMEOUT) == b"before\n"
+    following = asyncio.create_task(follow("main"))
+    await asyncio.sleep(0.3)
+    assert not following.done()
+    await say(1, ended, running)
+    assert await asyncio.wait_for(following, TIMEOUT) == b"main\n"
+
+
+@pytest.mark.parametrize("option", ["sinceSeconds=5", "timestamps=true", "previous=true"])
+async def test_logs_that_are_not_kept_are_refused(
+    client: Client, namespace: str, option: str
+) -> None:
+    await client.create(PODS, pod(namespace, "one"))
+    name, _, value = option.partition("=")
+    with pytest.raises(ApiError, match=f"{name}: .*; ask without it") as caught:
+        await client.request("GET", PODS.path(namespace, "one", "log"), params={name: value})
+    assert caught.value.code == 400
+
+
+@pytest.mark.parametrize("verb", ["exec", "attach", "portforward"])
+async def test_what_needs_a_real_container_is_refused_in_words(
+    client: Client, namespace: str, verb: str
+) -> None:
+    await client.create(PODS, pod(namespace, "one"))
+    with pytest.raises(ApiError, match="processes of this machine") as caught:
+        await client.request("POST", PODS.path(namespace, "one", verb))
+    assert caught.value.code == 501

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
+import random
 import re
 import socket
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
 import pytest
+from aiohttp import web
 from apiserver_process import TOKEN, ApiServerProcess
-from apiserver_world import Watching, configmap, until
+from apiserver_world import TIMEOUT, Watching, configmap, until
 
 from volcano_elastic.kube.client import Client, Gone
+from volcano_elastic.kube.kubeconfig import Access
 from volcano_elastic.kube.resource import CONFIGMAPS, SECRETS
+from volcano_elastic.local.apiserver import server
+from volcano_elastic.local.apiserver.builtin import NAMESPACE
+from volcano_elastic.local.apiserver.options import WriteOptions
+from volcano_elastic.local.apiserver.registry import Registry
+from volcano_elastic.local.apiserver.rest import Rest
+from volcano_elastic.local.apiserver.store import Store
 
 
 async def test_a_watch_resumes_where_it_was(client: Client, namespace: str) -> None:
@@ -74,6 +85,44 @@ async def test_a_watch_ends_in_time_and_sends_its_first_state(
         ) as answer:
             lines = [line async for line in answer.content]
     assert len(lines) == 1 and b'"type":"ADDED"' in lines[0]
+
+
+async def test_a_quiet_watch_is_told_how_far_it_has_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "BOOKMARK_SECONDS", 0.1)
+    store, registry = Store(revision=7), Registry()
+    rest = Rest(store, _now, random.Random(0))
+    rest.create(NAMESPACE, "", {"metadata": {"name": "default"}}, WriteOptions())
+    api = server.Server(store, registry, rest, token=TOKEN, clock=_now)
+    runner = web.ServerRunner(web.Server(api.handle, handler_cancellation=True))
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        async with Client(Access(url, {"Authorization": f"Bearer {TOKEN}"}, None)) as client:
+            params = {"watch": "true", "resourceVersion": str(store.revision)}
+            params |= {"allowWatchBookmarks": "true"}
+            path = url + CONFIGMAPS.path("default")
+            async with (
+                asyncio.timeout(TIMEOUT),
+                client.session.get(path, params=params, headers=client.access.headers) as answer,
+            ):
+                # Of another kind, so that the watch has nothing to say but that it saw this too.
+                made = await client.create(SECRETS, configmap("default", "one"))
+                version = made["metadata"]["resourceVersion"]
+                while True:
+                    event = json.loads(await answer.content.readline())
+                    shown = {"kind": "ConfigMap", "apiVersion": "v1"}
+                    seen = event["object"].pop("metadata")
+                    assert event == {"type": "BOOKMARK", "object": shown}
+                    if seen == {"resourceVersion": version}:
+                        break
+    finally:
+        await api.stop()
+        await runner.cleanup()
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
 
 
 async def test_watchers_that_read_nothing_are_cut_off_and_cost_little(

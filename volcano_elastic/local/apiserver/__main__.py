@@ -18,6 +18,7 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
 
+from volcano_elastic.local.apiserver import strategy
 from volcano_elastic.local.apiserver.builtin import (
     CRD,
     NAMESPACE,
@@ -85,6 +86,7 @@ async def serve(
             store.load(resource, obj)
     for crd in store.all_of(CRD.key):
         registry.put(crd.obj)
+        strategy.reread(crd.obj, registry, store)
     rest = Rest(store, _now, random.SystemRandom())
     Collector(store, registry, rest, loop.call_soon)
     server = Server(

@@ -64,12 +64,12 @@ class Admission:
             old = self._store.get(kind.key, target.namespace, target.name) if target.name else None
             operation = "UPDATE" if old else "CREATE"
             new, before = write(dry).copy(), old.obj if old else None
-            for hook in self._matching(mutating, target, operation, new):
+            for hook in self._matching(mutating, target, operation, new, before):
                 response = await self._ask(hook, target, operation, new, before, options)
                 if response.get("patch"):
                     changes = orjson.loads(base64.b64decode(response["patch"]))
                     new = self._stored(target, old, patch.json_patch(new, changes), dry).copy()
-            for hook in self._matching(validating, target, operation, new):
+            for hook in self._matching(validating, target, operation, new, before):
                 await self._ask(hook, target, operation, new, before, options)
             try:
                 return self._stored(target, old, new, options)
@@ -94,18 +94,24 @@ class Admission:
         return [hook for stored in found for hook in stored.obj.get("webhooks") or ()]
 
     def _matching(
-        self, hooks: list[Object], target: Target, operation: str, new: Object
+        self,
+        hooks: list[Object],
+        target: Target,
+        operation: str,
+        new: Object,
+        old: Object | None,
     ) -> list[Object]:
-        labels = new["metadata"].get("labels") or {}
+        # An object that is about to leave a selector is still guarded by it.
+        either = [one["metadata"].get("labels") or {} for one in (new, old) if one]
         found = self._store.get(NAMESPACE.key, "", target.namespace)
         around = (found.obj["metadata"].get("labels") or {}) if found else None
         if target.kind.key == NAMESPACE.key:
-            around = labels
+            around = either[0]
         return [
             hook
             for hook in hooks
             if _concerns(hook, target.kind, operation)
-            and selector.matches(hook.get("objectSelector"), labels)
+            and any(selector.matches(hook.get("objectSelector"), labels) for labels in either)
             and (around is None or selector.matches(hook.get("namespaceSelector"), around))
         ]
 
@@ -132,15 +138,17 @@ class Admission:
             "dryRun": options.dry_run,
         }
         review = {"apiVersion": _VERSION, "kind": "AdmissionReview", "request": request}
+        seconds = hook.get("timeoutSeconds") or _SECONDS
         try:
-            async with asyncio.timeout(hook.get("timeoutSeconds") or _SECONDS):
+            async with asyncio.timeout(seconds):
                 response = await self._post(hook["clientConfig"], review)
             if response.get("uid") != uid:
                 raise ValueError(f"expected response.uid {uid}, found {response.get('uid')!r}")
         except (aiohttp.ClientError, OSError, LookupError, ValueError, TypeError) as error:
             if hook.get("failurePolicy") == "Ignore":
                 return {}
-            why = str(error) or type(error).__name__
+            late = f"no answer within {seconds} s"
+            why = late if isinstance(error, TimeoutError) else str(error) or type(error).__name__
             raise StatusError(
                 500, "InternalError", f'failed calling webhook "{hook["name"]}": {why}'
             ) from error

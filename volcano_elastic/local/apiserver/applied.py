@@ -17,6 +17,9 @@ from volcano_elastic.local.apiserver.status import StatusError
 
 # The way to a field: names, and for an element of a keyed list its keys as JSON.
 Path = tuple[str, ...]
+# Beside the one by which strategic patches merge.
+_MORE_KEYS = {"ports": ["protocol"], "topologySpreadConstraints": ["whenUnsatisfiable"]}
+_KEY_DEFAULTS = {"protocol": "TCP"}
 _UNOWNED = {("f:apiVersion",), ("f:kind",), ("f:metadata", "f:name"), ("f:metadata", "f:namespace")}
 
 
@@ -126,7 +129,7 @@ def _keys(field: str, items: list[Any], schema: Object | None, kind: Kind) -> li
     """The keys of a list whose elements are merged one by one; None for an atomic list."""
     if not kind.custom or field == "ownerReferences":
         key = merge_key(field, items)
-        return [key] if key else None
+        return [key, *_MORE_KEYS.get(field, ())] if key else None
     if (schema or {}).get("x-kubernetes-list-type") == "map":
         return list((schema or {}).get("x-kubernetes-list-map-keys") or ()) or None
     return None
@@ -173,7 +176,11 @@ def _merge(old: Any, new: Any, schema: Object | None, field: str, kind: Kind) ->
 
 
 def _identity(item: Any, keys: list[str]) -> str:
-    chosen = {key: item.get(key) for key in keys} if isinstance(item, dict) else item
+    chosen = (
+        {key: item.get(key, _KEY_DEFAULTS.get(key)) for key in keys}
+        if isinstance(item, dict)
+        else item
+    )
     return json.dumps(chosen, sort_keys=True, separators=(",", ":"))
 
 
@@ -242,14 +249,9 @@ def _remove(obj: Any, path: Path) -> None:
             wanted = json.loads(name)
             if not isinstance(place, list):
                 return
-            at = next(
-                (
-                    i
-                    for i, one in enumerate(place)
-                    if isinstance(one, dict) and all(one.get(k) == v for k, v in wanted.items())
-                ),
-                None,
-            )
+            found = [_identity(one, list(wanted)) for one in place]
+            same = _identity(wanted, list(wanted))
+            at = found.index(same) if same in found else None
         elif sort == "v":
             value = json.loads(name)
             at = place.index(value) if isinstance(place, list) and value in place else None

@@ -13,7 +13,13 @@ import orjson
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver.builtin_type import type_of, types
 from volcano_elastic.local.apiserver.kind import Kind
-from volcano_elastic.local.apiserver.status import Cause, invalid_value, required, unsupported
+from volcano_elastic.local.apiserver.status import (
+    Cause,
+    forbidden_field,
+    invalid_value,
+    required,
+    unsupported,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +30,19 @@ class _Rule:
     choices: tuple[str, ...] = ()
     least: int | None = None
     most: int | None = None
+    within: bool = False
+
+
+def _alternatives(name: str) -> tuple[bool, list[str]]:
+    """Whether a struct needs any, and of which fields it may have only one."""
+    match name:
+        case "Probe":
+            return True, ["exec", "grpc", "httpGet", "tcpSocket"]
+        case "EnvVar":
+            return False, ["value", "valueFrom"]
+        case "Volume":
+            return False, sorted(types()[name].keys() - {"name"})
+    return False, []
 
 
 def fill_defaults(kind: Kind, obj: Object) -> None:
@@ -37,6 +56,12 @@ def fill_defaults(kind: Kind, obj: Object) -> None:
 def causes(kind: Kind, obj: Object) -> Iterator[Cause]:
     """What is wrong with such an object, field by field."""
     for name, struct, path in _structs(obj, type_of(kind), ""):
+        needed, alternatives = _alternatives(name)
+        said = [field for field in alternatives if struct.get(field) not in (None, "")]
+        if len(said) > 1:
+            yield forbidden_field(f"{path}.{said[1]}", f"may not be beside {said[0]}")
+        elif needed and not said:
+            yield required(path, f"must have one of {', '.join(alternatives)}")
         for field, rule in _rules()[name].items():
             place, value = f"{path}.{field}" if path else field, struct.get(field)
             if value in (None, "", [], {}):
@@ -44,6 +69,8 @@ def causes(kind: Kind, obj: Object) -> Iterator[Cause]:
                     yield required(place)
             elif rule.choices and value not in rule.choices:
                 yield unsupported(place, value, rule.choices)
+            elif rule.within and (value.startswith("/") or ".." in value.split("/")):
+                yield invalid_value(place, value, "must be relative, without '..'")
             elif isinstance(value, int):
                 if rule.least is not None and value < rule.least:
                     yield invalid_value(place, value, f"must be at least {rule.least}")
@@ -78,6 +105,8 @@ def _rules() -> dict[str, dict[str, _Rule]]:
         for word in words:
             if word == "!":
                 said["required"] = True
+            elif word == "within":
+                said["within"] = True
             elif word.startswith("="):
                 said["default"] = word[1:].encode()
             elif word.startswith((">=", "<=")):

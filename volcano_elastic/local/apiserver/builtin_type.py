@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import copy
 import functools
 import re
 from datetime import UTC, datetime
@@ -21,6 +22,7 @@ from volcano_elastic.local.apiserver.kind import Kind
 _MICRO = frozenset({"eventTime", "acquireTime", "renewTime", "lastObservedTime"})
 _PLAIN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{6})?Z")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
+_MICROSECONDS = re.compile(r".{19}\.\d{6}\D.*")
 _SCALARS: dict[str, Any] = {
     "string": str,
     "integer": int,
@@ -46,6 +48,10 @@ _ALWAYS: dict[str, Object] = {
     "PodCondition": {"lastProbeTime": None, **_CONDITION},
     "NodeCondition": {"lastHeartbeatTime": None, **_CONDITION},
     "HorizontalPodAutoscalerCondition": _CONDITION,
+    "ContainerStatus": {
+        **{"state": {}, "lastState": {}, "ready": False, "restartCount": 0},
+        **dict.fromkeys(("name", "image", "imageID"), ""),
+    },
     "NodeStatus": {
         "daemonEndpoints": {"kubeletEndpoint": {"Port": 0}},
         "nodeInfo": dict.fromkeys(
@@ -118,7 +124,7 @@ def _struct(value: Object, name: str, path: str, unknown: list[str]) -> Object:
         if isinstance(empty, dict) and empty:
             result[field] = {**empty, **result.get(field, {})}
         else:
-            result.setdefault(field, empty)
+            result.setdefault(field, copy.copy(empty))
     return result
 
 
@@ -176,6 +182,8 @@ def _time(text: str, path: str) -> str | None:
     try:
         if not _TIME.fullmatch(text):
             raise ValueError("expected YYYY-MM-DDTHH:MM:SSZ")
+        if micro and not _MICROSECONDS.fullmatch(text):
+            raise ValueError("expected YYYY-MM-DDTHH:MM:SS.ffffffZ")
         moment = datetime.fromisoformat(text).astimezone(UTC)
     except (ValueError, OverflowError) as error:
         raise DecodeError(f'{path}: parsing time "{text}": {error}') from error

@@ -28,9 +28,12 @@ class LogOptions:
 
 
 def options(query: Mapping[str, str]) -> LogOptions:
-    """Raises StatusError, 400, for numbers that are none, and for logs that are not kept."""
+    """Raises StatusError, 400, for numbers that are none, and for what is not kept."""
     if flag(query, "previous"):
         raise bad_request("previous: logs of earlier runs are in the same file; ask without it")
+    for name in ("sinceSeconds", "sinceTime", "timestamps"):
+        if flag(query, name):
+            raise bad_request(f"{name}: lines are kept without their times; ask without it")
     numbers = {}
     for name in ("tailLines", "limitBytes"):
         text = query.get(name)
@@ -84,7 +87,13 @@ def container_of(pod: Object, container: str | None) -> str:
 async def read(
     file: Path, wanted: LogOptions, current: Callable[[], Object | None]
 ) -> AsyncIterator[bytes]:
-    """The log in chunks; when following, until the pod (`current`) has ended or is gone."""
+    """The log in chunks; when following, until this run of its container, or the pod, is over.
+
+    Args:
+        file: of `file_of`.
+        current: the pod as it is; None once it is gone.
+    """
+    first = None
     with file.open("rb") as log:
         if wanted.tail_lines is not None:
             log.seek(_tail_offset(log, wanted.tail_lines))
@@ -92,13 +101,26 @@ async def read(
         while True:
             pod = current()
             # Asked before reading: what was written before the end is read after it.
-            ended = pod is None or is_finished(pod)
+            run, ended = _run(pod, file.stem) if pod else (first, True)
+            first = run if first is None else first
+            ended = ended or run != first
             while chunk := log.read(_CHUNK if left is None else min(_CHUNK, left)):
                 yield chunk
                 left = None if left is None else left - len(chunk)
             if not wanted.follow or ended or left == 0:
                 return
             await asyncio.sleep(_POLL_SECONDS)
+
+
+def _run(pod: Object, container: str) -> tuple[int, bool]:
+    """The number of its present run, and whether that is over."""
+    status = pod.get("status") or {}
+    fields = ("containerStatuses", "initContainerStatuses")
+    of = {one["name"]: one for name in fields for one in status.get(name) or ()}
+    own = of.get(container, {})
+    state, last = own.get("state") or {}, own.get("lastState") or {}
+    over = "terminated" in state or ("waiting" in state and "terminated" in last)
+    return own.get("restartCount", 0), over or is_finished(pod)
 
 
 def _tail_offset(log: BinaryIO, lines: int) -> int:

@@ -6,6 +6,8 @@ import copy
 import json
 from typing import Any
 
+import orjson
+
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver.status import StatusError, bad_request
 
@@ -13,6 +15,11 @@ JSON = "application/json-patch+json"
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 APPLY = "application/apply-patch+yaml"
+
+
+# Kubernetes' own limits: few operations make a large document that copies itself.
+_OPERATIONS = 10_000
+_COPIED_BYTES = 3 * 1024 * 1024
 
 
 def accepted(custom: bool) -> list[str]:
@@ -43,11 +50,17 @@ def json_patch(target: Any, operations: Any) -> Any:
         raise bad_request(
             f"a JSON patch is a list of operations, found {type(operations).__name__}"
         )
-    document = copy.deepcopy(target)
+    if len(operations) > _OPERATIONS:
+        raise _too_large(f"at most {_OPERATIONS} operations, found {len(operations)}")
+    document, copied = copy.deepcopy(target), 0
     for number, operation in enumerate(operations):
         if not isinstance(operation, dict) or not isinstance(operation.get("path"), str):
             raise bad_request(f"JSON patch operation {number}: expected an object with op and path")
         try:
+            if operation.get("op") == "copy":
+                copied += len(orjson.dumps(_find(document, _pointer(operation["from"]))))
+                if copied > _COPIED_BYTES:
+                    raise _too_large(f"to copy at most {_COPIED_BYTES} bytes")
             document = _operate(document, operation)
         except (KeyError, IndexError, ValueError, TypeError) as error:
             raise StatusError(
@@ -58,6 +71,10 @@ def json_patch(target: Any, operations: Any) -> Any:
                 {},
             ) from error
     return document
+
+
+def _too_large(expected: str) -> StatusError:
+    return StatusError(413, "RequestEntityTooLarge", f"a JSON patch: expected {expected}")
 
 
 def _operate(document: Any, operation: Object) -> Any:
@@ -83,7 +100,7 @@ def _operate(document: Any, operation: Object) -> Any:
             raise ValueError(f"test failed, found {found!r}, expected {operation['value']!r}")
         return document
     if op in ("move", "copy"):
-        source = _pointer(str(operation["from"]))
+        source = _pointer(operation["from"])
         value = copy.deepcopy(_find(document, source))
         if op == "move":
             document = _remove(document, source)
@@ -91,10 +108,10 @@ def _operate(document: Any, operation: Object) -> Any:
     raise ValueError(f"unknown op {op!r}; expected add, remove, replace, move, copy or test")
 
 
-def _pointer(text: str) -> list[str]:
-    if not text:
+def _pointer(text: Any) -> list[str]:
+    if text == "":
         return []
-    if not text.startswith("/"):
+    if not isinstance(text, str) or not text.startswith("/"):
         raise ValueError("a path starts with /")
     return [part.replace("~1", "/").replace("~0", "~") for part in text[1:].split("/")]
 
@@ -183,6 +200,8 @@ def strategic(target: Any, patch: Any) -> Any:
         return _plain({name: value for name, value in patch.items() if name != "$patch"})
     if patch.get("$patch") == "delete":
         return {}
+    if patch.get("$patch", "merge") != "merge":
+        raise bad_request(f"$patch: expected replace, merge or delete, found {patch['$patch']!r}")
     result: Object = dict(target) if isinstance(target, dict) else {}
     if isinstance(kept := patch.get("$retainKeys"), list):
         result = {name: value for name, value in result.items() if name in kept}

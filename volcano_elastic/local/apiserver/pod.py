@@ -22,12 +22,20 @@ from volcano_elastic.local.apiserver.status import (
 
 DEFAULT_GRACE_SECONDS = 30
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+# What the environment of a container may hold of its pod.
+_FIELD = re.compile(
+    r"metadata\.(name|namespace|uid)|metadata\.(labels|annotations)\['[^']+'\]"
+    r"|spec\.(nodeName|serviceAccountName)|status\.(hostIPs?|podIPs?)"
+)
+_STANDARD = re.compile(r"cpu|memory|ephemeral-storage|hugepages-.+")
 
 
 def fill_defaults(spec: Object) -> None:
     """The defaults of a PodSpec that follow from other fields, in place."""
     name = spec.get("serviceAccountName") or spec.get("serviceAccount") or "default"
     spec["serviceAccountName"] = spec["serviceAccount"] = name
+    if (spec.get("terminationGracePeriodSeconds") or 0) < 0:
+        spec["terminationGracePeriodSeconds"] = 1
     for container in _containers(spec):
         image = str(container.get("image") or "")
         latest = ":" not in image.rpartition("/")[2] or image.endswith(":latest")
@@ -102,6 +110,9 @@ def _amount(quantity: str | None) -> int | None:
 
 def causes(spec: Object) -> Iterator[Cause]:
     """What Kubernetes refuses in a PodSpec beside builtin_rules.txt, as far as is known here."""
+    for field in ("hostname", "subdomain"):
+        if (name := spec.get(field)) and not _NAME.fullmatch(name):
+            yield invalid_value(f"spec.{field}", name, f"must match '{_NAME.pattern}'")
     names: set[str] = set()
     volumes: set[str] = set()
     for number, volume in enumerate(spec.get("volumes") or ()):
@@ -119,7 +130,17 @@ def causes(spec: Object) -> Iterator[Cause]:
                 yield duplicate(f"{path}.name", name)
             names.add(name)
             yield from _resource_causes(container["resources"], f"{path}.resources")
+            for at, variable in enumerate(container.get("env") or ()):
+                source = (variable.get("valueFrom") or {}).get("fieldRef") or {}
+                if source and not _FIELD.fullmatch(wanted := source.get("fieldPath") or ""):
+                    place = f"{path}.env[{at}].valueFrom.fieldRef.fieldPath"
+                    yield invalid_value(place, wanted, "field label not supported")
+            paths: set[str] = set()
             for at, mount in enumerate(container.get("volumeMounts") or ()):
+                if (where := mount.get("mountPath") or "") in paths:
+                    place = f"{path}.volumeMounts[{at}].mountPath"
+                    yield invalid_value(place, where, "must be unique")
+                paths.add(where)
                 if mount.get("name") not in volumes:
                     yield Cause(
                         f"{path}.volumeMounts[{at}].name",
@@ -133,6 +154,8 @@ def _resource_causes(resources: Object, path: str) -> Iterator[Cause]:
     for field, amounts in (("limits", limits), ("requests", requests)):
         for name, amount in amounts.items():
             place = f"{path}.{field}[{name}]"
+            if "/" not in name and not _STANDARD.fullmatch(name):
+                yield invalid_value(place, name, "must be a standard resource or fully qualified")
             if milli(amount) < 0:
                 yield invalid_value(place, amount, "must be greater than or equal to 0")
             elif "/" in name and milli(amount) % 1000:

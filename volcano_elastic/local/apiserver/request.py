@@ -90,6 +90,13 @@ def check_list(query: Mapping[str, str], *, watch: bool) -> None:
         raise bad_request(f"resourceVersion: Invalid value: {revision!r}: expected a number")
 
 
+def exact_revision(query: Mapping[str, str], limit: int) -> int | None:
+    """The revision that a list must show; None where any that is new enough will do."""
+    revision, match = query.get("resourceVersion", ""), query.get("resourceVersionMatch", "")
+    wanted = match == "Exact" or (limit > 0 and not match and revision not in ("", "0"))
+    return int(revision) if wanted else None
+
+
 def number_of(text: str | None, name: str) -> int | None:
     if not text:
         return None

@@ -256,6 +256,8 @@ class Rest:
     def _apply(self, target: Target, body: Any, options: WriteOptions) -> Stored:
         kind = target.kind
         options.check_apply()
+        # What nobody knows can't be owned.
+        options = replace(options, field_validation="Strict")
         if not isinstance(body, dict) or not (body.get("apiVersion") and body.get("kind")):
             raise bad_request("an apply patch: expected an object with apiVersion and kind")
         configuration = version.stored_as(kind, strategy.decoded(kind, body, options))
@@ -270,6 +272,7 @@ class Rest:
                 raise not_found(kind, target.name)
             fresh = applied.record({}, configuration, kind, options.field_manager, now)
             fresh = {**configuration, "metadata": {**configuration["metadata"], **fresh}}
+            fresh["metadata"].pop("resourceVersion", None)
             return self.create(kind, target.namespace, fresh, options)
         old = stored.copy()
         clashes = applied.clashes(old, configuration, kind, options.field_manager)
@@ -286,7 +289,8 @@ class Rest:
                 taken=clashes,
             )
         )
-        return self._change(target, stored, new, options, managed=new["metadata"]["managedFields"])
+        managed = new["metadata"]["managedFields"]
+        return self._change(target, stored, new, options, managed=managed, patched=True)
 
     def _incoming(
         self,
@@ -342,9 +346,10 @@ class Rest:
         meta, before = incoming["metadata"], old.obj["metadata"]
         if (wanted := meta.get("resourceVersion")) and wanted != before["resourceVersion"]:
             raise modified(kind, name)
-        if patched and meta.get("uid", before["uid"]) != before["uid"]:
-            cause = invalid_value("metadata.uid", meta["uid"], "field is immutable")
-            raise invalid(kind, name, [cause])
+        for field in ("uid", "deletionTimestamp") if patched else ():
+            if field in meta and meta[field] != before.get(field):
+                cause = invalid_value(f"metadata.{field}", meta[field], "field is immutable")
+                raise invalid(kind, name, [cause])
         _check_precondition(target, "UID", meta.get("uid"), before["uid"])
         new = self._merged(target, old, incoming)
         if managed is not None:
@@ -354,8 +359,10 @@ class Rest:
         self._shape(kind, new, options, patched=patched)
         validation.check(kind, new, old.obj)
         validation.check_update(kind, new, old.obj)
-        if kind.key == POD.key and "status" in new:
-            new["status"].setdefault("qosClass", (old.obj.get("status") or {}).get("qosClass"))
+        if kind.key == POD.key:
+            new.setdefault("status", {}).setdefault(
+                "qosClass", (old.obj.get("status") or {}).get("qosClass")
+            )
         if kind.generation and _counted(kind, new) != _counted(kind, old.obj):
             new["metadata"]["generation"] = int(before.get("generation", 1)) + 1
         if kind.key == CRD.key:

@@ -24,6 +24,7 @@ from volcano_elastic.local.apiserver import (
     patch,
     rendering,
     scale,
+    strategy,
 )
 from volcano_elastic.local.apiserver.admission import Admission
 from volcano_elastic.local.apiserver.builtin import CRD, POD
@@ -39,6 +40,7 @@ from volcano_elastic.local.apiserver.registry import Registry
 from volcano_elastic.local.apiserver.request import (
     check_list,
     decoded_body,
+    exact_revision,
     number_of,
     path_and_token,
     selector_of,
@@ -50,6 +52,7 @@ from volcano_elastic.local.apiserver.status import (
     bad_request,
     expired,
     no_such_resource,
+    not_served,
     success_of,
     unsupported_media_type,
 )
@@ -197,7 +200,7 @@ class Server:
         if kind.namespaced and at.namespace is None:
             raise no_such_resource()
         if at.subresource and not kind.has(at.subresource):
-            raise no_such_resource()
+            raise not_served(at.subresource) if kind.key == POD.key else no_such_resource()
         if at.subresource in ("scale", "log", "binding", "eviction"):
             return await self._subresource(request, target)
         match request.method:
@@ -262,20 +265,27 @@ class Server:
         query = request.query
         check_list(query, watch=False)
         wanted = selector_of(request, kind)
-        found = self._store.all_of(kind.key, namespace)
+        # Less than nothing is as good as no limit, there too.
+        limit = number_of(query.get("limit", "").partition("-")[0], "limit") or 0
+        token = query.get("continue", "")
+        after = page.Place.of(token) if token else None
+        revision = after.revision if after else exact_revision(query, limit)
+        if revision is None:
+            revision = self._store.revision
+            found = self._store.all_of(kind.key, namespace)
+        elif (then := self._store.as_of(kind.key, namespace, revision)) is not None:
+            found = then
+        else:
+            raise expired(f"revision {revision} is not known any more; list from the beginning")
         if wanted is not None:
             found = [stored for stored in found if wanted(stored.obj)]
-        # Less than nothing is as good as no limit, there too.
-        limit = number_of(query.get("limit", "").partition("-")[0], "limit")
-        part = page.cut(found, limit or 0, query.get("continue", ""), self._store.revision)
-        if query.get("continue") and self._store.since(kind.key, part.revision) is None:
-            raise expired("the provided continue parameter is too old; list from the beginning")
-        meta: Object = {"resourceVersion": str(part.revision)}
-        if part.token:
-            meta["continue"] = part.token
+        items, remaining = page.cut(found, limit, after)
+        meta: Object = {"resourceVersion": str(revision)}
+        if remaining:
+            meta["continue"] = page.Place(revision, *items[-1].place).token()
             if wanted is None:
-                meta["remainingItemCount"] = part.remaining
-        return _raw(self._many(request, kind, part.items, meta))
+                meta["remainingItemCount"] = remaining
+        return _raw(self._many(request, kind, items, meta))
 
     def _many(
         self, request: web.BaseRequest, kind: Kind, found: list[Stored], meta: Object
@@ -392,8 +402,9 @@ class Server:
             return
         if change.type == "DELETED":
             self._registry.remove(change.stored.obj)
-        else:
+        elif not change.previous or change.previous.obj["spec"] != change.stored.obj["spec"]:
             self._registry.put(change.stored.obj)
+            strategy.reread(change.stored.obj, self._registry, self._store)
 
 
 async def _pump(

@@ -91,6 +91,17 @@ def no_such_resource() -> StatusError:
     return StatusError(404, "NotFound", "the server could not find the requested resource", {})
 
 
+def not_served(subresource: str) -> StatusError:
+    """Of pods, which clients know to have more of them."""
+    if subresource not in ("exec", "attach", "portforward"):
+        return no_such_resource()
+    why = (
+        f"pods/{subresource} is not served here: containers are processes of this machine, "
+        "listening on their pod's address (status.podIP)"
+    )
+    return StatusError(501, "NotImplemented", why, {})
+
+
 def not_found(kind: Kind, name: str) -> StatusError:
     return StatusError(
         404, "NotFound", f'{kind.qualified} "{name}" not found', _details(kind, name)

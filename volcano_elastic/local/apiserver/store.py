@@ -30,6 +30,12 @@ class Stored:
     def of(cls, obj: Object) -> Stored:
         return cls(obj, orjson.dumps(obj))
 
+    @property
+    def place(self) -> tuple[str, str]:
+        """Namespace ("" for cluster scope) and name."""
+        meta = self.obj["metadata"]
+        return meta.get("namespace", ""), meta["name"]
+
     def copy(self) -> Object:
         """A copy that may be changed."""
         copied: Object = orjson.loads(self.raw)
@@ -81,9 +87,17 @@ class Store:
 
     def load(self, resource: ResourceKey, obj: Object) -> None:
         """Enter an object from the journal, without a change for anybody to see."""
-        meta = obj["metadata"]
-        objects = self._collection(resource).by_namespace.setdefault(meta.get("namespace", ""), {})
-        objects[meta["name"]] = Stored.of(obj)
+        stored = Stored.of(obj)
+        namespace, name = stored.place
+        self._collection(resource).by_namespace.setdefault(namespace, {})[name] = stored
+
+    def reread(self, resource: ResourceKey, shape: Callable[[Object], object]) -> None:
+        """Show what is kept as `shape` changes it from now on; nothing is written, nobody told."""
+        for objects in self._collection(resource).by_namespace.values():
+            for name, stored in objects.items():
+                shape(obj := stored.copy())
+                if obj != stored.obj:
+                    objects[name] = Stored.of(obj)
 
     def on_change(self, listener: Callable[[Change], None]) -> None:
         """Have `listener` called after every write to any resource."""
@@ -109,6 +123,22 @@ class Store:
             found += [objects[name] for name in sorted(objects)]
         return found
 
+    def as_of(
+        self, resource: ResourceKey, namespace: str | None, revision: int
+    ) -> list[Stored] | None:
+        """What `all_of` was at `revision`; None if the changes since are not all known any more."""
+        changes = self.since(resource, revision)
+        if not changes:
+            return None if changes is None else self.all_of(resource, namespace)
+        found = {one.place: one for one in self.all_of(resource, namespace)}
+        for change in reversed(changes):
+            place = change.stored.place
+            if change.previous is None:
+                found.pop(place, None)
+            elif namespace in (None, place[0]):
+                found[place] = change.previous
+        return [found[place] for place in sorted(found)]
+
     def in_namespace(self, namespace: str) -> list[tuple[ResourceKey, Stored]]:
         return [
             (resource, stored)
@@ -124,11 +154,10 @@ class Store:
 
     def put(self, resource: ResourceKey, obj: Object) -> Stored:
         """Write `obj` (which now belongs to the store) under a new resourceVersion."""
-        meta = obj["metadata"]
-        namespace, name = meta.get("namespace", ""), meta["name"]
         revision = self.revision + 1
-        meta["resourceVersion"] = str(revision)
+        obj["metadata"]["resourceVersion"] = str(revision)
         stored = Stored.of(obj)
+        namespace, name = stored.place
         # The journal first: what it refuses must not be seen by anybody.
         if self._journal:
             self._journal.write(revision, resource, obj, stored.raw)
@@ -153,10 +182,10 @@ class Store:
             self._journal.remove(revision, resource, final)
         self.revision = revision
         by_namespace = self._collection(resource).by_namespace
-        objects = by_namespace[meta.get("namespace", "")]
-        previous = objects.pop(meta["name"])
-        if not objects:
-            del by_namespace[meta.get("namespace", "")]
+        namespace, name = stored.place
+        previous = by_namespace[namespace].pop(name)
+        if not by_namespace[namespace]:
+            del by_namespace[namespace]
         last = Stored.of(final)
         self._publish(Change(revision, "DELETED", resource, last, previous))
         return last

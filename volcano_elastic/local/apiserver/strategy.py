@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 from ipaddress import IPv4Address
 from typing import Any
 
@@ -19,6 +20,7 @@ from volcano_elastic.local.apiserver.builtin import (
 from volcano_elastic.local.apiserver.builtin_type import DecodeError, decode
 from volcano_elastic.local.apiserver.kind import Kind
 from volcano_elastic.local.apiserver.options import WriteOptions
+from volcano_elastic.local.apiserver.registry import Registry
 from volcano_elastic.local.apiserver.status import (
     Cause,
     StatusError,
@@ -55,6 +57,8 @@ def decoded(kind: Kind, body: Any, options: WriteOptions, *, patched: bool = Fal
             f"the object provided is unrecognized: expected {kind.api_version} {kind.kind}, "
             f"found {api_version} {name}"
         )
+    if patched and not (api_version and name):
+        raise bad_request(f"expected the apiVersion and kind of a {kind.kind}, found them removed")
     cannot = f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: '
     try:
         obj, unknown = decode(kind, obj)
@@ -157,6 +161,15 @@ def shape_custom(kind: Kind, obj: Object) -> list[str]:
     unknown = schema.prune(obj, kind.schema)
     schema.apply_defaults(obj, kind.schema)
     return unknown
+
+
+def reread(crd: Object, registry: Registry, store: Store) -> None:
+    """Show a CRD's objects as it has them now: as there, whatever reads them prunes them and finds
+    its defaults in them, by the version they are kept in."""
+    spec = crd["spec"]
+    kind = registry.of_resource((spec["group"], spec["names"]["plural"]))
+    if kind is not None and kind.version == kind.storage_version:
+        store.reread(kind.key, functools.partial(shape_custom, kind))
 
 
 def _admit_priority(obj: Object, store: Store) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -27,12 +26,13 @@ from volcano_elastic.local.apiserver.status import (
 )
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_SERVICE = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
 _QUALIFIED = re.compile(
     r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
 )
-_DATA_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
+_DATA_KEY = re.compile(r"(?!\.\.|\.$)[-._a-zA-Z0-9]{1,253}")
 _ANNOTATIONS_LIMIT = 256 * 1024
 _STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
 _SECRET: ResourceKey = ("", "secrets")
@@ -61,6 +61,7 @@ def check(kind: Kind, obj: Object, old: Object | None = None) -> None:
     match kind.key:
         case POD.key:
             causes += pod.causes(spec)
+            causes += _labels("spec.nodeSelector", spec.get("nodeSelector"))
         case SERVICE.key:
             causes += _service(spec)
         case PRIORITY_CLASS.key:
@@ -146,25 +147,20 @@ def _custom(kind: Kind, obj: Object, old: Object | None) -> list[Cause]:
         if isinstance(replicas, int) and replicas < 0:
             why = "should be a non-negative integer"
             causes.insert(0, invalid_value(f".{path}", replicas, why))
-    if old is not None:
-        # It may be older than the CRD's defaults, and rules may count on those.
-        old = copy.deepcopy(old)
-        schema.apply_defaults(old, kind.schema)
     return [*causes, *rule.causes(obj, old, kind.schema, causes)]
 
 
 def _metadata(kind: Kind, meta: Object) -> Iterator[Cause]:
-    short = kind.key in (SERVICE.key, NAMESPACE.key)
-    yield from _name("metadata.name", meta["name"], short=short)
+    form = {SERVICE.key: _SERVICE, NAMESPACE.key: _LABEL}.get(kind.key, _SUBDOMAIN)
+    limit = 253 if form is _SUBDOMAIN else 63
+    if not form.fullmatch(meta["name"]) or len(meta["name"]) > limit:
+        why = f"must match '{form.pattern}' and have at most {limit} characters"
+        yield invalid_value("metadata.name", meta["name"], why)
     reserved = kind.key == PRIORITY_CLASS.key and meta["name"].startswith("system-")
     if reserved and meta["name"] not in SYSTEM_PRIORITIES:
         why = "priority class names with 'system-' prefix are reserved for system use only"
         yield forbidden_field("metadata.name", why)
-    for key, value in (meta.get("labels") or {}).items():
-        yield from _qualified("metadata.labels", key)
-        if not _LABEL_VALUE.fullmatch(value) or len(value) > 63:
-            why = f"must match '{_LABEL_VALUE.pattern}' and have at most 63 characters"
-            yield invalid_value("metadata.labels", value, why)
+    yield from _labels("metadata.labels", meta.get("labels"))
     annotations = meta.get("annotations") or {}
     for key in annotations:
         yield from _qualified("metadata.annotations", key.lower())
@@ -180,20 +176,22 @@ def _metadata(kind: Kind, meta: Object) -> Iterator[Cause]:
         if not {"/", "."} & set(finalizer) and finalizer not in _STANDARD_FINALIZERS:
             why = "name is neither a standard finalizer name nor is it fully qualified"
             yield invalid_value(f"metadata.finalizers[{number}]", finalizer, why)
-    for owner in meta.get("ownerReferences") or ():
+    owners = meta.get("ownerReferences") or ()
+    if sum(bool(owner.get("controller")) for owner in owners) > 1:
+        why = "Only one reference can have Controller set to true"
+        yield invalid_value("metadata.ownerReferences", owners, why)
+    for owner in owners:
         for name in ("apiVersion", "kind", "name", "uid"):
             if not owner.get(name):
                 yield invalid_value(f"metadata.ownerReferences.{name}", "", "must not be empty")
 
 
-def _name(field: str, name: str, *, short: bool) -> Iterator[Cause]:
-    form, limit, what = (_LABEL, 63, "label") if short else (_SUBDOMAIN, 253, "subdomain")
-    if not form.fullmatch(name) or len(name) > limit:
-        why = (
-            f"a lowercase RFC 1123 {what} must match '{form.pattern}' and have at most {limit} "
-            "characters"
-        )
-        yield invalid_value(field, name, why)
+def _labels(field: str, labels: Object | None) -> Iterator[Cause]:
+    for key, value in (labels or {}).items():
+        yield from _qualified(field, key)
+        if not _LABEL_VALUE.fullmatch(value) or len(value) > 63:
+            why = f"must match '{_LABEL_VALUE.pattern}' and have at most 63 characters"
+            yield invalid_value(field, value, why)
 
 
 def _qualified(field: str, key: str) -> Iterator[Cause]:

@@ -17,7 +17,7 @@ import aiohttp
 from volcano_elastic.kube.client import ApiError, Client, Conflict, NotFound
 from volcano_elastic.kube.event import timestamp
 from volcano_elastic.kube.informer import Informer
-from volcano_elastic.kube.resource import NODES, PODS, Object
+from volcano_elastic.kube.resource import NODES, PODS, Object, key_of
 
 _log = logging.getLogger(__name__)
 
@@ -166,7 +166,7 @@ class NodeLifecycle:
         due = eviction_due(pod, since)
         if meta.get("deletionTimestamp") or due is None or now < due:
             return
-        await self._tell(pod, disruption(self._pods.get(_key(pod)) or pod, now))
+        await self._tell(pod, disruption(self._pods.get(key_of(pod)) or pod, now))
         await self._client.delete(PODS, meta["name"], meta["namespace"], uid=meta["uid"])
 
     async def _tell(self, pod: Object, status: Object) -> None:
@@ -177,7 +177,3 @@ class NodeLifecycle:
                 PODS, meta["name"], meta["namespace"], body, subresource="status"
             )
         )
-
-
-def _key(pod: Object) -> str:
-    return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"

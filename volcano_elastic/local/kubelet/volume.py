@@ -240,11 +240,7 @@ class Volumes:
             path = self.path(volume)
             below = mount.get("subPath") or expand(mount.get("subPathExpr") or "", variables)
             if below:
-                if below.startswith("/") or ".." in below.split("/"):
-                    raise ConfigError(f"subPath {below!r}: expected a path within the volume")
-                path = path / below
-                if not path.exists():
-                    path.mkdir(parents=True)
+                path = _below(path, below)
             read_only = bool(mount.get("readOnly")) or has_files(volume)
             found.append(Mount(str(path), mount["mountPath"], read_only))
         return found
@@ -252,6 +248,24 @@ class Volumes:
     def remove(self) -> None:
         for folder in (self._folder, self._memory):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _below(volume: Path, subpath: str) -> Path:
+    """The place in the volume, made where it isn't there; links in the volume must stay within.
+
+    Raises:
+        ConfigError: it leads elsewhere, or can't be made.
+    """
+    path = (volume / subpath).resolve()
+    inside = path.is_relative_to(volume.resolve())
+    if subpath.startswith("/") or ".." in subpath.split("/") or not inside:
+        raise ConfigError(f"subPath {subpath!r}: expected a path within the volume, found {path}")
+    try:
+        if not path.exists():
+            path.mkdir(parents=True)
+    except OSError as error:
+        raise ConfigError(f"subPath {subpath!r}: {error}") from error
+    return path
 
 
 def _check_host_path(name: str, path: Path, kind: str) -> None:

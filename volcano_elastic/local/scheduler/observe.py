@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -284,9 +285,20 @@ def _queue(queue: Object) -> Queue:
         guarantee=amounts[2],
         reclaimable=spec.get("reclaimable") is not False,
         state=str(status.get("state") or ""),
-        allocated=None if allocated is None else quantity.parse(allocated),
+        allocated=None if allocated is None else _written(allocated),
         refused=refused,
     )
+
+
+def _written(allocated: Mapping[str, Any]) -> dict[str, float]:
+    """What can't be read is no amount at all, so that it is written anew."""
+    found: dict[str, float] = {}
+    for name, amount in allocated.items():
+        try:
+            found[name] = quantity.milli(amount)
+        except quantity.QuantityError:
+            found[name] = math.nan
+    return found
 
 
 def _node(node: Object) -> Node:
