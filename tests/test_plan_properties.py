@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from random import Random
@@ -15,7 +16,8 @@ from volcano_elastic.queue_policy.plan import plan
 from volcano_elastic.queue_policy.snapshot import Job, Pod, Queue, Snapshot
 from volcano_elastic.queue_policy.standing import leave_order
 
-calm = settings(max_examples=150, deadline=None)
+# PLANNER_EXAMPLES=5000 for the long form, of the other property tests of the planner too.
+calm = settings(max_examples=int(os.environ.get("PLANNER_EXAMPLES", "150")), deadline=None)
 
 
 @st.composite
