@@ -495,6 +495,16 @@ def test_top_shows_sizes_speeds_cooldowns_and_what_comes_next(saved: Any) -> Non
     assert "→ 2: b needs 2 GPUs to start" in text
 
 
+def test_top_says_what_a_dry_run_only_shows() -> None:
+    from rich.console import Console
+
+    roomy = world([node("n", 4)], [job("a", 1, 4)], pods(job("a", 1, 4), "n"))
+    screen = Console(width=400)
+    with screen.capture() as shown:
+        screen.print(view(Observation(NOW, ruled(roomy, mode=Mode.DRY_RUN))))
+    assert "at most 4 workers (dry run: not carried out)" in shown.get()
+
+
 def test_a_policys_cooldown_counts_where_it_is_longer() -> None:
     rule = QueuePolicy("default", name="p")
     calm = replace(rule, grow=replace(rule.grow, cooldown=timedelta(seconds=90)))
