@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from e2e.control_plane import ControlPlane
 from e2e.queue_world import GPU, QueueWorld, queue_world
+from volcano_elastic.cli.observation import observe
 from volcano_elastic.kube.resource import QUEUEPOLICIES
+from volcano_elastic.queue_policy.plan import Planner
 
 pytestmark = pytest.mark.e2e
 
@@ -23,10 +27,6 @@ async def world(fresh_control_plane: ControlPlane, tmp_path: Path) -> AsyncItera
     """Two nodes of four GPUs, and the queue `default`."""
     async with queue_world(fresh_control_plane, tmp_path) as found:
         yield found
-
-
-def calm_seconds(request: pytest.FixtureRequest) -> float:
-    return 60.0 if request.config.getoption("--long") else 5.0
 
 
 async def newcomer_starts(world: QueueWorld, old: str, new: str, minimum: int) -> None:
@@ -43,13 +43,27 @@ async def newcomer_starts(world: QueueWorld, old: str, new: str, minimum: int) -
     assert len(before) - len(world.there(old)) == minimum
 
 
-async def nothing_flaps(world: QueueWorld, seconds: float) -> None:
+async def nothing_flaps(world: QueueWorld, request: pytest.FixtureRequest) -> None:
+    """For a minute; CI watches five seconds of it, and asks the planner about all of it."""
+    await nothing_is_planned(world, 60)
+    seconds = 60.0 if request.config.getoption("--long") else 5.0
     lives = {uid: (life.told, life.gone) for uid, life in world.lives.items()}
     deadline = world.now() + seconds
     while world.now() < deadline:
         await asyncio.sleep(0.2)
         seen = {uid: (life.told, life.gone) for uid, life in world.lives.items()}
         assert seen == lives, "a pod came or went though nobody asked for anything"
+
+
+async def nothing_is_planned(world: QueueWorld, seconds: int) -> None:
+    """No end of a cooldown, a patience or a youth makes the operator's planner, asked each second
+    as the operator asks it, change what is there now."""
+    seen = await observe(world.client)
+    planner, snapshot = Planner(), seen.snapshot
+    for second in range(seconds + 1):
+        made = planner.plan(snapshot, seen.time + timedelta(seconds=second))
+        assert made.decisions == (), f"{second} s from now"
+        snapshot = replace(snapshot, memory=made.memory)
 
 
 async def test_a_newcomer_in_the_same_queue_gets_its_minimum(
@@ -62,7 +76,7 @@ async def test_a_newcomer_in_the_same_queue_gets_its_minimum(
     left = sorted(life.index for life in world.of("old") if life.told)
     stayed = sorted(life.index for life in world.there("old"))
     assert left == [5, 6, 7], f"any node will do for one GPU, so the highest go; {stayed} stayed"
-    await nothing_flaps(world, calm_seconds(request))
+    await nothing_flaps(world, request)
     assert await world.evictions() == [], "the policy was first"
     elastic = await world.elastic("old")
     assert (elastic["desired"], elastic["lastScaleReason"]) == (5, "ShrunkForMinimum")
@@ -86,7 +100,7 @@ async def test_a_newcomer_in_another_queue_gets_its_minimum(
     await world.size("old", 8)
     await world.job("new", 4, 4, queue="product")
     await newcomer_starts(world, "old", "new", 4)
-    await nothing_flaps(world, calm_seconds(request))
+    await nothing_flaps(world, request)
     assert await world.evictions() == [], "the policy was first"
 
 

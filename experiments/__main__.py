@@ -24,9 +24,9 @@ from experiments.table import MissingMarkers, write_section
 
 Section = Callable[[Source, int, Path | None], str]
 SECTIONS: Mapping[str, Section] = {
-    "seed": lambda source, processes, pictures: seed.section(source, processes),
-    "service": lambda source, processes, pictures: service.section(source, processes),
-    "pollux": lambda source, processes, pictures: pollux.section(source, processes),
+    "seed": seed.section,
+    "service": service.section,
+    "pollux": pollux.section,
     "ablation": lambda source, processes, pictures: pollux.ablation(source, processes),
     "sensitivity": lambda source, processes, pictures: pollux.sensitivity(source, processes),
     "philly": philly.section,

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 from experiments.source import Source
 from experiments.table import HEAD, bound_row, markdown, row, verdict
@@ -54,7 +55,7 @@ def base(source: Source) -> Trial:
     return Trial("the whole policy", source.pollux(), setting)
 
 
-def section(source: Source, processes: int) -> str:
+def section(source: Source, processes: int, pictures: Path | None = None) -> str:
     whole = base(source)
     thirty, five, redealt, fifo, rigid = run_all(
         [
@@ -73,17 +74,28 @@ def section(source: Source, processes: int) -> str:
     rows = [row(result) for result in (thirty, five, redealt, rigid, fifo)] + [bound_row(thirty)]
     text = markdown(HEAD, rows)
     published = source.published()
+    names = {
+        "pollux": "Pollux (adapts batch sizes too)",
+        "tiresias": "Tiresias",
+        "optimus": "Optimus",
+    }
     if published:
-        names = {
-            "pollux": "Pollux (adapts batch sizes too)",
-            "tiresias": "Tiresias",
-            "optimus": "Optimus",
-        }
         text += "\nPublished for the same workloads: " + ", ".join(
             f"{names.get(policy, policy)} {value:,.0f} s" for policy, value in published.items()
         )
         text += " mean completion.\n\n" + _by_workload(thirty, rigid)
-    return text + "\n" + _verdicts(thirty, five)
+    text += "\n" + _verdicts(thirty, five)
+    if pictures is not None:
+        from experiments.picture import completions, save
+
+        drawn = completions(
+            {one.trial.label: one.found.mean_completion for one in (thirty, five)},
+            {one.trial.label: one.found.mean_completion for one in (redealt, rigid, fifo)}
+            | {f"{names.get(policy, policy)}, published": s for policy, s in published.items()},
+            thirty.bound.mean_completion,
+        )
+        text += save(drawn, pictures, "pollux", "Mean completion, beside others' and the bound")
+    return text
 
 
 def _by_workload(elastic: Result, rigid: Result) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from experiments.source import Source
 from experiments.table import markdown, verdict
@@ -54,9 +55,11 @@ CASES = (
     Case("min 150, pause 5 s", least=150, pause=5.0),
     Case("min 44, max 320", most=CPUS),
 )
+SHOWN = ("rigid gangs", CASES[0].label, CASES[1].label)
+"""In the picture."""
 
 
-def section(source: Source, processes: int) -> str:
+def section(source: Source, processes: int, pictures: Path | None = None) -> str:
     rigid, *elastic = run_all(
         [CASES[0].trial(Scheduling.RIGID), *(c.trial(Scheduling.ELASTIC) for c in CASES)],
         processes,
@@ -71,11 +74,18 @@ def section(source: Source, processes: int) -> str:
         limit = round(1.03 * case.oracle + pauses, 1)
         verdicts += verdict(f"{case.label}: all done after", result.found.makespan, limit)
     head = ["", "all done after, s", "mean completion, s", "newer waits, s", "resizes", "oracle, s"]
-    return (
+    text = (
         markdown(head, rows)
         + f"\nPublished: {PUBLISHED:,.0f} s elastic, 1,300 s rigid. Targets are 1.03 × the oracle, "
         "plus the pauses of the job that had most.\n\n" + verdicts
     )
+    if pictures is not None:
+        from experiments.picture import save, two_jobs
+
+        cases = {"rigid gangs": rigid.first.runs, **{r.trial.label: r.first.runs for r in elastic}}
+        shown = {label: cases[label] for label in SHOWN}
+        text += save(two_jobs(shown, CPUS), pictures, "seed", "CPUs held by each of the two jobs")
+    return text
 
 
 def _cells(result: Result) -> list[str]:

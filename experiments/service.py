@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from pathlib import Path
 
 from experiments.source import Source
 from experiments.table import markdown, percent, verdict
@@ -58,7 +59,7 @@ def jobs(length: int = DAY) -> list[TraceJob]:
     ]
 
 
-def section(source: Source, processes: int) -> str:
+def section(source: Source, processes: int, pictures: Path | None = None) -> str:
     length = DAY if source.real else DAY // 12
     trials = [
         Trial(
@@ -70,7 +71,8 @@ def section(source: Source, processes: int) -> str:
         for grace in GRACES
     ]
     rows, verdicts = [], ""
-    for grace, result in zip(GRACES, run_all(trials, processes), strict=True):
+    results = run_all(trials, processes)
+    for grace, result in zip(GRACES, results, strict=True):
         waits = _waits(result)
         still = result.found.standstill_hours / (GPUS * length / 3600)
         rows.append(
@@ -90,7 +92,14 @@ def section(source: Source, processes: int) -> str:
         idle = 100 * (1 - (result.found.allocated_utilisation or 0.0))
         verdicts += verdict(f"{result.trial.label}: GPUs not held", idle, 10, "%")
     head = ["", "service pods", "longest wait, s", "waited", "held", "of it at a standstill"]
-    return markdown([*head, "resizes of the job"], rows) + "\n" + verdicts
+    text = markdown([*head, "resizes of the job"], rows) + "\n" + verdicts
+    if pictures is not None:
+        from experiments.picture import day, save
+
+        training, *service = results[-1].first.runs
+        words = f"GPUs held by the service and by the elastic job, {results[-1].trial.label}"
+        text += save(day(service, training, length, GPUS), pictures, "service", words)
+    return text
 
 
 def _waits(result: Result) -> list[float]:

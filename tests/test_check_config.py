@@ -388,7 +388,6 @@ def test_a_broken_queue_is_said_with_its_field_and_line() -> None:
     [
         (["--scheduler-conf=/c"], {"SilentDefault"}),
         (["--scheduler-conf=/c", "--disable-default-scheduler-config"], set()),
-        (["--leader-elect"], set()),
     ],
 )
 def test_a_scheduler_that_falls_back_silently_is_found(
@@ -427,6 +426,7 @@ def test_gang_actions_need_a_release_that_has_them() -> None:
         ("", "found nothing"),
         ("- 1\n", "found list"),
         ("kind: Pod\n", "found Pod"),
+        ("kind: Deployment\nmetadata: {name: operator}\n", "found Deployment"),
         ("colour: red\n", "found keys colour"),
         ("kind: ConfigMap\nmetadata: {name: c}\ndata: {a.conf: 'x: ['}\n", "c, a.conf, line 1"),
     ],

@@ -13,7 +13,7 @@ import yaml
 from click.testing import CliRunner, Result
 from planner_world import GPU, NOW, gpus, job, node, pods, ruled, world
 
-from volcano_elastic.api.queue_policy import Mode, QueuePolicy, Surplus
+from volcano_elastic.api.queue_policy import Grow, Mode, QueuePolicy, Surplus
 from volcano_elastic.cli.main import main
 from volcano_elastic.cli.manifest_changes import apply
 from volcano_elastic.cli.top import top_json, view
@@ -421,20 +421,47 @@ def test_explain_says_that_what_is_free_is_less_than_a_node_unit(saved: Any) -> 
 
 
 @pytest.mark.parametrize(
-    ("fields", "rule", "words"),
+    ("fields", "rules", "reason", "rest"),
     [
-        ({}, {"max_per_job": 1}, "maximum: 2, since policy rules has surplus.maxPerJob 1\n"),
-        ({"scaler": "hpa", "replicas": 2}, {}, "maximum: 2, since its replicas are 2\n"),
-        ({"node_unit": 2, "max": 3, "min": 2}, {}, "maximum: 2, since its nodeUnit is 2\n"),
-        ({"max": 2}, {"max_per_job": 5}, "maximum\n"),
+        (
+            {},
+            {"surplus": Surplus(max_per_job=1)},
+            Reason.AT_MAX_PER_JOB,
+            ": 2, since policy rules has surplus.maxPerJob 1\n",
+        ),
+        (
+            {"scaler": "hpa", "replicas": 2},
+            {"surplus": Surplus(max_per_job=3)},
+            Reason.AT_REPLICAS,
+            ": 2, since its replicas are 2\n",
+        ),
+        (
+            {"node_unit": 2, "max": 3, "min": 2},
+            {},
+            Reason.AT_MAX,
+            ": 2, since its nodeUnit is 2\n",
+        ),
+        ({"max": 2}, {"surplus": Surplus(max_per_job=5)}, Reason.AT_MAX, "\n"),
+        ({"node_unit": 2}, {"grow": Grow(max_step=1)}, Reason.MAX_STEP_TOO_SMALL, "\n"),
     ],
+    ids=["maxPerJob", "hpa", "nodeUnit", "max", "maxStep"],
 )
-def test_explain_says_what_keeps_a_job_below_its_max(
-    saved: Any, fields: dict[str, Any], rule: dict[str, Any], words: str
+def test_every_tool_says_what_keeps_a_job_below_its_max(
+    saved: Any, fields: dict[str, Any], rules: dict[str, Any], reason: Reason, rest: str
 ) -> None:
+    from rich.console import Console
+
     a = replace(job("a", 1, 4, 2), **fields)
-    seen = ruled(world([node("n", 4)], [a], pods(a, "n", "n")), surplus=Surplus(**rule))
-    assert words in run("explain", "a", "--snapshot", saved(seen)).output
+    seen = ruled(world([node("n", 4)], [a], pods(a, "n", "n")), **rules)
+    file = saved(seen)
+    words = WORDS[reason]
+    assert f"{words}{rest}" in run("explain", "a", "--snapshot", file).output
+    assert f"no more: {words}" in " ".join(run("plan", "--snapshot", file).output.split())
+    assert top_json(Observation(NOW, seen), plan(seen, NOW))["jobs"][0]["next"] == str(reason)
+    screen = Console(width=400)
+    with screen.capture() as shown:
+        screen.print(view(Observation(NOW, seen)))
+    assert words in shown.get()
 
 
 # top
@@ -466,6 +493,16 @@ def test_top_shows_sizes_speeds_cooldowns_and_what_comes_next(saved: Any) -> Non
     assert "4/4" in text and "120/s" in text and "30 s" in text
     assert "GrewIntoIdle 30 s ago" in text
     assert "→ 2: b needs 2 GPUs to start" in text
+
+
+def test_top_says_what_a_dry_run_only_shows() -> None:
+    from rich.console import Console
+
+    roomy = world([node("n", 4)], [job("a", 1, 4)], pods(job("a", 1, 4), "n"))
+    screen = Console(width=400)
+    with screen.capture() as shown:
+        screen.print(view(Observation(NOW, ruled(roomy, mode=Mode.DRY_RUN))))
+    assert "at most 4 workers (dry run: not carried out)" in shown.get()
 
 
 def test_a_policys_cooldown_counts_where_it_is_longer() -> None:

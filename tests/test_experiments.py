@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -62,6 +63,17 @@ def test_a_section_replaces_what_stood_there(tmp_path: Path) -> None:
 def test_the_document_has_a_place_for_every_section() -> None:
     text = Path("docs/experiments.md").read_text()
     assert all(f"<!-- begin {name} -->" in text for name in SECTIONS)
+
+
+def test_pictures_lie_where_the_text_says(tmp_path: Path) -> None:
+    for name in ("seed", "service", "pollux", "philly"):
+        text = SECTIONS[name](QUICK, 1, tmp_path)
+        listed = re.findall(r"!\[.+\]\(pictures/(.+\.png)\)", text)
+        assert listed, name
+        for file in listed:
+            assert (tmp_path / file).read_bytes().startswith(b"\x89PNG")
+            (tmp_path / file).unlink()
+    assert not list(tmp_path.iterdir()), "none that no text shows"
 
 
 def test_missing_traces_are_said_with_what_to_do(

@@ -30,7 +30,7 @@ from volcano_elastic.queue_policy.decision import Plan, Reason
 from volcano_elastic.queue_policy.plan import plan
 from volcano_elastic.queue_policy.snapshot import Job, Memory, Queue, Snapshot, Unplaced
 
-# PLANNER_EXAMPLES=5000 for the long form.
+# PLANNER_EXAMPLES: as in test_plan_properties.
 thorough = settings(
     max_examples=int(os.environ.get("PLANNER_EXAMPLES", "100")),
     deadline=None,

@@ -37,6 +37,13 @@ def test_growth_stops_below_min_efficiency() -> None:
     assert new_size(free, "a") == 8
 
 
+def test_a_job_that_was_never_measured_grows_to_28_gpus_whatever_its_workers_hold() -> None:
+    nodes = [node(f"n{i}", 8) for i in range(1, 9)]
+    assert new_size(plan(alone(job("a", 1, 64), 1, nodes), NOW), "a") == 28
+    of_eight = job("a", 1, 8, pod_requests=gpus(8))
+    assert new_size(plan(alone(of_eight, 1, nodes), NOW), "a") == 3
+
+
 def test_a_measured_slowdown_undoes_the_last_step_and_is_remembered() -> None:
     speeds = {1: 1.0, 2: 1.9, 4: 3.4, 8: 2.9}
     a = job("a", 1, 8, 8, speeds=speeds, last_scale=NOW - seconds(61))

@@ -37,6 +37,33 @@ def test_names_of_nodes_queues_and_policies_change_nothing(snapshot: Snapshot) -
 
 
 @thorough
+@given(everything())
+def test_names_of_jobs_change_nothing_but_who_is_first_among_equals(snapshot: Snapshot) -> None:
+    """In a new namespace, in the old order."""
+
+    def named(key: str) -> str:
+        return f"elsewhere/{key.partition('/')[2]}-too"
+
+    twin = replace(
+        snapshot,
+        pods=tuple(
+            replace(p, key=named(p.key), job=p.job and named(p.job), gang=p.gang and named(p.gang))
+            for p in snapshot.pods
+        ),
+        jobs=tuple(replace(j, key=named(j.key)) for j in snapshot.jobs),
+        memory=replace(
+            snapshot.memory, unplaced={named(k): v for k, v in snapshot.memory.unplaced.items()}
+        ),
+    )
+    before, after = plan(snapshot, NOW), plan(twin, NOW)
+    assert {d.job: (d.new, d.remove) for d in after.decisions} == {
+        named(d.job): (d.new, tuple(map(named, d.remove))) for d in before.decisions
+    }
+    assert after.stays == {named(key): stay for key, stay in before.stays.items()}
+    assert after.blocked.keys() == set(map(named, before.blocked))
+
+
+@thorough
 @given(snapshots(mixed=False), st.integers(1, 4))
 def test_added_gpus_never_leave_more_claims_waiting(snapshot: Snapshot, count: int) -> None:
     larger = replace(snapshot, nodes=(*snapshot.nodes, node("more", count)))

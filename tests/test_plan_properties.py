@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from random import Random
@@ -15,7 +16,8 @@ from volcano_elastic.queue_policy.plan import plan
 from volcano_elastic.queue_policy.snapshot import Job, Pod, Queue, Snapshot
 from volcano_elastic.queue_policy.standing import leave_order
 
-calm = settings(max_examples=150, deadline=None)
+# PLANNER_EXAMPLES=5000 for the long form, of the other property tests of the planner too.
+calm = settings(max_examples=int(os.environ.get("PLANNER_EXAMPLES", "150")), deadline=None)
 
 
 @st.composite
@@ -288,6 +290,44 @@ def test_no_gpu_idles_that_an_unsated_job_could_use(snapshot: Snapshot) -> None:
         if stay.why_not_more in (Reason.NO_ROOM, Reason.ROOM_OWED_TO_MINIMUM):
             owner = next(j for j in snapshot.jobs if j.key == key)
             assert free - promised < owner.node_unit
+
+
+@calm
+@given(snapshots(mixed=False))
+def test_every_reason_to_stay_is_true(snapshot: Snapshot) -> None:
+    """So that no job is sated, cooling or inefficient by mere assertion while GPUs idle."""
+    made = plan(snapshot, NOW)
+    jobs = {j.key: j for j in snapshot.jobs}
+    bound: dict[str, set[int]] = {key: set() for key in jobs}
+    unsettled = set()
+    for p in snapshot.pods:
+        if p.node is None or p.terminating:
+            unsettled.add(p.job)
+        else:
+            bound[p.job or ""].add(p.index)
+    waits = any(len(bound[k]) < j.min or 0 not in bound[k] for k, j in jobs.items())
+    for key, stay in made.stays.items():
+        owner = jobs[key]
+        match stay.why_not_more:
+            case Reason.AT_MAX:
+                assert owner.desired + owner.node_unit > owner.max
+            case Reason.COOLING_DOWN:
+                assert owner.last_scale is not None
+                assert NOW - owner.last_scale < max(owner.cooldown, timedelta(seconds=1))
+            case Reason.WAITING_FOR_PODS:
+                there = bound[key]
+                assert key in unsettled or 0 not in there or len(there) != owner.desired
+            case Reason.ROOM_OWED_TO_MINIMUM:
+                assert waits
+            case why:
+                assert why is Reason.NO_ROOM
+        match stay.why_not_less:
+            case Reason.AT_MIN:
+                assert owner.desired <= owner.min
+            case Reason.NOBODY_WAITS:
+                assert not waits and not made.blocked
+            case less:
+                assert less is Reason.NOT_NEEDED
 
 
 @settings(max_examples=60, deadline=None)

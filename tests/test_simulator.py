@@ -496,6 +496,15 @@ def test_what_cannot_be_used_is_said_with_exit_code_2(
     assert code == 2 and complaint in out, out
 
 
+def test_a_folder_that_cannot_be_written_is_said_before_anything_is_simulated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "t.csv").write_text(TRACE)
+    monkeypatch.setattr("volcano_elastic.cli.simulate.study", None)
+    code, out = run("--trace", str(tmp_path / "t.csv"), "--out", str(tmp_path / "t.csv" / "x"))
+    assert code == 2 and "Not a directory; give a folder to write to" in out
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [

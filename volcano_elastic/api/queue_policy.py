@@ -57,7 +57,7 @@ class ForOtherQueues(StrEnum):
 class Surplus:
     order: Order = Order.EFFICIENCY
     min_efficiency: float = 0.5
-    """Speed at a size over size times the speed at one GPU; below it no job grows."""
+    """Speed on so many GPUs over their number times the speed of one; below it no job grows."""
     step: Step = Step.NODE_ALIGNED
     max_per_job: int | None = None
     """Units of `resource` that one job may hold beyond its minimum."""

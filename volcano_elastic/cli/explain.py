@@ -61,7 +61,7 @@ class Explanation:
     unit_room: str
     """That what is free is less than its nodeUnit; empty otherwise."""
     most: str
-    """What keeps it below its max for good; empty if nothing."""
+    """What keeps it below its max, with the number; empty if nothing."""
 
 
 @click.command()
@@ -139,19 +139,21 @@ def explanation(job: Job, snapshot: Snapshot, now: datetime) -> Explanation:
         not in plan(replace(snapshot, jobs=(*snapshot.jobs, probe)), now).blocked,
         queue_problem="" if figures is None else figures.problem,
         unit_room="" if figures is None else _unit_room(job, figures),
-        most=_most(job, policy),
+        most=_most(job, policy, made.stays.get(job.key)),
     )
 
 
-def _most(job: Job, policy: QueuePolicy) -> str:
+def _most(job: Job, policy: QueuePolicy, stay: Stay | None) -> str:
     most = cap(job, policy)
-    if most >= job.max:
-        return ""
-    if most == cap(job, replace(policy, surplus=replace(policy.surplus, max_per_job=None))):
-        hpa = job.scaler == "hpa" and job.replicas is not None and job.replicas < job.max
-        by = f"its replicas are {job.replicas}" if hpa else f"its nodeUnit is {job.node_unit}"
-    else:
-        by = f"policy {policy.name} has surplus.maxPerJob {policy.surplus.max_per_job}"
+    match stay and stay.why_not_more:
+        case Reason.AT_MAX_PER_JOB:
+            by = f"policy {policy.name} has surplus.maxPerJob {policy.surplus.max_per_job}"
+        case Reason.AT_REPLICAS:
+            by = f"its replicas are {job.replicas}"
+        case Reason.AT_MAX if most < job.max:
+            by = f"its nodeUnit is {job.node_unit}"
+        case _:
+            return ""
     return f": {most}, since {by}"
 
 
@@ -192,7 +194,7 @@ def lines(found: Explanation) -> list[str]:
         said.append(f"  gives way:    {_who(found.gives_way)}")
     if found.stay is not None:
         more = found.stay.why_not_more
-        rest = found.unit_room if more in _ROOM else found.most if more is Reason.AT_MAX else ""
+        rest = found.unit_room if more in _ROOM else found.most
         said.append(f"  why not more: {WORDS[more]}{rest}")
         said.append(f"  why not less: {WORDS[found.stay.why_not_less]}")
     if found.next:

@@ -20,6 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from volcano_elastic.api.queue_policy import GPU, InvalidPolicy, QueuePolicy, parse
 from volcano_elastic.cli.observation import Trouble, json_option
+from volcano_elastic.cli.plan import console
 from volcano_elastic.cli.simulation_report import jobs_csv, report, rows, show
 from volcano_elastic.queue_policy.plan import Planner
 from volcano_elastic.queue_policy.simulator.curve import (
@@ -157,6 +158,8 @@ def simulate(
         strange = min(used - {queue.name for queue in listed})
         raise Trouble(f"{queues}: expected every queue of the trace, found no {strange}; add it")
     setting = replace(setting, queues=listed, policies=_policies(policy, used))
+    if out is not None:
+        _prepare(out)
     studies: dict[str, Study] = {}
     begun = time.perf_counter()
     try:
@@ -177,7 +180,7 @@ def simulate(
     if as_json:
         click.echo(json.dumps(result, indent=2))
     else:
-        show(Console(), result)
+        show(console(), result)
     if out is not None:
         _write(out, studies, result)
         Console(stderr=True).print(f"written: {out / 'index.html'}", soft_wrap=True)
@@ -289,15 +292,28 @@ def _progress(total: int, *, quiet: bool) -> Iterator[Any]:
         yield advance
 
 
-def _write(out: Path, studies: Mapping[str, Study], result: Mapping[str, Any]) -> None:
+def _prepare(out: Path) -> None:
+    """What would fail at the end fails before a long simulation."""
     try:
-        from volcano_elastic.cli.simulation_page import page
+        import volcano_elastic.cli.simulation_page  # noqa: F401
     except ImportError as error:
         raise Trouble(f"--out needs volcano-elastic[local], and {error.name} is missing") from error
     try:
         out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _no_folder(out, error) from error
+
+
+def _no_folder(out: Path, error: OSError) -> Trouble:
+    return Trouble(f"--out {out}: {error.strerror}; give a folder to write to")
+
+
+def _write(out: Path, studies: Mapping[str, Study], result: Mapping[str, Any]) -> None:
+    from volcano_elastic.cli.simulation_page import page
+
+    try:
         (out / "result.json").write_text(json.dumps(result, indent=2) + "\n")
         (out / "jobs.csv").write_text(jobs_csv(studies))
         page(out, studies, rows(result), " ".join(sys.argv[1:]))
     except OSError as error:
-        raise Trouble(f"--out {out}: {error.strerror}; give a folder to write to") from error
+        raise _no_folder(out, error) from error

@@ -72,23 +72,23 @@ def held(outcome: Outcome, *, rigid: bool = False) -> Figure:
     largest = sorted(area, key=lambda queue: -area[queue])[:_BANDS]
     times = [zero + (end - zero) * i / 1000 for i in range(1001)]
     bands = [
-        _at(held_over_time([run for run in runs if run.job.queue == queue]), times)
+        at(held_over_time([run for run in runs if run.job.queue == queue]), times)
         for queue in largest
     ]
     rest = [run for run in runs if run.job.queue not in largest]
     if rest:
-        bands.append(_at(held_over_time(rest), times))
+        bands.append(at(held_over_time(rest), times))
     hours = [(t - zero) / 3600 for t in times]
     figure, axes = pyplot.subplots(figsize=(10, 3.8), layout="constrained")
     axes.stackplot(
         hours, bands, labels=[*largest, *(["others"] if rest else [])], step="post", alpha=0.85
     )
-    wanted = [min(level, 2 * total) for level in _at(wanted_over_time(outcome, rigid=rigid), times)]
+    wanted = [min(level, 2 * total) for level in at(wanted_over_time(outcome, rigid=rigid), times)]
     axes.step(hours, wanted, where="post", color="#333333", linewidth=0.8, label="wanted")
     axes.axhline(total, color="#555555", linewidth=1, linestyle="--")
-    axes.set(xlim=(0, hours[-1]), ylim=(0, 1.35 * total), xlabel="hours", ylabel="workers")
+    axes.set(xlim=(0, hours[-1]), ylim=(0, 1.25 * total), xlabel="hours", ylabel="workers")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="upper right", frameon=False, ncols=5, fontsize=8)
+    figure.legend(loc="outside upper right", frameon=False, ncols=5, fontsize=8)
     return figure
 
 
@@ -117,7 +117,7 @@ def distributions(made: Study) -> Figure:
     return figure
 
 
-def _at(changes: list[tuple[float, int]], times: Sequence[float]) -> list[int]:
+def at(changes: list[tuple[float, int]], times: Sequence[float]) -> list[int]:
     """The level at each of the times, both in order."""
     found: list[int] = []
     i = level = 0

@@ -213,7 +213,8 @@ def _why(job: Job, made: Plan) -> str:
 def _next(job: Job, made: Plan) -> str:
     for decision in made.decisions:
         if decision.job == job.key:
-            return f"→ {decision.new}: {decision.message}"
+            dry = " (dry run: not carried out)" if decision.dry_run else ""
+            return f"→ {decision.new}: {decision.message}{dry}"
     if job.key in made.blocked:
         return f"cannot start: {made.blocked[job.key]}"
     stay = made.stays.get(job.key)

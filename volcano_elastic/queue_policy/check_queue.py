@@ -8,7 +8,7 @@ from typing import Any
 from volcano_elastic.api import quantity, shape
 from volcano_elastic.api.cluster_shape import QUEUE
 from volcano_elastic.queue_policy.finding import Finding, Severity
-from volcano_elastic.queue_policy.scheduler_configuration import INVALID
+from volcano_elastic.queue_policy.scheduler_configuration import INVALID, scheduler_conf, words
 
 _ERROR, _WARNING = Severity.ERROR, Severity.WARNING
 
@@ -141,12 +141,9 @@ def _amount(value: Any) -> int:
 
 
 def check_deployment(deployment: Mapping[str, Any]) -> Iterator[Finding]:
-    """Of the scheduler; any other has no findings."""
-    spec = (((deployment.get("spec") or {}).get("template") or {}).get("spec")) or {}
-    for n, container in enumerate(spec.get("containers") or ()):
-        words = [*(container.get("command") or ()), *(container.get("args") or ())]
-        text = " ".join(map(str, words))
-        if "--scheduler-conf" in text and "--disable-default-scheduler-config" not in text:
+    """Of the scheduler; any other container has no findings."""
+    for n, given in enumerate(words(deployment)):
+        if scheduler_conf(given) and "--disable-default-scheduler-config" not in " ".join(given):
             yield Finding(
                 "SilentDefault",
                 _WARNING,

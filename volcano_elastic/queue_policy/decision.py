@@ -28,6 +28,12 @@ class Reason(StrEnum):
     """All its pods leave, since gangs below their minimums block each other."""
     # why not more
     AT_MAX = "AtMax"
+    AT_MAX_PER_JOB = "AtMaxPerJob"
+    """The queue policy's surplus.maxPerJob."""
+    AT_REPLICAS = "AtReplicas"
+    """What its autoscaler wishes (scaler hpa)."""
+    MAX_STEP_TOO_SMALL = "MaxStepTooSmall"
+    """The queue policy's grow.maxStep is less than the job's nodeUnit."""
     NO_ROOM = "NoRoom"
     COOLING_DOWN = "CoolingDown"
     WAITING_FOR_PODS = "WaitingForPods"

@@ -42,7 +42,8 @@ def end(standing: Standing) -> Reason | None:
     """Why a job has no next step; None if it has one."""
     size = standing.size + standing.hoped
     if size + standing.unit > standing.most:
-        return Reason.AT_MAX
+        lasting = size + standing.unit > standing.cap
+        return Reason.AT_MAX if lasting else Reason.MAX_STEP_TOO_SMALL
     return Reason.INEFFICIENT if standing.ladder.up(size) is None else None
 
 

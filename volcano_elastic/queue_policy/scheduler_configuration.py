@@ -2,7 +2,8 @@
 understand, as findings.
 
 Understood are the bare file and Kubernetes objects: ConfigMaps that hold it, and beside them the
-Queues and the scheduler's Deployment, since some pitfalls lie there.
+Queues and the scheduler's Deployment, since some pitfalls lie there. A file with other Deployments
+alone holds nothing to check: that no pitfall was found in it would say too much.
 """
 
 from __future__ import annotations
@@ -139,11 +140,25 @@ def _gather(
             if str(key).endswith(".conf"):
                 inner = _child(node, ("data", key))
                 found.append(_embedded(f"{name}, {key}", str(text), inner))
-    elif kind in ("Queue", "Deployment"):
+    elif kind == "Queue" or (kind == "Deployment" and any(map(scheduler_conf, words(document)))):
         found.append(Source(kind, name, document, _finder(node)))
     elif listed:
         for number, item in enumerate(document.get("items") or ()):
             _gather(item, _child(node, ("items", number)), file, found, kinds)
+
+
+def words(deployment: Mapping[str, Any]) -> list[list[str]]:
+    """Of each container, what it is started with."""
+    spec = (((deployment.get("spec") or {}).get("template") or {}).get("spec")) or {}
+    return [
+        [*map(str, container.get("command") or ()), *map(str, container.get("args") or ())]
+        for container in spec.get("containers") or ()
+    ]
+
+
+def scheduler_conf(started_with: Iterable[str]) -> bool:
+    """Whether it is a scheduler of Volcano's that reads a configuration."""
+    return "--scheduler-conf" in " ".join(started_with)
 
 
 def _embedded(name: str, text: str, outer: yaml.Node | None) -> Source:

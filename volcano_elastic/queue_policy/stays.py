@@ -10,6 +10,7 @@ from volcano_elastic.queue_policy.decision import Reason, Stay
 from volcano_elastic.queue_policy.fit import Shape
 from volcano_elastic.queue_policy.lineup import end
 from volcano_elastic.queue_policy.standing import Standing
+from volcano_elastic.queue_policy.terms import capped_by
 
 _STAYS: dict[tuple[Reason, Reason], Stay] = {}
 """Made once: a large cluster has ten thousand of them in each plan."""
@@ -125,7 +126,7 @@ def _held_back(standing: Standing, open_queue: bool) -> Reason | None:
     if standing.policy.mode is not Mode.ACTIVE:
         return Reason.HELD
     if standing.size + standing.unit > standing.cap:
-        return Reason.AT_MAX
+        return capped_by(standing.job, standing.policy)
     return None if open_queue else Reason.QUEUE_CLOSED
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from volcano_elastic.api.queue_policy import GPU, Order, QueuePolicy, Step
+from volcano_elastic.queue_policy.decision import Reason
 from volcano_elastic.queue_policy.fit import Dimensions, Shape
 from volcano_elastic.queue_policy.ladder import Ladder
 from volcano_elastic.queue_policy.room import NodeRoom
@@ -113,10 +114,24 @@ def weight(job: Job, policy: QueuePolicy) -> float:
 
 def cap(job: Job, policy: QueuePolicy) -> int:
     """What the job may have at most, by its max and unit, its wish (scaler hpa) and the policy."""
-    most = job.max
-    if job.scaler == "hpa" and job.replicas is not None:
-        most = min(most, job.replicas)
-    beyond = policy.surplus.max_per_job
+    most, beyond = _wish(job), policy.surplus.max_per_job
     if beyond is not None:
         most = min(most, job.min + int(beyond / units(job.pod_requests, policy.resource)))
-    return max(job.min, most - most % max(1, job.node_unit))
+    return _whole(job, most)
+
+
+def capped_by(job: Job, policy: QueuePolicy) -> Reason:
+    """Which of these it is that the job can't be larger than its cap for."""
+    if cap(job, policy) < _whole(job, _wish(job)):
+        return Reason.AT_MAX_PER_JOB
+    return Reason.AT_REPLICAS if _wish(job) < job.max else Reason.AT_MAX
+
+
+def _wish(job: Job) -> int:
+    if job.scaler == "hpa" and job.replicas is not None:
+        return min(job.max, job.replicas)
+    return job.max
+
+
+def _whole(job: Job, workers: int) -> int:
+    return max(job.min, workers - workers % max(1, job.node_unit))
