@@ -79,7 +79,7 @@ def reconcile(
     view = replicas(job, observed.pods)
     if job.finished:
         counted = status.counted(dict(job.status), job, view)
-        completed = job.time("completionTime") or now
+        completed = job.completed or now
         return [
             *status.change(job.status, counted, now),
             *cleanup.clean_up(job, view, observed, completed, now),
@@ -151,7 +151,7 @@ def refuse(
     if (standing := neighbour.stand_off(job, pods, now)) is not None:
         return _stand_off(job, standing, now)
     if job.finished:
-        return cleanup.expire(time_to_live(obj), job.time("completionTime") or now, now)
+        return cleanup.expire(time_to_live(obj), job.completed or now, now)
     message = listed(problems)
     if condition.is_true(job.conditions, "Created"):
         return _refused(job.status, message, now)
@@ -243,7 +243,7 @@ def _rank(job: PyTorchJob, replica: Replica) -> int:
     if replica.kind == MASTER:
         return 0
     # With a Master, worker 0 is no more vital than the others.
-    return replica.index + (1 if job.master is not None else 0)
+    return replica.index + job.masters
 
 
 def _replicas(
