@@ -8,7 +8,7 @@ that no kubelet lets go loses it in the end, where the job cannot do without tha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from volcano_elastic.api.pytorchjob import WORKER, PyTorchJob
@@ -49,6 +49,16 @@ class Placement:
     def calm(self) -> bool:
         """Nothing comes, nothing goes."""
         return not (self.leave or self.clear or self.create or self.retry_at)
+
+    def carry(self, restarts: int, view: Sequence[Replica]) -> None:
+        """Of a job's `restarts`, the first new pod takes over those of pods that go or have gone,
+        so that they go on adding up."""
+        going = [*self.clear, *self.leave]
+        staying = sum(r.restarts for r in view if r.counts and r not in going)
+        carried = restarts - staying - sum(new.restarts for new in self.create)
+        if carried > 0 and self.create:
+            first = self.create[0]
+            self.create[0] = replace(first, restarts=first.restarts + carried)
 
 
 def place(job: PyTorchJob, view: Sequence[Replica], size: Size | None, now: datetime) -> Placement:
@@ -145,7 +155,7 @@ def _again(out: Placement, replica: Replica, now: datetime) -> None:
         _look_again(out, ended + wait)
         return
     out.clear.append(replica)
-    out.create.append(New(replica.kind, replica.index, replica.restarts + 1, past + 1))
+    out.create.append(New(replica.kind, replica.index, replica.restarts, past + 1))
 
 
 def _wait_for(out: Placement, replica: Replica, now: datetime) -> None:

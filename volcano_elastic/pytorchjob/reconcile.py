@@ -95,15 +95,16 @@ def reconcile(
         return _refused(job.status, "; ".join(known.differs), now)
     job = known.job
     wanted = size.size(job, view, observed.resize)
-    result = outcome.outcome(job, view, wanted, status.restarts(job, view), now)
+    restarts = status.restarts(job, view)
+    result = outcome.outcome(job, view, wanted, restarts, now)
     new = status.sized(status.counted(status.begun(job, now), job, view), job, view, wanted, now)
     new = status.queued(status.progressed(new, job, view, now), job, observed.podgroup)
     if result is not None:
-        lost = [r for r in view if r.state is State.LOST]
+        told = (State.LOST,) if result.succeeded else (State.LOST, State.RETRY)
         return [
             *begin,
             *status.change(job.status, status.ended(new, result, now), now),
-            *event.exited(job, lost),
+            *event.exited(job, [r for r in view if r.state in told]),
             *cleanup.clean_up(job, [*view, *unasked], observed, now, now),
         ]
     burst = any(r.live and not r.ready for r in view)
@@ -113,6 +114,7 @@ def reconcile(
         actions.append(EmitEvent("RendezvousUnchanged", message, True, standing=True))
     actions += status.scale_ignored(job)
     plan = placement.place(job, view, wanted, now)
+    plan.carry(restarts, view)
     plan.leave += [r for r in unasked if r.live]
     plan.clear += [r for r in unasked if not r.live and r.state is not State.LEAVING]
     failed = [r for r in plan.clear if r.state is State.RETRY]
