@@ -9,6 +9,7 @@ from job_world import begin, running
 
 from volcano_elastic.pytorchjob.action import (
     DeletePod,
+    PatchPod,
     Requeue,
     Stage,
 )
@@ -127,6 +128,7 @@ def test_restarts_go_on_adding_up_after_their_pods_have_gone(low: int | None) ->
     deletion and creation."""
     world = running(low, runPolicy={"backoffLimit": 4})
     for restarts, goes in enumerate(("drained", "killed", "kept"), 1):
+        assert not world.settle(), "counts that were handed on stay so"
         world.now += timedelta(minutes=11)
         last = world.live()[-1]
         world.fail(last, 1)
@@ -136,6 +138,7 @@ def test_restarts_go_on_adding_up_after_their_pods_have_gone(low: int | None) ->
             world.apply(world.reconcile(), until=Stage.RECORD)
             world.leaving(last)
             world.settle()
+            assert not world.ended
             world.collect()
         world.settle()
         world.run_all()
@@ -146,6 +149,21 @@ def test_restarts_go_on_adding_up_after_their_pods_have_gone(low: int | None) ->
         assert not world.ended and world.status["elastic"]["restarts"] == restarts
     world.now += timedelta(minutes=11)
     world.fail(world.live()[-1], 1)
+    world.settle()
+    assert world.state == "Failed"
+
+
+def test_a_failed_pod_that_somebody_keeps_from_going_counts_meanwhile() -> None:
+    world = running(runPolicy={"backoffLimit": 2})
+    world.fail("a-worker-1", 1)
+    world.apply(world.reconcile(), until=Stage.RECORD)
+    world.leaving("a-worker-1")  # its finalizer stays
+    (handed,) = [a for a in world.settle() if isinstance(a, PatchPod)]
+    assert (handed.name, handed.body) == (
+        "a-worker-0",
+        {"metadata": {"annotations": {"volcano-elastic.io/restarts": "1"}}},
+    )
+    world.fail("a-worker-0", 1)
     world.settle()
     assert world.state == "Failed"
 

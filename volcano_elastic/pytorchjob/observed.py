@@ -76,6 +76,8 @@ class Replica:
     protected: bool
     restarts: int
     """Of the replica so far, by the kubelet and by the operator, one that is due included."""
+    taken_over: int
+    """Of these, the ones of pods before it."""
     failures: int
     """How many pods of the replica failed in a row before this one."""
     created: datetime
@@ -92,11 +94,6 @@ class Replica:
     @property
     def live(self) -> bool:
         return self.state is State.LIVE
-
-    @property
-    def counts(self) -> bool:
-        """Among those whose restarts add up to the job's: what leaves hands them on."""
-        return self.state not in (State.LEAVING, State.EVICTED)
 
     @property
     def first(self) -> bool:
@@ -133,7 +130,7 @@ def _replica(job: PyTorchJob, pod: Mapping[str, Any]) -> Replica | None:
         policy=policy,
         code=code,
     )
-    restarts = api_pod.restarts(pod) + _count(annotations, RESTARTS)
+    taken_over = _count(annotations, RESTARTS)
     return Replica(
         kind=kind,
         index=int(index),
@@ -144,7 +141,8 @@ def _replica(job: PyTorchJob, pod: Mapping[str, Any]) -> Replica | None:
         running=running,
         ready=running and (ready is None or ready.get("status") == "True"),
         protected=is_protected(pod),
-        restarts=restarts + (state is State.RETRY),
+        restarts=taken_over + api_pod.restarts(pod) + (state is State.RETRY),
+        taken_over=taken_over,
         failures=_count(annotations, FAILURES),
         created=moment.parse(meta["creationTimestamp"]),
         grace=timedelta(seconds=float(spec.get("terminationGracePeriodSeconds", 30))),

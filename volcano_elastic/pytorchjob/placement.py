@@ -50,15 +50,13 @@ class Placement:
         """Nothing comes, nothing goes."""
         return not (self.leave or self.clear or self.create or self.retry_at)
 
-    def carry(self, restarts: int, view: Sequence[Replica]) -> None:
-        """Of a job's `restarts`, the first new pod takes over those of pods that go or have gone,
-        so that they go on adding up."""
-        going = [*self.clear, *self.leave]
-        staying = sum(r.restarts for r in view if r.counts and r not in going)
-        carried = restarts - staying - sum(new.restarts for new in self.create)
-        if carried > 0 and self.create:
-            first = self.create[0]
-            self.create[0] = replace(first, restarts=first.restarts + carried)
+    def hand_on(self, restarts: int) -> Replica | None:
+        """So many are of pods that have gone: another takes them over, so that the job's go on
+        adding up. A new one if there is any, else the pod that is returned."""
+        if self.create:
+            self.create[0] = replace(self.create[0], restarts=self.create[0].restarts + restarts)
+            return None
+        return self.keep[0] if self.keep else None
 
 
 def place(job: PyTorchJob, view: Sequence[Replica], size: Size | None, now: datetime) -> Placement:

@@ -54,7 +54,7 @@ from volcano_elastic.pytorchjob.action import (
 )
 from volcano_elastic.pytorchjob.label import coordinator_name, owner_reference, replica_name
 from volcano_elastic.pytorchjob.observed import Observed, Replica, State, replicas
-from volcano_elastic.pytorchjob.pod import PodTemplate, requests
+from volcano_elastic.pytorchjob.pod import RESTARTS, PodTemplate, requests
 from volcano_elastic.pytorchjob.service import ServiceTemplate
 from volcano_elastic.pytorchjob.settings import DEFAULTS, Settings
 from volcano_elastic.pytorchjob.size import Size
@@ -114,7 +114,7 @@ def reconcile(
         actions.append(EmitEvent("RendezvousUnchanged", message, True, standing=True))
     actions += status.scale_ignored(job)
     plan = placement.place(job, view, wanted, now)
-    plan.carry(restarts, view)
+    actions += _hand_on(plan, restarts - sum(r.restarts for r in view))
     plan.leave += [r for r in unasked if r.live]
     plan.clear += [r for r in unasked if not r.live and r.state is not State.LEAVING]
     failed = [r for r in plan.clear if r.state is State.RETRY]
@@ -293,6 +293,14 @@ def _grace(replica: Replica, wanted: Size | None, observed: Observed) -> timedel
         return None
     grace = max(observed.grace, _SHORTEST_GRACE)
     return grace if grace < replica.grace else None
+
+
+def _hand_on(plan: placement.Placement, restarts: int) -> list[Action]:
+    heir = plan.hand_on(restarts) if restarts > 0 else None
+    if heir is None:
+        return []
+    told = {RESTARTS: str(heir.taken_over + restarts)}
+    return [PatchPod(heir.name, {"metadata": {"annotations": told}})]
 
 
 def _annotate(name: str, *, protected: bool) -> PatchPod:

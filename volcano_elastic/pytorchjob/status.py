@@ -36,7 +36,7 @@ def refused(job: PyTorchJob) -> bool:
 def restarts(job: PyTorchJob, view: Sequence[Replica]) -> int:
     """So far; never falls, though pods that leave take their counts with them."""
     before = int((job.status.get("elastic") or {}).get("restarts") or 0)
-    return max(before, sum(r.restarts for r in view if r.counts))
+    return max(before, sum(r.restarts for r in view))
 
 
 def accepted(job: PyTorchJob, now: datetime) -> Status:
