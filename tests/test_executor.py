@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
 from job_world import job_object
 
+from volcano_elastic.api import moment
 from volcano_elastic.kube.client import AlreadyExists, Client, Conflict, NotFound
 from volcano_elastic.kube.resource import EVENTS, Resource
 from volcano_elastic.operator.cluster import Cluster
@@ -73,6 +74,49 @@ async def test_a_pod_that_lost_its_labels_is_told_rather_than_waited_for_in_sile
     await executor.settle(5)
     (event,) = server.told
     assert (event["reason"], event["type"]) == ("FailedCreatePod", "Warning")
+
+
+class Holding:
+    """Has a pod of that name already, whose controller is `owner`."""
+
+    def __init__(self, owner: Object | None) -> None:
+        meta = {"name": "a-worker-0", "namespace": "team", "uid": "p", "resourceVersion": "1"}
+        owners = [] if owner is None else [owner | {"uid": "another", "controller": True}]
+        self.pod: Object = {"metadata": meta | {"ownerReferences": owners}}
+        self.told: list[Object] = []
+
+    async def create(self, kind: Resource, obj: Object) -> Object:
+        if kind is EVENTS:
+            self.told.append(obj)
+            return obj
+        raise AlreadyExists(409, "AlreadyExists", "a-worker-0")
+
+    async def get(self, kind: Resource, name: str, namespace: str) -> Object:
+        return self.pod
+
+
+@pytest.mark.parametrize(
+    ("owner", "age", "why", "told"),
+    [
+        ({"kind": "PyTorchJob", "name": "a"}, 5, "left of an earlier PyTorchJob", False),
+        ({"kind": "PyTorchJob", "name": "a"}, 60, "left of an earlier PyTorchJob", True),
+        ({"kind": "StatefulSet", "name": "a"}, 5, "belongs to StatefulSet a; .* delete it", True),
+        (None, 5, "belongs to nobody; .* delete it", True),
+    ],
+    ids=["of an earlier life", "never collected", "somebody else's", "orphaned"],
+)
+async def test_whose_name_is_taken_is_told_unless_it_goes_by_itself_soon(
+    owner: Object | None, age: int, why: str, told: bool
+) -> None:
+    """`kubectl replace --force` leaves no warning behind."""
+    job, server = job_object(), Holding(owner)
+    executor = Executor(Cluster(cast(Client, server)))
+    now = moment.parse(job["metadata"]["creationTimestamp"]) + timedelta(seconds=age)
+    create = CreatePod({"metadata": {"name": "a-worker-0", "namespace": "team"}})
+    with pytest.raises(NameTaken, match=why):
+        await executor.perform(job, [create], now)
+    await executor.settle(5)
+    assert [event["reason"] for event in server.told] == ["FailedCreatePod"] * told
 
 
 class Keyed:

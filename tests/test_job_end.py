@@ -61,6 +61,19 @@ def test_a_finished_job_is_deleted_after_its_time_to_live() -> None:
     assert DeleteJob() in world.reconcile()
 
 
+def test_a_job_that_ended_without_completion_time_is_deleted_after_its_time_to_live_too() -> None:
+    """As Kubeflow's operator leaves one that an exit code below 128 ended."""
+    world = begin(2, runPolicy={"ttlSecondsAfterFinished": 100})
+    world.run_all()
+    world.finish("a-worker-1")
+    world.settle()
+    del world.status["completionTime"]
+    world.now += timedelta(seconds=60)
+    assert Requeue(timedelta(seconds=40)) in world.reconcile()
+    world.now += timedelta(seconds=40)
+    assert DeleteJob() in world.reconcile()
+
+
 def test_suspending_takes_all_away_and_resuming_brings_the_minimum() -> None:
     world = begin(2)
     world.grow(4)

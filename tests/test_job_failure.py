@@ -9,7 +9,9 @@ from job_world import begin, running
 
 from volcano_elastic.pytorchjob.action import (
     DeletePod,
+    PatchPod,
     Requeue,
+    Stage,
 )
 
 
@@ -118,6 +120,61 @@ def test_restarts_of_a_replica_add_up_whoever_restarted_it() -> None:
     world.remove("a-worker-1")
     world.settle()
     assert world.status["elastic"]["restarts"] == 5, "it never falls"
+
+
+@pytest.mark.parametrize("low", [None, 2], ids=["fixed", "elastic"])
+def test_restarts_go_on_adding_up_after_their_pods_have_gone(low: int | None) -> None:
+    """By a drain, a finalizer that kept the failed pod, or an operator that was killed between
+    deletion and creation."""
+    world = running(low, runPolicy={"backoffLimit": 4})
+    for restarts, goes in enumerate(("drained", "killed", "kept"), 1):
+        assert not world.settle(), "counts that were handed on stay so"
+        world.now += timedelta(minutes=11)
+        last = world.live()[-1]
+        world.fail(last, 1)
+        if goes == "killed":
+            world.apply(world.reconcile(), until=Stage.REMOVE)
+        elif goes == "kept":
+            world.apply(world.reconcile(), until=Stage.RECORD)
+            world.leaving(last)
+            world.settle()
+            assert not world.ended
+            world.collect()
+        world.settle()
+        world.run_all()
+        if goes == "drained":
+            world.remove(last)
+            world.settle()
+            world.run_all()
+        assert not world.ended and world.status["elastic"]["restarts"] == restarts
+    world.now += timedelta(minutes=11)
+    world.fail(world.live()[-1], 1)
+    world.settle()
+    assert world.state == "Failed"
+
+
+def test_a_failed_pod_that_somebody_keeps_from_going_counts_meanwhile() -> None:
+    world = running(runPolicy={"backoffLimit": 2})
+    world.fail("a-worker-1", 1)
+    world.apply(world.reconcile(), until=Stage.RECORD)
+    world.leaving("a-worker-1")  # its finalizer stays
+    (handed,) = [a for a in world.settle() if isinstance(a, PatchPod)]
+    assert (handed.name, handed.body) == (
+        "a-worker-0",
+        {"metadata": {"annotations": {"volcano-elastic.io/restarts": "1"}}},
+    )
+    world.fail("a-worker-0", 1)
+    world.settle()
+    assert world.state == "Failed"
+
+
+def test_the_failure_that_reaches_the_backoff_limit_brings_no_new_pod() -> None:
+    world = running(runPolicy={"backoffLimit": 1})
+    world.fail("a-worker-1", 1)
+    done = world.settle()
+    assert world.state == "Failed" and world.created(done) == []
+    assert world.events(done)["ExitedWithCode"] == "Pod: team.a-worker-1 exited with code 1"
+    assert world.status["replicaStatuses"]["Worker"]["failed"] == 1
 
 
 def test_a_lost_worker_is_told_once() -> None:

@@ -255,7 +255,7 @@ async def test_somebody_elses_autoscaler_is_left_alone_and_the_job_goes_on(tmp_p
         found = await s.client.get(AUTOSCALERS, "a", "default")
         assert found["spec"]["maxReplicas"] == 9 and not found["metadata"].get("ownerReferences")
         (event,) = [e for e in await s.events("a") if e["reason"] == "FailedCreateAutoscaler"]
-        assert "belongs to somebody else" in event["message"]
+        assert "belongs to nobody" in event["message"]
 
 
 async def test_scaling_an_elastic_job_by_hand_brings_one_warning(tmp_path: Path) -> None:

@@ -149,6 +149,32 @@ def test_min_resources_count_what_the_scheduler_counts() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("whole", "asked"),
+    [
+        ({"requests": {"cpu": "3"}}, {"cpu": "3100m", "memory": "1Gi"}),
+        ({"limits": {"cpu": "3", "memory": "4Gi"}}, {"cpu": "600m", "memory": "1Gi"}),
+        (
+            {"requests": {"cpu": "1"}, "limits": {"cpu": "3", "hugepages-2Mi": "4Mi"}},
+            {"cpu": "1100m", "memory": "1Gi", "hugepages-2Mi": "4Mi"},
+        ),
+        # Not a resource that a pod as a whole can have.
+        ({"requests": {"nvidia.com/gpu": 8}}, {"cpu": "600m", "memory": "1Gi"}),
+    ],
+)
+def test_what_a_pod_asks_for_as_a_whole_counts_instead_of_its_containers(
+    whole: dict[str, Any], asked: dict[str, str]
+) -> None:
+    job = _job(1)
+    container = {"name": "pytorch", "image": "x"}
+    job.replicas["Worker"].template["spec"].update(  # type: ignore[attr-defined]
+        overhead={"cpu": "100m"},
+        resources=whole,
+        containers=[container | {"resources": {"requests": {"cpu": "500m", "memory": "1Gi"}}}],
+    )
+    assert podgroup.min_resources(job, 1, _asks(job)) == asked
+
+
 def test_pods_that_exist_tell_better_than_the_template() -> None:
     measured = {"Worker": {"cpu": 700}}
     assert podgroup.min_resources(_job(2), 2, measured) == {"cpu": "1400m"}

@@ -11,9 +11,16 @@ from volcano_elastic.api import moment, quantity
 PodSpec = Mapping[str, Any]
 
 
+# What the pod as a whole can ask for; of other resources only containers can.
+_OF_PODS = ("cpu", "memory")
+_HUGE_PAGES = "hugepages-"
+
+
 def requests(spec: PodSpec) -> dict[str, int]:
-    """What the scheduler will count, in thousandths: containers and sidecars, or the largest
-    init step if that is more, plus overhead. A limit without a request counts as one.
+    """What the scheduler will count, in thousandths: what the pod as a whole asks for; of the rest
+    containers and sidecars, or the largest init step if that is more; plus overhead. A limit
+    without a request counts as one. (PodRequests in k8s.io/component-helpers/resource, after the
+    API server's defaults.)
 
     Raises:
         quantity.QuantityError: a request that is no quantity.
@@ -30,8 +37,18 @@ def requests(spec: PodSpec) -> dict[str, int]:
         peak = {n: max(peak.get(n, 0), step.get(n, 0)) for n in peak.keys() | step.keys()}
     running = quantity.total([running, sidecars])
     whole = {n: max(running.get(n, 0), peak.get(n, 0)) for n in running.keys() | peak.keys()}
+    whole |= _of_pod(spec.get("resources") or {}, whole)
     whole = quantity.total([whole, quantity.parse(spec.get("overhead") or {})])
     return {name: whole[name] for name in sorted(whole)}
+
+
+def _of_pod(resources: Mapping[str, Any], containers: Mapping[str, int]) -> dict[str, int]:
+    """A limit counts where neither the pod nor its containers request anything; of huge pages,
+    which nobody may use beyond a request, in place of the containers' too."""
+    limits = quantity.parse(resources.get("limits") or {})
+    counting = {n: v for n, v in limits.items() if n not in containers or n.startswith(_HUGE_PAGES)}
+    asked = counting | quantity.parse(resources.get("requests") or {})
+    return {n: v for n, v in asked.items() if n in _OF_PODS or n.startswith(_HUGE_PAGES)}
 
 
 def _container(container: Mapping[str, Any]) -> dict[str, int]:

@@ -143,11 +143,16 @@ class PyTorchJob:
         return self.replicas.get(WORKER)
 
     @property
+    def masters(self) -> int:
+        """1 or 0. Of its pods beside the Workers, which a Worker's count leaves out."""
+        return 1 if self.master is not None else 0
+
+    @property
     def min_members(self) -> int:
         """Pods without which it cannot run: minimum Workers and the Master."""
         if self.elastic is None:
             return sum(spec.replicas for spec in self.replicas.values())
-        return self.elastic.min + (1 if self.master else 0)
+        return self.elastic.min + self.masters
 
     @property
     def least_workers(self) -> int:
@@ -155,7 +160,7 @@ class PyTorchJob:
         asks for, since Volcano places nobody of a gang that lacks members."""
         policy, explicit = self.elastic, self.run_policy.scheduling.min_available
         assert policy is not None
-        needed = (explicit or 0) - (1 if self.master else 0)
+        needed = (explicit or 0) - self.masters
         whole_units = -(-needed // policy.node_unit) * policy.node_unit
         return min(max(policy.min, whole_units), policy.max)
 
@@ -188,9 +193,17 @@ class PyTorchJob:
     def finished(self) -> bool:
         return condition.finished(self.conditions)
 
-    def time(self, field: str) -> datetime | None:
-        """`startTime` or `completionTime`."""
-        return moment.parse_optional(self.status.get(field))
+    @property
+    def started(self) -> datetime | None:
+        return moment.parse_optional(self.status.get("startTime"))
+
+    @property
+    def completed(self) -> datetime | None:
+        """When it finished; None if it has not, or nobody says when. Kubeflow's operator gives no
+        completionTime to a job that an exit code ended, only the condition."""
+        ends = [c.get("lastTransitionTime") for c in self.conditions if condition.finished([c])]
+        told = map(moment.parse_optional, [self.status.get("completionTime"), *ends])
+        return next((time for time in told if time is not None), None)
 
     @property
     def desired(self) -> int | None:

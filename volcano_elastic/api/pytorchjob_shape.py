@@ -23,6 +23,7 @@ ADOPT_ANNOTATION = ANNOTATION_PREFIX + "adopt"
 _OPEN = Fields({}, open=True)
 _SIZE = Integer(least=1)
 
+_RESOURCES = Fields({"limits": Named(Amount()), "requests": Named(Amount())}, open=True)
 _CONTAINER = Fields(
     {
         "name": Text(),
@@ -37,10 +38,7 @@ _CONTAINER = Fields(
             )
         ),
         "volumeMounts": Items(Fields({"mountPath": Text()}, open=True)),
-        "resources": Fields(
-            {"limits": Named(Amount()), "requests": Named(Amount())},
-            open=True,
-        ),
+        "resources": _RESOURCES,
     },
     open=True,
     required=("name",),
@@ -74,6 +72,7 @@ _TEMPLATE = Fields(
                 "containers": Items(_CONTAINER),
                 "initContainers": Items(_CONTAINER),
                 "overhead": Named(Amount()),
+                "resources": _RESOURCES,
                 "schedulerName": Text(),
                 "nodeSelector": Named(Text()),
                 "affinity": Fields({"nodeAffinity": _NODE_AFFINITY}, open=True),

@@ -58,12 +58,11 @@ def read(body: bytes, job: PyTorchJob) -> Report:
         return Report()
     if policy is None or not isinstance(answer, dict) or answer.get("job") != job.key:
         return Report()
-    # The coordinator counts agents, and the Master has one too.
-    extra = 1 if job.master is not None else 0
     speeds = {}
     told = answer.get("speeds")
     for size, speed in told.items() if isinstance(told, dict) else ():
-        workers = int(size) - extra if size.isdecimal() and len(size) < 7 else 0
+        known = size.isdecimal() and len(size) < 7
+        workers = rendezvous.workers(job, int(size)) if known else 0
         if 1 <= workers <= policy.max and _sensible(speed):
             speeds[workers] = float(f"{speed:.3g}")
     rounds = answer.get("rounds")

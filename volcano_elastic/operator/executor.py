@@ -13,10 +13,11 @@ from typing import Any
 
 import aiohttp
 
+from volcano_elastic.api import moment
 from volcano_elastic.kube import event, resource
 from volcano_elastic.kube.client import AlreadyExists, ApiError, NotFound
 from volcano_elastic.kube.informer import Informer
-from volcano_elastic.kube.resource import Object, key_of
+from volcano_elastic.kube.resource import PYTORCHJOBS, Object, key_of
 from volcano_elastic.operator.cluster import Cluster, controlled_by, job_key
 from volcano_elastic.operator.token import BadKey, Tokens
 from volcano_elastic.pytorchjob import neighbour
@@ -52,6 +53,12 @@ AT_ONCE = 32
 _TELLERS = 8
 # A failure is tried again sooner than it need be told again.
 _FAILURE_TOLD_EVERY = timedelta(minutes=1)
+# The garbage collector takes seconds for what a deleted job leaves; longer is worth a word.
+_COLLECTED = timedelta(seconds=30)
+_LEAVING = "is being deleted; waiting for it to go"
+_EARLIER = (
+    "is left of an earlier PyTorchJob of this name; waiting for the garbage collector to take it"
+)
 
 
 class NameTaken(Exception):
@@ -94,7 +101,7 @@ class Executor:
                 return
             if not due:
                 continue
-            answers = await _together(self._do(job, action) for action in due)
+            answers = await _together(self._do(job, action, now) for action in due)
             failures = [
                 (action, answer)
                 for action, answer in zip(due, answers, strict=True)
@@ -172,19 +179,19 @@ class Executor:
         except (ApiError, aiohttp.ClientError, TimeoutError) as error:
             _log.warning("event %s was not recorded: %s", body["reason"], error)
 
-    def _do(self, job: Object, action: Action) -> Coroutine[Any, Any, None]:
+    def _do(self, job: Object, action: Action, now: datetime) -> Coroutine[Any, Any, None]:
         cluster, name = self._cluster, job["metadata"]["name"]
         match action:
             case CreatePod(body):
-                return self._create(cluster.pods, job, body)
+                return self._create(cluster.pods, job, body, now)
             case CreateSecret(body):
                 return self._create_token(job, body)
             case CreateService(body):
-                return self._create(cluster.services, job, body)
+                return self._create(cluster.services, job, body, now)
             case CreatePodGroup(body):
-                return self._create(cluster.podgroups, job, body)
+                return self._create(cluster.podgroups, job, body, now)
             case CreateAutoscaler(body):
-                return self._create(cluster.autoscalers, job, body)
+                return self._create(cluster.autoscalers, job, body, now)
             case PatchAutoscaler(autoscaler, body):
                 return self._patch(cluster.autoscalers, job, autoscaler, body)
             case PatchPod(pod, body):
@@ -219,7 +226,7 @@ class Executor:
         with contextlib.suppress(AlreadyExists):
             await self._client.create(resource.SECRETS, {**body, "data": {TOKEN_KEY: encoded}})
 
-    async def _create(self, informer: Informer, job: Object, body: Object) -> None:
+    async def _create(self, informer: Informer, job: Object, body: Object, now: datetime) -> None:
         meta = body["metadata"]
         try:
             informer.put(await self._client.create(informer.resource, body))
@@ -230,11 +237,11 @@ class Executor:
                 found = {"metadata": {"deletionTimestamp": "just now"}}
             leaving = bool(found["metadata"].get("deletionTimestamp"))
             if leaving or not controlled_by(found, job):
+                earlier = _is_of_an_earlier(job, found)
                 raise NameTaken(
                     f"{informer.resource.kind} {meta['namespace']}/{meta['name']} "
-                    f"{'is being deleted' if leaving else 'exists and belongs to somebody else'}; "
-                    f"waiting for it to go",
-                    passing=leaving,
+                    + (_LEAVING if leaving else _EARLIER if earlier else _claimed(found)),
+                    passing=leaving or (earlier and now < _created(job) + _COLLECTED),
                 ) from None
             label, name = JOB_NAME, job["metadata"]["name"]
             if label in body["metadata"].get("labels", {}) and job_key(found) != key_of(job):
@@ -319,6 +326,33 @@ async def _together(
             await work
 
     return await asyncio.gather(*(one(work) for work in works), return_exceptions=True)
+
+
+def _is_of_an_earlier(job: Object, found: Object) -> bool:
+    """Controlled by one that had the job's name before it."""
+    owner = _controller(found)
+    if owner is None:
+        return False
+    names = (owner.get("kind"), owner.get("name"))
+    return names == (PYTORCHJOBS.kind, job["metadata"]["name"]) and not controlled_by(found, job)
+
+
+def _claimed(found: Object) -> str:
+    owner = _controller(found)
+    whose = f"{owner.get('kind')} {owner.get('name')}" if owner else "nobody"
+    return (
+        f"exists and belongs to {whose}; waiting for it to go: delete it, or create the job under "
+        "another name"
+    )
+
+
+def _controller(obj: Object) -> Object | None:
+    references: list[Object] = obj["metadata"].get("ownerReferences") or []
+    return next((one for one in references if one.get("controller")), None)
+
+
+def _created(job: Object) -> datetime:
+    return moment.parse(job["metadata"]["creationTimestamp"])
 
 
 def _words(action: Action) -> tuple[str, str]:

@@ -75,7 +75,9 @@ class Replica:
     ready: bool
     protected: bool
     restarts: int
-    """Of the replica so far, by the kubelet and by the operator."""
+    """Of the replica so far, by the kubelet and by the operator, one that is due included."""
+    taken_over: int
+    """Of these, the ones of pods before it."""
     failures: int
     """How many pods of the replica failed in a row before this one."""
     created: datetime
@@ -120,24 +122,27 @@ def _replica(job: PyTorchJob, pod: Mapping[str, Any]) -> Replica | None:
     replica = job.replicas.get(kind)
     policy = replica.restart_policy if replica else "Never"
     running = phase == "Running"
+    state = _state(
+        phase,
+        leaving=bool(leaves_by),
+        evicted=evicted is not None,
+        elastic=job.elastic is not None,
+        policy=policy,
+        code=code,
+    )
+    taken_over = _count(annotations, RESTARTS)
     return Replica(
         kind=kind,
         index=int(index),
         name=meta["name"],
         uid=meta.get("uid", ""),
-        state=_state(
-            phase,
-            leaving=bool(leaves_by),
-            evicted=evicted is not None,
-            elastic=job.elastic is not None,
-            policy=policy,
-            code=code,
-        ),
+        state=state,
         bound=bool(spec.get("nodeName")),
         running=running,
         ready=running and (ready is None or ready.get("status") == "True"),
         protected=is_protected(pod),
-        restarts=api_pod.restarts(pod) + _count(annotations, RESTARTS),
+        restarts=taken_over + api_pod.restarts(pod) + (state is State.RETRY),
+        taken_over=taken_over,
         failures=_count(annotations, FAILURES),
         created=moment.parse(meta["creationTimestamp"]),
         grace=timedelta(seconds=float(spec.get("terminationGracePeriodSeconds", 30))),

@@ -35,7 +35,7 @@ def outcome(
         return Outcome(
             False, f"Job {job.name} has failed because it has reached the specified backoff limit"
         )
-    start, deadline = job.time("startTime"), job.run_policy.active_deadline
+    start, deadline = job.started, job.run_policy.active_deadline
     if start is not None and deadline is not None and now >= start + deadline:
         return Outcome(
             False,

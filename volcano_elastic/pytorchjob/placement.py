@@ -8,7 +8,7 @@ that no kubelet lets go loses it in the end, where the job cannot do without tha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from volcano_elastic.api.pytorchjob import WORKER, PyTorchJob
@@ -49,6 +49,14 @@ class Placement:
     def calm(self) -> bool:
         """Nothing comes, nothing goes."""
         return not (self.leave or self.clear or self.create or self.retry_at)
+
+    def hand_on(self, restarts: int) -> Replica | None:
+        """So many are of pods that have gone: another takes them over, so that the job's go on
+        adding up. A new one if there is any, else the pod that is returned."""
+        if self.create:
+            self.create[0] = replace(self.create[0], restarts=self.create[0].restarts + restarts)
+            return None
+        return self.keep[0] if self.keep else None
 
 
 def place(job: PyTorchJob, view: Sequence[Replica], size: Size | None, now: datetime) -> Placement:
@@ -145,7 +153,7 @@ def _again(out: Placement, replica: Replica, now: datetime) -> None:
         _look_again(out, ended + wait)
         return
     out.clear.append(replica)
-    out.create.append(New(replica.kind, replica.index, replica.restarts + 1, past + 1))
+    out.create.append(New(replica.kind, replica.index, replica.restarts, past + 1))
 
 
 def _wait_for(out: Placement, replica: Replica, now: datetime) -> None:

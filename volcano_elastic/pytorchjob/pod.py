@@ -24,7 +24,8 @@ from volcano_elastic.pytorchjob import environment, label
 from volcano_elastic.pytorchjob.init_container import init_container
 from volcano_elastic.pytorchjob.settings import DEFAULTS, Settings
 
-# Restarts of this replica so far, by the kubelet and by the operator, in all its pods.
+# Restarts of this replica so far, by the kubelet and by the operator, in all its pods; and those of
+# pods that have gone, which another takes over.
 RESTARTS = "volcano-elastic.io/restarts"
 # How many of its pods failed one soon after the other, up to this one.
 FAILURES = "volcano-elastic.io/failures-in-a-row"

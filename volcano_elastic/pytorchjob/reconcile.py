@@ -54,7 +54,7 @@ from volcano_elastic.pytorchjob.action import (
 )
 from volcano_elastic.pytorchjob.label import coordinator_name, owner_reference, replica_name
 from volcano_elastic.pytorchjob.observed import Observed, Replica, State, replicas
-from volcano_elastic.pytorchjob.pod import PodTemplate, requests
+from volcano_elastic.pytorchjob.pod import RESTARTS, PodTemplate, requests
 from volcano_elastic.pytorchjob.service import ServiceTemplate
 from volcano_elastic.pytorchjob.settings import DEFAULTS, Settings
 from volcano_elastic.pytorchjob.size import Size
@@ -79,7 +79,7 @@ def reconcile(
     view = replicas(job, observed.pods)
     if job.finished:
         counted = status.counted(dict(job.status), job, view)
-        completed = job.time("completionTime") or now
+        completed = job.completed or now
         return [
             *status.change(job.status, counted, now),
             *cleanup.clean_up(job, view, observed, completed, now),
@@ -95,15 +95,16 @@ def reconcile(
         return _refused(job.status, "; ".join(known.differs), now)
     job = known.job
     wanted = size.size(job, view, observed.resize)
-    result = outcome.outcome(job, view, wanted, status.restarts(job, view), now)
+    restarts = status.restarts(job, view)
+    result = outcome.outcome(job, view, wanted, restarts, now)
     new = status.sized(status.counted(status.begun(job, now), job, view), job, view, wanted, now)
     new = status.queued(status.progressed(new, job, view, now), job, observed.podgroup)
     if result is not None:
-        lost = [r for r in view if r.state is State.LOST]
+        told = (State.LOST,) if result.succeeded else (State.LOST, State.RETRY)
         return [
             *begin,
             *status.change(job.status, status.ended(new, result, now), now),
-            *event.exited(job, lost),
+            *event.exited(job, [r for r in view if r.state in told]),
             *cleanup.clean_up(job, [*view, *unasked], observed, now, now),
         ]
     burst = any(r.live and not r.ready for r in view)
@@ -113,6 +114,7 @@ def reconcile(
         actions.append(EmitEvent("RendezvousUnchanged", message, True, standing=True))
     actions += status.scale_ignored(job)
     plan = placement.place(job, view, wanted, now)
+    actions += _hand_on(plan, restarts - sum(r.restarts for r in view))
     plan.leave += [r for r in unasked if r.live]
     plan.clear += [r for r in unasked if not r.live and r.state is not State.LEAVING]
     failed = [r for r in plan.clear if r.state is State.RETRY]
@@ -151,7 +153,7 @@ def refuse(
     if (standing := neighbour.stand_off(job, pods, now)) is not None:
         return _stand_off(job, standing, now)
     if job.finished:
-        return cleanup.expire(time_to_live(obj), job.time("completionTime") or now, now)
+        return cleanup.expire(time_to_live(obj), job.completed or now, now)
     message = listed(problems)
     if condition.is_true(job.conditions, "Created"):
         return _refused(job.status, message, now)
@@ -243,7 +245,7 @@ def _rank(job: PyTorchJob, replica: Replica) -> int:
     if replica.kind == MASTER:
         return 0
     # With a Master, worker 0 is no more vital than the others.
-    return replica.index + (1 if job.master is not None else 0)
+    return replica.index + job.masters
 
 
 def _replicas(
@@ -291,6 +293,14 @@ def _grace(replica: Replica, wanted: Size | None, observed: Observed) -> timedel
         return None
     grace = max(observed.grace, _SHORTEST_GRACE)
     return grace if grace < replica.grace else None
+
+
+def _hand_on(plan: placement.Placement, restarts: int) -> list[Action]:
+    heir = plan.hand_on(restarts) if restarts > 0 else None
+    if heir is None:
+        return []
+    told = {RESTARTS: str(heir.taken_over + restarts)}
+    return [PatchPod(heir.name, {"metadata": {"annotations": told}})]
 
 
 def _annotate(name: str, *, protected: bool) -> PatchPod:

@@ -106,9 +106,14 @@ def hosted(job: PyTorchJob) -> bool:
 
 def nodes(job: PyTorchJob) -> tuple[int, int]:
     """Fewest and most agents of a round. The Master's takes part, so it counts."""
-    policy, extra = job.elastic, 1 if job.master is not None else 0
+    policy = job.elastic
     assert policy is not None
-    return policy.min + extra, policy.max + extra
+    return policy.min + job.masters, policy.max + job.masters
+
+
+def workers(job: PyTorchJob, nodes: int) -> int:
+    """Among so many agents of a round."""
+    return nodes - job.masters
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,8 +246,7 @@ def _read(told: Mapping[str, str]) -> Rendezvous:
 def _range(text: str, job: PyTorchJob) -> tuple[int, int]:
     """Workers that PET_NNODES, `min:max` or one number, leaves room for."""
     low, _, high = text.partition(":")
-    extra = 1 if job.master is not None else 0
-    ends = [int(end) - extra if end.isdecimal() else 1 for end in (low, high or low)]
+    ends = [workers(job, int(end)) if end.isdecimal() else 1 for end in (low, high or low)]
     return ends[0], ends[1]
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from volcano_elastic.api import pod as api_pod
 from volcano_elastic.api import quantity
 from volcano_elastic.kube.resource import Object, key_of
 from volcano_elastic.local.scheduler.duration import go_duration
@@ -119,36 +120,12 @@ class Reader:
 
 
 def requests_of(spec: Mapping[str, Any]) -> dict[str, int]:
-    """What a pod takes on its node; a limit without a request counts as one.
+    """What a pod takes on its node, itself included.
 
     Raises:
         quantity.QuantityError: an amount that is no quantity.
     """
-    running: dict[str, int] = {}
-    for container in spec.get("containers") or ():
-        running = quantity.total((running, _container(container)))
-    # Init containers run one after another beside the sidecars started before them.
-    peak: dict[str, int] = {}
-    sidecars: dict[str, int] = {}
-    for container in spec.get("initContainers") or ():
-        if container.get("restartPolicy") == "Always":
-            sidecars = quantity.total((sidecars, _container(container)))
-            moment = sidecars
-        else:
-            moment = quantity.total((sidecars, _container(container)))
-        peak = _greater(peak, moment)
-    overhead = quantity.parse(spec.get("overhead") or {})
-    least = _greater(quantity.total((running, sidecars)), peak)
-    return quantity.total((least, overhead, {PODS: 1000}))
-
-
-def _container(container: Mapping[str, Any]) -> dict[str, int]:
-    resources = container.get("resources") or {}
-    return quantity.parse({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
-
-
-def _greater(left: Mapping[str, int], right: Mapping[str, int]) -> dict[str, int]:
-    return {name: max(left.get(name, 0), right.get(name, 0)) for name in {**left, **right}}
+    return quantity.total((api_pod.requests(spec), {PODS: 1000}))
 
 
 def _task(
