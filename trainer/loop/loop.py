@@ -341,8 +341,9 @@ def _rehearse() -> None:
     excepthook = sys.excepthook
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     dist.all_gather_object([None], None)
-    model = _data_parallel(torch.nn.utils.skip_init(torch.nn.Linear, 1, 1))  # draws no numbers
-    model(torch.zeros(1, 1)).sum().backward()
+    # From no device, as what draws its first numbers would change the script's next ones.
+    model = _data_parallel(torch.nn.Linear(1, 1, device="meta").to_empty(device="cpu"))
+    model(torch.zeros(1, 1, device="cpu")).sum().backward()
     del model
     dist.destroy_process_group()
     sys.excepthook = excepthook
