@@ -9,7 +9,7 @@ saves by torch.save and runs under torchrun's own rendezvous, with its defaults 
 which it may never come back: its store isn't shared with the workers
 (TORCH_DISABLE_SHARE_RDZV_TCP_STORE), and collectives give up after 30 s instead of 30 min. Each
 worker notes the time after each of its steps, 10 ms apart; figures are medians of the tries, of
-which c10d gets one, as it takes a minute where a node is lost. The whole takes seven minutes.
+which c10d gets one, as it takes a minute where a node is lost.
 
 `next step`: from the event to the first step in a world that knows of it; for a leave or a join,
 which nobody is surprised by, from the last step of the old world. `whole`: from the event to the

@@ -341,7 +341,7 @@ def _rehearse() -> None:
     excepthook = sys.excepthook
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     dist.all_gather_object([None], None)
-    # From no device, as what draws its first numbers would change the script's next ones.
+    # On "meta" it draws no numbers, which would change those that the script draws next.
     model = _data_parallel(torch.nn.Linear(1, 1, device="meta").to_empty(device="cpu"))
     model(torch.zeros(1, 1, device="cpu")).sum().backward()
     del model
