@@ -1,13 +1,15 @@
 """How long training pauses when a worker or node is lost, leaves or joins; beside torchrun's c10d.
 
-    python -m benchmarks.trainer [--tries N] [--event EVENT ...] [--system SYSTEM ...] [--json]
+    python -m benchmarks.trainer [--tries N] [--c10d-tries N] [--event EVENT ...]
+                                 [--system SYSTEM ...] [--json]
 
 Three torchrun agents with a worker each, on loopback, all in this machine. `loop` trains by
 ElasticLoop, `checkpointer` in a loop of its own with ElasticDataset and Checkpointer; `c10d`
 saves by torch.save and runs under torchrun's own rendezvous, with its defaults but for two, without
 which it may never come back: its store isn't shared with the workers
 (TORCH_DISABLE_SHARE_RDZV_TCP_STORE), and collectives give up after 30 s instead of 30 min. Each
-worker notes the time after each of its steps, 10 ms apart; figures are medians of the tries.
+worker notes the time after each of its steps, 10 ms apart; figures are medians of the tries, of
+which c10d gets one, as it takes a minute where a node is lost.
 
 `next step`: from the event to the first step in a world that knows of it; for a leave or a join,
 which nobody is surprised by, from the last step of the old world. `whole`: from the event to the
@@ -316,12 +318,14 @@ def _restore(job: Job, event: str) -> None:
         job.start(node)
 
 
-def rows(systems: Sequence[str], events: Sequence[str], tries: int) -> Iterator[Row]:
+def rows(
+    systems: Sequence[str], events: Sequence[str], tries: int, c10d_tries: int
+) -> Iterator[Row]:
     for event in events:
         peer: float | None = None
         # c10d first: the others' ratios are to it.
         for system in sorted(systems, key=lambda name: name != C10D):
-            found = measure(system, event, tries)
+            found = measure(system, event, c10d_tries if system == C10D else tries)
             pauses = [one.next_step for one in found if one.next_step is not None]
             wholes = [one.whole for one in found if one.whole is not None]
             lost = [one.lost for one in found if one.lost is not None]
@@ -365,13 +369,15 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--tries", type=int, default=3)
+    parser.add_argument("--c10d-tries", type=int, default=1)
     parser.add_argument("--event", action="append", choices=EVENTS)
     parser.add_argument("--system", action="append", choices=SYSTEMS)
     parser.add_argument("--json", action="store_true", help="one JSON array instead of the table")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # agents end too
     found = []
-    for row in rows(given.system or SYSTEMS, given.event or EVENTS, given.tries):
+    systems, events = given.system or SYSTEMS, given.event or EVENTS
+    for row in rows(systems, events, given.tries, given.c10d_tries):
         found.append(row)
         print(f"{row.event}, {row.system}: {_text(row.next_step_seconds)} s", file=sys.stderr)
     if given.json:

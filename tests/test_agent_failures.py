@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -296,7 +297,9 @@ def test_a_worker_that_torchrun_ends_has_not_failed_unless_it_says_so(
     if words:
         path.write_text('{"message": "it failed before"}')
     names = {"RANK": "3", "LOCAL_RANK": "1", "VOLCANO_ELASTIC_ROUND": "4"}
-    worker = _Watched(Ended(code), {**names, error_file.VARIABLE: str(path)}, found.append)
+    worker = _Watched(
+        Ended(code), {**names, error_file.VARIABLE: str(path)}, found.append, lambda _: math.inf
+    )
     worker.sent.add(15)
     assert worker.poll() == worker.poll() == code
     assert found == ([Exit(4, 3, 1, 7, code, 99.5, str(path))] if told else [])
@@ -308,7 +311,7 @@ def test_a_worker_that_is_stopped_is_killed_whatever_its_script(tmp_path: Path) 
     found: list[Exit] = []
     process = subprocess.Popen(["sleep", "600"])
     try:
-        worker = _Watched(process, {}, found.append)
+        worker = _Watched(process, {}, found.append, lambda _: math.inf)
         assert worker.poll() is None
         process.send_signal(signal.SIGSTOP)
         deadline = time.monotonic() + 60
@@ -320,3 +323,22 @@ def test_a_worker_that_is_stopped_is_killed_whatever_its_script(tmp_path: Path) 
     assert [(one.code, one.note) for one in found] == [
         (-9, "it was stopped for 0.6 s, so it was killed")
     ]
+
+
+def test_a_worker_that_keeps_sigterm_to_itself_is_not_waited_for_longer_than_it_may() -> None:
+    from trainer.agent.launcher import _Watched  # it imports torch
+
+    patience = iter([math.inf, math.inf, 0.0, 0.0])
+    script = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
+    process = subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+        worker = _Watched(process, {}, pytest.fail, lambda _: next(patience))
+        process.terminate()
+        worker.sent.add(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            worker.wait(600)  # seconds that torchrun would give it
+        assert process.poll() is None, "torchrun kills it, who has been told"
+    finally:
+        process.kill()
+        process.communicate(timeout=10)

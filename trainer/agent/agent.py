@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import signal
 import threading
@@ -166,6 +167,11 @@ class Agent:
         note = exit_.note or self._workers.notes.get(exit_.pid, "")
         failed = self._failures.describe(exit_, note)
         self._call(self._failures.add, failed)
+
+    def patience(self, pid: int) -> float:
+        """Seconds that a worker may take to end once torchrun has sent it SIGTERM."""
+        ends = self.exit_code is not None or self.restart_wanted()
+        return self._workers.patience(pid) if ends else math.inf
 
     def leave(self) -> None:
         self._call(self._leave)

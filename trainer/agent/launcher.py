@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -29,20 +30,29 @@ log = logging.getLogger(__name__)
 
 STOPPED_SECONDS = 0.6
 """How long a worker may seem stopped."""
+ASK_AGAIN_SECONDS = 0.05
+"""While a worker ends, whether it needs to be waited for."""
 
 
 class _Watched:
     """A worker's process, as torchrun sees it, that tells when it ends by itself in a failure, and
-    ends where it is stopped by a signal: it would hold all others up."""
+    ends where it is stopped by a signal: it would hold all others up. So it would where it goes on
+    after torchrun's SIGTERM: it is waited for as long as `patience` says, not for torchrun's 30 s.
+    """
 
     def __init__(
-        self, process: Any, environment: Mapping[str, str], failed: Callable[[Exit], None]
+        self,
+        process: Any,
+        environment: Mapping[str, str],
+        failed: Callable[[Exit], None],
+        patience: Callable[[int], float],
     ) -> None:
         self.pid: int = process.pid
         self.sent: set[int] = set()
         """Signals by which torchrun ends it. It may have failed before: its agent hears of that at
         once, and torchrun then restarts all, maybe before it looks at this one."""
-        self._process, self._environment, self._failed = process, environment, failed
+        self._process, self._environment = process, environment
+        self._failed, self._patience = failed, patience
         self._told = False
         self._stopped_since: float | None = None
         self._note = ""
@@ -54,7 +64,16 @@ class _Watched:
         return code
 
     def wait(self, timeout: float | None = None) -> int | None:
-        return self._seen(self._process.wait(timeout))
+        if timeout is None or signal.SIGTERM not in self.sent:
+            return self._seen(self._process.wait(timeout))
+        began = time.monotonic()
+        while True:
+            left = min(timeout, self._patience(self.pid)) - (time.monotonic() - began)
+            try:
+                return self._seen(self._process.wait(max(0.0, min(left, ASK_AGAIN_SECONDS))))
+            except subprocess.TimeoutExpired:
+                if left <= 0.0:
+                    raise  # torchrun kills it then
 
     def _end_if_stopped(self, now: float) -> None:
         if _state(self.pid) != "T":
@@ -89,12 +108,15 @@ def _state(pid: int) -> str:
         return ""
 
 
-def start_workers_from(zygote: Zygote | None, failed: Callable[[Exit], None]) -> bool:
+def start_workers_from(
+    zygote: Zygote | None, failed: Callable[[Exit], None], patience: Callable[[int], float]
+) -> bool:
     """Whether this torch has the function to wrap.
 
     Args:
         zygote: None starts all workers cold.
         failed: called on torchrun's main thread.
+        patience: likewise; seconds that a worker, by its process id, may take to end by SIGTERM.
     """
     original = getattr(multiprocessing_api, "get_subprocess_handler", None)
     if original is None:
@@ -108,7 +130,10 @@ def start_workers_from(zygote: Zygote | None, failed: Callable[[Exit], None]) ->
             plain = args[0] == sys.executable
             log_folder.note(env.get(error_file.VARIABLE, ""))
             return _Watched(
-                (self._warm(args, env) if plain else None) or super()._popen(args, env), env, failed
+                (self._warm(args, env) if plain else None) or super()._popen(args, env),
+                env,
+                failed,
+                patience,
             )
 
         def _warm(self, args: tuple[str, ...], env: dict[str, str]) -> Any:

@@ -414,6 +414,7 @@ class WorkerLink:
         _flush()
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self._send({"type": "parked"})  # the script's handler may have taken the signal before
         while True:
             time.sleep(3600)
 

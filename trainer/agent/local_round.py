@@ -22,6 +22,8 @@ class Worker:
     idle: bool = False
     """Out of any round, waiting for the next."""
     closing: bool = False
+    parked: bool = False
+    """Only waits for its end."""
 
 
 @dataclass

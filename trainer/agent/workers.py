@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import mmap
 import os
 import signal
@@ -32,6 +33,8 @@ from trainer.coordinator.message import (
     Round,
     WorkersFailed,
 )
+
+ENDING_SECONDS = 2.0
 
 
 class WorkerServer:
@@ -108,6 +111,18 @@ class WorkerServer:
             for worker in self.local.workers.values():
                 if worker.recovers and not worker.idle:
                     self._kill(worker.pid, "it did not come out of its broken round")
+
+    def patience(self, pid: int) -> float:
+        """Seconds that a worker may take to end once its round is over; in any thread.
+
+        What it would go on from is committed. A script's own SIGTERM handler may do what it likes
+        with them, but one that only makes a note keeps all others waiting; and no handler of
+        Python's runs while a collective hangs.
+        """
+        for worker in list(self.local.workers.values()):
+            if worker.pid == pid:
+                return 0.0 if worker.parked else ENDING_SECONDS
+        return math.inf  # a script without a link: it may commit by such a handler
 
     def _kill(self, pid: int, why: str) -> None:
         self.notes[pid] = why
@@ -274,6 +289,8 @@ class WorkerServer:
                     local.round, worker.rank, number, worker.pid, 0, time.time(), worker.error_file
                 )
             )
+        elif kind == "parked":
+            worker.parked = True
         elif kind == "fatal":
             self._fatal(str(message["reason"]))
         elif kind == "goodbye":

@@ -98,8 +98,9 @@ class Storage:
             self._files.remove(probe)
         except OSError as error:
             raise StorageError(
-                f"the checkpoint folder {self.location} can't be written: {error.strerror or error}"
-                f" ({error.filename}); name a folder that every worker can write"
+                f"the checkpoint folder {self.location} can't be written: {_why(error)}; name a "
+                "folder that every worker can write, with room for the model and optimizer "
+                f"{self.keep + 1} times"
             ) from error
 
     def training(self) -> str:
@@ -258,10 +259,7 @@ class Storage:
         return self._files.path(f"step-{step}")
 
     def _refused(self, step: int, error: OSError) -> StorageError:
-        where = f" ({error.filename})" if error.filename else ""
-        return StorageError(
-            f"step {step} can't be committed to {self.location}: {error.strerror or error}{where}"
-        )
+        return StorageError(f"step {step} can't be committed to {self.location}: {_why(error)}")
 
     def _compare(self, path: str, commit: Commit, name: str, found: FileRecord) -> None:
         expected = commit.files[name]
@@ -316,6 +314,11 @@ class Storage:
         if name != f"step-{commit.step}":
             raise StorageError(f"{marker} is for step {commit.step}: was the directory renamed?")
         return commit
+
+
+def _why(error: OSError) -> str:
+    where = f" ({error.filename})" if error.filename else ""
+    return f"{error.strerror or error}{where}"
 
 
 def _put(file: HashedFile, data: bytes) -> None:

@@ -95,7 +95,8 @@ def create(parameters: RendezvousParameters) -> RendezvousHandler:
     if memory is not None:
         os.environ[MEMORY_VARIABLE] = str(memory.path)
     agent = Agent(identity, coordinator, memory)
-    if not start_workers_from(zygote, agent.worker_failed) and zygote is not None:
+    watched = start_workers_from(zygote, agent.worker_failed, agent.patience)
+    if not watched and zygote is not None:
         zygote.close()
         zygote = None
     atexit.register(_end, agent)  # the last of what is registered from here on
