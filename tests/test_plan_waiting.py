@@ -8,9 +8,9 @@ import pytest
 from planner_world import NOW, TWO_BY_TWO, by_job, gpus, job, node, pod, pods, ruled, world
 
 from volcano_elastic.api.queue_policy import Mode
-from volcano_elastic.queue_policy.decision import Reason
+from volcano_elastic.queue_policy.decision import Decision, Reason
 from volcano_elastic.queue_policy.plan import plan
-from volcano_elastic.queue_policy.snapshot import Gang, Memory, Queue
+from volcano_elastic.queue_policy.snapshot import Gang, Memory, Pod, Queue
 
 FOR_AN_HOUR = {"ns/a": NOW.replace(hour=11), "ns/b": NOW.replace(hour=11)}
 
@@ -102,3 +102,40 @@ def test_half_a_unit_that_leaves_anyway_makes_room_for_who_may_ask_nobody() -> N
     made = plan(world([node("n1", 2), node("n2", 1)], [a, c], pods(a, "n1", "n1", "n2")), NOW)
     assert (by_job(made)["a"].new, by_job(made)["a"].remove) == (2, ("ns/a-worker-2",))
     assert made.blocked == {}
+
+
+def test_surplus_that_a_blocked_job_gives_up_is_room_for_it_in_the_same_plan() -> None:
+    """Even where its surplus may not be asked to leave."""
+    a = job("a", 2, 6, 6, node_unit=2, pod_requests=gpus(2))
+    mine = [pod(a, 0, None), pod(a, 1, "n1"), pod(a, 4, None, age=20), pod(a, 5, "n2")]
+    made = plan(ruled(world(TWO_BY_TWO, [a], mine), mode=Mode.OFF), NOW)
+    assert (by_job(made)["a"].remove, made.blocked) == (("ns/a-worker-4", "ns/a-worker-5"), {})
+
+
+# Late surplus
+
+
+def late(*existing: Pod, size: int, least: int = 2) -> Decision | None:
+    """`existing` pods of a job of this size, in an idle cluster."""
+    a = job("a", least, 4, size)
+    return by_job(plan(world([node("n1", 8)], [a], existing), NOW)).get("a")
+
+
+A = job("a", 2, 4)
+ONE_AND_TWO = (pod(A, 1, "n1"), pod(A, 2, "n1"))
+
+
+def test_what_waits_for_long_as_part_of_a_minimum_is_no_surplus() -> None:
+    """Whether the surplus that is young exists yet or not."""
+    mine = pods(A, None, None)
+    assert late(*mine, size=3) is None
+    assert late(*mine, pod(A, 2, None, age=1), size=3) is None
+    found = late(*mine, pod(A, 2, None), size=3)
+    assert found is not None and found.remove == ("ns/a-worker-2",)
+
+
+def test_no_more_is_given_up_than_is_late_while_worker_0_is_to_come_back() -> None:
+    found = late(*ONE_AND_TWO, pod(A, 3, None), size=4)
+    assert found is not None and (found.new, found.remove) == (3, ("ns/a-worker-3",))
+    again = late(*ONE_AND_TWO, pod(A, 0, None), pod(A, 3, None), size=4)
+    assert again == found

@@ -61,7 +61,8 @@ class Serving:
         lines: list[tuple[Order, Line]] = []
         # Those whose next claim fails, until another is served.
         failing: list[Line] = []
-        for line in self._lines():
+        # In order, since what one is told may name what was found out for another.
+        for line in sorted(self._lines(), key=lambda line: line.entries[0][0]):
             order, claim = line.entries[0]
             why = self._shrink.hopeless(claim)
             if why is None:
