@@ -264,3 +264,14 @@ def test_whole_units_leave_for_a_claim_of_other_pods_and_the_minimum_stays() -> 
     larger = replace(seen, jobs=(a, replace(b, pod_requests=gpus(3))))
     made = plan(larger, NOW)
     assert (set(made.blocked), made.decisions) == ({"ns/b"}, ())
+
+
+def test_what_claims_are_told_does_not_depend_on_who_is_looked_at_first() -> None:
+    a = job("a", 1, 3, 3, pod_requests=gpus(2))
+    mine = [pod(a, 0, "n1"), pod(a, 1, "n1", age=1), pod(a, 2, "n1", age=1)]
+    large, small = job("large", 4, 4, pod_requests=gpus(2)), job("small", 1, 1)
+    found = [
+        plan(ruled(world([node("n1", 6)], jobs, mine), shrink=Shrink(protect=seconds(60))), NOW)
+        for jobs in ([a, large, small], [a, small, large])
+    ]
+    assert found[0].blocked == found[1].blocked and len(found[0].blocked) == 2

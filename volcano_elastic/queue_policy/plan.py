@@ -146,6 +146,7 @@ class _Planning:
             queues=with_owed(queues, asked, self.dimensions),
             memory=self.patience.memory(
                 from_idle=self.shrink.from_idle | self.reserve.kept_idle,
+                ahead=self.serving.ahead(),
                 waiting=self.serving.waiting,
                 decisions=decisions,
                 standings=self.standings,

@@ -68,6 +68,8 @@ class Shrink:
         self._surplus = Surplus(nodes, queues, standings, now)
         self.from_idle: set[str] = set()
         """Keys of the claims served by idle room alone."""
+        self.from_surplus: set[str] = set()
+        """Keys of those that somebody leaves for."""
         self._singles: Singles | None = None
         self._promises: dict[int, list[Shape]] = {}
         self._promised: Counter[Shape] = Counter()
@@ -239,7 +241,9 @@ class Shrink:
             groups.sort(key=lambda g: ([-a for a in g[0].vector], len(self._nodes.eligible(g[0]))))
         if all(self._serve_group(attempt, claim, *group, own, protected) for group in groups):
             self._holds_more(claim.queue)
-            if attempt.idle and not attempt.victims:
+            if attempt.victims:
+                self.from_surplus.add(claim.key)
+            elif attempt.idle:
                 self.from_idle.add(claim.key)
             for n, shape in attempt.placed:
                 self._promises.setdefault(n, []).append(shape)
