@@ -173,14 +173,20 @@ class Shrink:
         return found
 
     def _might_fit(self, shape: Shape, count: int, may_shrink: bool) -> bool:
-        lack = count - self._nodes.slots(shape, Room.COMING).total()
-        if lack > 0:
-            lack -= self._by_moving(shape, Room.COMING)
-        return lack <= 0 or (may_shrink and self._may_free(shape, count, lack))
+        """Whether it might be so if all that was promised before were promised elsewhere, and if
+        all surplus left."""
+        kind, found = Room.COMING, self._nodes.slots(shape, Room.COMING).total()
+        if found < count and may_shrink:
+            if self._single().suit(shape):
+                found += self._single().pods
+            else:
+                self._surplus.gather()
+                kind, found = Room.POTENTIAL, self._nodes.slots(shape, Room.POTENTIAL).total()
+        return found >= count or found + self._by_moving(shape, kind) >= count
 
     def _by_moving(self, shape: Shape, kind: Room) -> int:
-        """How many more might fit if all that was promised before were promised elsewhere."""
-        if not self._promises:
+        """How many more might fit without the promises made to pods of other shapes."""
+        if self._promised.keys() <= {shape}:
             return 0
         slots = self._nodes.slots(shape, kind)
         eligible, more = set(self._nodes.eligible(shape)), 0
@@ -192,14 +198,6 @@ class Shrink:
             more += slots.count(n) - before
             self._nodes.rollback(mark)
         return more
-
-    def _may_free(self, shape: Shape, count: int, lack: int) -> bool:
-        """Whether all surplus together might make up for what is lacking."""
-        if self._single().suit(shape):
-            return self._single().pods >= lack
-        self._surplus.gather()
-        slots = self._nodes.slots(shape, Room.POTENTIAL).total()
-        return slots >= count or slots + self._by_moving(shape, Room.POTENTIAL) >= count
 
     def _full(self, claim: Claim) -> str | None:
         """The queue that has too little room even if all surplus that counts in it left."""
