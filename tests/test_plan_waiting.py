@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
-from planner_world import NOW, TWO_BY_TWO, by_job, gpus, job, node, pod, pods, ruled, world
+from planner_world import (
+    NOW,
+    TWO_BY_TWO,
+    applied,
+    by_job,
+    gpus,
+    job,
+    node,
+    pod,
+    pods,
+    ruled,
+    world,
+)
 
 from volcano_elastic.api.queue_policy import Mode
 from volcano_elastic.queue_policy.decision import Decision, Reason
@@ -139,3 +152,40 @@ def test_no_more_is_given_up_than_is_late_while_worker_0_is_to_come_back() -> No
     assert found is not None and (found.new, found.remove) == (3, ("ns/a-worker-3",))
     again = late(*ONE_AND_TWO, pod(A, 0, None), pod(A, 3, None), size=4)
     assert again == found
+
+
+def test_surplus_unbound_for_30_seconds_lowers_the_size_even_if_we_think_it_fits() -> None:
+    a = job("a", 1, 4, 2, last_scale=NOW - timedelta(minutes=1))
+    waits = world(TWO_BY_TWO, [a], [pod(a, 0, "n1"), pod(a, 1, None, age=29)])
+    assert plan(waits, NOW).stays["ns/a"].why_not_more is Reason.WAITING_FOR_PODS
+    decision = by_job(plan(waits, NOW + timedelta(seconds=2)))["a"]
+    assert (decision.new, decision.reason) == (1, Reason.SURPLUS_UNPLACED)
+    assert decision.remove == ("ns/a-worker-1",)
+    after = applied(waits, plan(waits, NOW + timedelta(seconds=2)), NOW + timedelta(seconds=2))
+    assert plan(after, NOW + timedelta(seconds=3)).decisions == ()
+
+
+def test_evicted_surplus_that_has_no_place_any_more_is_given_up_at_once() -> None:
+    a, c = job("a", 1, 4, 3), job("c", 1, 1)
+    made = plan(
+        world(
+            TWO_BY_TWO,
+            [a, c],
+            pods(a, "n1", "n1"),
+            pods(c, "n2"),
+            [pod(job("other", 1, 1), 0, "n2", job=None, gang=None)],
+        ),
+        NOW,
+    )
+    assert by_job(made)["a"].reason is Reason.SURPLUS_UNPLACED
+    assert by_job(made)["a"].remove == ()
+
+
+def test_a_crashed_surplus_worker_keeps_its_place() -> None:
+    a = job("a", 1, 4, 4)
+    b = job("b", 1, 4)
+    made = plan(
+        world([*TWO_BY_TWO, node("n3", 1)], [a, b], pods(a, "n1", "n1", "n2"), pods(b, "n3")), NOW
+    )
+    assert made.decisions == ()
+    assert made.stays["ns/b"].why_not_more is Reason.NO_ROOM
