@@ -75,7 +75,7 @@ class Serving:
         ahead = [claim for key in self._ahead if (claim := self._claim(key)) is not None]
         for claim in sorted(ahead, key=lambda claim: claim.order):
             if claim not in self.served and claim.key not in self._set_aside:
-                self._serve(claim, Line([]))
+                self.serve_first([claim])
         lines: list[tuple[Order, Line]] = []
         # Those whose next claim fails, until another is served.
         failing: list[Line] = []
