@@ -137,9 +137,3 @@ def test_who_finds_idle_room_for_half_a_unit_is_given_the_other_half() -> None:
     seen = world([node("n1", 10)], [a, b], pods(a, *["n1"] * 7), pods(b, "n1", "n1"))
     (made,) = plan(replace(seen, jobs=(replace(a, max=7), b)), NOW).decisions
     assert (made.job, made.reason) == ("ns/rich", Reason.REBALANCED)
-
-
-def test_a_full_queues_jobs_give_to_each_other_though_a_gpu_idles_that_it_may_not_have() -> None:
-    queues = (Queue("default", capability=gpus(8)),)
-    (made,) = plan(full(rich(), poor(), node("n2", 1), queues=queues), NOW).decisions
-    assert (made.job, made.reason) == ("ns/rich", Reason.REBALANCED)

@@ -26,9 +26,6 @@ LASTS = 1800.0
 PART_LASTS = 120.0
 """The same for a part of a step: the rest of it will stop the job again."""
 
-MAY_CHANGE = (Reason.NO_ROOM, Reason.QUEUE_FULL)
-"""What ends growth into idle room, and may be otherwise once somebody has given."""
-
 Turn = tuple[bool, float, float, float, float, str, int]
 """Beyond its deserved, share of it, then as in `Entry`; the line."""
 
@@ -110,7 +107,7 @@ class Growth:
                     self.why[standing.job.key] = Reason.NO_ROOM if standing.hoped else ended
                 elif place is not None and more:
                     line.push(place)
-                elif place is not None and self.why[standing.job.key] in MAY_CHANGE:
+                elif place is not None and self.why[standing.job.key] is Reason.NO_ROOM:
                     unplaced.append((line, place))
             again = self._turn(turn[-1])
             if again is not None:
