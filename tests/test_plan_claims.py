@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from planner_world import NOW, by_job, gpus, job, node, pod, world
+from planner_world import (
+    NOW,
+    TWO_BY_TWO,
+    applied,
+    by_job,
+    gpus,
+    job,
+    node,
+    pod,
+    pods,
+    world,
+)
 
 from volcano_elastic.queue_policy.decision import Plan
 from volcano_elastic.queue_policy.plan import plan
@@ -93,3 +104,90 @@ def test_a_newcomer_grows_first_in_a_queue_below_its_deserved() -> None:
     old, new = job("old", 1, 8, queue="p"), job("new", 1, 8, queue="q", created=NOW)
     made = plan(world([node("n1", 6)], [old, new], [pod(old, 0, "n1")], queues=queues), NOW)
     assert by_job(made)["new"].new >= 4
+
+
+def test_a_running_job_without_worker_0_takes_its_own_surplus_and_goes_first() -> None:
+    c = job("c", 1, 4, 3, created=NOW - timedelta(hours=1))
+    a = job("a", 1, 4, 3)
+    b = job("b", 1, 1, priority=100)
+    mine = [pod(a, 1, "n1"), pod(a, 2, "n1")]
+    nodes = [node("n1"), node("n2", 3)]
+    made = plan(world(nodes, [a, b, c], mine, pods(c, "n2", "n2", "n2")), NOW)
+    assert by_job(made)["a"].remove == ("ns/a-worker-2",)
+    assert by_job(made)["a"].new == 2
+    assert by_job(made)["c"].remove == ("ns/c-worker-2",)
+    assert made.blocked == {}
+
+
+def test_worker_0_keeps_its_turn_while_the_pod_that_made_way_for_it_terminates() -> None:
+    older = job("older", 1, 1, created=NOW - timedelta(hours=1))
+    a = job("a", 1, 3, 2)
+    start = world([node("n1", 1)], [a, older], [pod(a, 1, "n1")])
+    made = plan(start, NOW)
+    assert (made.admitted, set(made.blocked)) == ({"ns/a"}, {"ns/older"})
+    next_made = plan(applied(start, made, NOW), NOW)
+    assert (next_made.admitted, set(next_made.blocked)) == ({"ns/a"}, {"ns/older"})
+
+
+def test_priority_then_creation_decide_who_gets_the_last_room() -> None:
+    early = job("early", 2, 2, created=NOW - timedelta(hours=2))
+    vip = job("vip", 2, 2, priority=10, created=NOW)
+    made = plan(world([node("n1")], [early, vip]), NOW)
+    assert (made.admitted, set(made.blocked)) == ({"ns/vip"}, {"ns/early"})
+    same = replace(vip, priority=0)
+    made = plan(world([node("n1")], [early, same]), NOW)
+    assert (made.admitted, set(made.blocked)) == ({"ns/early"}, {"ns/vip"})
+
+
+def test_a_claim_that_cannot_start_does_not_stop_a_smaller_one_behind_it() -> None:
+    big = job("big", 5, 5, created=NOW - timedelta(hours=2))
+    small = job("small", 2, 2)
+    made = plan(world(TWO_BY_TWO, [big, small]), NOW)
+    assert made.admitted == {"ns/small"}
+
+
+def test_what_a_claim_in_vain_would_have_taken_still_helps_a_smaller_one_behind_it() -> None:
+    a, b = job("a", 2, 4, 3, pod_requests=gpus(2)), job("b", 2, 5, 3)
+    big = job("big", 2, 2, pod_requests=gpus(2), created=NOW - timedelta(hours=2))
+    small = job("small", 1, 1)
+    nodes, held = [node("n1", 4), node("n2", 4)], pods(a, "n1", "n1", "n2")
+    made = plan(world(nodes, [a, b, big, small], held, pods(b, "n2", "n2")), NOW)
+    assert by_job(made)["a"].remove == ("ns/a-worker-2",)
+    assert made.admitted == {"ns/a", "ns/b", "ns/small"}
+
+
+def test_no_surplus_leaves_for_a_pod_without_a_gang() -> None:
+    a = job("a", 1, 2, 2)
+    stranger = pod(job("x", 1, 1), 0, None, job=None, gang=None)
+    made = plan(world([node("n1")], [a], pods(a, "n1", "n1"), [stranger]), NOW)
+    assert made.decisions == ()
+
+
+def test_a_gang_of_another_controller_is_a_claim_once_its_pods_exist() -> None:
+    a = job("a", 1, 4, 4)
+    full = world(TWO_BY_TWO, [a], pods(a, "n1", "n1", "n2", "n2"))
+    gang = Gang("ns/vc", "default", 2, created=NOW)
+    owner = job("vc", 2, 2)
+    waiting = [pod(owner, i, None, job=None) for i in range(2)]
+    half = replace(full, gangs=(gang,), pods=(*full.pods, waiting[0]))
+    assert plan(half, NOW).decisions == ()
+    whole = replace(full, gangs=(gang,), pods=(*full.pods, *waiting))
+    assert by_job(plan(whole, NOW))["a"].new == 2
+    pending = replace(full, gangs=(replace(gang, pod_requests=gpus(1)),))
+    assert by_job(plan(pending, NOW))["a"].new == 2
+
+
+def test_a_job_with_a_master_claims_room_for_it_too() -> None:
+    a = job("a", 1, 4, 4)
+    b = job("b", 1, 1, master_requests=gpus(1))
+    made = plan(world(TWO_BY_TWO, [a, b], pods(a, "n1", "n1", "n2", "n2")), NOW)
+    assert by_job(made)["a"].new == 2
+
+
+def test_workers_that_have_finished_are_no_claim() -> None:
+    rigid = job("r", 3, 3, succeeded=2)
+    a = job("a", 1, 4, 3)
+    made = plan(
+        world(TWO_BY_TWO, [rigid, a], [pod(rigid, 2, "n1")], pods(a, "n1", "n2", "n2")), NOW
+    )
+    assert made.decisions == () and made.blocked == {}

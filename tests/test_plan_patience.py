@@ -23,7 +23,7 @@ from planner_world import (
     world,
 )
 
-from volcano_elastic.api.queue_policy import Mode
+from volcano_elastic.api.queue_policy import ForOtherQueues, Mode, Shrink
 from volcano_elastic.queue_policy.decision import Plan, Reason
 from volcano_elastic.queue_policy.plan import plan
 from volcano_elastic.queue_policy.snapshot import Gang, Job, Pod, Queue, Snapshot
@@ -186,3 +186,49 @@ def test_a_gang_that_cannot_start_keeps_no_room_for_its_pods() -> None:
     made = plan(replace(seen, gangs=(Gang("ns/other", "default", 4, NOW),)), NOW)
     assert set(made.blocked) == {"ns/other"}
     assert new_size(made, "a") == 8
+
+
+# Who goes first
+
+
+def reserved_to_its_queue() -> tuple[Snapshot, Job]:
+    """`first`, of another queue, may not ask for what its queue has a right to; `later` may."""
+    queues = (Queue("q", deserved=gpus(2)), Queue("r"))
+    a = job("a", 1, 2, 2, queue="q")
+    first, later = job("first", 1, 1, queue="r", priority=1), job("later", 1, 1, queue="q")
+    seen = world([node("n1", 2)], [a, first, later], pods(a, "n1", "n1"), queues=queues)
+    return ruled(seen, "q", shrink=Shrink(for_other_queues=ForOtherQueues.BORROWED)), later
+
+
+def reserved_to_its_job() -> tuple[Snapshot, Job]:
+    """The only worker of `later` may leave for its own worker 0, and for nobody else."""
+    first, later = job("first", 2, 2, priority=1), job("later", 1, 2, 2)
+    mine = [pod(first, 0, None), pod(first, 1, "n1"), pod(later, 0, None), pod(later, 1, "n2")]
+    return world([node("n1", 1), node("n2", 1)], [first, later], mine), later
+
+
+@pytest.mark.parametrize("found", [reserved_to_its_queue(), reserved_to_its_job()])
+def test_who_could_not_ask_for_what_leaves_for_another_does_not_take_it(
+    found: tuple[Snapshot, Job],
+) -> None:
+    seen, later = found
+    made = plan(seen, NOW)
+    assert (set(made.blocked), made.memory.ahead) == ({"ns/first"}, (later.key,))
+    leaving = applied(seen, made, NOW)
+    made = plan(leaving, NOW)
+    assert (set(made.blocked), made.decisions) == ({"ns/first"}, ())
+    gone = replace(leaving, pods=tuple(p for p in leaving.pods if not p.terminating))
+    made = plan(replace(gone, memory=made.memory), NOW)
+    assert (set(made.blocked), made.decisions) == ({"ns/first"}, ())
+    free = next(iter({"n1", "n2"} - {p.node for p in gone.pods}), "n1")
+    runs = tuple(
+        replace(p, node=free, running=True) if p.job == later.key and p.node is None else p
+        for p in gone.pods
+    )
+    assert plan(replace(gone, pods=runs, memory=made.memory), NOW).memory.ahead == ()
+
+
+def test_who_leaves_for_the_first_in_order_puts_nobody_ahead() -> None:
+    a, first, later = job("a", 1, 2, 2), job("first", 1, 1, priority=1), job("later", 1, 1)
+    made = plan(world([node("n1", 2)], [a, first, later], pods(a, "n1", "n1")), NOW)
+    assert (set(made.blocked), made.memory.ahead) == ({"ns/later"}, ())

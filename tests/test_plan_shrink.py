@@ -11,9 +11,9 @@ import pytest
 from planner_world import NOW, applied, by_job, gpus, job, node, pod, pods, ruled, seconds, world
 
 from volcano_elastic.api.queue_policy import Mode, Shrink
-from volcano_elastic.queue_policy.decision import Plan
+from volcano_elastic.queue_policy.decision import Plan, Reason
 from volcano_elastic.queue_policy.plan import plan
-from volcano_elastic.queue_policy.snapshot import Job, Queue
+from volcano_elastic.queue_policy.snapshot import Job, Queue, Snapshot
 
 EARLY = {"created": NOW - timedelta(hours=1)}
 LABELLED = node("n1", 2, labels={"zone": "x"})
@@ -60,6 +60,42 @@ def test_what_was_promised_elsewhere_is_not_given_to_another() -> None:
     assert set(made.blocked) == {"ns/later"}
     one = replace(later, min=1, max=1, desired=1)
     assert plan(world(nodes, [anywhere, in_zone("here"), one]), NOW).blocked == {}
+
+
+def crowded(second: int) -> tuple[Snapshot, Job]:
+    """Two jobs each with worker 0 elsewhere; one worker of `a` beside an idle GPU on n1, and one
+    of `b` on n2, which has so many GPUs; an earlier claim of 1 GPU; one of 2 GPUs of n1."""
+    a, b = job("a", 1, 2, 2), job("b", 1, 2, 2)
+    anywhere, big = job("anywhere", 1, 1, **EARLY), in_zone("big")
+    nodes = [LABELLED, node("n2", second), node("n3", 2)]
+    mine = [pod(a, 0, "n3"), pod(b, 0, "n3"), pod(a, 1, "n1"), pod(b, 1, "n2")]
+    return world(nodes, [a, b, anywhere, big], mine), big
+
+
+def test_a_claim_has_a_node_whose_surplus_leaves_and_whose_promise_moves_too() -> None:
+    """Neither would be enough. Of nodes with as much room the first is promised."""
+    seen, _ = crowded(2)
+    made = plan(seen, NOW)
+    assert ({k: d.new for k, d in by_job(made).items()}, made.blocked) == ({"a": 1}, {})
+
+
+def test_surplus_leaves_where_an_earlier_promise_goes_for_the_sake_of_a_claim() -> None:
+    """Which itself could not use that room."""
+    seen, _ = crowded(1)
+    made = plan(seen, NOW)
+    assert ({k: d.new for k, d in by_job(made).items()}, made.blocked) == ({"a": 1, "b": 1}, {})
+    assert plan(applied(seen, made, NOW), NOW).decisions == ()
+
+
+def test_promises_that_cannot_all_be_made_anew_stay_as_they_were() -> None:
+    seen, big = crowded(1)
+    larger = replace(big, min=2, max=2, desired=2)
+    jobs = tuple(larger if j is big else j for j in seen.jobs)
+    made = plan(replace(seen, jobs=jobs), NOW)
+    assert (set(made.blocked), made.decisions) == ({"ns/big"}, ())
+    later = job("later", 1, 1, created=NOW)
+    made = plan(replace(seen, jobs=(*jobs, later)), NOW)
+    assert {k: d.new for k, d in by_job(made).items()} == {"a": 1}
 
 
 # In vain
@@ -154,6 +190,26 @@ def test_workers_that_do_not_exist_complete_a_unit_for_nothing() -> None:
     assert (by_job(made)["a"].new, by_job(made)["a"].remove) == (2, ("ns/a-worker-2",))
 
 
+def test_half_a_unit_that_will_never_be_whole_leaves_for_a_claim_and_nobody_elses_surplus() -> None:
+    a, b, c = job("a", 2, 8, 4, node_unit=2), job("b", 1, 4, 2), job("c", 1, 1)
+    nodes = [node("n1", 3), node("n2", 2)]
+    seen = world(nodes, [a, b, c], pods(a, "n1", "n1", "n1"), pods(b, "n2", "n2"))
+    made = plan(seen, NOW)
+    assert {name: d.remove for name, d in by_job(made).items()} == {"a": ("ns/a-worker-2",)}
+    assert (made.blocked, by_job(made)["a"].reason) == ({}, Reason.SURPLUS_UNPLACED)
+
+
+def test_half_a_unit_that_has_a_place_once_nobody_claims_it_stays_a_unit() -> None:
+    """Its other half is given up for the claim, and says so."""
+    a, c = job("a", 2, 8, 4, node_unit=2), job("c", 1, 1)
+    gone = pod(job("gone", 1, 1), 0, "n1", terminating=True)
+    made = plan(world([node("n1", 4)], [a, c], pods(a, "n1", "n1", "n1"), [gone]), NOW)
+    assert (by_job(made)["a"].new, by_job(made)["a"].reason) == (2, Reason.SHRUNK_FOR_MINIMUM)
+    assert (
+        plan(world([node("n1", 5)], [a, c], pods(a, "n1", "n1", "n1"), [gone]), NOW).decisions == ()
+    )
+
+
 # Young surplus, for claims of other pods than its own
 
 
@@ -208,3 +264,14 @@ def test_whole_units_leave_for_a_claim_of_other_pods_and_the_minimum_stays() -> 
     larger = replace(seen, jobs=(a, replace(b, pod_requests=gpus(3))))
     made = plan(larger, NOW)
     assert (set(made.blocked), made.decisions) == ({"ns/b"}, ())
+
+
+def test_what_claims_are_told_does_not_depend_on_who_is_looked_at_first() -> None:
+    a = job("a", 1, 3, 3, pod_requests=gpus(2))
+    mine = [pod(a, 0, "n1"), pod(a, 1, "n1", age=1), pod(a, 2, "n1", age=1)]
+    large, small = job("large", 4, 4, pod_requests=gpus(2)), job("small", 1, 1)
+    found = [
+        plan(ruled(world([node("n1", 6)], jobs, mine), shrink=Shrink(protect=seconds(60))), NOW)
+        for jobs in ([a, large, small], [a, small, large])
+    ]
+    assert found[0].blocked == found[1].blocked and len(found[0].blocked) == 2

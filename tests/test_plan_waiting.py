@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
-from planner_world import NOW, TWO_BY_TWO, by_job, gpus, job, node, pod, pods, ruled, world
+from planner_world import (
+    NOW,
+    TWO_BY_TWO,
+    applied,
+    by_job,
+    gpus,
+    job,
+    node,
+    pod,
+    pods,
+    ruled,
+    world,
+)
 
 from volcano_elastic.api.queue_policy import Mode
-from volcano_elastic.queue_policy.decision import Reason
+from volcano_elastic.queue_policy.decision import Decision, Reason
 from volcano_elastic.queue_policy.plan import plan
-from volcano_elastic.queue_policy.snapshot import Gang, Memory, Queue
+from volcano_elastic.queue_policy.snapshot import Gang, Memory, Pod, Queue
 
 FOR_AN_HOUR = {"ns/a": NOW.replace(hour=11), "ns/b": NOW.replace(hour=11)}
 
@@ -102,3 +115,77 @@ def test_half_a_unit_that_leaves_anyway_makes_room_for_who_may_ask_nobody() -> N
     made = plan(world([node("n1", 2), node("n2", 1)], [a, c], pods(a, "n1", "n1", "n2")), NOW)
     assert (by_job(made)["a"].new, by_job(made)["a"].remove) == (2, ("ns/a-worker-2",))
     assert made.blocked == {}
+
+
+def test_surplus_that_a_blocked_job_gives_up_is_room_for_it_in_the_same_plan() -> None:
+    """Even where its surplus may not be asked to leave."""
+    a = job("a", 2, 6, 6, node_unit=2, pod_requests=gpus(2))
+    mine = [pod(a, 0, None), pod(a, 1, "n1"), pod(a, 4, None, age=20), pod(a, 5, "n2")]
+    made = plan(ruled(world(TWO_BY_TWO, [a], mine), mode=Mode.OFF), NOW)
+    assert (by_job(made)["a"].remove, made.blocked) == (("ns/a-worker-4", "ns/a-worker-5"), {})
+
+
+# Late surplus
+
+
+def late(*existing: Pod, size: int, least: int = 2) -> Decision | None:
+    """`existing` pods of a job of this size, in an idle cluster."""
+    a = job("a", least, 4, size)
+    return by_job(plan(world([node("n1", 8)], [a], existing), NOW)).get("a")
+
+
+A = job("a", 2, 4)
+ONE_AND_TWO = (pod(A, 1, "n1"), pod(A, 2, "n1"))
+
+
+def test_what_waits_for_long_as_part_of_a_minimum_is_no_surplus() -> None:
+    """Whether the surplus that is young exists yet or not."""
+    mine = pods(A, None, None)
+    assert late(*mine, size=3) is None
+    assert late(*mine, pod(A, 2, None, age=1), size=3) is None
+    found = late(*mine, pod(A, 2, None), size=3)
+    assert found is not None and found.remove == ("ns/a-worker-2",)
+
+
+def test_no_more_is_given_up_than_is_late_while_worker_0_is_to_come_back() -> None:
+    found = late(*ONE_AND_TWO, pod(A, 3, None), size=4)
+    assert found is not None and (found.new, found.remove) == (3, ("ns/a-worker-3",))
+    again = late(*ONE_AND_TWO, pod(A, 0, None), pod(A, 3, None), size=4)
+    assert again == found
+
+
+def test_surplus_unbound_for_30_seconds_lowers_the_size_even_if_we_think_it_fits() -> None:
+    a = job("a", 1, 4, 2, last_scale=NOW - timedelta(minutes=1))
+    waits = world(TWO_BY_TWO, [a], [pod(a, 0, "n1"), pod(a, 1, None, age=29)])
+    assert plan(waits, NOW).stays["ns/a"].why_not_more is Reason.WAITING_FOR_PODS
+    decision = by_job(plan(waits, NOW + timedelta(seconds=2)))["a"]
+    assert (decision.new, decision.reason) == (1, Reason.SURPLUS_UNPLACED)
+    assert decision.remove == ("ns/a-worker-1",)
+    after = applied(waits, plan(waits, NOW + timedelta(seconds=2)), NOW + timedelta(seconds=2))
+    assert plan(after, NOW + timedelta(seconds=3)).decisions == ()
+
+
+def test_evicted_surplus_that_has_no_place_any_more_is_given_up_at_once() -> None:
+    a, c = job("a", 1, 4, 3), job("c", 1, 1)
+    made = plan(
+        world(
+            TWO_BY_TWO,
+            [a, c],
+            pods(a, "n1", "n1"),
+            pods(c, "n2"),
+            [pod(job("other", 1, 1), 0, "n2", job=None, gang=None)],
+        ),
+        NOW,
+    )
+    assert by_job(made)["a"].reason is Reason.SURPLUS_UNPLACED
+    assert by_job(made)["a"].remove == ()
+
+
+def test_a_crashed_surplus_worker_keeps_its_place() -> None:
+    a = job("a", 1, 4, 4)
+    b = job("b", 1, 4)
+    made = plan(
+        world([*TWO_BY_TWO, node("n3", 1)], [a, b], pods(a, "n1", "n1", "n2"), pods(b, "n3")), NOW
+    )
+    assert made.decisions == ()
+    assert made.stays["ns/b"].why_not_more is Reason.NO_ROOM

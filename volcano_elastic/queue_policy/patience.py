@@ -26,6 +26,8 @@ class Patience:
         self.stuck = {
             key for key, since in memory.blocked_since.items() if now - since >= BLOCKED_AFTER
         }
+        self.ahead = memory.ahead
+        """Keys of the claims that go first."""
         self._aside: dict[str, SetAside] = {}
         self._why: dict[datetime, str] = {}
         """What those that are set aside until then are told."""
@@ -75,6 +77,7 @@ class Patience:
         self,
         *,
         from_idle: set[str],
+        ahead: Iterable[str],
         waiting: Iterable[Claim],
         decisions: Iterable[Decision],
         standings: Mapping[str, Standing],
@@ -82,6 +85,7 @@ class Patience:
         """What the next plan must know of this one.
 
         from_idle: keys of the claims, and of others' pods, that idle room alone was enough for.
+        ahead: keys of the claims served that go first from now on.
         """
         old, now = self._memory, self._now
         unplaced = {
@@ -104,4 +108,5 @@ class Patience:
                 if claim.runs and claim.key not in self._aside
             },
             unplaced=unplaced,
+            ahead=tuple(sorted(ahead)),
         )

@@ -4,7 +4,7 @@
 
   stand      each job's pods are sorted into those that hold room, wait, or leave; sizes outside
              [min, max] or off nodeUnit are put right; a measured slowdown undoes the last step;
-             surplus that found no place in time goes
+             surplus that found no place in time goes, and units that will never be whole
   claim      minimums that wait, in Volcano's order, get idle and coming room, then surplus (shrink)
   unblock    of gangs that have blocked each other for long, one gives up all its pods
   reserve    pods that exist or are about to exist keep the room they will bind to
@@ -22,12 +22,13 @@ from itertools import chain
 from volcano_elastic.api.queue_policy import Mode
 from volcano_elastic.queue_policy.claims import Claim, job_claim
 from volcano_elastic.queue_policy.decision import Decision, Plan, Reason, Stay
+from volcano_elastic.queue_policy.departure import leave
 from volcano_elastic.queue_policy.figures import figures, with_owed
-from volcano_elastic.queue_policy.fit import Shape
 from volcano_elastic.queue_policy.growth import Growth
 from volcano_elastic.queue_policy.inventory import Inventory
 from volcano_elastic.queue_policy.patience import Patience
 from volcano_elastic.queue_policy.rebalance import Rebalance
+from volcano_elastic.queue_policy.reserve import Reserve
 from volcano_elastic.queue_policy.room import Room
 from volcano_elastic.queue_policy.serving import Serving
 from volcano_elastic.queue_policy.shrink import Shrink
@@ -102,8 +103,7 @@ class _Planning:
         self.restless = [self.standings[key] for key in sorted(inventory.restless)]
         """Only these, and the backlog, can have a claim; only these want something put right."""
         self.patience = Patience(memory, self.now)
-        self.kept_idle: set[str] = set()
-        """`pod KEY` of others' pods that wait though there is idle room for them."""
+        self.reserve = Reserve(self.nodes, self.queues, self.restless, self.patience)
         self._rests: dict[str, bool] = {}
         """Whether a queue takes no part in rebalancing, since it did a moment ago."""
 
@@ -116,6 +116,8 @@ class _Planning:
         found = (job_claim(standing, self.dimensions) for standing in self.restless)
         asking = [claim for claim in found if claim is not None]
         asking += self.inventory.started.values()
+        if asking or backlog:
+            self.reserve.give_up_units(asking)
         self.shrink = Shrink(
             self.nodes,
             self.queues,
@@ -143,7 +145,8 @@ class _Planning:
             blocked=blocked,
             queues=with_owed(queues, asked, self.dimensions),
             memory=self.patience.memory(
-                from_idle=self.shrink.from_idle | self.kept_idle,
+                from_idle=self.shrink.from_idle | self.reserve.kept_idle,
+                ahead=self.serving.ahead(),
                 waiting=self.serving.waiting,
                 decisions=decisions,
                 standings=self.standings,
@@ -153,14 +156,7 @@ class _Planning:
     # Stand
 
     def _leave(self, standing: Standing, pods: Iterable[Pod]) -> None:
-        """These pods, already dropped, give up their room."""
-        for pod in pods:
-            if pod.node is None:
-                continue
-            self.queues.use(standing.job.queue, standing.shape.vector, -1)
-            n = self.nodes.index(pod.node)
-            if n is not None:
-                self.nodes.leave(n, standing.shape.vector)
+        leave(standing, pods, self.nodes, self.queues)
 
     def _lower(self, standing: Standing, size: int, reason: Reason) -> None:
         self._leave(standing, standing.lower(size, reason))
@@ -200,23 +196,15 @@ class _Planning:
             for pod in standing.unbound.values()
             if pod.created is not None and self.now - pod.created > UNPLACED_AFTER
         )
-        # Those of the minimum are a claim, not surplus.
-        late = late[: max(0, standing.size - max(standing.job.min, standing.held))]
+        # As many as the minimum lacks are a claim, not surplus, and so is worker 0.
+        claimed = max(0, standing.job.min - standing.held - standing.first_waits)
+        late = late[: max(0, len(late) - claimed)]
         if late:
             # Those that don't exist would fare no better.
-            size = self._without(standing, standing.size - len(late) - standing.absent)
+            absent = standing.absent - standing.first_missing
+            size = standing.without(standing.size - len(late) - absent)
             if size < standing.size:
                 self._leave(standing, standing.lower(size, Reason.SURPLUS_UNPLACED, first=late))
-
-    @staticmethod
-    def _without(standing: Standing, size: int) -> int:
-        """The size to give up surplus to that has no place: `size` in whole units. Of a job that
-        is to be left alone nothing that has a place goes with it, even if that is half a unit."""
-        size = standing.floor(size)
-        if not standing.movable:
-            placed, unit = len(standing.bound) + standing.job.succeeded, standing.unit
-            size = max(size, min(standing.size, -(-placed // unit) * unit))
-        return size
 
     # Unblock
 
@@ -256,107 +244,15 @@ class _Planning:
     # Reserve
 
     def _reserve(self) -> None:
-        """Room for pods that wait and are nobody's claim; surplus without room is given up."""
         loose = chain.from_iterable(self.inventory.loose.values())
         for shape, key, queue in sorted(
             loose, key=lambda found: (found[0].vector, found[1]), reverse=True
         ):
-            if queue is None or self.queues.closed(queue) is None:
-                self._keep_for(shape, key, queue)
-        while not self._reserve_surplus():
+            self.reserve.keep_for(shape, key, queue)
+        while not self.reserve.surplus(self.serving.served, retry=bool(self.serving.blocked)):
             # Whole units left, which was more than anybody had asked for.
             self.shrink.forget_failures()
             self.serving.run()
-
-    def _keep_for(self, shape: Shape, key: str, queue: str | None) -> None:
-        """Keep room for another's pod, unless its queue is full, or it had room and did not take
-        it: nobody may wait for ever for a pod that something we don't model keeps away."""
-        if queue is not None and not self.queues.fits_often(queue, shape.vector):
-            return
-        known = f"pod {key}"
-        if self.patience.set_aside(known) is not None:
-            return
-        idle = bool(self.nodes.place(shape, 1, Room.IDLE))
-        if idle:
-            self.kept_idle.add(known)
-        if (idle or self.nodes.place(shape, 1, Room.COMING)) and queue is not None:
-            self.queues.use(queue, shape.vector)
-
-    def _reserve_surplus(self) -> bool:
-        """False if pods with a node left, so that claims called blocked may start after all; then
-        nothing is reserved."""
-        ordered = sorted(
-            (s for s in self.restless if s.waiting_surplus),
-            key=lambda s: (
-                # Last, since others may yet free what they need.
-                s.blocked,
-                [-amount for amount in s.shape.vector],
-                # Who may go to few nodes first: the others have more to choose from.
-                len(self.nodes.eligible(s.shape)),
-                s.job.created.timestamp(),
-                s.job.key,
-            ),
-        )
-        reserved: list[tuple[Standing, list[int]]] = []
-        for standing in ordered:
-            if standing.blocked:
-                self._give_up_blocked(standing)
-                continue
-            places = self._place_waiting(standing)
-            gone = self._give_up_unplaced(standing, len(places))
-            # With a unit go those of its workers that had a place.
-            keep = standing.waiting_surplus
-            self._free(standing, places[keep:])
-            if not self.serving.blocked:
-                continue
-            reserved.append((standing, places[:keep]))
-            if any(pod.node is not None for pod in gone):
-                for other, found in reserved:
-                    self._free(other, found)
-                return False
-        return True
-
-    def _free(self, standing: Standing, places: list[int]) -> None:
-        for n in places:
-            self.nodes.give_back(n, standing.shape.vector)
-        self.queues.use(standing.job.queue, standing.shape.vector, -len(places))
-
-    def _give_up_blocked(self, standing: Standing) -> None:
-        """Surplus of a job that cannot start finds no place either, however young it is."""
-        size = self._without(standing, min(standing.size, standing.held + standing.headless))
-        if size < standing.size:
-            self._lower(standing, size, Reason.SURPLUS_UNPLACED)
-
-    def _place_waiting(self, standing: Standing) -> list[int]:
-        """Reserve room for the surplus that waits; the nodes, one for each that has a place."""
-        job, vector = standing.job, standing.shape.vector
-        count = standing.waiting_surplus
-        count = min(count, self.queues.fits_often(job.queue, vector))
-        if self.queues.closed(job.queue) is not None:
-            count = 0
-        placed = self.nodes.place(standing.shape, count, Room.COMING)
-        self.queues.use(job.queue, vector, len(placed))
-        return placed
-
-    def _give_up_unplaced(self, standing: Standing, placed: int) -> list[Pod]:
-        """The pods that leave because some of the job's surplus has no place."""
-        without = standing.waiting_surplus - placed
-        served, own = self.serving.served, standing.job.key
-        for_minimum = len(served) > 1 or any(claim.key != own for claim in served)
-        if for_minimum:
-            # Whatever is in the way is a minimum: nobody may compete with it for a place.
-            hopeless, reason = without, Reason.SHRUNK_FOR_MINIMUM
-        else:
-            # Pods that exist get their 30 s; those that don't (evicted, say) are not made again.
-            hopeless, reason = min(without, standing.absent_surplus), Reason.SURPLUS_UNPLACED
-        size = self._without(standing, standing.size - hopeless)
-        if size == standing.size:
-            return []
-        if reason is Reason.SHRUNK_FOR_MINIMUM:
-            standing.served.update((claim.key, None) for claim in served if claim.key != own)
-        gone = standing.lower(size, reason)
-        self._leave(standing, gone)
-        return gone
 
     # Grow
 

@@ -44,9 +44,10 @@ class Serving:
         """What those who cannot start are told, by key of the job or gang."""
         self._others = {claim.key: claim for claim in others}
         self._asked: dict[tuple[Group, ...], str] = {}
+        self._ahead = patience.ahead
         self._set_aside: dict[str, str] = {}
         for key in patience.noted:
-            claim = backlog.get(key) or self._others.get(key)
+            claim = self._claim(key)
             if claim is not None and (why := patience.set_aside(key)) is not None:
                 self._set_aside[key] = self._sentence(claim, why)
 
@@ -56,12 +57,30 @@ class Serving:
         found = (claim for key, claim in self._others.items() if key in self.blocked)
         return sorted(found, key=lambda claim: claim.order)
 
+    def _claim(self, key: str) -> Claim | None:
+        return self._backlog.get(key) or self._others.get(key)
+
+    def ahead(self) -> Iterable[str]:
+        """Keys of the claims that go first in the next plan."""
+        helped = self._shrink.from_surplus.union(self._ahead)
+        served = [claim for claim in self.served if claim.key in helped]
+        if not served:
+            return []
+        blocked = map(self._claim, self.blocked.keys() - self._set_aside.keys())
+        first = min((claim.order for claim in blocked if claim is not None), default=None)
+        return [claim.key for claim in served if first is not None and first < claim.order]
+
     def run(self) -> None:
         """Serve whoever is not served yet, as far as possible."""
+        ahead = [claim for key in self._ahead if (claim := self._claim(key)) is not None]
+        for claim in sorted(ahead, key=lambda claim: claim.order):
+            if claim not in self.served and claim.key not in self._set_aside:
+                self.serve_first([claim])
         lines: list[tuple[Order, Line]] = []
         # Those whose next claim fails, until another is served.
         failing: list[Line] = []
-        for line in self._lines():
+        # In order, since what one is told may name what was found out for another.
+        for line in sorted(self._lines(), key=lambda line: line.entries[0][0]):
             order, claim = line.entries[0]
             why = self._shrink.hopeless(claim)
             if why is None:

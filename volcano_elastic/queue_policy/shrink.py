@@ -7,7 +7,9 @@ A claim is served in steps, each of which may end it:
   3. moves: claims served before, and not started yet, are promised other nodes;
   4. surplus: the cheapest option of all nodes again and again, until it fits: first without
      protected pods, then with them. An option is a smallest set of pods of one node whose leaving
-     makes room for one pod more. A job that runs without its worker 0 asks its own surplus first.
+     makes room for one pod more. A job that runs without its worker 0 asks its own surplus first;
+  5. surplus and moves together: all promises are taken back and made anew with the claim's, the
+     largest pods first, which may take surplus on nodes that the claim itself has no use for.
 
 Whatever fails leaves no trace.
 """
@@ -18,8 +20,10 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import chain, product
 
 from volcano_elastic.queue_policy.claims import Claim, Group
+from volcano_elastic.queue_policy.departure import leave
 from volcano_elastic.queue_policy.fit import Shape
 from volcano_elastic.queue_policy.queue_room import QueueRoom
 from volcano_elastic.queue_policy.room import NodeRoom, Room
@@ -37,6 +41,8 @@ class Attempt:
     placed: list[tuple[int, Shape]] = field(default_factory=list)
     moved: list[tuple[int, int, Shape]] = field(default_factory=list)
     """(from node, to node, shape)"""
+    lifted: dict[int, list[Shape]] | None = None
+    """The promises that were taken back, if they were."""
     victims: list[Victim] = field(default_factory=list)
     used: list[list[int]] = field(default_factory=list)
     """What the claim's groups took of its queue's room."""
@@ -62,6 +68,8 @@ class Shrink:
         self._surplus = Surplus(nodes, queues, standings, now)
         self.from_idle: set[str] = set()
         """Keys of the claims served by idle room alone."""
+        self.from_surplus: set[str] = set()
+        """Keys of those that somebody leaves for."""
         self._singles: Singles | None = None
         self._promises: dict[int, list[Shape]] = {}
         self._promised: Counter[Shape] = Counter()
@@ -92,15 +100,18 @@ class Shrink:
         if claim.standing is not None:
             claim.standing.promised += claim.workers
         tries = (False, True) if claim.may_shrink else (False,)
-        if any(self._attempt(claim, own, protected) for protected in tries):
+        lifts = (
+            (False, True)
+            if self._promised.keys() - {shape for shape, _ in claim.groups}
+            else (False,)
+        )
+        if any(self._attempt(claim, own, *how) for how in product(tries, lifts)):
             self._note_served([claim])
             # A job that was short of its minimum may have surplus again.
             self._nodes.changes.extend(self._surplus.nodes_of.get(claim.key, ()))
             return None
         if claim.standing is not None:
             claim.standing.promised -= claim.workers
-        # Keys that got worse during the attempt are better again, which no heap would notice.
-        self._surplus.forget_options()
         self._failed[memory] = self.served
         short = self._queues.full(claim.queue, claim.request)
         if short is not None:
@@ -162,17 +173,22 @@ class Shrink:
         return found
 
     def _might_fit(self, shape: Shape, count: int, may_shrink: bool) -> bool:
-        lack = count - self._nodes.slots(shape, Room.COMING).total()
-        if lack > 0:
-            moved = self._by_moving(shape)
-            count, lack = count - moved, lack - moved
-        return lack <= 0 or (may_shrink and self._may_free(shape, count, lack))
+        """Whether it might be so if all that was promised before were promised elsewhere, and if
+        all surplus left."""
+        kind, found = Room.COMING, self._nodes.slots(shape, Room.COMING).total()
+        if found < count and may_shrink:
+            if self._single().suit(shape):
+                found += self._single().pods
+            else:
+                self._surplus.gather()
+                kind, found = Room.POTENTIAL, self._nodes.slots(shape, Room.POTENTIAL).total()
+        return found >= count or found + self._by_moving(shape, kind) >= count
 
-    def _by_moving(self, shape: Shape) -> int:
-        """How many more might fit if all that was promised before were promised elsewhere."""
-        if not self._promises:
+    def _by_moving(self, shape: Shape, kind: Room) -> int:
+        """How many more might fit without the promises made to pods of other shapes."""
+        if self._promised.keys() <= {shape}:
             return 0
-        slots = self._nodes.slots(shape, Room.COMING)
+        slots = self._nodes.slots(shape, kind)
         eligible, more = set(self._nodes.eligible(shape)), 0
         for n in eligible & self._promises.keys():
             mark, before = self._nodes.mark(), slots.count(n)
@@ -182,13 +198,6 @@ class Shrink:
             more += slots.count(n) - before
             self._nodes.rollback(mark)
         return more
-
-    def _may_free(self, shape: Shape, count: int, lack: int) -> bool:
-        """Whether all surplus together might make up for what is lacking."""
-        if self._single().suit(shape):
-            return self._single().pods >= lack
-        self._surplus.gather()
-        return self._nodes.slots(shape, Room.POTENTIAL).total() >= count
 
     def _full(self, claim: Claim) -> str | None:
         """The queue that has too little room even if all surplus that counts in it left."""
@@ -222,14 +231,17 @@ class Shrink:
             return f"{what} before protectSeconds end for some surplus at {until}"
         return f"{what} even if all surplus that may leave did"
 
-    def _attempt(self, claim: Claim, own: str | None, protected: bool) -> bool:
+    def _attempt(self, claim: Claim, own: str | None, protected: bool, lift: bool) -> bool:
         attempt = Attempt(self._nodes.mark())
-        if all(
-            self._serve_group(attempt, claim, shape, count, own, protected)
-            for shape, count in claim.groups
-        ):
+        groups = [(shape, count, True) for shape, count in claim.groups]
+        if lift:
+            groups += [(shape, count, False) for shape, count in self._lift(attempt)]
+            groups.sort(key=lambda g: ([-a for a in g[0].vector], len(self._nodes.eligible(g[0]))))
+        if all(self._serve_group(attempt, claim, *group, own, protected) for group in groups):
             self._holds_more(claim.queue)
-            if attempt.idle and not attempt.victims:
+            if attempt.victims:
+                self.from_surplus.add(claim.key)
+            elif attempt.idle:
                 self.from_idle.add(claim.key)
             for n, shape in attempt.placed:
                 self._promises.setdefault(n, []).append(shape)
@@ -241,17 +253,29 @@ class Shrink:
         self._undo(attempt, claim.queue)
         return False
 
+    def _lift(self, attempt: Attempt) -> Sequence[Group]:
+        """Take back all promises; what was promised."""
+        for n, shapes in self._promises.items():
+            for shape in shapes:
+                self._nodes.give_back(n, shape.vector)
+        promised = list(self._promised.items())
+        attempt.lifted = self._promises
+        self._promises, self._promised = {}, Counter()
+        return promised
+
     def _serve_group(
         self,
         attempt: Attempt,
         claim: Claim,
         shape: Shape,
         count: int,
+        new: bool,
         own: str | None,
         protected: bool,
     ) -> bool:
+        """`new`: its queue does not count these yet."""
         queues = self._queues
-        request = [amount * count for amount in shape.vector]
+        request = [amount * count for amount in shape.vector] if new else []
         need = count - self._place(attempt, shape, count)
         while need and self._make_way(attempt, shape):
             need -= self._place(attempt, shape, need)
@@ -338,6 +362,8 @@ class Shrink:
 
     def _undo(self, attempt: Attempt, queue: str) -> None:
         self._singles = None
+        # Keys that got worse during the attempt are better again, which no heap would notice.
+        self._surplus.forget_options()
         for request in attempt.used:
             self._queues.use(queue, request, -1)
         for victim in reversed(attempt.victims):
@@ -346,6 +372,9 @@ class Shrink:
         for source, target, shape in reversed(attempt.moved):
             self._promises[target].remove(shape)
             self._promises[source].append(shape)
+        if attempt.lifted is not None:
+            self._promises = attempt.lifted
+            self._promised = Counter(chain.from_iterable(attempt.lifted.values()))
         self._nodes.rollback(attempt.mark)
 
     def _complete_units(self, standing: Standing) -> None:
@@ -353,9 +382,5 @@ class Shrink:
         credit, standing.credit = standing.credit, 0
         # Workers that don't exist complete a unit for nothing.
         extra = min(credit, standing.existing - standing.size)
-        for pod in standing.drop(extra) if extra > 0 else []:
-            n = self._nodes.index(pod.node)
-            if pod.node is not None:
-                self._queues.use(standing.job.queue, standing.shape.vector, -1)
-                if n is not None:
-                    self._nodes.leave(n, standing.shape.vector)
+        if extra > 0:
+            leave(standing, standing.drop(extra), self._nodes, self._queues)

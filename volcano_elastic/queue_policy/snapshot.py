@@ -180,6 +180,9 @@ class Memory:
     blocked_since: Mapping[str, Instant] = field(default_factory=dict)
     """Gangs below their minimum that hold room and cannot go on."""
     unplaced: Mapping[str, Unplaced] = field(default_factory=dict)
+    ahead: tuple[str, ...] = ()
+    """Claims that surplus leaves for though one that goes before them is blocked, as it might not
+    ask for that surplus, say: until they start they go first, or it would take what leaves."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,9 +137,14 @@ class Standing:
         return not _has_first(self.bound) and not _has_first(self.unbound)
 
     @property
+    def first_waits(self) -> bool:
+        """Worker 0 has no node, or does not exist."""
+        return not self.job.succeeded and not _has_first(self.bound)
+
+    @property
     def headless(self) -> bool:
         """It runs, and its worker 0 has no node."""
-        return bool(self.bound) and not self.job.succeeded and not _has_first(self.bound)
+        return bool(self.bound) and self.first_waits
 
     @property
     def waiting(self) -> int:
@@ -281,6 +286,15 @@ class Standing:
         others = [pod for pod in self.bound.values() if not pod.protected]
         others.sort(key=lambda pod: (not pod.running, pod.index, pod.key))
         return tuple(pod.key for pod in others[:short])
+
+    def without(self, size: int) -> int:
+        """The size to give up surplus to that has no place: `size` in whole units. Of a job that
+        is to be left alone nothing that has a place goes with it, even if that is half a unit."""
+        size = self.floor(size)
+        if not self.movable:
+            placed, unit = len(self.bound) + self.job.succeeded, self.unit
+            size = max(size, min(self.size, -(-placed // unit) * unit))
+        return size
 
     def floor(self, size: int) -> int:
         """The largest size allowed that is at most `size`: whole units, never below min."""
