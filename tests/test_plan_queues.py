@@ -190,6 +190,17 @@ def test_figures_say_what_a_queue_holds_and_owes() -> None:
     assert made.queues["empty"].jobs == 0
 
 
+def test_figures_of_a_parent_count_its_childrens_jobs_surplus_and_debts() -> None:
+    tree = (Queue("top"), Queue("left", parent="top"), Queue("right", parent="top"))
+    a, b = job("a", 1, 4, queue="left"), job("b", 6, 6, queue="right")
+    made = plan(world(EIGHT, [a, b], pods(a, *["n1"] * 4), queues=tree), NOW)
+    top, left = made.queues["top"], made.queues["left"]
+    assert (left.guaranteed, left.surplus, left.jobs) == (1000, 3000, 1)
+    assert (top.guaranteed, top.surplus, top.jobs) == (1000, 3000, 2)
+    assert left.owed_to_minimums == 0
+    assert made.queues["right"].owed_to_minimums == top.owed_to_minimums == 6000
+
+
 def test_figures_of_a_queue_of_cpu_jobs_are_in_the_resource_that_its_policy_names() -> None:
     cpus = {"cpu": 1000}
     a = job("a", 1, 4, 4, pod_requests=cpus)

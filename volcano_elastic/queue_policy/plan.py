@@ -143,7 +143,7 @@ class _Planning:
             stays=self._stays(decisions, why, asked=bool(backlog or asking)),
             admitted=self.inventory.everybody - blocked.keys(),
             blocked=blocked,
-            queues=with_owed(queues, asked, self.dimensions),
+            queues=with_owed(queues, asked, self.inventory),
             memory=self.patience.memory(
                 from_idle=self.shrink.from_idle | self.reserve.kept_idle,
                 ahead=self.serving.ahead(),
