@@ -3,7 +3,8 @@
     python -m benchmarks.planner [--json] [--jobs N --pods N --nodes N] [--repeat N]
 
 Cases: `calm` is a full cluster with nothing to do, `growth` has a tenth of its GPUs idle, `claims`
-has newcomers that all surplus together can just about serve, `newcomer` has one of them.
+has newcomers that all surplus together can just about serve, `sizes` has as many whose pods are of
+1, 2, 4 and 8 GPUs, `newcomer` has one.
 
 Times, in milliseconds of CPU (the wall's where nothing else runs), medians of the repeats:
 
@@ -43,7 +44,7 @@ from volcano_elastic.queue_policy.snapshot import Job, Memory, Node, Pod, Queue,
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 GPU = "nvidia.com/gpu"
 SIZES = ((1_000, 10_000, 200), (3_000, 30_000, 600), (10_000, 100_000, 2_000))
-CASES = ("calm", "growth", "newcomer", "claims", "backlog")
+CASES = ("calm", "growth", "newcomer", "claims", "sizes", "backlog")
 QUEUES = 100
 ROUNDS = 20
 """Plans carried out at most until nothing more is to be done."""
@@ -93,12 +94,22 @@ def cluster(jobs: int, pods: int, nodes: int, case: str) -> Snapshot:
         gone = {job.key for job in made_jobs[::10]}
         made_jobs = [job for job in made_jobs if job.key not in gone]
         made_pods = [pod for pod in made_pods if pod.job not in gone]
-    newcomers = {"claims": jobs // 100, "newcomer": 1}.get(case)
-    if newcomers:
-        made_jobs += [
-            replace(job, key=f"ns/new{i}", created=NOW, min=size, desired=size)
-            for i, job in enumerate(made_jobs[:newcomers])
-        ]
+    newcomers = {"claims": jobs // 100, "sizes": jobs // 100, "newcomer": 1}.get(case)
+    for i, job in enumerate(made_jobs[:newcomers] if newcomers else ()):
+        large = 2 ** (i % 4) if case == "sizes" else 1
+        least = max(1, size // large)
+        asks = {name: amount * large for name, amount in job.pod_requests.items()}
+        made_jobs.append(
+            replace(
+                job,
+                key=f"ns/new{i}",
+                created=NOW,
+                min=least,
+                max=2 * least,
+                desired=least,
+                pod_requests=asks,
+            )
+        )
     if case == "backlog":
         for i in range(jobs):
             # All sizes in each queue, rigid and elastic.

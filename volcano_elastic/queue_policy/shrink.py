@@ -27,7 +27,7 @@ from volcano_elastic.queue_policy.departure import leave
 from volcano_elastic.queue_policy.fit import Shape
 from volcano_elastic.queue_policy.queue_room import QueueRoom
 from volcano_elastic.queue_policy.room import NodeRoom, Room
-from volcano_elastic.queue_policy.single import Givers, Singles, surplus_in
+from volcano_elastic.queue_policy.single import Givers, Openings, Singles, surplus_in
 from volcano_elastic.queue_policy.standing import Standing
 from volcano_elastic.queue_policy.surplus import Surplus
 from volcano_elastic.queue_policy.victim import Victim
@@ -71,6 +71,7 @@ class Shrink:
         self.from_surplus: set[str] = set()
         """Keys of those that somebody leaves for."""
         self._singles: Singles | None = None
+        self._openings: dict[Shape, Openings] = {}
         self._promises: dict[int, list[Shape]] = {}
         self._promised: Counter[Shape] = Counter()
         self._failed: dict[tuple[object, ...], int] = {}
@@ -87,6 +88,7 @@ class Shrink:
         self._suffices.clear()
         self._surplus.forget()
         self._singles = None
+        self._openings.clear()
 
     def serve(self, claim: Claim) -> str | None:
         """Keep room for the claim, asking surplus to leave if need be; else say why it cannot."""
@@ -222,6 +224,15 @@ class Shrink:
             )
         return self._singles
 
+    def _opens(self, shape: Shape) -> bool:
+        """Whether a single pod that leaves may make room for one of `shape`."""
+        single = self._single()
+        if not single.suit(shape):
+            return False
+        if shape not in self._openings:
+            self._openings[shape] = Openings(self._nodes, shape, single.vectors)
+        return self._openings[shape].any()
+
     def _too_little(self, what: str, claim: Claim) -> str:
         if not claim.may_shrink:
             why = claim.standing.job.unmodelled if claim.standing else ""
@@ -283,7 +294,7 @@ class Shrink:
             if not claim.may_shrink:
                 return False
             full = queues.full(claim.queue, request)
-            if full is None and own is None and self._single().suit(shape):
+            if full is None and own is None and self._opens(shape):
                 victim = self._single().best(shape, claim.queue, protected)
                 if victim is not None:
                     self._remove(victim)

@@ -91,7 +91,8 @@ class Singles:
     ) -> None:
         self._nodes, self._queues, self._too_young = nodes, queues, too_young
         self._lines = {name: Line(line.entries) for name, line in givers.lines.items()}
-        self._vectors = {vector for vector, jobs in givers.vectors.items() if jobs}
+        self.vectors = {vector for vector, jobs in givers.vectors.items() if jobs}
+        """What their pods ask for."""
         self._whole = givers.whole > 0
         self.pods = givers.pods
         """That might leave, at most."""
@@ -99,7 +100,7 @@ class Singles:
             surplus = _surplus(standing)
             if surplus:
                 self._whole = self._whole or standing.unit > 1
-                self._vectors.add(standing.shape.vector)
+                self.vectors.add(standing.shape.vector)
                 self.pods += surplus
                 self._lines.setdefault(standing.job.queue, Line()).push(_place(standing))
         self._turns: list[Turn] = []
@@ -110,7 +111,7 @@ class Singles:
     def suit(self, shape: Shape) -> bool:
         """Whether one pod that leaves makes room for one of `shape` at most, and leaves alone."""
         return not self._whole and all(
-            vector[i] <= amount for vector in self._vectors for i, amount in shape.needs
+            vector[i] <= amount for vector in self.vectors for i, amount in shape.needs
         )
 
     def best(self, shape: Shape, queue: str, protected: bool) -> Victim | None:
@@ -184,6 +185,28 @@ class Singles:
             if eligible.would_fit(n, standing.shape.vector) and not self._too_young(pod, standing):
                 return pod
         return None
+
+
+class Openings:
+    """Whether there is a node where one pod's leaving would make room for one of a shape. For a
+    larger pod there is none most of the time, and all jobs would be asked in vain."""
+
+    def __init__(self, nodes: NodeRoom, shape: Shape, leaving: Iterable[Vector]) -> None:
+        self._changes = nodes.changes
+        self._slots = nodes.slots(shape, Room.COMING)
+        self._leaving = tuple(leaving)
+        self._unknown = list(nodes.eligible(shape))
+        self._seen = len(self._changes)
+
+    def any(self) -> bool:
+        self._unknown += self._changes[self._seen :]
+        self._seen = len(self._changes)
+        while self._unknown:
+            n = self._unknown[-1]
+            if any(self._slots.would_fit(n, vector) for vector in self._leaving):
+                return True
+            self._unknown.pop()  # until it changes
+        return False
 
 
 def surplus_in(givers: Givers, restless: Iterable[Standing]) -> Iterator[tuple[str, Vector, int]]:

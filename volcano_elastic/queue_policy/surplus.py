@@ -36,7 +36,7 @@ class Surplus:
         """Of each job's surplus, by its key."""
         self.by_queue: dict[str, list[Victim]] = {}
         self._gathered = False
-        self._options: dict[tuple[Shape, str, str | None, bool], Options] = {}
+        self._options: dict[tuple[Shape, str, str | None, bool, int], Options] = {}
 
     def gather(self, chosen: Iterable[Victim] = ()) -> None:
         """Only when a claim needs it: most of the time nobody has to leave.
@@ -106,11 +106,19 @@ class Surplus:
     def best(
         self, shape: Shape, queue: str, own: str | None, protected: bool, need: int
     ) -> Option | None:
-        key = (shape, queue, own, protected)
-        options = self._options.get(key)
-        if options is None:
-            options = self._options[key] = Options(self, shape, queue, own, protected)
-        return options.best(need)
+        """The cheapest option for a slot, where `need` are wanted."""
+        found = None
+        # One that frees more than the claim can use is dearer than it looks: then all are compared
+        # by what is of use to it. Most of the time the first is the answer, whatever the need.
+        for useful in (ENDLESS, need):
+            key = (shape, queue, own, protected, useful)
+            options = self._options.get(key)
+            if options is None:
+                options = self._options[key] = Options(self, *key)
+            found = options.best()
+            if found is None or found.slots <= need:
+                break
+        return found
 
     def from_full_queue(
         self,
@@ -205,35 +213,36 @@ class Surplus:
             slots_won = gain(victims)
             return Option(self._key(victims, queue, slots_won), victims, slots_won)
 
-        firsts = {victim.standing.job.key: victim for victim in reversed(candidates)}
+        # Of a job's pods, which are alike, who costs least goes first and is last in its list.
+        of_job: dict[str, list[Victim]] = {}
+        for victim in reversed(candidates):
+            of_job.setdefault(victim.standing.job.key, []).append(victim)
         single = [
-            offer(victim)
-            for victim in firsts.values()
-            if all(victim.vector[i] >= amount for i, amount in lack.items())
+            offer(alike[-1])
+            for alike in of_job.values()
+            if all(alike[-1].vector[i] >= amount for i, amount in lack.items())
         ]
         if single:
             return min(single, key=lambda option: option.key)
+        keys = {job: self._key((alike[-1],), queue, 1) for job, alike in of_job.items()}
         chosen: list[Victim] = []
         while any(amount > 0 for amount in lack.values()):
-            affordable = [
-                v
-                for v in candidates
-                if v not in chosen
-                and _affordable(v, chosen)
-                and self._gives(v.standing, queue, chosen)
-            ]
-            if not affordable:
+            helps = {
+                vector: sum(min(vector[i], a) / a for i, a in lack.items() if a > 0)
+                for vector in {alike[-1].vector for alike in of_job.values()}
+            }
+            job = min(of_job, key=lambda j: (-helps[of_job[j][-1].vector], keys[j]), default="")
+            if not job or not helps[of_job[job][-1].vector]:
                 return None
-            best = min(
-                affordable,
-                key=lambda v: (
-                    -sum(min(v.vector[i], a) / a for i, a in lack.items() if a > 0),
-                    self._key((v,), queue, 1),
-                ),
-            )
-            if all(best.vector[i] == 0 for i, amount in lack.items() if amount > 0):
-                return None
+            best = of_job[job].pop()
+            if not (_affordable(best, chosen) and self._gives(best.standing, queue, chosen)):
+                del of_job[job]
+                continue
             chosen.append(best)
+            if of_job[job]:
+                keys[job] = self._key((of_job[job][-1],), queue, 1)
+            else:
+                del of_job[job]
             lack = {i: amount - best.vector[i] for i, amount in lack.items()}
         for victim in list(chosen):
             if all(amount + victim.vector[i] <= 0 for i, amount in lack.items()):
@@ -276,10 +285,16 @@ class Options:
     """
 
     def __init__(
-        self, surplus: Surplus, shape: Shape, queue: str, own: str | None, protected: bool
+        self,
+        surplus: Surplus,
+        shape: Shape,
+        queue: str,
+        own: str | None,
+        protected: bool,
+        need: int,
     ) -> None:
         self._surplus = surplus
-        self._asks = (shape, queue, own, protected)
+        self._asks = (shape, queue, own, protected, need)
         self._eligible = frozenset(surplus.nodes.eligible(shape))
         self._heap: list[tuple[Key, int]] = []
         self._seen = len(surplus.nodes.changes)
@@ -288,35 +303,25 @@ class Options:
 
     def _enter(self, n: int) -> None:
         if n in self._eligible and n in self._surplus.on_node:
-            option = self._surplus.option(n, *self._asks, need=ENDLESS)
+            option = self._surplus.option(n, *self._asks)
             if option is not None:
                 heapq.heappush(self._heap, (option.key, n))
 
-    def best(self, need: int) -> Option | None:
+    def best(self) -> Option | None:
         changes = self._surplus.nodes.changes
         if self._seen < len(changes):
             for n in sorted(set(changes[self._seen :])):
                 self._enter(n)
             self._seen = len(changes)
-        best: Option | None = None
-        aside: list[tuple[Key, int]] = []
-        while self._heap and (best is None or self._heap[0][0] < best.key):
-            key, n = heapq.heappop(self._heap)
-            option = self._surplus.option(n, *self._asks, need=ENDLESS)
-            if option is None:
-                continue
-            if option.key > key:
+        while self._heap:
+            key, n = self._heap[0]
+            option = self._surplus.option(n, *self._asks)
+            if option is not None and option.key <= key:
+                return option
+            heapq.heappop(self._heap)
+            if option is not None:
                 heapq.heappush(self._heap, (option.key, n))
-                continue
-            aside.append((option.key, n))
-            if option.slots > need:
-                # It frees more than the claim can use, so it is dearer than it looks.
-                option = self._surplus.option(n, *self._asks, need=need)
-            if option is not None and (best is None or option.key < best.key):
-                best = option
-        for entry in aside:
-            heapq.heappush(self._heap, entry)
-        return best
+        return None
 
 
 def _cost(victims: Iterable[Victim]) -> int:
