@@ -140,6 +140,18 @@ def test_an_evicted_surplus_pod_lowers_the_size_once() -> None:
     assert sorted(world.live())[-1] == "a-worker-4"
 
 
+def test_what_was_evicted_is_called_so_even_if_the_planner_is_quicker_to_give_it_up() -> None:
+    world = begin(2)
+    world.grow(4)
+    world.run_all()
+    world.now += timedelta(seconds=20)
+    world.leaving("a-worker-3", evicted=True)
+    world.resize = resize(4, 3)
+    world.settle()
+    status = world.status["elastic"]
+    assert (status["desired"], status["lastScaleReason"]) == (3, "Evicted")
+
+
 def test_an_evicted_pod_of_the_minimum_comes_back() -> None:
     world = begin(2)
     world.run_all()

@@ -52,6 +52,10 @@ def size(job: PyTorchJob, view: Sequence[Replica], resize: Resize | None) -> Siz
     current = max(least, live) if job.desired is None else job.desired
     if resize is not None and current in (resize.old, resize.new):
         desired = min(max(resize.new, least), most)
+        taken = _after_losses(job, workers, current)
+        if taken.reason == EVICTED and taken.desired == desired:
+            # The planner saw them go too, and gives up only what Volcano has taken.
+            return taken
         remove = resize.remove if resize.new <= resize.old else frozenset()
         return Size(desired, desired != current, resize.reason, resize.message, remove)
     within = min(max(current, least), most)
