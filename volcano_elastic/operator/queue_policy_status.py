@@ -105,7 +105,7 @@ def _active(seen: Seen, name: str, invalid: InvalidPolicy | None) -> Status:
         return _condition("Active", False, "QueueClosed", message)
     match policy.mode:
         case Mode.OFF:
-            return _condition("Active", False, "Off", "spec.mode is Off: no size is changed")
+            return _condition("Active", False, "Off", "spec.mode is Off: nobody grows or makes way")
         case Mode.DRY_RUN:
             return _condition("Active", False, "DryRun", "decisions are shown, not carried out")
         case Mode.HOLD:
