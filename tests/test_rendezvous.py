@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,22 @@ def test_worker_0_and_the_coordinator_with_it_are_replaced(job: Job) -> None:
     *_, final = job.steps().values()
     assert final[0] == final[1]
     assert int((job.folder / "commit").read_text()) == final[0][-1], "no step was lost"
+
+
+def test_where_the_warm_process_is_lost_a_worker_starts_cold_from_the_commit(job: Job) -> None:
+    job.start(0)
+    told = job.stepping(world=1)
+    os.kill(children(job.agents[0].pid)["ve-zygote"], signal.SIGKILL)
+    with suppress(ProcessLookupError):
+        os.kill(told["pids"]["0"][0], signal.SIGKILL)  # it dies with its parent, too
+    cold = job.stepping(world=1, after_round=told["round"])
+    assert "ve-worker-0" not in children(job.agents[0].pid)
+    assert "starting a worker cold" in (job.folder / "agent-0.log").read_text()
+    (job.folder / "enough").touch()
+    assert job.wait(0) == 0, job.logs()
+    steps = [ranks[0] for ranks in job.steps().values()]
+    assert steps[-1][0] in (1, *(step + 1 for step in steps[0])), "from the last commit"
+    assert cold["round"] > told["round"] and steps[-1][-1] % 50 == 0
 
 
 VANISHING = """
