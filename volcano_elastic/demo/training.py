@@ -50,7 +50,7 @@ class DemoJob:
                                 "containers": [
                                     {
                                         "name": "pytorch",
-                                        "image": "volcano-elastic/trainer",
+                                        "image": "volcano-elastic-trainer",
                                         "command": [
                                             *("python", "-m", "torch.distributed.run"),
                                             *(str(SCRIPT), "--folder", str(self.folder(out))),
