@@ -2,8 +2,8 @@
 
 TRAINING_OPERATOR_BIN names its program. What its manifests would bring is made here: a namespace,
 an empty Secret and a webhook configuration, without which it does not begin. The kubelet's part,
-the Secret's certificates in a folder, is ours too; that folder is fixed in the program, so only one can
-run on a machine.
+the Secret's certificates in a folder, is ours too; that folder is fixed in the program, so only
+one can run on a machine.
 """
 
 from __future__ import annotations
