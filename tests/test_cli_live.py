@@ -100,7 +100,7 @@ def test_what_is_live_and_what_is_saved_are_explained_alike(
 
 
 def test_a_snapshot_has_no_environment_command_or_image(kubeconfig: Path) -> None:
-    taken = tool(kubeconfig, "snapshot").stdout
+    taken = tool(kubeconfig, "snapshot", "--json").stdout
     assert '"default/bert"' in taken
     for hidden in (SECRET, "PASSWORD", "private/image"):
         assert hidden not in taken

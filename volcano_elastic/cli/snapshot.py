@@ -10,6 +10,7 @@ from volcano_elastic.cli.observation import kubeconfig_option, observation, plug
 @click.command()
 @kubeconfig_option
 @plugin_option
+@click.option("--json", is_flag=True, expose_value=False, help="As ever: it has no other form.")
 def snapshot(kubeconfig: str | None, plugin: str | None) -> None:
     """Writes all that the planner looks at, as JSON, to standard output.
 
