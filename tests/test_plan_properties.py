@@ -150,7 +150,9 @@ def test_only_the_jobs_own_live_surplus_leaves_and_never_worker_0(snapshot: Snap
 def test_a_plan_carried_out_leaves_the_next_nothing_to_do(snapshot: Snapshot) -> None:
     first = plan(snapshot, NOW)
     second = plan(applied(snapshot, first, NOW), NOW)
-    assert second.decisions == ()
+    # But for a pod that the first wanted, and that has waited for a node for too long already.
+    left = [d for d in second.decisions if d.reason is not Reason.SURPLUS_UNPLACED]
+    assert left == []
 
 
 @calm
