@@ -45,13 +45,13 @@ class Counting:
         return obj | {"metadata": obj["metadata"] | {"uid": version, "resourceVersion": version}}
 
 
-class Unlabelled:
-    """Has the job's pod already, without the labels that it was made with."""
+class Holding:
+    """Has a pod of that name already, without labels, whose controller is `owner`."""
 
-    def __init__(self, job: Object) -> None:
+    def __init__(self, owner: Object | None) -> None:
         meta = {"name": "a-worker-0", "namespace": "team", "uid": "p", "resourceVersion": "1"}
-        owner = {"uid": job["metadata"]["uid"], "controller": True}
-        self.pod: Object = {"metadata": meta | {"ownerReferences": [owner]}}
+        owners = [] if owner is None else [{"uid": "another", "controller": True} | owner]
+        self.pod: Object = {"metadata": meta | {"ownerReferences": owners}}
         self.told: list[Object] = []
 
     async def create(self, kind: Resource, obj: Object) -> Object:
@@ -66,7 +66,7 @@ class Unlabelled:
 
 async def test_a_pod_that_lost_its_labels_is_told_rather_than_waited_for_in_silence() -> None:
     job = job_object()
-    server = Unlabelled(job)
+    server = Holding({"uid": job["metadata"]["uid"]})
     executor = Executor(Cluster(cast(Client, server)))
     wanted = {"name": "a-worker-0", "namespace": "team", "labels": {JOB_NAME: "a"}}
     with pytest.raises(NameTaken, match=f"lacks its label {JOB_NAME}=a"):
@@ -74,25 +74,6 @@ async def test_a_pod_that_lost_its_labels_is_told_rather_than_waited_for_in_sile
     await executor.settle(5)
     (event,) = server.told
     assert (event["reason"], event["type"]) == ("FailedCreatePod", "Warning")
-
-
-class Holding:
-    """Has a pod of that name already, whose controller is `owner`."""
-
-    def __init__(self, owner: Object | None) -> None:
-        meta = {"name": "a-worker-0", "namespace": "team", "uid": "p", "resourceVersion": "1"}
-        owners = [] if owner is None else [owner | {"uid": "another", "controller": True}]
-        self.pod: Object = {"metadata": meta | {"ownerReferences": owners}}
-        self.told: list[Object] = []
-
-    async def create(self, kind: Resource, obj: Object) -> Object:
-        if kind is EVENTS:
-            self.told.append(obj)
-            return obj
-        raise AlreadyExists(409, "AlreadyExists", "a-worker-0")
-
-    async def get(self, kind: Resource, name: str, namespace: str) -> Object:
-        return self.pod
 
 
 @pytest.mark.parametrize(

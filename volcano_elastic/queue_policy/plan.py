@@ -163,8 +163,7 @@ class _Planning:
 
     def _put_right(self, standing: Standing) -> None:
         job, mode = standing.job, standing.policy.mode
-        changeable = mode not in (Mode.OFF, Mode.DRY_RUN) and not job.unmodelled
-        if changeable:
+        if standing.movable:
             if standing.size < job.min:
                 standing.size, standing.reason = job.min, Reason.RAISED_TO_MIN
                 return
