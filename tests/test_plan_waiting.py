@@ -189,3 +189,13 @@ def test_a_crashed_surplus_worker_keeps_its_place() -> None:
     )
     assert made.decisions == ()
     assert made.stays["ns/b"].why_not_more is Reason.NO_ROOM
+
+
+def test_a_job_does_not_grow_while_a_pod_of_an_earlier_size_has_still_to_go() -> None:
+    """Else the pod would stay, and be given up a plan later since it has waited for too long."""
+    a = job("a", 1, 2, 1)
+    seen = world([node("n1", 2)], [a], [pod(a, 1, None, age=31)])
+    made = plan(seen, NOW)
+    assert made.decisions == ()
+    assert made.stays["ns/a"].why_not_more is Reason.WAITING_FOR_PODS
+    assert plan(applied(seen, made, NOW), NOW).decisions == ()

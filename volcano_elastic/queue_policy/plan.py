@@ -279,6 +279,8 @@ class _Planning:
                 and not claim.runs
                 and standing.size == standing.job.desired
                 and not standing.waiting_surplus
+                # Pods that are told to leave would be kept instead, whatever they wait for.
+                and not standing.excess
                 and not standing.job.unmodelled
                 and standing.policy.mode is Mode.ACTIVE
                 and not standing.cooling(self.now)

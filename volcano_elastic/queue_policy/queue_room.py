@@ -269,6 +269,11 @@ class QueueRoom:
         used = self.used[name]
         return max(used[i] / amount for i, amount in listed)
 
+    def entitled(self, name: str) -> bool:
+        """Whether the queue has a right to anything: else its share and what it borrows are always
+        the same."""
+        return bool(self._listed.get(name)) or any(self.guarantees.get(name, ()))
+
     def borrows(self, name: str, vector: Sequence[int]) -> bool:
         """Whether the queue holds `vector` beyond both its deserved and its guarantee."""
         deserved, guarantee = self._deserved.get(name), self.guarantees.get(name)

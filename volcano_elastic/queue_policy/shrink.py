@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain, product
 
+from volcano_elastic.queue_policy.cheapest import Cheapest
 from volcano_elastic.queue_policy.claims import Claim, Group
 from volcano_elastic.queue_policy.departure import leave
 from volcano_elastic.queue_policy.fit import Shape
@@ -66,6 +67,7 @@ class Shrink:
         self._nodes, self._queues = nodes, queues
         self._givers, self._restless = givers, restless
         self._surplus = Surplus(nodes, queues, standings, now)
+        self._cheapest = Cheapest(self._surplus, nodes, queues)
         self.from_idle: set[str] = set()
         """Keys of the claims served by idle room alone."""
         self.from_surplus: set[str] = set()
@@ -87,6 +89,7 @@ class Shrink:
         self._failed.clear()
         self._suffices.clear()
         self._surplus.forget()
+        self._cheapest.forget()
         self._singles = None
         self._openings.clear()
 
@@ -214,6 +217,7 @@ class Shrink:
         return None if full is None else full[0]
 
     def _holds_more(self, queue: str) -> None:
+        self._cheapest.holds_more(queue)
         if self._singles is not None:
             self._singles.changed(queue)
 
@@ -310,9 +314,9 @@ class Shrink:
             else:
                 option = None
                 if own is not None:
-                    option = self._surplus.best(shape, claim.queue, own, protected, need)
+                    option = self._cheapest.best(shape, claim.queue, own, protected, need)
                 if option is None:
-                    option = self._surplus.best(shape, claim.queue, None, protected, need)
+                    option = self._cheapest.best(shape, claim.queue, None, protected, need)
             if option is None:
                 return False
             for victim in option.victims:
@@ -374,7 +378,7 @@ class Shrink:
     def _undo(self, attempt: Attempt, queue: str) -> None:
         self._singles = None
         # Keys that got worse during the attempt are better again, which no heap would notice.
-        self._surplus.forget_options()
+        self._cheapest.forget_lines()
         for request in attempt.used:
             self._queues.use(queue, request, -1)
         for victim in reversed(attempt.victims):

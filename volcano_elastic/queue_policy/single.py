@@ -137,7 +137,7 @@ class Singles:
             if pod is not None:
                 n = self._nodes.index(pod.node)
                 assert n is not None
-                found = Victim(pod, standing, n, standing.shape.vector)
+                found = Victim(pod, standing, n)
             spent.append((name, now))
         for name, place in spent:
             self._lines[name].push(place)

@@ -204,6 +204,13 @@ class Standing:
         unit = self.unit
         return unit if self.size - unit >= self.job.min else None
 
+    @property
+    def quota(self) -> int:
+        """How many more pods may be picked at most: whole units leave, and never of the minimum."""
+        least, unit = self.job.min, self.unit
+        units = (self.size - least) // unit
+        return min(self.held - least, self.credit + units * unit)
+
     def restore(self) -> None:
         """Forget what the last plan did; the pods beyond `desired` stay in `excess`."""
         for pod in self.removed:

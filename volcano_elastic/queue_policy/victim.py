@@ -8,9 +8,12 @@ from volcano_elastic.queue_policy.fit import Vector
 from volcano_elastic.queue_policy.snapshot import Pod
 from volcano_elastic.queue_policy.standing import Standing
 
-Key = tuple[float, int, int, int, int, float, float, int, str]
+Rank = tuple[float, int, int, int, int, float, float, int]
 """Pods that leave per slot won, pods that leave, protected, running, whose queue, its share,
-surplus, index, name: smallest first."""
+surplus of the job that has least, its highest index that leaves: smallest first."""
+
+Key = tuple[Rank, str]
+"""A rank, and the name of the pod that decides among equals of one node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +21,10 @@ class Victim:
     pod: Pod
     standing: Standing
     node: int
-    vector: Vector
+
+    @property
+    def vector(self) -> Vector:
+        return self.standing.shape.vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,3 +33,7 @@ class Option:
     victims: tuple[Victim, ...]
     slots: int = 1
     """How many more pods of the claim it makes room for."""
+
+    @property
+    def rank(self) -> Rank:
+        return self.key[0]
