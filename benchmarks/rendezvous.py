@@ -1,6 +1,6 @@
 """Last agent joined to all have ranks: our coordinator, and torchrun's c10d beside it.
 
-    python -m benchmarks.rendezvous --agents 4 16 64 128 1000 --c10d 4 16 64
+    python -m benchmarks.rendezvous --agents 4 16 64 128 1000 --c10d 4 16
 
 The coordinator is a process of its own, as in a job; the agents are streams that speak its
 protocol, in this process. Each is there and joins but the last, whose Join starts the clock. c10d's
@@ -210,9 +210,7 @@ def _c10d_agent(port: int, agents: int, ready: Any, answers: Any, host: bool) ->
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.rendezvous", description=__doc__)
     parser.add_argument("--agents", type=int, nargs="*", default=[4, 16, 64, 128, 1000])
-    parser.add_argument(
-        "--c10d", type=int, nargs="*", default=[4, 16, 64], help="agents of torch's"
-    )
+    parser.add_argument("--c10d", type=int, nargs="*", default=[4, 16], help="agents of torch's")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--beats", type=float, default=5.0, help="seconds to watch it at rest")
     parser.add_argument("--json", action="store_true", help="one object a line")
