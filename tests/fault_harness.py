@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import ctypes
 import json
+import logging
 import os
 import random
 import signal
@@ -30,6 +31,7 @@ from torchrun_job import Job, children, gone
 from trainer.agent.memory import OWNER
 from trainer.agent.zygote import PRELOADED, Zygote
 from trainer.checkpoint.slot import Slot, SlotError
+from trainer.checkpoint.storage import MARKER, Storage
 
 SAMPLES, BATCH, SEED = 2048, 8, 3
 NODES = 4
@@ -141,6 +143,7 @@ class Harness:
     def __init__(self, job: FaultyJob, chance: random.Random, fixed: bool) -> None:
         self.job = job
         self.chance = chance
+        self.storage = Storage(job.folder / "commits")
         self.fixed = fixed
         """Nodes are neither added nor removed."""
         self.wanted = {0, 1} if fixed else {0, 1, 2}
@@ -184,10 +187,7 @@ class Harness:
         return True
 
     def _see_commits(self) -> None:
-        for marker in (self.job.folder / "commits").glob("step-*/COMMITTED"):
-            with contextlib.suppress(OSError, ValueError):
-                told = json.loads(marker.read_bytes())
-                self.commits.add((told["run"], told["step"]))
+        self.commits.update(commit.identity for commit in self.storage.commits())
 
     def later(self, seconds: float, undo: Callable[[], None]) -> None:
         self._later.append((time.monotonic() + seconds, undo))
@@ -327,17 +327,12 @@ class Harness:
 
     def damage_commit(self) -> bool:
         """The newest one, and never so many that none is left."""
-        intact = []
-        for marker in (self.job.folder / "commits").glob("step-*/COMMITTED"):
-            with contextlib.suppress(OSError, ValueError):
-                told = json.loads(marker.read_bytes())
-                if (told["run"], told["step"]) not in self.damaged:
-                    intact.append(((told["run"], told["step"]), marker.parent))
+        intact = [c for c in self.storage.commits() if c.identity not in self.damaged]
         if len(intact) < 2:
             return False
-        name, folder = max(intact)
-        path = folder / self.chance.choice(["COMMITTED", "state.pt"])
-        self.damaged.add(name)
+        newest = intact[0]
+        path = Path(self.storage.path(newest.step)) / self.chance.choice([MARKER, "state.pt"])
+        self.damaged.add(newest.identity)
         if self.chance.random() < 0.2:
             with contextlib.suppress(OSError), path.open("r+b") as file:
                 file.truncate(self.chance.randrange(os.fstat(file.fileno()).st_size))
@@ -457,6 +452,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--fixed", action="store_true", help="two nodes, never more nor fewer")
     parser.add_argument("--folder", type=Path, help="kept; default: a temporary one")
+    # Commits that were damaged on purpose would be warned about at each look.
+    logging.getLogger("trainer.checkpoint.storage").setLevel(logging.ERROR)
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # all ends with us
     # What loses its parent becomes our child, so that nothing left behind goes unseen.
