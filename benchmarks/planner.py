@@ -4,7 +4,8 @@
 
 Cases: `calm` is a full cluster with nothing to do, `growth` has a tenth of its GPUs idle, `claims`
 has newcomers that all surplus together can just about serve, `sizes` has as many whose pods are of
-1, 2, 4 and 8 GPUs, `newcomer` has one.
+1, 2, 4 and 8 GPUs, `full` has those of `claims` in queues that may hold no more than they do,
+`newcomer` has one.
 
 Times, in milliseconds of CPU (the wall's where nothing else runs), medians of the repeats:
 
@@ -44,7 +45,7 @@ from volcano_elastic.queue_policy.snapshot import Job, Memory, Node, Pod, Queue,
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 GPU = "nvidia.com/gpu"
 SIZES = ((1_000, 10_000, 200), (3_000, 30_000, 600), (10_000, 100_000, 2_000))
-CASES = ("calm", "growth", "newcomer", "claims", "sizes", "backlog")
+CASES = ("calm", "growth", "newcomer", "claims", "full", "sizes", "backlog")
 QUEUES = 100
 ROUNDS = 20
 """Plans carried out at most until nothing more is to be done."""
@@ -94,7 +95,8 @@ def cluster(jobs: int, pods: int, nodes: int, case: str) -> Snapshot:
         gone = {job.key for job in made_jobs[::10]}
         made_jobs = [job for job in made_jobs if job.key not in gone]
         made_pods = [pod for pod in made_pods if pod.job not in gone]
-    newcomers = {"claims": jobs // 100, "sizes": jobs // 100, "newcomer": 1}.get(case)
+    many = jobs // 100
+    newcomers = {"claims": many, "full": many, "sizes": many, "newcomer": 1}.get(case)
     for i, job in enumerate(made_jobs[:newcomers] if newcomers else ()):
         large = 2 ** (i % 4) if case == "sizes" else 1
         least = max(1, size // large)
@@ -125,12 +127,13 @@ def cluster(jobs: int, pods: int, nodes: int, case: str) -> Snapshot:
             )
             made_jobs.append(job)
             made_pods += [_pod(job, index, None) for index in range(least)]
+    most = {GPU: pods // QUEUES * 1000} if case == "full" else None
     shape = {GPU: per_node * 1000, "cpu": per_node * 4000, "memory": per_node << 44}
     return Snapshot(
         nodes=tuple(Node(f"n{n}", shape | {"pods": 110_000}) for n in range(nodes)),
         pods=tuple(made_pods),
         jobs=tuple(made_jobs),
-        queues=tuple(Queue(f"q{i}") for i in range(QUEUES)),
+        queues=tuple(Queue(f"q{i}", capability=most) for i in range(QUEUES)),
     )
 
 

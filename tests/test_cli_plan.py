@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -148,6 +149,17 @@ def test_a_job_that_would_come_is_planned_for(saved: Any, manifest: Any) -> None
     file = manifest(torch_job("new", 2, 2))
     found = json.loads(run("plan", "--json", "--snapshot", saved(FULL), "--what-if", file).output)
     assert [(d["job"], d["to"]) for d in found["decisions"]] == [("ns/a", 2)]
+    assert found["starts"] == ["ns/new"]
+    said = run("plan", "--snapshot", saved(FULL), "--what-if", file).output
+    assert re.search(
+        r"ns/new +2 +Starts +it has room, once those that are asked to have left", said
+    )
+
+
+def test_a_job_that_would_come_in_vain_does_not_start(saved: Any, manifest: Any) -> None:
+    file = manifest(torch_job("new", 4, 4))
+    found = json.loads(run("plan", "--json", "--snapshot", saved(FULL), "--what-if", file).output)
+    assert found["starts"] == [] and [b["job"] for b in found["blocked"]] == ["ns/new"]
 
 
 def test_a_job_that_would_change_keeps_its_size_and_its_past(saved: Any, manifest: Any) -> None:

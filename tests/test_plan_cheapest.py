@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from random import Random
 
 import pytest
-from planner_world import NOW, gpus, job, node, pods, world
+from planner_world import GPU, NOW, gpus, job, node, pods, world
 
 from volcano_elastic.queue_policy.cheapest import ALL, Cheapest
 from volcano_elastic.queue_policy.fit import Shape
@@ -64,19 +65,37 @@ def crowded(seed: int) -> Snapshot:
     return world(nodes, [*jobs, *newcomers], running, queues=tuple(queues))
 
 
+def filled(snapshot: Snapshot) -> Snapshot:
+    """No queue may hold more than it does."""
+    queue_of = {job.key: job.queue for job in snapshot.jobs}
+    held = Counter[str]()
+    for each in snapshot.pods:
+        held[queue_of[each.job or ""]] += each.requests[GPU] // 1000
+    queues = [replace(queue, capability=gpus(held[queue.name])) for queue in snapshot.queues]
+    return replace(snapshot, queues=tuple(queues))
+
+
+@pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_no_node_has_a_cheaper_option(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, asked = Cheapest.best, 0
+def test_no_node_has_a_cheaper_option(
+    seed: int, full: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, asked = Cheapest.best, Counter[bool]()
 
     def compared(
-        self: Cheapest, shape: Shape, queue: str, own: str | None, protected: bool, need: int
+        self: Cheapest,
+        shape: Shape,
+        queue: str,
+        own: str | None,
+        protected: bool,
+        need: int,
+        within: str | None = None,
     ) -> Option | None:
-        nonlocal asked
-        asked += 1
-        best = found(self, shape, queue, own, protected, need)
+        asked[within is not None] += 1
+        best = found(self, shape, queue, own, protected, need, within)
         for useful in (ALL, need):
             offers = [
-                self._surplus.option(n, shape, queue, own, protected, useful)
+                self._surplus.option(n, shape, queue, own, protected, useful, within)
                 for n in self._nodes.eligible(shape)
             ]
             first = min((o for o in offers if o is not None), key=lambda o: o.rank, default=None)
@@ -86,5 +105,5 @@ def test_no_node_has_a_cheaper_option(seed: int, monkeypatch: pytest.MonkeyPatch
         return best
 
     monkeypatch.setattr(Cheapest, "best", compared)
-    plan(crowded(seed), NOW)
-    assert asked
+    plan(filled(crowded(seed)) if full else crowded(seed), NOW)
+    assert asked[full]

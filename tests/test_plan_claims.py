@@ -12,12 +12,15 @@ from planner_world import (
     by_job,
     gpus,
     job,
+    new_size,
     node,
     pod,
     pods,
+    ruled,
     world,
 )
 
+from volcano_elastic.api.queue_policy import ForOtherQueues, Shrink
 from volcano_elastic.queue_policy.decision import Plan
 from volcano_elastic.queue_policy.plan import plan
 from volcano_elastic.queue_policy.snapshot import Gang, Job, Pod, Queue
@@ -154,6 +157,42 @@ def test_what_a_claim_in_vain_would_have_taken_still_helps_a_smaller_one_behind_
     made = plan(world(nodes, [a, b, big, small], held, pods(b, "n2", "n2")), NOW)
     assert by_job(made)["a"].remove == ("ns/a-worker-2",)
     assert made.admitted == {"ns/a", "ns/b", "ns/small"}
+
+
+def test_what_a_whole_unit_leaves_beyond_a_claim_helps_one_before_it_in_the_same_plan() -> None:
+    """Who may not ask that surplus to leave may still use what it leaves."""
+    first = job("first", 1, 1, priority=1, queue="other", created=NOW)
+    second = job("second", 1, 1, created=NOW)
+    giver = job("giver", 2, 4, 4, node_unit=2)
+    seen = world(
+        [node("n1", 4)],
+        [first, second, giver],
+        pods(giver, *["n1"] * 4),
+        queues=(Queue("default", deserved=gpus(4)), Queue("other")),
+    )
+    made = plan(ruled(seen, shrink=Shrink(for_other_queues=ForOtherQueues.BORROWED)), NOW)
+    assert by_job(made)["giver"].new == 2
+    assert not made.blocked
+    assert plan(applied(seen, made, NOW), NOW).decisions == ()
+
+
+def test_a_job_that_has_a_place_for_worker_0_again_gives_in_the_same_plan() -> None:
+    """Until then its other pods are its minimum."""
+    large = job("large", 2, 2, priority=1, pod_requests=gpus(2))
+    small = job("small", 2, 4, 4)
+    giver = job("giver", 1, 2, 2)
+    nodes = [node("n1", 4), node("n2", 1), node("n3", 1), node("lost", 1, ready=False)]
+    seen = world(
+        nodes,
+        [large, small, giver],
+        [pod(large, 1, "n1")],
+        [pod(small, 1, "n1"), pod(small, 2, "lost"), pod(small, 3, "n1")],
+        pods(giver, "n2", "n3"),
+    )
+    made = plan(seen, NOW)
+    assert not made.blocked
+    assert (new_size(made, "small"), new_size(made, "giver")) == (2, 1)
+    assert plan(applied(seen, made, NOW), NOW).decisions == ()
 
 
 def test_no_surplus_leaves_for_a_pod_without_a_gang() -> None:

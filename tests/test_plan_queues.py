@@ -57,6 +57,46 @@ def test_a_full_queues_claim_is_met_by_its_own_surplus_only() -> None:
     assert {name: d.new for name, d in by_job(made).items()} == {"a": 1}
 
 
+@pytest.mark.parametrize("unit", [1, 2])
+def test_only_pods_that_ease_what_the_queue_is_full_of_are_asked_to_leave(unit: int) -> None:
+    """By one look at the queue's jobs, and by one at their nodes, which whole units need."""
+    cpus = queue_job("cpus", "small", 1, 8, 8, pod_requests={"cpu": 1000})
+    mine = queue_job("mine", "small", unit, 2 * unit, 2 * unit, node_unit=unit)
+    fresh = queue_job("fresh", "small", 1, 1, created=NOW)
+    seen = world(
+        [node("n1", 8)],
+        [cpus, mine, fresh],
+        pods(cpus, *["n1"] * 8),
+        pods(mine, *["n1"] * 2 * unit),
+        queues=(Queue("small", capability=gpus(2 * unit)),),
+    )
+    made = plan(seen, NOW)
+    assert {d.job: d.new for d in made.decisions} == {"ns/mine": unit}
+
+
+def test_for_a_full_parent_surplus_of_its_children_leaves_and_no_other() -> None:
+    sibling = queue_job("sibling", "b", 1, 4, 2)
+    larger = queue_job("larger", "c", 1, 9, 5)
+    fresh = queue_job("fresh", "a", 1, 1, created=NOW)
+    queues = (
+        Queue("team", capability=gpus(2)),
+        Queue("a", parent="team"),
+        Queue("b", parent="team"),
+        Queue("c"),
+    )
+    seen = world(
+        [node("n1", 8)],
+        [sibling, larger, fresh],
+        pods(sibling, *["n1"] * 2),
+        pods(larger, *["n1"] * 5),
+        queues=queues,
+    )
+    made = plan(seen, NOW)
+    assert new_size(made, "sibling") == 1
+    assert new_size(made, "larger") is None or new_size(made, "larger") > 5
+    assert "ns/fresh" in made.admitted
+
+
 def test_own_queues_surplus_goes_before_others() -> None:
     queues = (Queue("p"), Queue("q"))
     a, c = queue_job("a", "p", 1, 2, 2), queue_job("c", "q", 1, 8, 6)

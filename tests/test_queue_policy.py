@@ -73,6 +73,8 @@ def test_every_field_arrives() -> None:
     [
         ({"queue": None}, "spec.queue"),
         ({"queue": ""}, "spec.queue"),
+        ({"resource": ""}, "spec.resource"),
+        ({"resource": "nvidia gpu"}, "spec.resource"),
         ({"mode": "Sometimes"}, "spec.mode"),
         ({"surplus": 3}, "spec.surplus"),
         ({"surplus": {"minEfficiency": 1.1}}, "spec.surplus.minEfficiency"),

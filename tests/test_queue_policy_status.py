@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -224,6 +225,15 @@ def test_every_field_of_the_schema_is_read_and_no_other(path: tuple[str, ...]) -
     wrong = merged({"queue": "q"}, nested(path, ["wrong"]))
     with pytest.raises(InvalidPolicy, match=r"\.".join(["spec", *path])):
         parse({"spec": wrong})
+
+
+@pytest.mark.parametrize("name", ["cpu", "nvidia.com/mig-1g.10gb", "", "nvidia gpu", "/gpu", "a/"])
+def test_the_schema_and_the_typed_view_take_the_same_for_a_resource(name: str) -> None:
+    fits = re.search(FIELDS["resource",]["pattern"], name) is not None
+    try:
+        assert parse({"spec": {"queue": "q", "resource": name}}).resource == name and fits
+    except InvalidPolicy:
+        assert not fits
 
 
 def test_the_typed_view_reads_no_field_that_the_schema_lacks() -> None:

@@ -7,6 +7,7 @@ One policy governs one Volcano queue; every field is optional, and a queue witho
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -17,6 +18,8 @@ from volcano_elastic.api import moment, quantity
 from volcano_elastic.api.problem import Problem
 
 GPU = "nvidia.com/gpu"
+_RESOURCE = re.compile("([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+"""As Kubernetes names resources."""
 _LONG_AGO = datetime.fromtimestamp(0, UTC)
 
 
@@ -192,8 +195,9 @@ def parse(obj: Mapping[str, Any], *, strict: bool = False) -> QueuePolicy:
         problems += part.unknown() if strict else ()
     if not policy.queue:
         problems.append(Problem("spec.queue", "must name a Volcano queue, found none"))
-    if not policy.resource:
-        problems.append(Problem("spec.resource", "must name a resource, found none"))
+    if not _RESOURCE.fullmatch(policy.resource):
+        found = f"must name a resource, such as nvidia.com/gpu or cpu, found {policy.resource!r}"
+        problems.append(Problem("spec.resource", found))
     if 0 < policy.rebalance.gap < 1:
         found = f"must be 0 (off) or at least 1, found {policy.rebalance.gap:g}"
         problems.append(Problem("spec.rebalance.gap", found))

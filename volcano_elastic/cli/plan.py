@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,8 +64,9 @@ def plan(
     JSON: time; decisions [{job, from, to, reason, message, pods, protect, dryRun}];
     unchanged [{job, whyNotMore, whyNotLess}]; blocked [{job, message}];
     queues [{queue, resource, free, guaranteed, surplus, borrowed, owedToMinimums, jobs,
-    problem}]. pods are those that leave; amounts are Kubernetes quantities; problem is a
-    sentence about the Queue's parents, or null.
+    problem}]; starts, the keys of FILE's new jobs that have room, or will when pods have left.
+    pods are those that leave; amounts are Kubernetes quantities; problem is a sentence about the
+    Queue's parents, or null.
 
     \b
     Examples:
@@ -76,16 +78,19 @@ def plan(
     from volcano_elastic.queue_policy.plan import plan as make
 
     observed = observation(kubeconfig, plugin, file)
+    known = {job.key for job in observed.snapshot.jobs}
     if what_if is not None:
         from volcano_elastic.cli.manifest_changes import apply
 
         after = apply(what_if, observed, lambda line: click.echo(f"Warning: {line}", err=True))
         observed = replace(observed, snapshot=after)
     made = make(observed.snapshot, observed.time)
+    new = {job.key: job.desired for job in observed.snapshot.jobs if job.key not in known}
+    starts = {key: size for key, size in sorted(new.items()) if key not in made.blocked}
     if as_json:
-        print_json(plan_json(observed, made))
+        print_json({**plan_json(observed, made), "starts": list(starts)})
     else:
-        _show(made)
+        _show(made, starts)
     sys.exit(FOUND if made.blocked else 0)
 
 
@@ -198,7 +203,8 @@ def _row(decision: Decision) -> tuple[str, str, str, str]:
     )
 
 
-def _show(made: Plan) -> None:
+def _show(made: Plan, starts: Mapping[str, int]) -> None:
+    """`starts`: jobs that are added, with their sizes."""
     from volcano_elastic.queue_policy.explain import WORDS
 
     for queue, figures in sorted(made.queues.items()):
@@ -209,8 +215,14 @@ def _show(made: Plan) -> None:
         table.add_row(*_row(decision))
     for job, why in sorted(made.blocked.items()):
         table.add_row(job, "", "[red]Blocked", escape(f"it cannot start: {why}"))
+    decided = {decision.job for decision in made.decisions}
+    leavers = any(decision.remove for decision in made.decisions)
+    for job, size in starts.items():
+        if job not in decided:
+            after = ", once those that are asked to have left" if leavers else ""
+            table.add_row(job, str(size), "[green]Starts", f"it has room{after}")
     for job, stay in sorted(made.stays.items()):
-        if job not in made.blocked:
+        if job not in made.blocked and job not in starts:
             more, less = WORDS[stay.why_not_more], WORDS[stay.why_not_less]
             table.add_row(
                 job, "=", f"[dim]{stay.why_not_more}", f"[dim]no more: {more}; no less: {less}"

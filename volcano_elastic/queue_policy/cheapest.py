@@ -63,6 +63,8 @@ class Ask:
     """Whether protected pods may leave."""
     need: int
     """Slots that are of use."""
+    within: str | None = None
+    """The queue in which all of it must count, if one is full."""
 
 
 class Cheapest:
@@ -94,9 +96,15 @@ class Cheapest:
                 self._improve(self._surplus.nodes_in.get(name, ()))
 
     def best(
-        self, shape: Shape, queue: str, own: str | None, protected: bool, need: int
+        self,
+        shape: Shape,
+        queue: str,
+        own: str | None,
+        protected: bool,
+        need: int,
+        within: str | None = None,
     ) -> Option | None:
-        """The cheapest option for a slot, where `need` are wanted."""
+        """The cheapest option for a slot, where `need` are wanted; the others as in `Ask`."""
         changes = self._nodes.changes
         self._improve(changes[self._seen :])
         self._seen = len(changes)
@@ -104,7 +112,7 @@ class Cheapest:
         # One that frees more than the claim can use is dearer than it looks: then all are compared
         # by what is of use to it. Most of the time the first is the answer, whatever the need.
         for useful in (ALL, need):
-            found = self._first(Ask(shape, queue, own, protected, useful))
+            found = self._first(Ask(shape, queue, own, protected, useful, within))
             if found is None or found.slots <= need:
                 break
         return found
@@ -117,6 +125,8 @@ class Cheapest:
     def _first(self, ask: Ask) -> Option | None:
         if ask.own is not None:
             return self._line(ask, self._surplus.nodes_of.get(ask.own, ())).first()
+        if ask.within is not None:
+            return self._line(ask, self._surplus.nodes_within(ask.within)).first()
         everywhere = self._surplus.on_node
         mine = self._surplus.nodes_in.get(ask.queue, set())
         if 2 * len(mine) > len(everywhere):
@@ -220,7 +230,7 @@ class Line:
             rank, name, n = heap[0]
             if n not in looked:
                 looked[n] = self._surplus.option(
-                    n, ask.shape, ask.queue, ask.own, ask.protected, ask.need
+                    n, ask.shape, ask.queue, ask.own, ask.protected, ask.need, ask.within
                 )
             option = looked[n]
             if option is None:

@@ -13,6 +13,7 @@ minimums too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from volcano_elastic.api.queue_policy import ForOtherQueues, QueuePolicy
 from volcano_elastic.queue_policy.decision import Reason
@@ -21,6 +22,20 @@ from volcano_elastic.queue_policy.proportion import divide
 from volcano_elastic.queue_policy.snapshot import Queue, Resources
 
 _NOTHING: Mapping[str, Sequence[int]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """A queue with too little room for a claim."""
+
+    queue: str
+    """The claim's own, or an ancestor of it."""
+    dimensions: tuple[int, ...]
+    """Those in which it has too little."""
+
+    def eased(self, vector: Sequence[int]) -> bool:
+        """Whether such a pod that leaves the queue makes some of the room."""
+        return any(vector[i] > 0 for i in self.dimensions)
 
 
 class QueueRoom:
@@ -206,18 +221,18 @@ class QueueRoom:
 
     def full(
         self, name: str, vector: Sequence[int], leaving: Mapping[str, Sequence[int]] = _NOTHING
-    ) -> tuple[str, list[int]] | None:
-        """The first of the queue and its ancestors whose room is too small for `vector` more, and
-        in which dimensions; `leaving`: what goes before, by queue, as `sums` says."""
+    ) -> Full | None:
+        """The first of the queue and its ancestors whose room is too small for `vector` more;
+        `leaving`: what goes before, by queue, as `sums` says."""
         for queue in self._chains.get(name, ()):
             used, caps, less = self.used[queue], self._caps[queue], leaving.get(queue, self._zero)
-            short = [
+            short = tuple(
                 i
                 for i, amount in enumerate(vector)
                 if amount > 0 and used[i] + amount - less[i] > caps[i]
-            ]
+            )
             if short:
-                return queue, short
+                return Full(queue, short)
         return None
 
     def sums(self, amounts: Iterable[tuple[str, Sequence[int], int]]) -> dict[str, list[int]]:

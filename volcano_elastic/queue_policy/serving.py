@@ -76,6 +76,13 @@ class Serving:
         for claim in sorted(ahead, key=lambda claim: claim.order):
             if claim not in self.served and claim.key not in self._set_aside:
                 self.serve_first([claim])
+        while self._take_turns():
+            pass
+
+    def _take_turns(self) -> bool:
+        """Each claim that is not served yet has its turn. Whether those that failed should have
+        another, since one behind them may have left room for them."""
+        before = len(self.served)
         lines: list[tuple[Order, Line]] = []
         # Those whose next claim fails, until another is served.
         failing: list[Line] = []
@@ -123,6 +130,22 @@ class Serving:
         for claim in self._others.values():
             if claim.standing is not None:
                 claim.standing.blocked = claim.key in self.blocked
+        return self._leave_more(self.served[before:])
+
+    def _leave_more(self, claims: Iterable[Claim]) -> bool:
+        """Whether serving these may be of use to who came before them and is blocked: more left
+        than they needed, since whole units do, or a full queue holds less; or they have surplus
+        again, now that their worker 0 has a place."""
+        helpers = (
+            claim.order
+            for claim in claims
+            if claim.key in self._shrink.from_surplus or not claim.own_surplus_first
+        )
+        last = max(helpers, default=None)
+        if last is None:
+            return False
+        blocked = map(self._claim, self.blocked.keys() - self._set_aside.keys())
+        return any(claim is not None and claim.order < last for claim in blocked)
 
     def serve_first(self, claims: Iterable[Claim]) -> Claim | None:
         """The first of these, which were blocked, that is not any more."""

@@ -26,7 +26,7 @@ from volcano_elastic.queue_policy.cheapest import Cheapest
 from volcano_elastic.queue_policy.claims import Claim, Group
 from volcano_elastic.queue_policy.departure import leave
 from volcano_elastic.queue_policy.fit import Shape
-from volcano_elastic.queue_policy.queue_room import QueueRoom
+from volcano_elastic.queue_policy.queue_room import Full, QueueRoom
 from volcano_elastic.queue_policy.room import NodeRoom, Room
 from volcano_elastic.queue_policy.single import Givers, Openings, Singles, surplus_in
 from volcano_elastic.queue_policy.standing import Standing
@@ -120,7 +120,7 @@ class Shrink:
         self._failed[memory] = self.served
         short = self._queues.full(claim.queue, claim.request)
         if short is not None:
-            return self._too_little(f"queue {short[0]} has too little room for it", claim)
+            return self._too_little(f"queue {short.queue} has too little room for it", claim)
         return self._too_little("there is too little room for it", claim)
 
     def idle_for(self, claim: Claim) -> int:
@@ -214,7 +214,7 @@ class Shrink:
                 self._surplus_in = self._queues.sums(surplus_in(self._givers, self._restless))
             leaving = self._surplus_in
         full = self._queues.full(claim.queue, claim.request, leaving)
-        return None if full is None else full[0]
+        return None if full is None else full.queue
 
     def _holds_more(self, queue: str) -> None:
         self._cheapest.holds_more(queue)
@@ -298,8 +298,8 @@ class Shrink:
             if not claim.may_shrink:
                 return False
             full = queues.full(claim.queue, request)
-            if full is None and own is None and self._opens(shape):
-                victim = self._single().best(shape, claim.queue, protected)
+            if own is None:
+                victim = self._single_victim(shape if need else None, claim.queue, protected, full)
                 if victim is not None:
                     self._remove(victim)
                     attempt.victims.append(victim)
@@ -310,7 +310,13 @@ class Shrink:
             if need and self._nodes.slots(shape, Room.POTENTIAL).total() < need:
                 return False
             if full is not None:
-                option = self._surplus.from_full_queue(*full, claim.queue, shape, need, protected)
+                option = None
+                if need:
+                    option = self._cheapest.best(
+                        shape, claim.queue, None, protected, need, full.queue
+                    )
+                if option is None:
+                    option = self._surplus.any_of(full, claim.queue, protected)
             else:
                 option = None
                 if own is not None:
@@ -326,6 +332,15 @@ class Shrink:
         queues.use(claim.queue, request)
         attempt.used.append(request)
         return True
+
+    def _single_victim(
+        self, shape: Shape | None, queue: str, protected: bool, full: Full | None
+    ) -> Victim | None:
+        """`shape`: what needs room on a node; None: its queue alone has too little."""
+        single = self._single()
+        if not (single.alone if shape is None else self._opens(shape)):
+            return None
+        return single.best(shape, queue, protected, full)
 
     def _place(self, attempt: Attempt, shape: Shape, count: int) -> int:
         placed = self._nodes.place(shape, count, Room.IDLE)

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from volcano_elastic.queue_policy.fit import Shape, Vector
-from volcano_elastic.queue_policy.queue_room import QueueRoom
+from volcano_elastic.queue_policy.queue_room import Full, QueueRoom
 from volcano_elastic.queue_policy.ranking import Line, Ranking
 from volcano_elastic.queue_policy.room import NodeRoom, Room
 from volcano_elastic.queue_policy.snapshot import Pod
@@ -93,13 +93,14 @@ class Singles:
         self._lines = {name: Line(line.entries) for name, line in givers.lines.items()}
         self.vectors = {vector for vector, jobs in givers.vectors.items() if jobs}
         """What their pods ask for."""
-        self._whole = givers.whole > 0
+        self.alone = not givers.whole
+        """No pod leaves as part of a unit."""
         self.pods = givers.pods
         """That might leave, at most."""
         for standing in restless:
             surplus = _surplus(standing)
             if surplus:
-                self._whole = self._whole or standing.unit > 1
+                self.alone = self.alone and standing.unit == 1
                 self.vectors.add(standing.shape.vector)
                 self.pods += surplus
                 self._lines.setdefault(standing.job.queue, Line()).push(_place(standing))
@@ -110,16 +111,19 @@ class Singles:
 
     def suit(self, shape: Shape) -> bool:
         """Whether one pod that leaves makes room for one of `shape` at most, and leaves alone."""
-        return not self._whole and all(
+        return self.alone and all(
             vector[i] <= amount for vector in self.vectors for i, amount in shape.needs
         )
 
-    def best(self, shape: Shape, queue: str, protected: bool) -> Victim | None:
-        """The pod to leave for a claim of `queue`; None if no single one makes room."""
+    def best(
+        self, shape: Shape | None, queue: str, protected: bool, full: Full | None
+    ) -> Victim | None:
+        """The pod to leave for a claim of `queue`; None if no single one makes room, which is on
+        its node for one of `shape`, if any, and in what is `full`, if anything."""
         spent: list[tuple[str, Place]] = []
         found: Victim | None = None
         while found is None:
-            name = self._next(queue, protected)
+            name = self._next(queue, protected, full)
             if name is None:
                 break
             line = self._lines[name]
@@ -133,7 +137,9 @@ class Singles:
             if now[:3] != place[:3]:
                 line.push(now)
                 continue
-            pod = self._pod(standing, shape, protected)
+            pod = None
+            if full is None or full.eased(standing.shape.vector):
+                pod = self._pod(standing, shape, protected)
             if pod is not None:
                 n = self._nodes.index(pod.node)
                 assert n is not None
@@ -147,8 +153,12 @@ class Singles:
         """What the queue holds has changed."""
         self._changed.update(self._lines.keys() & self._queues.chain(queue))
 
-    def _next(self, queue: str, protected: bool) -> str | None:
+    def _next(self, queue: str, protected: bool, full: Full | None) -> str | None:
         """The queue whose turn it is to give for a claim of `queue`."""
+        if full is not None:
+            names = (name for name in self._lines if self._queues.within(name, full.queue))
+            found = [turn for turn in (self._turn(name, queue) for name in names) if turn]
+            return self._first(found, protected)
         for name in sorted(self._changed):
             self._number[name] += 1
             turn = self._turn(name, None)
@@ -157,7 +167,11 @@ class Singles:
         self._changed.clear()
         while self._turns and self._turns[0][-1] != self._number[self._turns[0][-2]]:
             heapq.heappop(self._turns)
-        turns = [turn for turn in (self._turn(queue, queue), *self._turns[:1]) if turn is not None]
+        return self._first(
+            [turn for turn in (self._turn(queue, queue), *self._turns[:1]) if turn], protected
+        )
+
+    def _first(self, turns: Iterable[Turn], protected: bool) -> str | None:
         first = min(turns, default=None)
         # Who has only protected pods left comes last.
         return None if first is None or (first[0] and not protected) else first[-2]
@@ -174,15 +188,16 @@ class Singles:
             rank, share = 2 - self._queues.borrows(name, vector), self._queues.share(name)
         return (*head[:2], rank, -share, head[2], name, self._number[name])
 
-    def _pod(self, standing: Standing, shape: Shape, protected: bool) -> Pod | None:
-        """The first to leave whose leaving really makes room on its node."""
+    def _pod(self, standing: Standing, shape: Shape | None, protected: bool) -> Pod | None:
+        """The first to leave whose leaving really makes room on its node, if that matters."""
         nodes = self._nodes
-        eligible = nodes.slots(shape, Room.COMING)
+        slots = None if shape is None else nodes.slots(shape, Room.COMING)
         for pod in standing.leavers():
             n = nodes.index(pod.node)
             if n is None or (pod.protected and not protected):
                 continue
-            if eligible.would_fit(n, standing.shape.vector) and not self._too_young(pod, standing):
+            fits = slots is None or slots.would_fit(n, standing.shape.vector)
+            if fits and not self._too_young(pod, standing):
                 return pod
         return None
 

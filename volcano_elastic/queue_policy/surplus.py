@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from operator import add
 
 from volcano_elastic.queue_policy.fit import Shape
-from volcano_elastic.queue_policy.queue_room import QueueRoom
+from volcano_elastic.queue_policy.queue_room import Full, QueueRoom
 from volcano_elastic.queue_policy.room import NodeRoom, Room
 from volcano_elastic.queue_policy.snapshot import Pod
 from volcano_elastic.queue_policy.standing import Standing
@@ -126,41 +127,24 @@ class Surplus:
         self.on_node, self.nodes_of, self.nodes_in = {}, {}, {}
         self._gathered = False
 
-    def from_full_queue(
-        self,
-        full: str,
-        wanted: list[int],
-        queue: str,
-        shape: Shape,
-        need: int,
-        protected: bool,
-    ) -> Option | None:
-        """Queue `full`, which is the claim's own or an ancestor of it, has no room: only pods of
-        its own make some there, in the dimensions `wanted`."""
+    def nodes_within(self, queue: str) -> set[int]:
+        """Of the surplus that counts in `queue`."""
+        within = self._queues.within
+        return set().union(*(at for name, at in self.nodes_in.items() if within(name, queue)))
 
-        def gives(standing: Standing) -> bool:
-            vector = standing.shape.vector
-            counts = self._queues.within(standing.job.queue, full)
-            return counts and any(vector[i] > 0 for i in wanted) and self._gives(standing, queue)
-
-        lots = [
-            (n, lot)
-            for n in sorted({n for places in self.nodes_in.values() for n in places})
+    def any_of(self, full: Full, queue: str, protected: bool) -> Option | None:
+        """The cheapest pod, wherever it is, whose leaving makes some room in the full queue for a
+        claim of `queue`."""
+        found = [
+            self._option((Victim(pod, lot.standing, n),), queue)
+            for n in self.nodes_within(full.queue)
             for lot in self.on_node[n].values()
-            if gives(lot.standing)
+            if self._queues.within(lot.standing.job.queue, full.queue)
+            and full.eased(lot.standing.shape.vector)
+            and self._gives(lot.standing, queue)
+            # Of those on one node the first to leave is the cheapest.
+            for pod in islice(lot.leavers(protected), 1)
         ]
-        found: list[Option] = []
-        if need:
-            for n in sorted({n for n, _ in lots}):
-                option = self.option(n, shape, queue, None, protected, need, within=full)
-                if option is not None:
-                    found.append(option)
-        if not found:
-            found = [
-                self._option((Victim(pod, lot.standing, n),), queue)
-                for n, lot in lots
-                for pod in lot.leavers(protected)
-            ]
         return min(found, key=lambda option: option.key, default=None)
 
     def _gives(self, standing: Standing, queue: str, besides: Iterable[Victim] = ()) -> bool:
