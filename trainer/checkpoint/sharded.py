@@ -81,8 +81,8 @@ class Shards:
                 lockstep.saved((slot, label) if slot is not None and label is not None else None)
 
     def settle(self) -> int:
-        """Waits until nothing is under way; the newest step that this process brought to storage, or
-        loaded from there, -1 for none.
+        """Waits until nothing is under way; the newest step that this process brought to storage,
+        or loaded from there, -1 for none.
 
         Raises:
             StorageError: a rank was lost meanwhile.
