@@ -6,14 +6,27 @@ OUT ?= demo-out
 CONTROLPLANE := build/controlplane
 SDK := build/sdk
 MOVIELENS := build/movielens
+INTEGRATIONS := build/integrations
 
-.PHONY: demo test e2e controlplane sdk lint bench experiments movielens proto requirements clean
+.PHONY: demo test test-integrations e2e controlplane sdk lint bench experiments movielens proto \
+  requirements clean
 
 demo: .venv/ready
 	$(BIN)/volcano-elastic demo --out $(OUT)
 
 test: .venv/ready $(SDK)/ready
 	$(BIN)/python -m pytest
+
+# Those that need the optional extras, with Hugging Face's, Lightning's and torchdata's libraries.
+test-integrations: $(INTEGRATIONS)/ready
+	$(INTEGRATIONS)/bin/python -m pytest tests/test_integrations.py tests/test_integrations_elastic.py
+
+$(INTEGRATIONS)/ready: .venv/ready tests/integrations-requirements.txt
+	$(BIN)/uv venv -q --clear --python $(BIN)/python $(INTEGRATIONS)
+	$(BIN)/uv pip install -q --python $(INTEGRATIONS)/bin/python --require-hashes \
+	  -r tests/integrations-requirements.txt
+	$(BIN)/uv pip install -q --python $(INTEGRATIONS)/bin/python --no-deps --no-build-isolation -e .
+	touch $@
 
 # etcd, kube-apiserver and kube-controller-manager from their Go modules: minutes once, then nothing.
 controlplane: $(CONTROLPLANE)/ready
@@ -64,6 +77,9 @@ requirements:
 	for extra in operator trainer; do $(BIN)/uv pip compile -q --extra $$extra -c requirements.txt \
 	  --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate \
 	  --universal -p 3.11 pyproject.toml -o deploy/$$extra-requirements.txt || exit 1; done
+	$(BIN)/uv pip compile -q --extra dev --extra hf --extra lightning --extra torchdata \
+	  -c requirements.txt --generate-hashes --no-emit-index-url --no-emit-find-links --no-header \
+	  --no-annotate --universal -p 3.11 pyproject.toml -o tests/integrations-requirements.txt
 	echo 'setuptools>=77' | $(BIN)/uv pip compile -q -c requirements.txt --generate-hashes \
 	  --no-emit-index-url --no-emit-find-links --no-header --no-annotate --universal -p 3.11 - \
 	  -o deploy/build-requirements.txt

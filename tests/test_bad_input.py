@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from trainer.checkpoint.checkpointer import Checkpointer
 from trainer.data.dataset import ElasticDataset
@@ -92,9 +92,64 @@ def test_numpys_whole_numbers_are_some() -> None:
     assert len(list(dataset(batch_size=np.int64(2)))) == 4
 
 
-def test_a_sampler_of_something_without_a_length() -> None:
-    with pytest.raises(TypeError, match="data is a generator: expected a dataset with __len__"):
-        ElasticSampler((i for i in range(3)), batch_size=2)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    "data",
+    [
+        (i for i in range(3)),
+        DistributedSampler(TensorDataset(torch.ones(8)), num_replicas=2, rank=0),  # half of it
+        DataLoader(TensorDataset(torch.ones(8)), batch_size=2),  # batches of it
+    ],
+)
+def test_a_sampler_of_something_that_is_no_dataset(data: Any) -> None:
+    with pytest.raises(TypeError, match=f"data is a {type(data).__name__}: expected a dataset"):
+        ElasticSampler(data, batch_size=2)
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        ({"shuffle": True}, "has no shuffle: the order and each rank's part of it are its own"),
+        ({"sampler": [1, 2]}, "has no sampler: the order and each rank's part of it are its own"),
+        ({"drop_last": True}, "has no drop_last: every sample counts"),
+        ({"collate_fn": list}, "has no collate_fn: it is called collate"),
+    ],
+)
+def test_options_of_a_data_loader_that_would_change_the_order(
+    option: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(TypeError, match=expected):
+        dataset(**option)
+
+
+def test_batches_are_not_batched_again() -> None:
+    with pytest.raises(ValueError, match="make batches of ElasticDataset's batches: iterate it"):
+        next(iter(DataLoader(dataset(), batch_size=2)))
+    assert len(list(DataLoader(dataset(), batch_size=None))) == 4
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_loop_that_still_steps_the_optimizer_itself(inside: bool, tmp_path: Path) -> None:
+    loop = ElasticLoop(tmp_path, **parts())
+
+    def train() -> None:
+        for (values,) in loop:
+            with loop.step():
+                loop.model(values).sum().backward()
+                if inside:
+                    loop.optimizer.step()
+            loop.optimizer.step()
+
+    with pytest.raises(RuntimeError, match=r"optimizer\.step\(\) was called beside ElasticLoop"):
+        train()
+    assert loop.steps == (0 if inside else 1)
+
+
+def test_once_the_loop_is_over_the_optimizer_is_the_scripts(tmp_path: Path) -> None:
+    loop = ElasticLoop(tmp_path, **parts())
+    for (values,) in loop:
+        with loop.step():
+            loop.model(values).sum().backward()
+    loop.optimizer.step()
 
 
 @pytest.mark.parametrize(

@@ -151,6 +151,21 @@ import shutil
 from trainer.checkpoint import sharded
 sharded.Shards._store = lambda *_: False  # storage is down
 
+# The last step's state was in memory alone when all were lost; nothing is left but to finish.
+made = make(folder / "end", memory=folder / "end-slots", every=3)
+train(made, 3)
+made[3]._shards.settle()
+again = make(folder / "end", memory=folder / "end-slots", every=3)
+again[3].finish()
+said["the end"] = [again[2].steps, [c.step for c in again[3].storage.commits()]]
+loaded = make(folder / "end")
+marker = folder / "end" / "step-3" / "COMMITTED"
+before = marker.stat().st_mtime_ns
+dist.barrier()
+loaded[3].finish()  # it is there: not once more
+said["once"] = marker.stat().st_mtime_ns == before
+dist.barrier()
+
 mine = folder / f"node-{rank}"
 made = make(folder / "mirrored", memory=mine, node=True, every=3)
 train(made, 6)
@@ -219,6 +234,8 @@ def test_resharding_and_memory(tmp_path: Path) -> None:
             assert said["read by 1"] == said["written by 2"]
             assert said["read by 2 again"] == said["written by 1"]
         assert said["read by 2 again"][0] == 9
+        assert said["the end"] == [3, [3]]
+        assert said["once"]
         assert said["from the mirror"] == said["on two nodes"]
         assert said["instead of a damaged part"] == said["on two nodes"]
         assert (said["from the mirror"][0], said["without either"]) == (6, 0)

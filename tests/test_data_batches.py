@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -227,24 +230,47 @@ def test_prefetched_batches_are_not_consumed_ones() -> None:
     assert next(iter(again)) == order_of(0)[12:16]
 
 
-def test_worker_processes_are_kept_and_end_with_the_trainer() -> None:
+def test_worker_processes_are_kept() -> None:
     data = ElasticDataset(Processes(), batch_size=4, epochs=1, num_workers=1, collate=list)
     (first,) = set(next(iter(data)))
     assert set(next(iter(data))) == {first} != {os.getpid()}
 
-    reading, writing = os.pipe()
-    trainer = os.fork()
-    if not trainer:
-        fresh = ElasticDataset(Processes(), batch_size=4, epochs=1, num_workers=1, collate=list)
-        os.write(writing, str(next(iter(fresh))[0]).encode())
-        os.kill(os.getpid(), signal.SIGKILL)
-    os.waitpid(trainer, 0)
-    orphan = int(os.read(reading, 20))
-    os.close(reading), os.close(writing)
-    deadline = time.monotonic() + 2  # torch's own check takes five
-    while not gone(orphan) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert gone(orphan)
+
+FORSAKEN = """
+import os, signal, sys
+from torch.utils.data import Dataset
+from trainer.data.dataset import ElasticDataset
+
+class Processes(Dataset):
+    def __len__(self): return 8
+    def __getitem__(self, index): return os.getpid()
+
+if __name__ == "__main__":
+    data = ElasticDataset(
+        Processes(), batch_size=4, epochs=1, num_workers=1, multiprocessing_context=sys.argv[1]
+    )
+    print(next(iter(data))[0].item(), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_worker_processes_end_with_a_trainer_that_is_killed(method: str, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(FORSAKEN)
+    command = [sys.executable, str(script), method]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as trainer:
+        try:
+            assert trainer.stdout is not None
+            orphan = int(trainer.stdout.readline())
+            assert trainer.wait(60) == -signal.SIGKILL
+            deadline = time.monotonic() + 2  # torch's own check takes five
+            while not gone(orphan) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert gone(orphan)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(trainer.pid, signal.SIGKILL)
 
 
 def test_prefetching_leaves_torchs_generator_alone() -> None:
@@ -312,35 +338,6 @@ def test_without_follow_a_step_is_a_step() -> None:
         taken += batch
         sampler.applied()
     assert (taken, sampler.cursor) == (order_of(0), Cursor(1, 0, 10))
-
-
-@pytest.mark.filterwarnings("ignore:.*is deprecated, please do not call")  # torchdata 0.11's use
-@pytest.mark.parametrize("workers", [0, 2])
-def test_torchdatas_loader_keeps_the_position_of_what_it_returned(workers: int) -> None:
-    loaders = pytest.importorskip("torchdata.stateful_dataloader", reason="needs torchdata")
-
-    def loader(sampler: ElasticSampler) -> Any:
-        return loaders.StatefulDataLoader(
-            Numbers(), batch_sampler=sampler, num_workers=workers, collate_fn=list
-        )
-
-    ranks = [ElasticSampler(SAMPLES, batch_size=3, group=ProcessGroup(r, 2)) for r in range(2)]
-    taken, states = [], []
-    for sampler in ranks:
-        stateful = loader(sampler)
-        batches = iter(stateful)
-        taken += [sample for _ in range(2) for sample in next(batches)]
-        states.append(stateful.state_dict())  # without applied(): the loader's own bookkeeping
-    assert sorted(taken) == sorted(order_of(0)[:12])
-
-    for world in (1, 3):  # from either rank's state, into another world
-        rest = list(taken)
-        for rank in range(world):
-            sampler = ElasticSampler(SAMPLES, batch_size=4, group=ProcessGroup(rank, world))
-            again = loader(sampler)
-            again.load_state_dict(states[rank % 2])
-            rest += consume(sampler, sampler.follow(again))
-        assert sorted(rest) == list(range(SAMPLES))
 
 
 def test_what_has_no_positions_is_refused_in_words() -> None:

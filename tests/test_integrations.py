@@ -1,4 +1,5 @@
-"""Hugging Face's Trainer and Lightning's: killed after any step, they go on without a loss."""
+"""Hugging Face's Trainer, Lightning's and torchdata's loader: stopped anywhere, they go on without
+a loss. `make test-integrations` brings their libraries."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from trainer.data.audit import verify
+from trainer.data.permutation import Permutation
 from trainer.data.process_group import ProcessGroup
 from trainer.data.sampler import ElasticSampler
 
@@ -171,3 +173,37 @@ def test_lightning_goes_on_where_it_was_killed(tmp_path: Path) -> None:
 def test_lightning_refuses_steps_of_several_batches(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="has both batch_size and global_batch"):
         lightning_run(tmp_path, batch_size=2, global_batch=4)
+
+
+# ---- torchdata
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_torchdatas_loader_keeps_the_position_of_what_it_returned(workers: int) -> None:
+    loaders = pytest.importorskip("torchdata.stateful_dataloader", reason="needs torchdata")
+
+    def loader(sampler: ElasticSampler) -> Any:
+        return loaders.StatefulDataLoader(
+            range(SAMPLES), batch_sampler=sampler, num_workers=workers, collate_fn=list
+        )
+
+    order = Permutation(SAMPLES, seed=0, epoch=0).slice(0, SAMPLES).tolist()
+    ranks = [ElasticSampler(SAMPLES, batch_size=3, group=ProcessGroup(r, 2)) for r in range(2)]
+    taken, states = [], []
+    for sampler in ranks:
+        stateful = loader(sampler)
+        batches = iter(stateful)
+        taken += [sample for _ in range(2) for sample in next(batches)]
+        states.append(stateful.state_dict())  # without applied(): the loader's own bookkeeping
+    assert sorted(taken) == sorted(order[:12])
+
+    for world in (1, 3):  # from either rank's state, into another world
+        rest = list(taken)
+        for rank in range(world):
+            sampler = ElasticSampler(SAMPLES, batch_size=4, group=ProcessGroup(rank, world))
+            again = loader(sampler)
+            again.load_state_dict(states[rank % 2])
+            for batch in sampler.follow(again):
+                rest += batch if sampler.weight else []
+                sampler.applied()
+        assert sorted(rest) == list(range(SAMPLES))

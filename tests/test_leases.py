@@ -58,6 +58,16 @@ def test_idle_workers_wait_while_a_rollback_could_bring_work() -> None:
     )
 
 
+def test_a_worker_that_asks_after_the_owner_went_home_goes_home_too() -> None:
+    state, _ = fetched(opened(), "one", 4)
+    state, _ = leases.step(state, Told("owner", "a", SHARDS.all, 9, True), 1.0)
+    state, _ = leases.step(state, Lost("owner"), 1.0)
+    complete = Leases("a", complete=True, below=20)
+    assert leases.step(state, Fetch("one", SHARDS, 1), 2.0)[1] == complete
+    state, _ = leases.step(state, Opened("late"), 3.0)
+    assert leases.step(state, Fetch("late", SHARDS, 1), 3.0)[1] == complete
+
+
 def test_the_former_owner_is_refused() -> None:
     state, _ = leases.step(opened(), Owned("successor", SHARDS, "b", Ranges()), 1.0)
     answer = leases.step(state, Told("owner", "a", Ranges.of(0, 5), 3, True), 1.0)[1]

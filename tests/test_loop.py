@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
@@ -120,6 +122,40 @@ def test_the_coordinator_and_rank_0_may_go(job: Job) -> None:
     }
     (job.folder / "enough").touch()
     assert [job.wait(index) for index in (0, 1, 2)] == [0, 0, 0], job.logs()
+    assert sound(job), job.logs()
+
+
+def test_a_dedicated_coordinator_is_killed_while_a_node_joins(job: Job) -> None:
+    variables = {
+        "VOLCANO_ELASTIC_COORDINATOR": "dedicated",
+        "VOLCANO_ELASTIC_HEARTBEAT_TIMEOUT": "5",
+    }
+    command = [sys.executable, "-m", "trainer.coordinator", "--port", str(job.port), "--max", "4"]
+    environment = {**os.environ, **variables}
+
+    def coordinator() -> subprocess.Popen[bytes]:
+        return subprocess.Popen([*command, "--job", "test/job"], env=environment)
+
+    running = coordinator()
+    try:
+        job.start(0, 1, environment=variables)
+        told = job.stepping(2)
+        first = pids(told)
+        assert all("coordinator" not in children(agent.pid) for agent in job.agents.values())
+
+        job.start(2, environment=variables)
+        job.until("a third is there", lambda told: bool(told.get("waiting")) or told["world"] == 3)
+        running.kill()
+        running.wait(10)
+        running = coordinator()
+        told = job.stepping(3)
+        assert pids(told).items() >= first.items()
+
+        (job.folder / "enough").touch()
+        assert [job.wait(index) for index in (0, 1, 2)] == [0, 0, 0], job.logs()
+    finally:
+        running.kill()
+        running.wait(10)
     assert sound(job), job.logs()
 
 

@@ -351,7 +351,7 @@ class Checkpointer:
         began = self._clock()
         if self._shards is not None:
             # At a fence too: other worlds find it only there.
-            if self._shards.settle() != self.data.steps != self._first:
+            if self._shards.settle() != self.data.steps:
                 self._shards.write(
                     self._captured(), step=self.data.steps, run=self.run, round_=self.link.round
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,8 @@ class ElasticDataset(ElasticOrder, IterableDataset[Any]):
 
     Raises:
         ValueError: an empty dataset, a size below 1, or neither size.
-        TypeError: a stream, a loader, or else no map-style dataset; a size that is no number.
+        TypeError: a stream, a loader, or else no map-style dataset; a size that is no number; an
+            option that would change the order.
     """
 
     def __init__(
@@ -89,6 +91,11 @@ class ElasticDataset(ElasticOrder, IterableDataset[Any]):
         )
         if whole("epochs", epochs) < 1:
             raise ValueError(f"epochs is {epochs}: expected at least 1")
+        if taken := _OURS.keys() & loader.keys():
+            raise TypeError(
+                f"ElasticDataset has no {', no '.join(sorted(taken))}: "
+                + "; ".join(sorted({_OURS[name] for name in taken}))
+            )
         self.dataset = dataset
         self.epochs = epochs
         self._ahead = self.cursor
@@ -111,12 +118,30 @@ class ElasticDataset(ElasticOrder, IterableDataset[Any]):
                 "ElasticDataset keeps the cursor in the training process: give num_workers to it, "
                 "and use it directly or with DataLoader(data, batch_size=None, num_workers=0)"
             )
+        # DataLoader asks the dataset for an iterator here, and for nothing that would tell sooner.
+        if getattr(sys._getframe(1).f_locals.get("self"), "auto_collation", False):
+            raise ValueError(
+                "a DataLoader would make batches of ElasticDataset's batches: iterate it directly, "
+                "or give the DataLoader batch_size=None"
+            )
         self._begin_alone()
         return self.follow(self._loader)
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         super().load_state_dict(state)
         self._ahead = self.cursor
+
+
+_OURS = {
+    **dict.fromkeys(
+        ("batch_sampler", "sampler", "shuffle"),
+        "the order and each rank's part of it are its own, shuffled by `seed`",
+    ),
+    "drop_last": "every sample counts; an uneven end is weighed by `weight`",
+    "collate_fn": "it is called collate",
+    "generator": "the order is given by `seed`",
+}
+"""What a DataLoader takes and an ElasticDataset doesn't, and why."""
 
 
 class _AllEpochs:

@@ -209,7 +209,7 @@ def _told(state: State, event: Told) -> tuple[State, Answer]:
 
 
 def _fetch(state: State, event: Fetch, now: float) -> tuple[State, Answer]:
-    if not state.owner:
+    if not state.owner and not state.complete:  # once it has all, the owner may have gone home
         return state, Later()
     if now < state.hold_until:
         return state, Later(state.hold_until)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable
 
 _PR_SET_PDEATHSIG = 1
@@ -13,7 +15,8 @@ _PR_SET_PDEATHSIG = 1
 class LoaderProcess:
     """A `worker_init_fn`: the process ends with its trainer at once, then the user's own runs.
 
-    torch's own check lets it live five seconds longer, with the trainer's sockets open.
+    torch's own check lets it live five seconds longer, with the trainer's sockets open, and for
+    ever under the start method "forkserver".
     """
 
     def __init__(self, then: Callable[[int], None] | None) -> None:
@@ -21,8 +24,17 @@ class LoaderProcess:
         self._trainer = os.getpid()
 
     def __call__(self, worker: int) -> None:
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() == self._trainer:
+            ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != self._trainer:
-            os._exit(1)  # it ended before we asked
+            # It ended before we asked, or our parent is a fork server, which its children keep up.
+            threading.Thread(target=_end_with_trainer, name="trainer", daemon=True).start()
         if self._then is not None:
             self._then(worker)
+
+
+def _end_with_trainer() -> None:
+    trainer = multiprocessing.parent_process()
+    if trainer is not None:
+        trainer.join()
+    os._exit(1)

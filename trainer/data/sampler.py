@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sized
 from pathlib import Path
 
-from torch.utils.data import Sampler
+from torch.utils.data import DataLoader, Sampler
 
 from trainer.data.cursor import Cursor
 from trainer.data.order import Batches, ElasticOrder
@@ -36,7 +36,7 @@ class ElasticSampler(ElasticOrder, Sampler[list[int]]):
 
     Raises:
         ValueError: an empty dataset, a size below 1, or neither size.
-        TypeError: data without a length, or a size that is no number.
+        TypeError: data without a length, a sampler or loader of data, or a size that is no number.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class ElasticSampler(ElasticOrder, Sampler[list[int]]):
         audit: str | Path | None = None,
         group: ProcessGroup | None = None,
     ) -> None:
-        if not isinstance(data, int | Sized):
+        if not isinstance(data, int | Sized) or isinstance(data, Sampler | DataLoader):
             raise TypeError(
                 f"data is a {type(data).__name__}: expected a dataset with __len__, or how many "
                 "samples it has"

@@ -123,7 +123,7 @@ class ElasticLoop:
         self._identity = NOTHING
         self.stepped = False
         """Whether the last `with loop.step():` has applied a step."""
-        self._begun = self._passed = self._broken = False
+        self._begun = self._passed = self._broken = self._iterating = self._applying = False
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.link = WorkerLink.from_environment(broken=self._break)
         self.checkpointer = Checkpointer(
@@ -138,6 +138,7 @@ class ElasticLoop:
             restore=False,
         )
         _refuse(model, optimizer, data)
+        optimizer.register_step_pre_hook(self._refuse_step)
 
     @property
     def weight(self) -> float:
@@ -150,6 +151,13 @@ class ElasticLoop:
         return self.data.steps
 
     def __iter__(self) -> Iterator[Any]:
+        self._iterating = True
+        try:
+            yield from self._batches()
+        finally:
+            self._iterating = False
+
+    def _batches(self) -> Iterator[Any]:
         while True:
             self._enter()
             for batch in self.data:
@@ -189,11 +197,21 @@ class ElasticLoop:
         self._passed = True
         if not self.data.last:
             return
+        self._applying = True
         self.optimizer.step()
+        self._applying = False
         self.data.applied()
         self._identity = (self.checkpointer.run, self.data.steps)
         self.stepped = True
         self._begun = False
+
+    def _refuse_step(self, *_: Any) -> None:
+        """A script that was a plain loop may still have its own; each step would be made twice."""
+        if self._iterating and not self._applying:
+            raise RuntimeError(
+                "optimizer.step() was called beside ElasticLoop, which calls it at the end of "
+                "`with loop.step():`; take it out, and zero_grad() too"
+            )
 
     def _undo_step(self) -> None:
         self._take_back()
