@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from volcano_elastic.local.kubelet import handler
 from volcano_elastic.local.kubelet.address import (
     AddressBook,
     resolve_value,
@@ -249,6 +250,21 @@ def test_volumes_of_kinds_that_are_not_served_are_refused_in_words() -> None:
     # Every pod of a real API server has it, and our processes don't use it.
     usual = _mounting(token, path="/var/run/secrets/kubernetes.io/serviceaccount")
     assert refusal(usual) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "complaint"),
+    [
+        ({"restartPolicy": "Always"}, "no sidecars"),
+        ({"lifecycle": {"postStart": {"exec": {}}}}, "postStart is not served"),
+        ({"livenessProbe": {"grpc": {"port": 1}}}, "expected exec, httpGet"),
+        ({"lifecycle": {"preStop": {"exec": {}}}, "livenessProbe": {"exec": {}}}, "None"),
+    ],
+)
+def test_what_a_container_may_not_ask_for_is_refused_in_words(
+    asked: dict[str, Any], complaint: str
+) -> None:
+    assert complaint in str(handler.refusal({"name": "main", **asked}))
 
 
 @pytest.mark.parametrize(

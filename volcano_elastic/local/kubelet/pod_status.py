@@ -14,7 +14,6 @@ from volcano_elastic.local.kubelet.container import (
     Running,
     Terminated,
     Waiting,
-    done,
 )
 
 HOST_IP = "127.0.0.1"
@@ -44,7 +43,7 @@ def phase_of(
 ) -> Phase:
     """The kubelet's own rules; with `stopped` nothing starts again, whatever the policy."""
     for container in init:
-        if container.succeeded or container.sidecar:
+        if container.succeeded:
             continue
         failed = isinstance(container.state, Terminated) and policy == "Never"
         return "Failed" if failed or (stopped and not container.running) else "Pending"
@@ -139,7 +138,6 @@ def _conditions(
 ) -> list[_Condition]:
     over = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}.get(phase)
     unready = [c for c in containers if not c.ready]
-    unready += [c for c in init if c.sidecar and not c.ready]
     if over:
         ready = _Condition("ContainersReady", False, over)
     elif unready:
@@ -154,7 +152,7 @@ def _conditions(
     if ready.ok and shut:
         text = f'the status of pod readiness gate "{shut[0]}" is not "True", but False'
         pod_ready = _Condition("Ready", False, "ReadinessGatesNotReady", text)
-    pending = [c for c in init if not (c.started if c.sidecar else c.succeeded)]
+    pending = [c for c in init if not c.succeeded]
     if phase == "Succeeded":
         initialized = _Condition("Initialized", True, "PodCompleted")
     elif pending and not _has_begun(containers):
@@ -198,7 +196,7 @@ def pod_status(
     if verdict and verdict.disruption and "DisruptionTarget" not in old:
         target = _Condition("DisruptionTarget", True, "TerminationByKubelet", verdict.message)
         conditions.append(target.body(old, now))
-    initialized = done(init) or _has_begun(containers)
+    initialized = all(c.succeeded for c in init) or _has_begun(containers)
 
     def told(container: Container) -> Object:
         return _container_status(container, started, now, initialized=initialized, stopped=stopped)
