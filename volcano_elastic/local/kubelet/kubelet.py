@@ -42,9 +42,9 @@ _MEMORY_FOLDER = "volcano-elastic-kubelet-"
 class Options:
     """What a kubelet is to be.
 
-    `tls`: with it, an API server is served the containers' logs. `plain`: neither namespaces nor
-    control groups. `node_grace`: seconds of silence after which a node of ours is taken for lost by
-    ourselves; None leaves that to a kube-controller-manager.
+    `tls`: with it, an API server is served the containers' logs. `plain`: no namespaces.
+    `node_grace`: seconds of silence after which a node of ours is taken for lost by ourselves; None
+    leaves that to a kube-controller-manager.
     """
 
     nodes: int

@@ -254,7 +254,6 @@ class PodWorker:
             root=self._root(),
             mounts=mounts,
             limit=_memory_limit(spec),
-            name=f"{self._uid}-{container.name}-{container.restarts}",
         )
 
     def _root(self) -> Path:

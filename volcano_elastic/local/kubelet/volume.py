@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.kubelet.environment import expand
@@ -27,9 +26,6 @@ class Mount:
     source: str
     target: str
     read_only: bool = False
-
-    def plan(self) -> dict[str, Any]:
-        return {"source": self.source, "target": self.target, "read_only": self.read_only}
 
 
 @dataclass(frozen=True, slots=True)
