@@ -23,7 +23,7 @@ from volcano_elastic.local.scheduler.effect import (
     Evict,
     SetStatus,
 )
-from volcano_elastic.local.scheduler.observe import Observed, Reader
+from volcano_elastic.local.scheduler.observe import Observed, snapshot_of
 from volcano_elastic.local.scheduler.plugins import ARGUMENTS
 from volcano_elastic.local.scheduler.session import Session
 
@@ -141,7 +141,7 @@ class Cluster:
             self.queues.values(),
             [{"metadata": {"name": n}, "value": value} for n, value in self.classes.items()],
         )
-        snapshot = Reader(scheduler_names=NAMES).snapshot(observed)
+        snapshot = snapshot_of(observed, NAMES)
         return session_of(snapshot, self.conf, self.now)
 
     def step(self) -> list[Effect]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 
 import aiohttp
@@ -13,7 +13,7 @@ import aiohttp
 from volcano_elastic.kube import event
 from volcano_elastic.kube.client import AlreadyExists, ApiError, Client, NotFound
 from volcano_elastic.kube.informer import Informer
-from volcano_elastic.kube.resource import EVENTS, PODGROUPS, PODS, QUEUES, Object
+from volcano_elastic.kube.resource import EVENTS, PODGROUPS, PODS, Object, Resource
 from volcano_elastic.local.scheduler.effect import (
     Bind,
     Create,
@@ -36,18 +36,15 @@ class Executor:
     def __init__(
         self,
         client: Client,
-        *,
-        pods: Informer,
-        podgroups: Informer,
-        queues: Informer,
+        stores: Mapping[Resource, Informer],
         clock: Callable[[], datetime],
     ) -> None:
         self.bound: dict[str, str] = {}
         self.evicted: set[str] = set()
         self._client, self._clock = client, clock
-        self._stores = {PODS: pods, PODGROUPS: podgroups, QUEUES: queues}
+        self._stores = stores
         self._slots = asyncio.Semaphore(_AT_ONCE)
-        pods.on_change(self._seen)
+        stores[PODS].on_change(self._seen)
 
     def _seen(self, old: Object | None, new: Object | None) -> None:
         if old is not None and (new is None or new["metadata"]["uid"] != old["metadata"]["uid"]):
