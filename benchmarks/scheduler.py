@@ -3,9 +3,8 @@
     python -m benchmarks.scheduler [--json] [--pods N --gangs N --nodes N --shapes N]
 
 One session by manifests/volcano-scheduler.conf lets every gang in and places it. `read` is from
-API objects to a snapshot, `again` the same when nothing has changed, `session` from there to
-bindings, `full` a session in which everything is bound and nothing is to be done. Seconds of CPU
-(the wall's where nothing else runs).
+API objects to a snapshot, `session` from there to bindings, `full` a session in which everything is
+bound and nothing is to be done. Seconds of CPU (the wall's where nothing else runs).
 
 Args:
     --shapes: how many different requests the gangs have; nodes are ranked once for each.
@@ -23,7 +22,7 @@ from typing import Any, TypeVar
 
 from volcano_elastic.local.scheduler.actions import ACTIONS
 from volcano_elastic.local.scheduler.configuration import DEFAULT, load
-from volcano_elastic.local.scheduler.cycle import cycle
+from volcano_elastic.local.scheduler.cycle import effects_of, session_of
 from volcano_elastic.local.scheduler.effect import Bind
 from volcano_elastic.local.scheduler.observe import Observed, snapshot_of
 from volcano_elastic.local.scheduler.plugins import ARGUMENTS
@@ -50,10 +49,10 @@ def measure(pods: int, gangs: int, nodes: int, shapes: int) -> Row:
     conf = load(DEFAULT, actions=ACTIONS, plugins=ARGUMENTS)
     objects = cluster(pods, gangs, nodes, shapes)
     snapshot, read = timed(lambda: snapshot_of(Observed(**objects), {"volcano"}))
-    effects, session = timed(lambda: cycle(snapshot, conf, NOW))
+    effects, session = timed(lambda: effects_of(session_of(snapshot, conf, NOW)))
     bound = {effect.pod.uid: effect.node for effect in effects if isinstance(effect, Bind)}
     full = snapshot_of(Observed(**objects, bound=bound), {"volcano"})
-    _, idle = timed(lambda: cycle(full, conf, NOW))
+    _, idle = timed(lambda: effects_of(session_of(full, conf, NOW)))
     return Row(pods, gangs, nodes, shapes, len(bound), read, session, idle)
 
 

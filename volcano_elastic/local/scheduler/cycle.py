@@ -37,15 +37,6 @@ _FINISHED = (TaskStatus.SUCCEEDED, TaskStatus.FAILED)
 _SCHEDULED = (TaskStatus.BOUND, TaskStatus.RUNNING, *_FINISHED)
 
 
-def cycle(snapshot: Snapshot, configuration: Configuration, now: datetime) -> list[Effect]:
-    """Evictions first, then bindings, then what is only said.
-
-    Carrying them out and reading back yields a snapshot for which there is nothing to do, unless
-    time passes or pods come and go.
-    """
-    return effects_of(session_of(snapshot, configuration, now))
-
-
 def session_of(
     snapshot: Snapshot,
     configuration: Configuration,
@@ -62,6 +53,11 @@ def session_of(
 
 
 def effects_of(session: Session) -> list[Effect]:
+    """Evictions first, then bindings, then what is only said.
+
+    Carrying them out and reading back yields a snapshot for which there is nothing to do, unless
+    time passes or pods come and go.
+    """
     moves = sorted(session.effects, key=lambda effect: not isinstance(effect, Evict))
     return [*moves, *_queues(session), *_podgroups(session), *_pods(session)]
 

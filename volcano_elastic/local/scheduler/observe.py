@@ -248,15 +248,12 @@ def _written(allocated: Mapping[str, Any]) -> dict[str, float]:
 
 def _node(node: Object) -> Node:
     spec, status = node.get("spec") or {}, node.get("status") or {}
-    ready = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), None)
     return Node(
         name=str(node["metadata"]["name"]),
         allocatable=quantity.parse(status.get("allocatable") or status.get("capacity") or {}),
         labels=node["metadata"].get("labels") or {},
         taints=tuple(spec.get("taints") or ()),
         unschedulable=bool(spec.get("unschedulable")),
-        # A real cluster's node controller taints nodes that are not ready; here nobody does.
-        ready=ready is None or ready.get("status") == "True",
     )
 
 

@@ -130,7 +130,6 @@ class Node:
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Mapping[str, str], ...] = ()
     unschedulable: bool = False
-    ready: bool = True
 
 
 @dataclass(frozen=True, slots=True)
