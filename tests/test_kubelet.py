@@ -38,14 +38,6 @@ def test_two_clusters_on_one_machine_give_a_name_two_addresses() -> None:
     assert AddressBook("one").of("default", "a") != AddressBook("other").of("default", "a")
 
 
-def test_an_adopted_address_is_not_given_to_another() -> None:
-    natural = AddressBook().of("default", "late")
-    book = AddressBook()
-    book.adopt("default", "early", natural)
-    assert book.of("default", "early") == natural
-    assert book.of("default", "late") != natural
-
-
 @pytest.mark.parametrize(
     ("value", "expected"),
     [

@@ -40,17 +40,9 @@ class AddressBook:
             if str(address) not in self._taken and 0 < last < 255:
                 break
             offset += 1
-        return self._keep(namespace, name, str(address))
-
-    def adopt(self, namespace: str, name: str, address: str) -> None:
-        """What an earlier kubelet gave to a pod that still exists."""
-        if (namespace, name) not in self._by_pod and address not in self._taken:
-            self._keep(namespace, name, address)
-
-    def _keep(self, namespace: str, name: str, address: str) -> str:
-        self._by_pod[namespace, name] = address
-        self._taken.add(address)
-        return address
+        self._by_pod[namespace, name] = str(address)
+        self._taken.add(str(address))
+        return str(address)
 
 
 # A host name as written in an environment variable, to the address it stands for, or None.

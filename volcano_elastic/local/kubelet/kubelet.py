@@ -112,12 +112,6 @@ class ProcessPods:
 
     def start(self) -> None:
         """Takes on the pods that are there: once the informers have synced."""
-        for pod in self._pods:
-            address = pod.get("status", {}).get("podIP")
-            if address and address.startswith("127."):
-                self._addresses.adopt(
-                    pod["metadata"]["namespace"], pod["metadata"]["name"], address
-                )
         self._started = True
         self._host.names.on_change(self._names_changed)
         for pod in self._pods:
