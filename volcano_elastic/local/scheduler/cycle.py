@@ -74,13 +74,12 @@ def _queues(session: Session) -> Iterable[Effect]:
                 add(held.setdefault(name, {}), task.requests)
     for queue in session.queues.values():
         # Names that were there stay, at zero: a merge patch would not take them away.
-        names = {**dict.fromkeys(queue.allocated or {}, 0), "cpu": 0, "memory": 0}
-        allocated = names | held[queue.name]
+        amounts = dict.fromkeys((*queue.allocated, "cpu", "memory"), 0.0) | held[queue.name]
+        allocated = {name: quantity.text(int(amount)) for name, amount in sorted(amounts.items())}
         # Where no queue controller runs; in a queue that is not Open nothing is placed.
         state = queue.state if queue.state not in ("", "Unknown") else "Open"
         if state != queue.state or allocated != queue.allocated:
-            told = {name: quantity.text(int(amount)) for name, amount in sorted(allocated.items())}
-            yield SetStatus(QUEUES, queue.name, {"state": state, "allocated": told})
+            yield SetStatus(QUEUES, queue.name, {"state": state, "allocated": allocated})
 
 
 def _queue(name: str, **spec: object) -> Create:

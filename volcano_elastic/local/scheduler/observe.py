@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -209,7 +208,7 @@ def _job(group: Object, tasks: list[Task], values: Mapping[str, int]) -> Job:
 def _queue(queue: Object) -> Queue:
     spec, status = queue.get("spec") or {}, queue.get("status") or {}
     name = str(queue["metadata"]["name"])
-    allocated, refused = status.get("allocated"), None
+    refused = None
     amounts: list[dict[str, int]] = [{}, {}, {}]
     guarantee = (spec.get("guarantee") or {}).get("resource")
     try:
@@ -230,20 +229,9 @@ def _queue(queue: Object) -> Queue:
         guarantee=amounts[2],
         reclaimable=spec.get("reclaimable") is not False,
         state=str(status.get("state") or ""),
-        allocated=None if allocated is None else _written(allocated),
+        allocated=status.get("allocated") or {},
         refused=refused,
     )
-
-
-def _written(allocated: Mapping[str, Any]) -> dict[str, float]:
-    """What can't be read is no amount at all, so that it is written anew."""
-    found: dict[str, float] = {}
-    for name, amount in allocated.items():
-        try:
-            found[name] = quantity.milli(amount)
-        except quantity.QuantityError:
-            found[name] = math.nan
-    return found
 
 
 def _node(node: Object) -> Node:
