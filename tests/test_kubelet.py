@@ -8,11 +8,7 @@ from typing import Any
 import pytest
 
 from volcano_elastic.local.kubelet import handler
-from volcano_elastic.local.kubelet.address import (
-    AddressBook,
-    resolve_value,
-    split_service_name,
-)
+from volcano_elastic.local.kubelet.address import AddressBook, resolve_value
 from volcano_elastic.local.kubelet.environment import environment, expand
 from volcano_elastic.local.kubelet.names import hosts_file
 from volcano_elastic.local.kubelet.source import ConfigError
@@ -52,21 +48,6 @@ def test_two_clusters_on_one_machine_give_a_name_two_addresses() -> None:
 )
 def test_service_names_in_values_become_addresses(value: str, expected: str) -> None:
     assert resolve_value(value, {"job-worker-0": "127.16.0.9"}.get) == expected
-
-
-@pytest.mark.parametrize(
-    ("host", "expected"),
-    [
-        ("web", ("ns", "web")),
-        ("web.other", ("other", "web")),
-        ("web.other.svc", ("other", "web")),
-        ("web.other.svc.cluster.local", ("other", "web")),
-        ("web.other.com", None),
-        ("a b", None),
-    ],
-)
-def test_service_names_carry_their_namespace(host: str, expected: tuple[str, str] | None) -> None:
-    assert split_service_name(host, "ns") == expected
 
 
 @pytest.mark.parametrize(

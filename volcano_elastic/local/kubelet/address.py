@@ -56,18 +56,3 @@ def resolve_value(value: str, resolve: Resolve) -> str:
         return value
     address = resolve(host)
     return value if address is None else address + colon + port
-
-
-def split_service_name(host: str, namespace: str) -> tuple[str, str] | None:
-    """(namespace, name) of NAME, NAME.NAMESPACE or NAME.NAMESPACE.svc[...]; else None."""
-    parts = host.split(".")
-    if not all(part.replace("-", "").isalnum() for part in parts):
-        return None
-    match parts:
-        case [name]:
-            return namespace, name
-        case [name, other]:
-            return other, name
-        case [name, other, "svc", *_]:
-            return other, name
-    return None
