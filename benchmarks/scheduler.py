@@ -3,9 +3,8 @@
     python -m benchmarks.scheduler [--json] [--pods N --gangs N --nodes N --shapes N]
 
 One session by manifests/volcano-scheduler.conf lets every gang in and places it. `read` is from
-API objects to a snapshot, `again` the same when nothing has changed, `session` from there to
-bindings, `full` a session in which everything is bound and nothing is to be done. Seconds of CPU
-(the wall's where nothing else runs).
+API objects to a snapshot, `session` from there to bindings, `full` a session in which everything is
+bound and nothing is to be done. Seconds of CPU (the wall's where nothing else runs).
 
 Args:
     --shapes: how many different requests the gangs have; nodes are ranked once for each.
@@ -23,9 +22,9 @@ from typing import Any, TypeVar
 
 from volcano_elastic.local.scheduler.actions import ACTIONS
 from volcano_elastic.local.scheduler.configuration import DEFAULT, load
-from volcano_elastic.local.scheduler.cycle import cycle
+from volcano_elastic.local.scheduler.cycle import effects_of, session_of
 from volcano_elastic.local.scheduler.effect import Bind
-from volcano_elastic.local.scheduler.observe import Observed, Reader
+from volcano_elastic.local.scheduler.observe import Observed, snapshot_of
 from volcano_elastic.local.scheduler.plugins import ARGUMENTS
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -42,7 +41,6 @@ class Row:
     shapes: int
     bound: int
     read_seconds: float
-    again_seconds: float
     session_seconds: float
     full_seconds: float
 
@@ -50,14 +48,12 @@ class Row:
 def measure(pods: int, gangs: int, nodes: int, shapes: int) -> Row:
     conf = load(DEFAULT, actions=ACTIONS, plugins=ARGUMENTS)
     objects = cluster(pods, gangs, nodes, shapes)
-    reader = Reader(scheduler_names=frozenset({"volcano"}))
-    snapshot, read = timed(lambda: reader.snapshot(Observed(**objects)))
-    _, again = timed(lambda: reader.snapshot(Observed(**objects)))
-    effects, session = timed(lambda: cycle(snapshot, conf, NOW))
+    snapshot, read = timed(lambda: snapshot_of(Observed(**objects), {"volcano"}))
+    effects, session = timed(lambda: effects_of(session_of(snapshot, conf, NOW)))
     bound = {effect.pod.uid: effect.node for effect in effects if isinstance(effect, Bind)}
-    full = reader.snapshot(Observed(**objects, bound=bound))
-    _, idle = timed(lambda: cycle(full, conf, NOW))
-    return Row(pods, gangs, nodes, shapes, len(bound), read, again, session, idle)
+    full = snapshot_of(Observed(**objects, bound=bound), {"volcano"})
+    _, idle = timed(lambda: effects_of(session_of(full, conf, NOW)))
+    return Row(pods, gangs, nodes, shapes, len(bound), read, session, idle)
 
 
 def cluster(pods: int, gangs: int, nodes: int, shapes: int) -> dict[str, Any]:
@@ -126,7 +122,7 @@ def main() -> None:
     for row in rows:
         print(
             f"{row.pods} pods of {row.gangs} gangs ({row.shapes} shapes) on {row.nodes} nodes: "
-            f"{row.bound} bound; read {row.read_seconds:.2f} s, again {row.again_seconds:.2f} s, "
+            f"{row.bound} bound; read {row.read_seconds:.2f} s, "
             f"session {row.session_seconds:.2f} s, full {row.full_seconds:.2f} s"
         )
 

@@ -12,20 +12,18 @@ import pytest
 import yaml
 
 from tests import volcano_scenario
-from volcano_elastic.api import quantity
+from volcano_elastic.kube.resource import PODGROUPS, PODS, QUEUES
 from volcano_elastic.local.scheduler.actions import ACTIONS
 from volcano_elastic.local.scheduler.configuration import DEFAULT, Configuration, load, parse
 from volcano_elastic.local.scheduler.cycle import effects_of, session_of
 from volcano_elastic.local.scheduler.effect import (
     Bind,
-    CreateQueue,
+    Create,
     Effect,
     Evict,
-    SetPodGroupStatus,
-    SetPodScheduled,
-    SetQueueStatus,
+    SetStatus,
 )
-from volcano_elastic.local.scheduler.observe import Observed, Reader
+from volcano_elastic.local.scheduler.observe import Observed, snapshot_of
 from volcano_elastic.local.scheduler.plugins import ARGUMENTS
 from volcano_elastic.local.scheduler.session import Session
 
@@ -143,7 +141,7 @@ class Cluster:
             self.queues.values(),
             [{"metadata": {"name": n}, "value": value} for n, value in self.classes.items()],
         )
-        snapshot = Reader(scheduler_names=NAMES).snapshot(observed)
+        snapshot = snapshot_of(observed, NAMES)
         return session_of(snapshot, self.conf, self.now)
 
     def step(self) -> list[Effect]:
@@ -179,25 +177,12 @@ class Cluster:
                 assert pod.preemptable, f"{pod.key} is protected"
                 self.evicted.append(f"{pod.name} by {action}")
                 del self.pods[pod.key]
-            case SetPodScheduled(pod, reason, message, node):
-                condition = {"type": "PodScheduled", "status": "False"}
-                told = condition | {"reason": reason, "message": message}
-                self.pods[pod.key]["status"]["conditions"] = [told]
-                if node:
-                    self.pods[pod.key]["status"]["nominatedNodeName"] = node
-            case SetPodGroupStatus(key, status):
-                self.podgroups[key]["status"] = {
-                    "phase": status.phase,
-                    "running": status.running,
-                    "succeeded": status.succeeded,
-                    "failed": status.failed,
-                    "conditions": [dict(condition) for condition in status.conditions],
-                }
-            case CreateQueue(name, spec):
-                self.queue(name, **copy.deepcopy(dict(spec)))
-            case SetQueueStatus(name, state, allocated):
-                texts = {key: quantity.text(amount) for key, amount in allocated.items()}
-                self.queues[name]["status"] = {"state": state, "allocated": texts}
+            case SetStatus(resource, key, status):
+                stores = {PODS: self.pods, PODGROUPS: self.podgroups, QUEUES: self.queues}
+                obj = stores[resource][key]
+                obj["status"] = obj.get("status", {}) | status
+            case Create(_, body):
+                self.queue(body["metadata"]["name"], **copy.deepcopy(body["spec"]))
 
     def placed(self) -> dict[str, str]:
         pods = (p for p in self.pods.values() if "nodeName" in p["spec"])

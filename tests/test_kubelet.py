@@ -7,16 +7,14 @@ from typing import Any
 
 import pytest
 
-from volcano_elastic.local.kubelet.address import (
-    AddressBook,
-    resolve_value,
-    split_service_name,
-)
-from volcano_elastic.local.kubelet.environment import ConfigError, environment, expand
+from volcano_elastic.local.kubelet import handler
+from volcano_elastic.local.kubelet.address import AddressBook, resolve_value
+from volcano_elastic.local.kubelet.environment import environment, expand
 from volcano_elastic.local.kubelet.names import hosts_file
+from volcano_elastic.local.kubelet.source import ConfigError
 from volcano_elastic.local.kubelet.volume import (
+    NotMounted,
     Volumes,
-    files_of,
     refusal,
     without_namespaces,
 )
@@ -36,14 +34,6 @@ def test_two_clusters_on_one_machine_give_a_name_two_addresses() -> None:
     assert AddressBook("one").of("default", "a") != AddressBook("other").of("default", "a")
 
 
-def test_an_adopted_address_is_not_given_to_another() -> None:
-    natural = AddressBook().of("default", "late")
-    book = AddressBook()
-    book.adopt("default", "early", natural)
-    assert book.of("default", "early") == natural
-    assert book.of("default", "late") != natural
-
-
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
@@ -58,21 +48,6 @@ def test_an_adopted_address_is_not_given_to_another() -> None:
 )
 def test_service_names_in_values_become_addresses(value: str, expected: str) -> None:
     assert resolve_value(value, {"job-worker-0": "127.16.0.9"}.get) == expected
-
-
-@pytest.mark.parametrize(
-    ("host", "expected"),
-    [
-        ("web", ("ns", "web")),
-        ("web.other", ("other", "web")),
-        ("web.other.svc", ("other", "web")),
-        ("web.other.svc.cluster.local", ("other", "web")),
-        ("web.other.com", None),
-        ("a b", None),
-    ],
-)
-def test_service_names_carry_their_namespace(host: str, expected: tuple[str, str] | None) -> None:
-    assert split_service_name(host, "ns") == expected
 
 
 @pytest.mark.parametrize(
@@ -190,33 +165,28 @@ def _mounting(*volumes: dict[str, Any], path: str = "/data") -> dict[str, Any]:
     return _bare_pod(containers=[container], volumes=list(volumes))
 
 
-def test_a_projected_volume_holds_the_files_of_all_its_sources() -> None:
-    role = {"fieldPath": "metadata.labels"}
-    projected = {
-        "defaultMode": 0o400,
-        "sources": [
-            {
-                "configMap": {
-                    "name": "conf",
-                    "items": [{"key": "x", "path": "deep/x", "mode": 0o600}],
-                }
-            },
-            {"secret": {"name": "s"}},
-            {"configMap": {"name": "gone", "optional": True}},
-            {"downwardAPI": {"items": [{"path": "labels", "fieldRef": role}]}},
-        ],
-    }
-    volume = {"name": "v", "projected": projected}
+def test_a_volume_holds_the_keys_that_are_asked_for(tmp_path: Path) -> None:
+    items = [{"key": "x", "path": "deep/x", "mode": 0o600}, {"key": "y", "path": "y"}]
+    conf = {"name": "c", "configMap": {"name": "conf", "items": items, "defaultMode": 0o400}}
+    secret = {"name": "s", "secret": {"secretName": "s"}}
+    gone = {"name": "g", "configMap": {"name": "gone", "optional": True}}
     sources = {
-        ("ConfigMap", "conf"): {"data": {"x": "2", "unasked": "3"}},
+        ("ConfigMap", "conf"): {"data": {"x": "2", "z": "3"}, "binaryData": {"y": "/w=="}},
         ("Secret", "s"): {"data": {"k": "c2VjcmV0"}},
     }
-    files = files_of(volume, _mounting(volume), sources)
-    assert {path: (file.content, file.mode) for path, file in files.items()} == {
-        "deep/x": (b"2", 0o600),
-        "k": (b"secret", 0o400),
-        "labels": (b'role="worker"', 0o400),
+    volumes = Volumes(tmp_path / "disk", tmp_path / "memory")
+    volumes.make(_mounting(conf, secret, gone), sources)
+    files = [path for path in (tmp_path / "disk").rglob("*") if path.is_file()]
+    found = {str(path.relative_to(tmp_path / "disk")): path for path in files}
+    assert {name: path.read_bytes() for name, path in found.items()} == {
+        "c/deep/x": b"2",
+        "c/y": b"\xff",
+        "s/k": b"secret",
     }
+    modes = {name: path.stat().st_mode & 0o777 for name, path in found.items()}
+    assert modes == {"c/deep/x": 0o600, "c/y": 0o400, "s/k": 0o644}
+    with pytest.raises(NotMounted, match="volume 's': Secret 's' not found"):
+        Volumes(tmp_path / "other", tmp_path / "memory").make(_mounting(secret), {})
 
 
 def test_a_sub_path_stays_in_its_volume_whatever_links_are_there(tmp_path: Path) -> None:
@@ -249,10 +219,25 @@ def test_volumes_of_kinds_that_are_not_served_are_refused_in_words() -> None:
     claim = {"name": "v", "persistentVolumeClaim": {"claimName": "c"}}
     assert "found persistentVolumeClaim" in str(refusal(_mounting(claim)))
     token = {"name": "v", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}
-    assert "serviceAccountToken" in str(refusal(_mounting(token)))
+    assert "found projected" in str(refusal(_mounting(token)))
     # Every pod of a real API server has it, and our processes don't use it.
     usual = _mounting(token, path="/var/run/secrets/kubernetes.io/serviceaccount")
     assert refusal(usual) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "complaint"),
+    [
+        ({"restartPolicy": "Always"}, "no sidecars"),
+        ({"lifecycle": {"postStart": {"exec": {}}}}, "postStart is not served"),
+        ({"livenessProbe": {"grpc": {"port": 1}}}, "expected exec, httpGet"),
+        ({"lifecycle": {"preStop": {"exec": {}}}, "livenessProbe": {"exec": {}}}, "None"),
+    ],
+)
+def test_what_a_container_may_not_ask_for_is_refused_in_words(
+    asked: dict[str, Any], complaint: str
+) -> None:
+    assert complaint in str(handler.refusal({"name": "main", **asked}))
 
 
 @pytest.mark.parametrize(

@@ -73,13 +73,12 @@ async def test_volumes_are_where_the_pod_wants_them_and_nowhere_else(
     await world.client.create(SECRETS, _data("Secret", "key", k="c2VjcmV0"))
     (tmp_path / "here").write_text("host")
     script = """
-        cat /config/a /secret/k /on/the/host/here /info/name /only/a
+        cat /config/a /secret/k /on/the/host/here /only/a
         echo more > /scratch/file && cat /scratch/file /other/sub/file
         stat -f -c %T /dev/shm
         ls -A /dev/shm; touch /dev/shm/mine
         touch /config/new 2>/dev/null || echo read-only
     """
-    name = {"fieldRef": {"fieldPath": "metadata.name"}}
     pod = await world.create(
         "p",
         "sh",
@@ -89,7 +88,6 @@ async def test_volumes_are_where_the_pod_wants_them_and_nowhere_else(
             {"name": "config", "configMap": {"name": "conf"}},
             {"name": "secret", "secret": {"secretName": "key"}},
             {"name": "host", "hostPath": {"path": str(tmp_path), "type": "Directory"}},
-            {"name": "info", "downwardAPI": {"items": [{"path": "name", **name}]}},
             {"name": "disk", "emptyDir": {}},
             {"name": "memory", "emptyDir": {"medium": "Memory"}},
         ],
@@ -98,14 +96,13 @@ async def test_volumes_are_where_the_pod_wants_them_and_nowhere_else(
             {"name": "config", "mountPath": "/only/a", "subPath": "a"},
             {"name": "secret", "mountPath": "/secret"},
             {"name": "host", "mountPath": "/on/the/host", "readOnly": True},
-            {"name": "info", "mountPath": "/info"},
             {"name": "disk", "mountPath": "/scratch", "subPath": "sub"},
             {"name": "disk", "mountPath": "/other"},
             {"name": "memory", "mountPath": "/dev/shm"},
         ],
     )
     pod = await world.phase("p", "Succeeded")
-    assert world.log(pod) == "onesecrethostpone" + "more\nmore\ntmpfs\nread-only\n"
+    assert world.log(pod) == "onesecrethostone" + "more\nmore\ntmpfs\nread-only\n"
     for path in ("/config", "/scratch", "/on/the", "/dev/shm/mine"):
         assert not Path(path).exists()
     uid = pod["metadata"]["uid"]
@@ -128,7 +125,7 @@ async def test_a_volume_whose_source_is_missing_is_waited_for(namespaced: World)
         volumes=[{"name": "config", "configMap": {"name": "late"}}],
         volumeMounts=[{"name": "config", "mountPath": "/config"}],
     )
-    await _told(world, "FailedMount", "configmap 'late' not found")
+    await _told(world, "FailedMount", "ConfigMap 'late' not found")
     pod = await world.client.get(PODS, "p", "default")
     assert state_of(pod, "waiting")["reason"] == "ContainerCreating"
     await world.client.create(CONFIGMAPS, _data("ConfigMap", "late", a="there"))

@@ -194,9 +194,10 @@ def test_a_node_takes_only_pods_that_suit_it(node: Any, pod: Any, fits: bool) ->
     assert bool(c.placed()) is fits
 
 
-def test_a_node_that_is_not_ready_or_has_no_pods_left_takes_none() -> None:
+def test_a_node_that_is_lost_or_has_no_pods_left_takes_none() -> None:
     c = cluster(1, 1)
-    c.nodes["n1"]["status"]["conditions"] = [{"type": "Ready", "status": "Unknown"}]
+    lost = {"key": "node.kubernetes.io/unreachable", "effect": "NoSchedule"}
+    c.nodes["n1"]["spec"]["taints"] = [lost]
     c.nodes["n2"]["status"]["allocatable"]["pods"] = "1"
     c.pod("p1")
     c.pod("p2")

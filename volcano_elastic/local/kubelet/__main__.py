@@ -45,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--plain",
         action="store_true",
-        help="plain processes, even where namespaces and control groups are allowed",
+        help="plain processes, even where namespaces are allowed",
     )
     parser.add_argument(
         "--restart-back-off",

@@ -40,17 +40,9 @@ class AddressBook:
             if str(address) not in self._taken and 0 < last < 255:
                 break
             offset += 1
-        return self._keep(namespace, name, str(address))
-
-    def adopt(self, namespace: str, name: str, address: str) -> None:
-        """What an earlier kubelet gave to a pod that still exists."""
-        if (namespace, name) not in self._by_pod and address not in self._taken:
-            self._keep(namespace, name, address)
-
-    def _keep(self, namespace: str, name: str, address: str) -> str:
-        self._by_pod[namespace, name] = address
-        self._taken.add(address)
-        return address
+        self._by_pod[namespace, name] = str(address)
+        self._taken.add(str(address))
+        return str(address)
 
 
 # A host name as written in an environment variable, to the address it stands for, or None.
@@ -64,18 +56,3 @@ def resolve_value(value: str, resolve: Resolve) -> str:
         return value
     address = resolve(host)
     return value if address is None else address + colon + port
-
-
-def split_service_name(host: str, namespace: str) -> tuple[str, str] | None:
-    """(namespace, name) of NAME, NAME.NAMESPACE or NAME.NAMESPACE.svc[...]; else None."""
-    parts = host.split(".")
-    if not all(part.replace("-", "").isalnum() for part in parts):
-        return None
-    match parts:
-        case [name]:
-            return namespace, name
-        case [name, other]:
-            return other, name
-        case [name, other, "svc", *_]:
-            return other, name
-    return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -65,18 +64,13 @@ class Container:
         return str(self.spec["name"])
 
     @property
-    def sidecar(self) -> bool:
-        """An init container that goes on beside the others."""
-        return self.init and self.spec.get("restartPolicy") == "Always"
-
-    @property
     def started(self) -> bool:
         """Runs, and has passed its startup probe."""
         return isinstance(self.state, Running) and self._holds("startupProbe")
 
     @property
     def ready(self) -> bool:
-        if self.init and not self.sidecar:
+        if self.init:
             return self.succeeded
         return self.started and self._holds("readinessProbe")
 
@@ -138,8 +132,3 @@ def _terminated(state: Object) -> Terminated:
         state.get("message", ""),
         state.get("containerID", ""),
     )
-
-
-def done(containers: Iterable[Container]) -> bool:
-    """All init containers have done what the others wait for."""
-    return all(c.started if c.sidecar else c.succeeded for c in containers)

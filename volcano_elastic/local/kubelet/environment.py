@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from volcano_elastic.api.quantity import QuantityError, milli
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.kubelet.address import Resolve, resolve_value
+from volcano_elastic.local.kubelet.source import ConfigError, Sources, content
 
+_SOURCES = {
+    "configMapRef": "ConfigMap",
+    "secretRef": "Secret",
+    "configMapKeyRef": "ConfigMap",
+    "secretKeyRef": "Secret",
+}
 _REFERENCE = re.compile(r"\$\$|\$\(([^()]*)\)")
 _KEYED = re.compile(r"metadata\.(labels|annotations)\['([^']*)'\]")
 
 # Of each node, which is far larger in everything but GPUs than what is asked of it.
 CAPACITY = {"cpu": "64", "memory": "256Gi", "ephemeral-storage": "1Ti", "pods": "110"}
-
-
-class ConfigError(Exception):
-    """The container can't be made from what the pod says; becomes CreateContainerConfigError."""
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
@@ -34,25 +35,24 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
     return _REFERENCE.sub(replace, text)
 
 
+def _sources(of: Object) -> Iterator[tuple[str, Object]]:
+    """(kind, reference) of what an `envFrom` entry or a `valueFrom` takes from elsewhere."""
+    for field, reference in of.items():
+        if field in _SOURCES:
+            yield _SOURCES[field], reference
+
+
 def references(container: Object) -> set[tuple[str, str]]:
     """The (kind, name) of every ConfigMap and Secret whose content the environment needs."""
-    found = set()
-    for source in container.get("envFrom") or []:
-        for field, kind in (("configMapRef", "ConfigMap"), ("secretRef", "Secret")):
-            if field in source:
-                found.add((kind, str(source[field].get("name", ""))))
-    for entry in container.get("env") or []:
-        value_from = entry.get("valueFrom") or {}
-        for field, kind in (("configMapKeyRef", "ConfigMap"), ("secretKeyRef", "Secret")):
-            if field in value_from:
-                found.add((kind, str(value_from[field].get("name", ""))))
-    return found
+    asking = [*(container.get("envFrom") or ())]
+    asking += [entry.get("valueFrom") or {} for entry in container.get("env") or ()]
+    return {(kind, ref.get("name", "")) for of in asking for kind, ref in _sources(of)}
 
 
 def environment(
     container: Object,
     pod: Object,
-    sources: Mapping[tuple[str, str], Object],
+    sources: Sources,
     resolve: Resolve | None = None,
 ) -> dict[str, str]:
     """What `env` and `envFrom` ask for; later entries win, and may refer to earlier ones.
@@ -71,12 +71,9 @@ def environment(
 
     variables: dict[str, str] = {}
     for source in container.get("envFrom") or []:
-        for field, kind in (("configMapRef", "ConfigMap"), ("secretRef", "Secret")):
-            if field in source:
-                data = _data(kind, source[field], sources)
-                prefix = source.get("prefix") or ""
-                for key, value in (data or {}).items():
-                    variables[prefix + key] = resolved(value)
+        for kind, reference in _sources(source):
+            for key, found in (content(kind, reference, sources) or {}).items():
+                variables[(source.get("prefix") or "") + key] = resolved(_text(found))
     for entry in container.get("env") or []:
         name = entry["name"]
         if entry.get("valueFrom"):
@@ -97,24 +94,19 @@ def _value_from(
     value_from: Object,
     container: Object,
     pod: Object,
-    sources: Mapping[tuple[str, str], Object],
+    sources: Sources,
 ) -> str | None:
-    for field, kind in (("configMapKeyRef", "ConfigMap"), ("secretKeyRef", "Secret")):
-        if field not in value_from:
-            continue
-        selector = value_from[field]
-        data = _data(kind, selector, sources)
-        key = selector.get("key", "")
-        if data is not None and key in data:
-            return data[key]
+    for kind, selector in _sources(value_from):
+        data = content(kind, selector, sources) or {}
+        if (key := selector.get("key", "")) in data:
+            return _text(data[key])
         if selector.get("optional"):
             return None
         raise ConfigError(f"env {name}: {kind} {selector.get('name')} has no key {key!r}")
     if "fieldRef" in value_from:
-        path = str(value_from["fieldRef"].get("fieldPath", ""))
-        return pod_field(f"env {name}", path, pod)
+        return _pod_field(name, str(value_from["fieldRef"].get("fieldPath", "")), pod)
     if "resourceFieldRef" in value_from:
-        return resource_field(f"env {name}", value_from["resourceFieldRef"], pod, container)
+        return _resource_field(name, value_from["resourceFieldRef"], pod, container)
     kinds = ", ".join(value_from) or "nothing"
     raise ConfigError(
         f"env {name}: expected valueFrom with fieldRef, resourceFieldRef, configMapKeyRef or "
@@ -122,27 +114,12 @@ def _value_from(
     )
 
 
-def _data(
-    kind: str, selector: Object, sources: Mapping[tuple[str, str], Object]
-) -> dict[str, str] | None:
-    name = str(selector.get("name", ""))
-    source = sources.get((kind, name))
-    if source is None:
-        if selector.get("optional"):
-            return None
-        raise ConfigError(f"{kind} {name!r} not found")
-    data = source.get("data") or {}
-    if kind == "ConfigMap":
-        return {key: str(value) for key, value in data.items()}
-    return {key: base64.b64decode(value).decode(errors="replace") for key, value in data.items()}
+def _text(value: bytes) -> str:
+    return value.decode(errors="replace")
 
 
-def pod_field(what: str, path: str, pod: Object) -> str:
-    """The downward API's `fieldPath`.
-
-    Raises:
-        ConfigError: there is no such field; `what` asked for it.
-    """
+def _pod_field(name: str, path: str, pod: Object) -> str:
+    """The downward API's `fieldPath`."""
     meta, status = pod["metadata"], pod.get("status", {})
     keyed = _KEYED.fullmatch(path)
     if keyed:
@@ -158,50 +135,37 @@ def pod_field(what: str, path: str, pod: Object) -> str:
         "status.hostIP": status.get("hostIP", ""),
         "status.hostIPs": status.get("hostIP", ""),
     }
-    if path in ("metadata.labels", "metadata.annotations") and not what.startswith("env "):
-        pairs = sorted((meta.get(path.partition(".")[2]) or {}).items())
-        return "\n".join(f"{key}={json.dumps(value)}" for key, value in pairs)
     if path not in simple:
-        raise ConfigError(f"{what}: expected a fieldPath of {', '.join(simple)}, found {path!r}")
+        raise ConfigError(
+            f"env {name}: expected a fieldPath of {', '.join(simple)}, found {path!r}"
+        )
     return str(simple[path])
 
 
-def resource_field(what: str, selector: Object, pod: Object, own: Object | None = None) -> str:
+def _resource_field(name: str, selector: Object, pod: Object, own: Object) -> str:
     """The downward API's `resource`, in units of the divisor, rounded up; what isn't limited is
-    the node's.
-
-    Args:
-        own: the container that is meant where `containerName` is not given.
-
-    Raises:
-        ConfigError: there is no such resource or container; `what` asked for it.
-    """
-    container = _container_named(what, str(selector.get("containerName") or ""), pod, own)
+    the node's."""
+    containers = [*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or ())]
+    named = {container["name"]: container for container in containers} | {own["name"]: own}
+    of = selector.get("containerName") or own["name"]
+    if of not in named:
+        raise ConfigError(
+            f"env {name}: expected a containerName of {', '.join(named)}, found {of!r}"
+        )
     wanted = str(selector.get("resource", ""))
     kind, _, resource = wanted.partition(".")
     if kind not in ("limits", "requests") or not resource:
         raise ConfigError(
-            f"{what}: expected a resource such as limits.cpu or requests.memory, found {wanted!r}"
+            f"env {name}: expected a resource such as limits.cpu or requests.memory, found "
+            f"{wanted!r}"
         )
-    amounts = (container.get("resources") or {}).get(kind) or {}
+    amounts = (named[of].get("resources") or {}).get(kind) or {}
     amount = amounts.get(resource, CAPACITY.get(resource, "0") if kind == "limits" else "0")
     try:
         divisor = milli(selector.get("divisor") or 1) or milli(1)
         return str(-(-milli(amount) // divisor))
     except QuantityError as error:
-        raise ConfigError(f"{what}: {error}") from error
-
-
-def _container_named(what: str, name: str, pod: Object, own: Object | None) -> Object:
-    if own is not None and name in ("", own["name"]):
-        return own
-    containers = [*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or ())]
-    for container in containers:
-        if container["name"] == name:
-            found: Object = container
-            return found
-    names = ", ".join(container["name"] for container in containers)
-    raise ConfigError(f"{what}: expected a containerName of {names}, found {name!r}")
+        raise ConfigError(f"env {name}: {error}") from error
 
 
 def command_line(container: Object, variables: Mapping[str, str], python: str) -> list[str]:

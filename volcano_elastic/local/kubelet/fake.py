@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 import aiohttp
 
+from volcano_elastic.api.pod import condition
 from volcano_elastic.kube.client import ApiError, Client, Conflict, NotFound
 from volcano_elastic.kube.informer import Informer
 from volcano_elastic.kube.resource import PODS, Object, key_of
@@ -89,17 +90,13 @@ class FakePods:
                 PODS, name, namespace, uid=meta["uid"], grace_period_seconds=0
             )
             return
-        now = datetime.now(UTC)
-        wait = due_in(pod, now)
-        if wait is None:
-            return
-        if wait > 0:
-            self._queue.add_after(key, wait)
-            return
-        status = next_status(pod, self._addresses.of(namespace, name), now)
-        body = {"metadata": {"uid": meta["uid"]}, "status": status}
-        answer = await self._client.patch(PODS, name, namespace, body, subresource="status")
-        self._pods.put(answer)
+        status = next_status(pod, self._addresses.of(namespace, name), datetime.now(UTC))
+        if isinstance(status, float):
+            self._queue.add_after(key, status)
+        elif status is not None:
+            body = {"metadata": {"uid": meta["uid"]}, "status": status}
+            answer = await self._client.patch(PODS, name, namespace, body, subresource="status")
+            self._pods.put(answer)
 
     def _stays(self, meta: Object) -> float:
         """Seconds that a deleted pod is still to be there."""
@@ -110,60 +107,45 @@ class FakePods:
         return self._told.setdefault(meta["uid"], now) + seconds - now
 
 
-def due_in(pod: Object, now: datetime) -> float | None:
-    """Seconds until the pod's next phase is due; None if it stays in the one it has."""
-    status = pod.get("status", {})
-    match status.get("phase", "Pending"):
-        case "Pending":
-            return 0.0
-        case "Running":
-            if fatal(pod) or _unready(pod):
-                return 0.0
-            annotations = pod["metadata"].get("annotations") or {}
-            if EXIT_CODE not in annotations and RUN_SECONDS not in annotations:
-                return None
-            started = datetime.fromisoformat(status["startTime"])
-            seconds = float(annotations.get(RUN_SECONDS, 0))
-            return max(seconds - (now - started).total_seconds(), 0.0)
-    return None
+def next_status(pod: Object, address: str, now: datetime) -> Object | float | None:
+    """What a pod that only pretends to run says next; or in how many seconds; None: nothing more.
 
-
-def fatal(pod: Object) -> fault.PodFault | None:
-    """The fault that ends a pod which only pretends to run, if it has one."""
-    wanted = fault.parse(fault.annotated(pod))
-    return None if wanted is None or wanted.kind == "freeze" else wanted
+    Pending becomes Running; Running becomes what a fault or the exit code says, or ready again
+    where its node was lost meanwhile.
+    """
+    status, annotations = pod.get("status", {}), pod["metadata"].get("annotations") or {}
+    phase = status.get("phase", "Pending")
+    if phase not in ("Pending", "Running"):
+        return None
+    started = datetime.fromisoformat(status["startTime"]) if phase == "Running" else now
+    wrong = fault.parse(fault.annotated(pod)) if phase == "Running" else None
+    state: Running | Terminated = Running(started)
+    if wrong and wrong.kind != "freeze":
+        reason = "OOMKilled" if wrong.kind == "oom" else "Error"
+        state = Terminated(137, reason, started, now)
+    elif phase == "Running" and not _unready(pod):
+        if EXIT_CODE not in annotations and RUN_SECONDS not in annotations:
+            return None
+        left = float(annotations.get(RUN_SECONDS, 0)) - (now - started).total_seconds()
+        if left > 0:
+            return left
+        code = int(annotations.get(EXIT_CODE, 0))
+        state = Terminated(code, "Error" if code else "Completed", started, now)
+    evicted = Verdict("Evicted", "by request", disruption=True)
+    return pod_status(
+        pod,
+        [],
+        [Container(spec, state=state) for spec in pod["spec"]["containers"]],
+        address=address,
+        started=started,
+        now=now,
+        stopped=isinstance(state, Terminated),
+        verdict=evicted if wrong and wrong.kind == "evict" else None,
+    )
 
 
 def _unready(pod: Object) -> bool:
     """Its containers are ready, but its node was taken for lost."""
-    found = {c["type"]: c["status"] for c in pod.get("status", {}).get("conditions") or ()}
-    held = pod["spec"].get("readinessGates") or found.get("ContainersReady") != "True"
-    return not held and found.get("Ready") != "True"
-
-
-def next_status(pod: Object, address: str, now: datetime) -> Object:
-    """Pending becomes Running; Running becomes what the exit code says, or ready again where
-    its node was lost meanwhile."""
-    containers = [Container(spec) for spec in pod["spec"]["containers"]]
-    status = pod.get("status", {})
-    begun = status.get("phase") == "Running"
-    ends = begun and bool(fatal(pod) or not _unready(pod))
-    started = datetime.fromisoformat(status["startTime"]) if begun else now
-    code = int((pod["metadata"].get("annotations") or {}).get(EXIT_CODE, 0))
-    wrong = fatal(pod) if ends else None
-    if wrong:
-        code = 137
-    reason = "OOMKilled" if wrong and wrong.kind == "oom" else "Error" if code else "Completed"
-    verdict = Verdict("Evicted", "by request", disruption=True)
-    for container in containers:
-        container.state = Terminated(code, reason, started, now) if ends else Running(started)
-    return pod_status(
-        pod,
-        [],
-        containers,
-        address=address,
-        started=started,
-        now=now,
-        stopped=ends,
-        verdict=verdict if wrong and wrong.kind == "evict" else None,
-    )
+    ready, containers = condition(pod, "Ready"), condition(pod, "ContainersReady")
+    held = pod["spec"].get("readinessGates") or not containers or containers["status"] != "True"
+    return not held and (not ready or ready["status"] != "True")

@@ -21,7 +21,9 @@ class HandlerFailed(Exception):
 
 
 def refusal(container: Object) -> str | None:
-    """Which of the container's hooks and probes can't be carried out here, or None."""
+    """What the container asks for that can't be done here, or None."""
+    if container.get("restartPolicy"):
+        return "a container's own restartPolicy is not served here, so there are no sidecars"
     hooks = container.get("lifecycle") or {}
     if hooks.get("postStart"):
         return "lifecycle.postStart is not served here; do it in the container's command"

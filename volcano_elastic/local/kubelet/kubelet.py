@@ -42,9 +42,9 @@ _MEMORY_FOLDER = "volcano-elastic-kubelet-"
 class Options:
     """What a kubelet is to be.
 
-    `tls`: with it, an API server is served the containers' logs. `plain`: neither namespaces nor
-    control groups. `node_grace`: seconds of silence after which a node of ours is taken for lost by
-    ourselves; None leaves that to a kube-controller-manager.
+    `tls`: with it, an API server is served the containers' logs. `plain`: no namespaces.
+    `node_grace`: seconds of silence after which a node of ours is taken for lost by ourselves; None
+    leaves that to a kube-controller-manager.
     """
 
     nodes: int
@@ -91,7 +91,7 @@ class Outages:
 
 
 class ProcessPods:
-    """A worker for each pod on our nodes, by uid."""
+    """A worker for each pod on our nodes, by uid. Make it once the informers have synced."""
 
     def __init__(
         self,
@@ -105,22 +105,12 @@ class ProcessPods:
         self._addresses, self._host = addresses, host
         self._workers: dict[str, PodWorker] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._started = self._stopping = False
+        self._stopping = False
         self._names_due: asyncio.TimerHandle | None = None
         pods.on_change(self._on_change)
         outages.handlers.append(self._on_outage)
-
-    def start(self) -> None:
-        """Takes on the pods that are there: once the informers have synced."""
-        for pod in self._pods:
-            address = pod.get("status", {}).get("podIP")
-            if address and address.startswith("127."):
-                self._addresses.adopt(
-                    pod["metadata"]["namespace"], pod["metadata"]["name"], address
-                )
-        self._started = True
-        self._host.names.on_change(self._names_changed)
-        for pod in self._pods:
+        host.names.on_change(self._names_changed)
+        for pod in pods:
             self._on_change(None, pod)
 
     async def stop(self) -> None:
@@ -136,7 +126,7 @@ class ProcessPods:
                 task.cancel()
 
     def _on_change(self, old: Object | None, new: Object | None) -> None:
-        if not self._started or self._stopping:
+        if self._stopping:
             return
         if old is not None and (new is None or new["metadata"]["uid"] != old["metadata"]["uid"]):
             gone = self._workers.get(old["metadata"]["uid"])
@@ -210,7 +200,7 @@ async def serve(kubeconfig: str | None, options: Options) -> None:
         port = await stack.enter_async_context(serving(pods, options.tls)) if options.tls else None
         await _register(client, lambda: node.register(client, names, options.gpus, port))
         outages = Outages(nodes, mine)
-        hearts = node.Heartbeats(client, names, options.gpus, port, lambda: outages.down)
+        hearts = node.Heartbeats(client, names, options.gpus, port, outages.down)
         async with asyncio.TaskGroup() as group:
 
             def on_outage(name: str, down: bool) -> None:
@@ -243,14 +233,13 @@ async def _run_pods(
     addresses = AddressBook(await _cluster_uid(client))
     with _memory_folder() as memory:
         async with ProcessRuntime(plain=options.plain) as runtime, asyncio.TaskGroup() as group:
+            watching = group.create_task(services.run())
+            await services.synced.wait()
+            await pods.synced.wait()
             names = Names(pods, services, addresses)
             host = Host(client, pods, runtime, names, options.state_dir, memory, options.back_off)
             containers = ProcessPods(pods, nodes, outages, addresses, host)
-            watching = group.create_task(services.run())
             try:
-                await services.synced.wait()
-                await pods.synced.wait()
-                containers.start()
                 await watching
             finally:
                 await containers.stop()

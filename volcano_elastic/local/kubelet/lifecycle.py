@@ -6,7 +6,6 @@ No I/O and no clock. The edge (pod_worker.py) tells it what happened, carries ou
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -249,8 +248,6 @@ class Lifecycle:
         else:
             for container in self._wanted():
                 actions += self._start(container, now)
-            if self._main_is_over():
-                self._stop_sidecars(now)
         for container in self.all:
             if container.running:
                 actions += self._attend(container, now)
@@ -262,22 +259,12 @@ class Lifecycle:
         self.wake = moment if self.wake is None else min(self.wake, moment)
         return False
 
-    def _wanted(self) -> Iterable[Container]:
+    def _wanted(self) -> list[Container]:
         """Those that may run: init containers one after the other, then all others."""
-        if self._main_is_over():
-            return
-        for container in self.init:
-            if container.sidecar:
-                yield container
-                if not container.started:
-                    return
-            elif not container.succeeded:
-                yield container
-                return
-        yield from self.containers
-
-    def _main_is_over(self) -> bool:
-        return self._phase() in ("Succeeded", "Failed")
+        if self._phase() in ("Succeeded", "Failed"):
+            return []
+        pending = next((container for container in self.init if not container.succeeded), None)
+        return self.containers if pending is None else [pending]
 
     def _start(self, container: Container, now: datetime) -> list[Action]:
         if container.starting or container.running:
@@ -307,8 +294,6 @@ class Lifecycle:
         return [Start(container)]
 
     def _restarts(self, container: Container, ended: Terminated) -> bool:
-        if container.sidecar:
-            return True
         policy = self._policy
         if container.init and policy == "Always":
             # An init container that succeeded is done, even where the others always restart.
@@ -325,26 +310,9 @@ class Lifecycle:
             if isinstance(container.state, Waiting) and container.last and not container.starting:
                 # It was to start again; now its latest end is its last.
                 container.state = container.last
-        for container in [*self.containers, *(c for c in self.init if not c.sidecar)]:
+        for container in self.all:
             if container.running and container.stop is None:
                 self._stop(container, max(self._kill_at - now, timedelta()), now)
-        if self._reached(self._kill_at, now) or not any(
-            c.running or c.starting for c in self.containers
-        ):
-            self._stop_sidecars(now)
-
-    def _stop_sidecars(self, now: datetime) -> None:
-        """The last one first, each when those after it have ended."""
-        grace = self._spec.get("terminationGracePeriodSeconds")
-        left = timedelta(seconds=30 if grace is None else grace)
-        if self._kill_at is not None:
-            left = max(min(left, self._kill_at - now), timedelta())
-        for container in reversed(self.init):
-            if container.sidecar and (container.running or container.starting):
-                if container.running and container.stop is None:
-                    self._stop(container, left, now)
-                if now < (self._kill_at or now + left):
-                    return
 
     def _attend(self, container: Container, now: datetime) -> list[Action]:
         """Carries on its stop, or probes it."""

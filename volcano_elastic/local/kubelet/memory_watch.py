@@ -1,64 +1,25 @@
-"""Memory limits where no control group holds them: processes are looked at, four times a second."""
+"""Memory limits: containers' processes are looked at, four times a second."""
 
 from __future__ import annotations
 
 import asyncio
-import os
+import contextlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+
+from volcano_elastic.local.kubelet import shim
 
 _LOOK_SECONDS = 0.25
-_PAGE = os.sysconf("SC_PAGE_SIZE")
+# Resident memory counts pages that several processes share several times, so it can only be too
+# much; but it is read quickly.
+_FIGURES = (("status", "VmRSS:"), ("smaps_rollup", "Pss:"))
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A process: its parent, and its resident memory in bytes."""
-
-    parent: int
-    resident: int
-
-
-def processes() -> dict[int, Entry]:
-    """Every live process of this machine, by id."""
-    found = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    fields = file.read().rpartition(b")")[2].split()
-            except OSError:
-                continue
-            if fields[0] != b"Z":
-                found[int(name)] = Entry(int(fields[1]), int(fields[21]) * _PAGE)
-    return found
-
-
-def descendants(ancestor: int, table: dict[int, Entry]) -> set[int]:
-    """Without the ancestor itself."""
-    children: dict[int, list[int]] = {}
-    for pid, entry in table.items():
-        children.setdefault(entry.parent, []).append(pid)
-    found: set[int] = set()
-    waiting = [ancestor]
-    while waiting:
-        for child in children.get(waiting.pop(), ()):
-            if child not in found:
-                found.add(child)
-                waiting.append(child)
-    return found
-
-
-def proportional(pids: Iterable[int]) -> int:
-    """Bytes in memory, pages shared by several processes shared out among them."""
+def _total(pids: Iterable[int], file: str, figure: str) -> int:
+    """Bytes."""
     total = 0
     for pid in pids:
-        try:
-            with open(f"/proc/{pid}/smaps_rollup") as file:
-                line = next((line for line in file if line.startswith("Pss:")), "Pss: 0 kB")
-        except OSError:
-            continue
-        total += int(line.split()[1]) * 1024
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/{file}") as lines:
+            total += next((int(ln.split()[1]) for ln in lines if ln.startswith(figure)), 0) * 1024
     return total
 
 
@@ -73,9 +34,8 @@ async def watch(limits: Callable[[], dict[int, int]], exceeded: Callable[[int], 
         await asyncio.sleep(_LOOK_SECONDS)
         if not (now := limits()):
             continue
-        table = processes()
-        for shim, limit in now.items():
-            family = descendants(shim, table)
-            # Resident memory counts shared pages several times, so it can only be too much.
-            if sum(table[pid].resident for pid in family) > limit and proportional(family) > limit:
-                exceeded(shim)
+        parents = shim.parents()
+        for pid, limit in now.items():
+            family = shim.descendants(pid, parents)
+            if all(_total(family, *figure) > limit for figure in _FIGURES):
+                exceeded(pid)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from volcano_elastic.kube.informer import Informer
 from volcano_elastic.kube.resource import Object
-from volcano_elastic.local.kubelet.address import AddressBook, Resolve, split_service_name
+from volcano_elastic.local.kubelet.address import AddressBook, Resolve
 
 _HEAD = "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost\n"
 _DOMAIN = "svc.cluster.local"
@@ -28,11 +28,13 @@ def hosts_file(pod: Object, address: str, services: Iterable[tuple[str, str, str
     for alias in spec.get("hostAliases") or ():
         lines.append(f"{alias['ip']}\t{' '.join(alias.get('hostnames') or ())}")
     for namespace, name, place in services:
-        names = [f"{name}.{namespace}", f"{name}.{namespace}.svc", f"{name}.{namespace}.{_DOMAIN}"]
-        if namespace == meta["namespace"]:
-            names.insert(0, name)
-        lines.append(f"{place}\t{' '.join(names)}")
+        lines.append(f"{place}\t{' '.join(_aliases(namespace, name, meta['namespace']))}")
     return "\n".join(lines) + "\n"
+
+
+def _aliases(namespace: str, name: str, seen_from: str) -> list[str]:
+    full = f"{name}.{namespace}"
+    return [*([name] if namespace == seen_from else ()), full, f"{full}.svc", f"{full}.{_DOMAIN}"]
 
 
 class Names:
@@ -44,11 +46,15 @@ class Names:
         """All services; None once something has changed."""
 
     def resolver(self, namespace: str) -> Resolve:
-        def resolve(host: str) -> str | None:
-            named = split_service_name(host, namespace)
-            return None if named is None else self._address(*named)
-
-        return resolve
+        """For a pod of that namespace, as its /etc/hosts would; pods whose service may still be on
+        its way are known too."""
+        pods = [(pod["metadata"]["namespace"], pod["metadata"]["name"]) for pod in self._pods]
+        known = [*((*pod, self._addresses.of(*pod)) for pod in pods), *self._all()]
+        return {
+            alias: place
+            for other, name, place in known
+            for alias in _aliases(other, name, namespace)
+        }.get
 
     def write_hosts(self, file: Path, pod: Object, address: str) -> None:
         """In place, since containers have this very file mounted."""
@@ -79,16 +85,10 @@ class Names:
             self._known = []
             for service in self._services:
                 namespace, name = service["metadata"]["namespace"], service["metadata"]["name"]
-                if (place := self._address(namespace, name)) is not None:
-                    self._known.append((namespace, name, place))
+                self._known.append((namespace, name, self._address(service, namespace, name)))
         return self._known
 
-    def _address(self, namespace: str, name: str) -> str | None:
-        service = self._services.get(f"{namespace}/{name}")
-        if service is None:
-            # Its service may still be on its way.
-            known = self._pods.get(f"{namespace}/{name}") is not None
-            return self._addresses.of(namespace, name) if known else None
+    def _address(self, service: Object, namespace: str, name: str) -> str:
         selector = service["spec"].get("selector") or {}
         own = self._pods.get(f"{namespace}/{name}")
         if own is not None and selector and _selects(selector, own):

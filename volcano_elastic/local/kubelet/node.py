@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 
@@ -149,7 +148,7 @@ class Heartbeats:
 
     Args:
         gpus, log_port: as in `register`, which brings back a node that was silent for long.
-        down: names of nodes whose lease is left alone.
+        down: names of nodes whose lease is left alone, as things are.
     """
 
     def __init__(
@@ -158,7 +157,7 @@ class Heartbeats:
         names: list[str],
         gpus: int,
         log_port: int | None,
-        down: Callable[[], AbstractSet[str]] = frozenset,
+        down: AbstractSet[str] = frozenset(),
     ) -> None:
         self._client, self._gpus, self._log_port, self._down = client, gpus, log_port, down
         self._clock = asyncio.get_running_loop().time
@@ -177,7 +176,7 @@ class Heartbeats:
             )
         while True:
             for name in self._renewed:
-                if name not in self._down():
+                if name not in self._down:
                     await self.beat(name)
                 await asyncio.sleep(_RENEW_SECONDS / len(self._renewed))
 

@@ -14,10 +14,11 @@ from datetime import UTC, datetime, timedelta
 
 import aiohttp
 
+from volcano_elastic.api.pod import condition
 from volcano_elastic.kube.client import ApiError, Client, Conflict, NotFound
 from volcano_elastic.kube.event import timestamp
 from volcano_elastic.kube.informer import Informer
-from volcano_elastic.kube.resource import NODES, PODS, Object, key_of
+from volcano_elastic.kube.resource import NODES, PODS, Object, Resource
 
 _log = logging.getLogger(__name__)
 
@@ -26,29 +27,26 @@ _EFFECTS = ("NoSchedule", "NoExecute")
 # What Kubernetes' admission adds to pods that say nothing about these taints.
 _TOLERATED = timedelta(seconds=300)
 _LOOK_SECONDS = 0.5
+_DISRUPTED = {
+    "type": "DisruptionTarget",
+    "status": "True",
+    "reason": "DeletionByTaintManager",
+    "message": "Taint manager: deleting due to NoExecute taint",
+}
 
 # Decided
 
 
-def lost(node: Object, now: datetime) -> Object | None:
-    """The conditions of a silent node; None if they say so already."""
-    stamp = timestamp(now)
-    conditions = node.get("status", {}).get("conditions") or []
-    if all(condition["status"] == "Unknown" for condition in conditions):
-        return None
+def lost(node: Object, now: datetime) -> list[Object]:
+    """What changes of a silent node's conditions."""
     unknown = {
         "status": "Unknown",
         "reason": "NodeStatusUnknown",
         "message": "Kubelet stopped posting node status.",
+        "lastTransitionTime": timestamp(now),
     }
-    return {
-        "conditions": [
-            condition
-            | unknown
-            | ({"lastTransitionTime": stamp} if condition["status"] != "Unknown" else {})
-            for condition in conditions
-        ]
-    }
+    conditions = node.get("status", {}).get("conditions") or ()
+    return [unknown | {"type": c["type"]} for c in conditions if c["status"] != "Unknown"]
 
 
 def taints(node: Object, now: datetime, *, silent: bool) -> list[Object] | None:
@@ -86,26 +84,12 @@ def eviction_due(pod: Object, since: datetime) -> datetime | None:
     return since + timedelta(seconds=max(min(seconds), 0)) if seconds else None
 
 
-def unready(pod: Object, now: datetime) -> Object | None:
-    """The status of a pod on a silent node; None if it says so already."""
-    conditions = (pod.get("status") or {}).get("conditions") or []
-    if not any(c["type"] == "Ready" and c["status"] == "True" for c in conditions):
-        return None
-    changed = {"status": "False", "lastTransitionTime": timestamp(now)}
-    return {"conditions": [c | changed if c["type"] == "Ready" else c for c in conditions]}
-
-
-def disruption(pod: Object, now: datetime) -> Object:
-    conditions = (pod.get("status") or {}).get("conditions") or []
-    target = {
-        "type": "DisruptionTarget",
-        "status": "True",
-        "reason": "DeletionByTaintManager",
-        "message": "Taint manager: deleting due to NoExecute taint",
-        "lastTransitionTime": timestamp(now),
-    }
-    others = [condition for condition in conditions if condition["type"] != "DisruptionTarget"]
-    return {"conditions": [*others, target]}
+def unready(pod: Object, now: datetime) -> list[Object]:
+    """What changes of the conditions of a pod on a silent node."""
+    ready = condition(pod, "Ready")
+    if ready is None or ready["status"] != "True":
+        return []
+    return [{"type": "Ready", "status": "False", "lastTransitionTime": timestamp(now)}]
 
 
 # Done
@@ -144,10 +128,9 @@ class NodeLifecycle:
 
     async def _look(self, node: Object, *, silent: bool) -> None:
         name, now = node["metadata"]["name"], datetime.now(UTC)
-        if silent and (status := lost(node, now)) is not None:
+        if silent and (conditions := lost(node, now)):
             _log.info("node %s was not heard of for %.0f s: it is lost", name, self._grace)
-            body = {"status": status}
-            self._nodes.put(await self._client.patch(NODES, name, None, body, subresource="status"))
+            await self._tell(self._nodes, NODES, node, conditions)
         if (wanted := taints(node, now, silent=silent)) is not None:
             self._nodes.put(
                 await self._client.patch(NODES, name, None, {"spec": {"taints": wanted}})
@@ -161,19 +144,25 @@ class NodeLifecycle:
         meta = pod["metadata"]
         if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
             return
-        if (status := unready(pod, now)) is not None:
-            await self._tell(pod, status)
+        if conditions := unready(pod, now):
+            await self._tell(self._pods, PODS, pod, conditions)
         due = eviction_due(pod, since)
         if meta.get("deletionTimestamp") or due is None or now < due:
             return
-        await self._tell(pod, disruption(self._pods.get(key_of(pod)) or pod, now))
+        disrupted = _DISRUPTED | {"lastTransitionTime": timestamp(now)}
+        await self._tell(self._pods, PODS, pod, [disrupted])
         await self._client.delete(PODS, meta["name"], meta["namespace"], uid=meta["uid"])
 
-    async def _tell(self, pod: Object, status: Object) -> None:
-        meta = pod["metadata"]
-        body = {"metadata": {"uid": meta["uid"]}, "status": status}
-        self._pods.put(
-            await self._client.patch(
-                PODS, meta["name"], meta["namespace"], body, subresource="status"
-            )
+    async def _tell(
+        self, informer: Informer, resource: Resource, about: Object, conditions: list[Object]
+    ) -> None:
+        meta = about["metadata"]
+        answer = await self._client.patch(
+            resource,
+            meta["name"],
+            meta.get("namespace"),
+            {"metadata": {"uid": meta["uid"]}, "status": {"conditions": conditions}},
+            subresource="status",
+            patch_type="strategic",
         )
+        informer.put(answer)

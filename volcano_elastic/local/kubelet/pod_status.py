@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
+from volcano_elastic.api.pod import condition
 from volcano_elastic.kube.event import timestamp
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.kubelet.container import (
@@ -14,7 +15,6 @@ from volcano_elastic.local.kubelet.container import (
     Running,
     Terminated,
     Waiting,
-    done,
 )
 
 HOST_IP = "127.0.0.1"
@@ -44,7 +44,7 @@ def phase_of(
 ) -> Phase:
     """The kubelet's own rules; with `stopped` nothing starts again, whatever the policy."""
     for container in init:
-        if container.succeeded or container.sidecar:
+        if container.succeeded:
             continue
         failed = isinstance(container.state, Terminated) and policy == "Never"
         return "Failed" if failed or (stopped and not container.running) else "Pending"
@@ -110,64 +110,39 @@ def _incomplete(word: str, containers: Iterable[Container]) -> str:
     return f"containers with {word} status: [{' '.join(c.name for c in containers)}]"
 
 
-@dataclass(frozen=True, slots=True)
-class _Condition:
-    kind: str
-    ok: bool
-    reason: str = ""
-    message: str = ""
-
-    def body(self, old: dict[str, Object], now: datetime) -> Object:
-        status = "True" if self.ok else "False"
-        before = old.get(self.kind, {})
-        same = before.get("status") == status and before.get("lastTransitionTime")
-        condition: Object = {
-            "type": self.kind,
-            "status": status,
-            "lastProbeTime": None,
-            "lastTransitionTime": before["lastTransitionTime"] if same else timestamp(now),
-        }
-        if self.reason:
-            condition["reason"] = self.reason
-        if self.message:
-            condition["message"] = self.message
-        return condition
+def _condition(kind: str, ok: bool, reason: str = "", message: str = "") -> Object:
+    said = {"type": kind, "status": "True" if ok else "False", "lastProbeTime": None}
+    why = {"reason": reason, "message": message}
+    return said | {name: text for name, text in why.items() if text}
 
 
 def _conditions(
     pod: Object, init: list[Container], containers: list[Container], phase: Phase
-) -> list[_Condition]:
+) -> list[Object]:
     over = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}.get(phase)
     unready = [c for c in containers if not c.ready]
-    unready += [c for c in init if c.sidecar and not c.ready]
-    if over:
-        ready = _Condition("ContainersReady", False, over)
-    elif unready:
-        text = _incomplete("unready", unready)
-        ready = _Condition("ContainersReady", False, "ContainersNotReady", text)
-    else:
-        ready = _Condition("ContainersReady", True)
+    why = (over or "", "")
+    if unready and not over:
+        why = ("ContainersNotReady", _incomplete("unready", unready))
+    ready = not (over or unready)
     gates = [gate["conditionType"] for gate in pod["spec"].get("readinessGates") or ()]
-    held = {c["type"]: c["status"] for c in pod.get("status", {}).get("conditions") or ()}
-    shut = [gate for gate in gates if held.get(gate) != "True"]
-    pod_ready = _Condition("Ready", ready.ok, ready.reason, ready.message)
-    if ready.ok and shut:
+    shut = [gate for gate in gates if (condition(pod, gate) or {}).get("status") != "True"]
+    if ready and shut:
         text = f'the status of pod readiness gate "{shut[0]}" is not "True", but False'
-        pod_ready = _Condition("Ready", False, "ReadinessGatesNotReady", text)
-    pending = [c for c in init if not (c.started if c.sidecar else c.succeeded)]
-    if phase == "Succeeded":
-        initialized = _Condition("Initialized", True, "PodCompleted")
-    elif pending and not _has_begun(containers):
-        text = _incomplete("incomplete", pending)
-        initialized = _Condition("Initialized", False, "ContainersNotInitialized", text)
+        pod_ready = _condition("Ready", False, "ReadinessGatesNotReady", text)
     else:
-        initialized = _Condition("Initialized", True)
+        pod_ready = _condition("Ready", ready, *why)
+    pending = [c for c in init if not c.succeeded]
+    initialized = _condition("Initialized", True, "PodCompleted" if phase == "Succeeded" else "")
+    if pending and not _has_begun(containers):
+        text = _incomplete("incomplete", pending)
+        initialized = _condition("Initialized", False, "ContainersNotInitialized", text)
     return [
-        _Condition("PodReadyToStartContainers", not over),
+        _condition("PodReadyToStartContainers", not over),
         initialized,
         pod_ready,
-        ready,
-        _Condition("PodScheduled", True),
+        _condition("ContainersReady", ready, *why),
+        _condition("PodScheduled", True),
     ]
 
 
@@ -193,12 +168,16 @@ def pod_status(
         phase = "Failed"
     status = pod.get("status", {})
     old = {condition["type"]: condition for condition in status.get("conditions") or ()}
-    conditions = [c.body(old, now) for c in _conditions(pod, init, containers, phase)]
-    conditions += [condition for kind, condition in old.items() if kind not in _OURS]
+    conditions = _conditions(pod, init, containers, phase)
     if verdict and verdict.disruption and "DisruptionTarget" not in old:
-        target = _Condition("DisruptionTarget", True, "TerminationByKubelet", verdict.message)
-        conditions.append(target.body(old, now))
-    initialized = done(init) or _has_begun(containers)
+        target = _condition("DisruptionTarget", True, "TerminationByKubelet", verdict.message)
+        conditions.append(target)
+    for one in conditions:
+        before = old.get(one["type"], {})
+        same = before.get("status") == one["status"] and before.get("lastTransitionTime")
+        one["lastTransitionTime"] = same or timestamp(now)
+    conditions += [one for kind, one in old.items() if kind not in _OURS]
+    initialized = all(c.succeeded for c in init) or _has_begun(containers)
 
     def told(container: Container) -> Object:
         return _container_status(container, started, now, initialized=initialized, stopped=stopped)

@@ -21,7 +21,6 @@ from volcano_elastic.kube.resource import CONFIGMAPS, SECRETS, Object
 from volcano_elastic.local.apiserver.log import LOG_FOLDER_ANNOTATION
 from volcano_elastic.local.kubelet import environment, fault, handler, termination, volume
 from volcano_elastic.local.kubelet.container import Container
-from volcano_elastic.local.kubelet.environment import ConfigError
 from volcano_elastic.local.kubelet.lifecycle import (
     Action,
     Ask,
@@ -36,13 +35,13 @@ from volcano_elastic.local.kubelet.names import Names
 from volcano_elastic.local.kubelet.pod_report import PodReport
 from volcano_elastic.local.kubelet.pod_status import HOST_IP, Verdict
 from volcano_elastic.local.kubelet.process import Command, Process, ProcessRuntime, StartError
+from volcano_elastic.local.kubelet.source import ConfigError
 
 _log = logging.getLogger(__name__)
 
 _NO_ANSWER = (aiohttp.ClientError, OSError, TimeoutError)
 _SOURCES = {"ConfigMap": CONFIGMAPS, "Secret": SECRETS}
 _SHUTDOWN_GRACE = 3.0
-_REFRESH_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +128,6 @@ class PodWorker:
             self._folder.mkdir(parents=True, exist_ok=True)
             if not self._life.finished and not self._leaving:
                 await self._report.annotate({LOG_FOLDER_ANNOTATION: str(self._folder)})
-                if any(volume.has_files(one) for one in volume.volumes_of(self._pod)):
-                    self._spawn(self._refresh_files())
             await self._live()
             if not self._report.closed and not self._shut_down:
                 await self._report.remove(with_status=not self._life.finished)
@@ -197,9 +194,6 @@ class PodWorker:
                 return
             process = await self._host.runtime.start(command)
         except ConfigError as error:
-            if life.stopping:
-                life.given_up(container)
-                return
             reason = "CreateContainerConfigError"
             self._tell(life.not_made(container, reason, str(error), self._host.now()))
         except volume.NotMounted as error:
@@ -257,7 +251,6 @@ class PodWorker:
             root=self._root(),
             mounts=mounts,
             limit=_memory_limit(spec),
-            name=f"{self._uid}-{container.name}-{container.restarts}",
         )
 
     def _root(self) -> Path:
@@ -289,15 +282,6 @@ class PodWorker:
             except (ApiError, *_NO_ANSWER) as error:
                 raise ConfigError(f"reading {kind} {name!r}: {error}") from error
         return found
-
-    async def _refresh_files(self) -> None:
-        while True:
-            await asyncio.sleep(_REFRESH_SECONDS)
-            try:
-                sources = await self._sources(volume.references(self._pod))
-                await asyncio.to_thread(self._volumes.make, self._pod, sources)
-            except (ConfigError, volume.NotMounted, OSError) as error:
-                self._tell(Tell("FailedMount", str(error), warning=True))
 
     async def _await_end(self, container: Container, process: Process) -> None:
         end = await process.end

@@ -13,11 +13,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from volcano_elastic.local.kubelet import cgroup, memory_watch
+from volcano_elastic.local.kubelet import memory_watch, shim
 from volcano_elastic.local.kubelet.volume import Mount
 
 _log = logging.getLogger(__name__)
@@ -25,9 +25,14 @@ _log = logging.getLogger(__name__)
 Isolation = Literal["root", "user", ""]
 """Mount and UTS namespaces as root, or in a user namespace; or neither."""
 
+_HELD_BY: dict[Isolation, str] = {
+    "root": "mount namespaces (volumes anywhere, service names in /etc/hosts)",
+    "user": "mount namespaces of user namespaces (volumes anywhere, service names in /etc/hosts)",
+    "": "plain processes (volumes only where they change nothing, service names replaced in the "
+    "environment)",
+}
 # What a process may need from the machine; all else a container gets only by its own `env`.
 _KEPT = ("HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "TZ", "LD_LIBRARY_PATH", "PATH")
-_SHIM = str(Path(__file__).with_name("shim.py"))
 _PR_SET_CHILD_SUBREAPER = 36
 _PROBE_SECONDS = 10.0
 _OUTPUT_LIMIT = 10 * 1024
@@ -52,8 +57,6 @@ class Command:
     root: Path = Path()
     mounts: Sequence[Mount] = ()
     limit: int = 0
-    name: str = ""
-    """Unique on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,6 @@ class Process:
     shim: subprocess.Popen[bytes]
     pid: int
     """Of its main process; 0 before it has started."""
-    group: dict[str, Any] | None
     end: asyncio.Future[End]
     over_limit: bool = False
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -80,7 +82,7 @@ class ProcessRuntime:
     """Starts containers' processes. Use as an async context manager, on the main thread.
 
     Args:
-        plain: neither namespaces nor control groups, even where they are allowed.
+        plain: no namespaces, even where they are allowed.
     """
 
     def __init__(self, *, plain: bool = False) -> None:
@@ -88,33 +90,15 @@ class ProcessRuntime:
         self._running: dict[int, Process] = {}
         self._watching: asyncio.Task[None] | None = None
         self.isolation: Isolation = ""
-        self._cgroups: cgroup.MemoryCgroups | None = None
 
     async def __aenter__(self) -> ProcessRuntime:
         # Should somebody kill a shim, its container's processes come to us.
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
         if not self._plain:
-            self._cgroups = cgroup.find()
             self.isolation = await self._allowed()
-        if self._cgroups is None:
-            self._watching = asyncio.create_task(memory_watch.watch(self._limits, self._exceeded))
-        _log.info(self.described())
+        self._watching = asyncio.create_task(memory_watch.watch(self._limits, self._exceeded))
+        _log.info("containers are held by: %s", _HELD_BY[self.isolation])
         return self
-
-    def described(self) -> str:
-        """What stands between containers and machine, in a line."""
-        files = {
-            "root": "mount namespaces (volumes anywhere, service names in /etc/hosts)",
-            "user": "mount namespaces of user namespaces (volumes anywhere, service names in "
-            "/etc/hosts)",
-            "": "plain processes (volumes only where they change nothing, service names "
-            "replaced in the environment)",
-        }[self.isolation]
-        held = "a watch on the process tree's memory"
-        if self._cgroups:
-            version = "v2" if self._cgroups.unified else "v1"
-            held = f"cgroups {version} in {self._cgroups.folder}"
-        return f"containers are held by: {files}; memory limits by {held}"
 
     async def _allowed(self) -> Isolation:
         with tempfile.TemporaryDirectory(prefix="volcano-elastic-probe-") as folder:
@@ -149,18 +133,7 @@ class ProcessRuntime:
         Raises:
             StartError: no such command or directory, not executable, or a mount failed.
         """
-        group = None
-        if command.limit and self._cgroups:
-            group = self._cgroups.plan(command.name, command.limit)
-        facts: dict[str, Any] = {
-            "output": str(command.log),
-            "cgroup": group,
-            "join": 0,
-            "hostname": command.hostname,
-            "root": str(command.root),
-            "mounts": [mount.plan() for mount in command.mounts],
-        }
-        return await self._launch(command, facts, group)
+        return await self._launch(command, output=str(command.log))
 
     async def execute(
         self, process: Process, words: Sequence[str], seconds: float
@@ -179,15 +152,7 @@ class ProcessRuntime:
                 process.command.log,
                 directory=process.command.directory,
             )
-            facts: dict[str, Any] = {
-                "output": output,
-                "cgroup": process.group,
-                "join": process.pid,
-                "hostname": "",
-                "root": "",
-                "mounts": [],
-            }
-            inside = await self._launch(command, facts, None, output)
+            inside = await self._launch(command, output, join=process.pid)
             try:
                 async with asyncio.timeout(seconds):
                     end = await asyncio.shield(inside.end)
@@ -197,13 +162,9 @@ class ProcessRuntime:
         finally:
             os.close(output)
 
-    async def _launch(
-        self,
-        command: Command,
-        facts: dict[str, Any],
-        group: dict[str, Any] | None,
-        *descriptors: int,
-    ) -> Process:
+    async def _launch(self, command: Command, output: str | int, join: int = 0) -> Process:
+        """Output is a file to append to, or a descriptor; `join` is a process whose namespaces are
+        entered, instead of making some."""
         variables = {name: os.environ[name] for name in _KEPT if name in os.environ}
         variables |= command.variables
         # The interpreter's own folder first, so that `torchrun` and a shell's `python` are ours.
@@ -211,7 +172,12 @@ class ProcessRuntime:
         variables["PATH"] = own + os.pathsep + variables.get("PATH", os.defpath)
         reading, writing = os.pipe2(os.O_CLOEXEC)
         plan = os.memfd_create("plan", os.MFD_CLOEXEC)
-        facts |= {
+        facts = {
+            "output": output,
+            "join": join,
+            "hostname": command.hostname,
+            "root": str(command.root),
+            "mounts": [asdict(mount) for mount in command.mounts],
             "command": list(command.words),
             "environment": variables,
             "directory": command.directory,
@@ -227,19 +193,19 @@ class ProcessRuntime:
             stack.callback(os.close, writing)
             try:
                 # At once, so that it is the main thread's child: its life is tied to that.
-                shim = subprocess.Popen(  # noqa: ASYNC220
-                    [sys.executable, "-I", "-S", _SHIM],
+                child = subprocess.Popen(  # noqa: ASYNC220
+                    [sys.executable, "-I", "-S", shim.__file__],
                     stdin=plan,
                     stdout=subprocess.DEVNULL,
-                    pass_fds=(writing, *descriptors),
+                    pass_fds=(writing, *([output] if isinstance(output, int) else ())),
                     start_new_session=True,
                 )
             except OSError as error:
                 os.close(reading)
                 raise StartError(f"exec: {command.words[0]!r}: {error}") from error
         loop = asyncio.get_running_loop()
-        process = Process(command, shim, 0, group, loop.create_future())
-        self._running[shim.pid] = process
+        process = Process(command, child, 0, loop.create_future())
+        self._running[child.pid] = process
         ready: asyncio.Future[None] = loop.create_future()
         task = asyncio.create_task(self._follow(process, reading, ready))
         process.tasks.add(task)
@@ -267,7 +233,7 @@ class ProcessRuntime:
                     process.pid = report["pid"]
                     ready.set_result(None)
                 else:
-                    end = End(report["code"], report["oom"] or process.over_limit)
+                    end = End(report["code"], process.over_limit)
                     break
             await asyncio.to_thread(process.shim.wait)
             if end is None:
@@ -282,13 +248,13 @@ class ProcessRuntime:
     async def _end_orphans(self) -> None:
         """What came to us from a shim that was killed."""
         while True:
-            table = memory_watch.processes()
-            own = {pid for pid, entry in table.items() if entry.parent == os.getpid()}
+            parents = shim.parents()
+            own = {pid for pid, parent in parents.items() if parent == os.getpid()}
             strangers = own - self._running.keys()
             if not strangers:
                 return
             for stranger in strangers:
-                for pid in {stranger, *memory_watch.descendants(stranger, table)}:
+                for pid in {stranger, *shim.descendants(stranger, parents)}:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
             for stranger in strangers:
@@ -316,12 +282,12 @@ class ProcessRuntime:
 
     def _limits(self) -> dict[int, int]:
         return {
-            shim: process.command.limit
-            for shim, process in self._running.items()
+            pid: process.command.limit
+            for pid, process in self._running.items()
             if process.command.limit and not process.over_limit
         }
 
-    def _exceeded(self, shim: int) -> None:
-        process = self._running.get(shim)
+    def _exceeded(self, pid: int) -> None:
+        process = self._running.get(pid)
         if process is not None:
             self.kill(process, oom=True)

@@ -4,7 +4,7 @@ Run as a file with `-I -S`, so that it starts quickly and loads nothing of ours.
 process.py) is JSON on standard input. It adopts whatever its descendants orphan, so that all of
 them are found whatever they do with sessions and environments; and it ends them with the command,
 or with the kubelet, whichever is first. It reports by a pipe, a JSON object a line: {"pid"} or
-{"error"} once, and at last {"code", "oom"}.
+{"error"} once, and at last {"code"}.
 
 Signals: TERM goes to the command; USR1 kills everything; TSTP and CONT freeze and thaw everything.
 """
@@ -159,10 +159,6 @@ def _become_the_command(plan: dict[str, Any], errors: int) -> NoReturn:
         null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         for source, target in ((null, 0), (output, 1), (output, 2)):
             os.dup2(source, target)
-        group = plan["cgroup"]
-        if group:
-            with open(f"{group['directory']}/cgroup.procs", "w") as file:
-                file.write("0")
         if plan["isolation"] and plan["join"]:
             _join_namespaces(plan["join"], plan["isolation"] == "user")
         elif plan["isolation"]:
@@ -194,8 +190,9 @@ def _become_the_command(plan: dict[str, Any], errors: int) -> NoReturn:
 # What goes on beside it
 
 
-def _descendants() -> list[int]:
-    parents: dict[int, int] = {}
+def parents() -> dict[int, int]:
+    """The parent of every live process of this machine."""
+    found: dict[int, int] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
@@ -204,15 +201,20 @@ def _descendants() -> list[int]:
             except OSError:
                 continue
             if state != b"Z":
-                parents[int(entry)] = int(parent)
-    found = {os.getpid()}
+                found[int(entry)] = int(parent)
+    return found
+
+
+def descendants(ancestor: int, parents: dict[int, int]) -> set[int]:
+    """Without the ancestor itself."""
+    found = {ancestor}
     while more := {pid for pid, parent in parents.items() if parent in found} - found:
         found |= more
-    return list(found - {os.getpid()})
+    return found - {ancestor}
 
 
 def _signal_all(number: signal.Signals) -> None:
-    for pid in _descendants():
+    for pid in descendants(os.getpid(), parents()):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
@@ -248,24 +250,6 @@ def _supervise(main: int) -> int:
                 _signal_all(signal.SIGCONT)
 
 
-def _make_cgroup(group: dict[str, Any]) -> None:
-    os.mkdir(group["directory"])
-    for name, text in {**group["settings"], **group["optional"]}.items():
-        path = f"{group['directory']}/{name}"
-        if name in group["settings"] or os.path.exists(path):
-            with open(path, "w") as file:
-                file.write(text)
-
-
-def _remove_cgroup(group: dict[str, Any]) -> bool:
-    """Whether the kernel killed something in it for want of memory."""
-    with open(f"{group['directory']}/{group['events']}") as file:
-        killed = re.search(r"^oom_kill (\d+)", file.read(), re.MULTILINE)
-    with contextlib.suppress(OSError):
-        os.rmdir(group["directory"])
-    return killed is not None and killed.group(1) != "0"
-
-
 def main() -> int:
     plan = json.load(sys.stdin)
     report = plan["report"]
@@ -280,13 +264,6 @@ def main() -> int:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGUSR1)
     if os.getppid() != plan["parent"]:
         return 137
-    group = plan["cgroup"]
-    try:
-        if group and not plan["join"]:
-            _make_cgroup(group)
-    except OSError as error:
-        tell(error=f"memory limit: {error}")
-        return 127
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -298,8 +275,7 @@ def main() -> int:
         wrong += chunk
     tell(**({"error": wrong.decode(errors="replace")} if wrong else {"pid": child}))
     code = _supervise(child)
-    oom = bool(group) and not plan["join"] and _remove_cgroup(group)
-    tell(code=code, oom=oom)
+    tell(code=code)
     return code
 
 

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import base64
-import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from volcano_elastic.kube.resource import Object
-from volcano_elastic.local.kubelet.environment import (
-    ConfigError,
-    expand,
-    pod_field,
-    resource_field,
-)
+from volcano_elastic.local.kubelet.environment import expand
+from volcano_elastic.local.kubelet.source import ConfigError, Sources, content
 
 # The API server's admission mounts the token everywhere; our processes don't use it.
 _TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
-_SOURCES = {"configMap": ("ConfigMap", "name"), "secret": ("Secret", "secretName")}
-_FILES = ("configMap", "secret", "downwardAPI", "projected")
-_KINDS = ("emptyDir", "hostPath", *_FILES)
+_SOURCES = {"configMap": "ConfigMap", "secret": "Secret"}
+_KINDS = ("emptyDir", "hostPath", *_SOURCES)
 
 
 class NotMounted(Exception):
     """A volume can't be made as things are; becomes the event FailedMount, and is tried again."""
-
-
-Sources = Mapping[tuple[str, str], Object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +26,6 @@ class Mount:
     source: str
     target: str
     read_only: bool = False
-
-    def plan(self) -> dict[str, Any]:
-        return {"source": self.source, "target": self.target, "read_only": self.read_only}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,31 +57,19 @@ def volumes_of(pod: Object) -> list[Object]:
     return [v for v in pod["spec"].get("volumes") or () if v["name"] in mounted]
 
 
-def has_files(volume: Object) -> bool:
-    return kind_of(volume) in _FILES
+def _source(volume: Object) -> tuple[str, Object] | None:
+    """The kind of what its files are of, and the reference to it; None: it has no files."""
+    kind = kind_of(volume)
+    if kind not in _SOURCES:
+        return None
+    reference = volume[kind]
+    return _SOURCES[kind], reference | {"name": reference.get("secretName", reference.get("name"))}
 
 
 def references(pod: Object) -> set[tuple[str, str]]:
     """The (kind, name) of every ConfigMap and Secret that the pod's volumes hold."""
-    found = set()
-    for volume in volumes_of(pod):
-        for field, source in _parts(volume):
-            if field in _SOURCES:
-                found.add((_SOURCES[field][0], _name(field, source)))
-    return found
-
-
-def _parts(volume: Object) -> Iterator[tuple[str, Object]]:
-    kind = kind_of(volume)
-    if kind == "projected":
-        for part in volume["projected"].get("sources") or ():
-            yield from part.items()
-    elif kind in _FILES:
-        yield kind, volume[kind]
-
-
-def _name(field: str, source: Object) -> str:
-    return str(source.get(_SOURCES[field][1]) or source.get("name", ""))
+    sources = [_source(volume) for volume in volumes_of(pod)]
+    return {(source[0], source[1]["name"]) for source in sources if source}
 
 
 def refusal(pod: Object) -> str | None:
@@ -106,55 +80,27 @@ def refusal(pod: Object) -> str | None:
                 f"volume {volume['name']!r}: expected {', '.join(_KINDS)}, found {kind}, which is "
                 "not served here"
             )
-        for field, _ in _parts(volume):
-            if field not in _FILES:
-                return f"volume {volume['name']!r}: {field} is not served here; leave it out"
     return None
 
 
-def files_of(volume: Object, pod: Object, sources: Sources) -> dict[str, File]:
-    """The files of a configMap, secret, downwardAPI or projected volume, by path.
+def files_of(volume: Object, sources: Sources) -> dict[str, File] | None:
+    """The files of a configMap or secret volume, by path; None: it isn't one.
 
     Raises:
-        NotMounted: something is missing and not optional, or of a kind that isn't served here.
+        ConfigError: something is missing and not optional.
     """
-    default = volume[kind_of(volume)].get("defaultMode", 0o644)
-    found: dict[str, File] = {}
-    for field, source in _parts(volume):
-        what = f"volume {volume['name']!r}"
-        if field == "downwardAPI":
-            for item in source.get("items") or ():
-                text = _downward(what, item, pod)
-                found[item["path"]] = File(text.encode(), item.get("mode", default))
-            continue
-        kind, name = _SOURCES[field][0], _name(field, source)
-        obj = sources.get((kind, name))
-        if obj is None:
-            if source.get("optional"):
-                continue
-            raise NotMounted(f"{what}: {kind.lower()} {name!r} not found")
-        data = _data(kind, obj)
-        chosen = source.get("items") or [{"key": key, "path": key} for key in data]
-        for item in chosen:
-            if item["key"] in data:
-                found[item["path"]] = File(data[item["key"]], item.get("mode", default))
-            elif not source.get("optional"):
-                raise NotMounted(f"{what}: {kind.lower()} {name!r} has no key {item['key']!r}")
+    if (source := _source(volume)) is None:
+        return None
+    kind, reference = source
+    data = content(kind, reference, sources, binary=True) or {}
+    default = reference.get("defaultMode", 0o644)
+    found = {}
+    for item in reference.get("items") or [{"key": key, "path": key} for key in data]:
+        if item["key"] in data:
+            found[item["path"]] = File(data[item["key"]], item.get("mode", default))
+        elif not reference.get("optional"):
+            raise ConfigError(f"{kind} {reference['name']!r} has no key {item['key']!r}")
     return found
-
-
-def _downward(what: str, item: Object, pod: Object) -> str:
-    if "fieldRef" in item:
-        return pod_field(what, str(item["fieldRef"].get("fieldPath", "")), pod)
-    return resource_field(what, item.get("resourceFieldRef") or {}, pod)
-
-
-def _data(kind: str, obj: Object) -> dict[str, bytes]:
-    text, binary = obj.get("data") or {}, obj.get("binaryData") or {}
-    if kind == "Secret":
-        text, binary = {}, text
-    found = {key: str(value).encode() for key, value in text.items()}
-    return found | {key: base64.b64decode(value) for key, value in binary.items()}
 
 
 def without_namespaces(container: Object, pod: Object) -> str | None:
@@ -196,27 +142,31 @@ class Volumes:
         self._folder, self._memory = folder, memory
 
     def make(self, pod: Object, sources: Sources) -> None:
-        """Also again: the files of configMap, secret and downwardAPI volumes follow their sources.
+        """Also again: what is there is left as it is.
 
         Raises:
             NotMounted: a volume can't be had; says which and why.
         """
         for volume in volumes_of(pod):
             try:
-                self._make(volume, pod, sources)
+                self._make(volume, sources)
             except (OSError, ConfigError) as error:
                 raise NotMounted(f"volume {volume['name']!r}: {error}") from error
 
-    def _make(self, volume: Object, pod: Object, sources: Sources) -> None:
+    def _make(self, volume: Object, sources: Sources) -> None:
         path = self.path(volume)
         if kind_of(volume) == "hostPath":
-            _check_host_path(volume["name"], path, volume["hostPath"].get("type") or "")
-            return
-        path.mkdir(parents=True, exist_ok=True)
-        if has_files(volume):
-            _publish(path, files_of(volume, pod, sources))
-        else:
-            path.chmod(0o777)
+            _check_host_path(path, volume["hostPath"].get("type") or "")
+        elif not path.exists():
+            files = files_of(volume, sources)
+            path.mkdir(parents=True)
+            for name, file in (files or {}).items():
+                target = path / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(file.content)
+                target.chmod(file.mode)
+            if files is None:
+                path.chmod(0o777)
 
     def path(self, volume: Object) -> Path:
         kind = kind_of(volume)
@@ -241,7 +191,7 @@ class Volumes:
             below = mount.get("subPath") or expand(mount.get("subPathExpr") or "", variables)
             if below:
                 path = _below(path, below)
-            read_only = bool(mount.get("readOnly")) or has_files(volume)
+            read_only = bool(mount.get("readOnly")) or kind_of(volume) in _SOURCES
             found.append(Mount(str(path), mount["mountPath"], read_only))
         return found
 
@@ -268,9 +218,10 @@ def _below(volume: Path, subpath: str) -> Path:
     return path
 
 
-def _check_host_path(name: str, path: Path, kind: str) -> None:
-    if kind == "DirectoryOrCreate":
-        path.mkdir(parents=True, exist_ok=True)
+def _check_host_path(path: Path, kind: str) -> None:
+    if kind in ("", "DirectoryOrCreate") and not path.exists():
+        # Also without a type: a container runtime makes the folder that a bind mount needs.
+        path.mkdir(parents=True)
     elif kind == "FileOrCreate":
         path.touch(exist_ok=True)
     tests: dict[str, Callable[[], bool]] = {
@@ -283,40 +234,5 @@ def _check_host_path(name: str, path: Path, kind: str) -> None:
         "CharDevice": path.is_char_device,
         "BlockDevice": path.is_block_device,
     }
-    if kind == "" and not path.exists():
-        # A container runtime makes the folder that a bind mount needs.
-        path.mkdir(parents=True)
     if kind not in tests or not tests[kind]():
-        raise NotMounted(f"volume {name!r}: hostPath type check failed: {path} is not a {kind}")
-
-
-def _publish(folder: Path, files: Mapping[str, File]) -> None:
-    """All at once, as a kubelet does it: `..data` leads to one folder or to the next."""
-    link = folder / "..data"
-    if link.exists() and _holds(link.resolve(), files):
-        return
-    old = link.resolve() if link.exists() else None
-    new = folder / f"..{secrets.token_hex(8)}"
-    for path, file in files.items():
-        target = new / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(file.content)
-        target.chmod(file.mode)
-    new.mkdir(exist_ok=True)
-    temporary = folder / "..data_tmp"
-    temporary.symlink_to(new.name)
-    temporary.replace(link)
-    tops = {path.split("/")[0] for path in files}
-    for top in tops:
-        if not (folder / top).is_symlink():
-            (folder / top).symlink_to(f"..data/{top}")
-    for entry in folder.iterdir():
-        if not entry.name.startswith("..") and entry.name not in tops:
-            entry.unlink()
-    if old is not None:
-        shutil.rmtree(old, ignore_errors=True)
-
-
-def _holds(folder: Path, files: Mapping[str, File]) -> bool:
-    there = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-    return there == {path: file.content for path, file in files.items()}
+        raise ConfigError(f"hostPath type check failed: {path} is not a {kind}")

@@ -10,6 +10,8 @@ from typing import Any
 
 import yaml
 
+from volcano_elastic.queue_policy.volcano_vocabulary import SWITCHES
+
 DEFAULT = Path(__file__).parents[3] / "manifests" / "volcano-scheduler.conf"
 """Read from the checkout, so that there is one copy of it."""
 
@@ -31,16 +33,6 @@ ENABLE_KEYS = {
 }
 """Volcano's switch for each of a plugin's functions, in Volcano's mixed spelling."""
 
-# Switches of what this scheduler doesn't have; harmless, so a real cluster's file can be read.
-_IGNORED_KEYS = {
-    "enableNamespaceOrder",
-    "enableBestNode",
-    "enableTargetJob",
-    "enableReservedNodes",
-    "enabledVictim",
-    "enableClusterOrder",
-    "enabledHyperNodeOrder",
-}
 _HIERARCHY = "enableHierarchy"
 
 
@@ -123,9 +115,9 @@ def _option(where: str, entry: Any, plugins: Mapping[str, Iterable[str]]) -> Plu
     entry = _mapping(where, entry)
     name = entry.get("name")
     _known("plugin", [name], plugins, where=f"{where}.name")
-    switches = {*ENABLE_KEYS.values(), *_IGNORED_KEYS, _HIERARCHY}
-    _known("key", entry, {"name", "arguments", *switches}, where=where)
-    for key in switches & set(entry):
+    # Those of what this scheduler doesn't have are harmless, so a real cluster's file can be read.
+    _known("key", entry, {"name", "arguments", *SWITCHES}, where=where)
+    for key in SWITCHES & set(entry):
         if not isinstance(entry[key], bool):
             raise ConfigurationError(f"{where}.{key}: expected true or false, found {entry[key]!r}")
     arguments = _mapping(f"{where}.arguments", entry.get("arguments") or {})

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
 from datetime import datetime
 
-from volcano_elastic.kube.event import timestamp
+from volcano_elastic.api import quantity
+from volcano_elastic.kube.resource import PODGROUPS, QUEUES
 from volcano_elastic.local.scheduler.actions import ACTIONS
 from volcano_elastic.local.scheduler.configuration import Configuration
 from volcano_elastic.local.scheduler.effect import (
-    CreateQueue,
+    Create,
     Effect,
     Evict,
-    SetPodGroupStatus,
-    SetPodScheduled,
-    SetQueueStatus,
+    SetStatus,
+    condition,
+    set_pod_conditions,
 )
 from volcano_elastic.local.scheduler.plugins import PLUGINS
 from volcano_elastic.local.scheduler.resources import add
@@ -35,15 +37,6 @@ _FINISHED = (TaskStatus.SUCCEEDED, TaskStatus.FAILED)
 _SCHEDULED = (TaskStatus.BOUND, TaskStatus.RUNNING, *_FINISHED)
 
 
-def cycle(snapshot: Snapshot, configuration: Configuration, now: datetime) -> list[Effect]:
-    """Evictions first, then bindings, then what is only said.
-
-    Carrying them out and reading back yields a snapshot for which there is nothing to do, unless
-    time passes or pods come and go.
-    """
-    return effects_of(session_of(snapshot, configuration, now))
-
-
 def session_of(
     snapshot: Snapshot,
     configuration: Configuration,
@@ -60,15 +53,20 @@ def session_of(
 
 
 def effects_of(session: Session) -> list[Effect]:
+    """Evictions first, then bindings, then what is only said.
+
+    Carrying them out and reading back yields a snapshot for which there is nothing to do, unless
+    time passes or pods come and go.
+    """
     moves = sorted(session.effects, key=lambda effect: not isinstance(effect, Evict))
     return [*moves, *_queues(session), *_podgroups(session), *_pods(session)]
 
 
 def _queues(session: Session) -> Iterable[Effect]:
     if "root" not in session.queues:
-        yield CreateQueue("root", {"weight": 1, "reclaimable": False})
+        yield _queue("root", weight=1, reclaimable=False)
     if "default" not in session.queues:
-        yield CreateQueue("default", {"weight": 1, "reclaimable": True, "parent": "root"})
+        yield _queue("default", weight=1, reclaimable=True, parent="root")
     held: dict[str, dict[str, float]] = {name: {} for name in session.queues}
     for job in session.jobs.values():
         for task in session.tasks(job, *HOLDING):
@@ -76,12 +74,17 @@ def _queues(session: Session) -> Iterable[Effect]:
                 add(held.setdefault(name, {}), task.requests)
     for queue in session.queues.values():
         # Names that were there stay, at zero: a merge patch would not take them away.
-        names = {**dict.fromkeys(queue.allocated or {}, 0), "cpu": 0, "memory": 0}
-        allocated = names | held[queue.name]
+        amounts = dict.fromkeys((*queue.allocated, "cpu", "memory"), 0.0) | held[queue.name]
+        allocated = {name: quantity.text(int(amount)) for name, amount in sorted(amounts.items())}
         # Where no queue controller runs; in a queue that is not Open nothing is placed.
         state = queue.state if queue.state not in ("", "Unknown") else "Open"
         if state != queue.state or allocated != queue.allocated:
-            yield SetQueueStatus(queue.name, state, allocated)
+            yield SetStatus(QUEUES, queue.name, {"state": state, "allocated": allocated})
+
+
+def _queue(name: str, **spec: object) -> Create:
+    kind = {"apiVersion": QUEUES.api_version, "kind": QUEUES.kind}
+    return Create(QUEUES, kind | {"metadata": {"name": name}, "spec": spec})
 
 
 def _podgroups(session: Session) -> Iterable[Effect]:
@@ -89,7 +92,7 @@ def _podgroups(session: Session) -> Iterable[Effect]:
         if job.podgroup is not None:
             status = _podgroup_status(session, job, job.podgroup)
             if status != job.podgroup:
-                yield SetPodGroupStatus(job.key, status)
+                yield SetStatus(PODGROUPS, job.key, asdict(status))
 
 
 def _podgroup_status(session: Session, job: Job, before: PodGroupStatus) -> PodGroupStatus:
@@ -124,10 +127,10 @@ def _tell(
     message: str,
 ) -> None:
     """As Volcano: a condition of the other type stays as it was last."""
-    said = {"type": kind, "status": "True", "reason": reason, "message": message}
+    said = condition(kind, "True", reason, message, session.now)
     before = conditions.get(kind, {})
-    if any(before.get(key, "") != value for key, value in said.items()):
-        conditions[kind] = said | {"lastTransitionTime": timestamp(session.now)}
+    if any(before.get(key, "") != said[key] for key in ("status", "reason", "message")):
+        conditions[kind] = said
 
 
 def why_unready(session: Session, job: Job) -> str:
@@ -162,12 +165,15 @@ def _pods(session: Session) -> Iterable[Effect]:
             reason, message = _why_unscheduled(session, job, task)
             node = session.nominated.get(task.uid)
             told = any(
-                condition.get("type") == "PodScheduled"
-                and (condition.get("reason"), condition.get("message")) == (reason, message)
-                for condition in task.conditions
+                one.get("type") == "PodScheduled"
+                and (one.get("reason"), one.get("message")) == (reason, message)
+                for one in task.conditions
             )
             if not told or (node and node != task.nominated_node):
-                yield SetPodScheduled(task, reason, message, node)
+                unscheduled = condition("PodScheduled", "False", reason, message, session.now)
+                # Where others were evicted for it, the node is the pod's by name too.
+                nominated = {"nominatedNodeName": node} if node else {}
+                yield set_pod_conditions(task, unscheduled, **nominated)
 
 
 def _why_unscheduled(session: Session, job: Job, task: Task) -> tuple[str, str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
-from volcano_elastic.local.scheduler.resources import Resources
-from volcano_elastic.local.scheduler.snapshot import PodGroupStatus, Task
+from volcano_elastic.kube.event import timestamp
+from volcano_elastic.kube.resource import PODS, Object, Resource
+from volcano_elastic.local.scheduler.snapshot import Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,34 +24,32 @@ class Evict:
 
 
 @dataclass(frozen=True, slots=True)
-class SetPodScheduled:
-    """The pod's condition PodScheduled=False."""
+class Create:
+    """Of what has to be there, whoever makes it."""
 
-    pod: Task
-    reason: str
-    """`Unschedulable`, or `Schedulable`: it has a place, but its gang has not."""
-    message: str
-    nominated_node: str | None
-    """Set where others were evicted for it."""
+    resource: Resource
+    body: Object
 
 
 @dataclass(frozen=True, slots=True)
-class SetPodGroupStatus:
+class SetStatus:
+    """Merges `status` into that of a PodGroup, queue or pod."""
+
+    resource: Resource
     key: str
-    status: PodGroupStatus
+    status: Object
+    uid: str | None = None
+    """Keeps a namesake made meanwhile from being told."""
 
 
-@dataclass(frozen=True, slots=True)
-class CreateQueue:
-    name: str
-    spec: Mapping[str, object]
+Effect = Bind | Evict | Create | SetStatus
 
 
-@dataclass(frozen=True, slots=True)
-class SetQueueStatus:
-    name: str
-    state: str
-    allocated: Resources
+def set_pod_conditions(pod: Task, *conditions: Object, **more: str) -> SetStatus:
+    """Other conditions of the pod stay as they are."""
+    return SetStatus(PODS, pod.key, {"conditions": list(conditions), **more}, pod.uid)
 
 
-Effect = Bind | Evict | SetPodScheduled | SetPodGroupStatus | CreateQueue | SetQueueStatus
+def condition(kind: str, status: str, reason: str, message: str, now: datetime) -> Object:
+    said = {"type": kind, "status": status, "reason": reason, "message": message}
+    return said | {"lastTransitionTime": timestamp(now)}

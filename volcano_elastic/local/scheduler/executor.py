@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 
 import aiohttp
 
-from volcano_elastic.api import quantity
 from volcano_elastic.kube import event
 from volcano_elastic.kube.client import AlreadyExists, ApiError, Client, NotFound
 from volcano_elastic.kube.informer import Informer
-from volcano_elastic.kube.resource import EVENTS, PODGROUPS, PODS, QUEUES, Object
+from volcano_elastic.kube.resource import EVENTS, PODGROUPS, PODS, Object, Resource
 from volcano_elastic.local.scheduler.effect import (
     Bind,
-    CreateQueue,
+    Create,
     Effect,
     Evict,
-    SetPodGroupStatus,
-    SetPodScheduled,
-    SetQueueStatus,
+    SetStatus,
+    condition,
+    set_pod_conditions,
 )
 from volcano_elastic.local.scheduler.snapshot import Task
 
@@ -36,18 +36,15 @@ class Executor:
     def __init__(
         self,
         client: Client,
-        *,
-        pods: Informer,
-        podgroups: Informer,
-        queues: Informer,
+        stores: Mapping[Resource, Informer],
         clock: Callable[[], datetime],
     ) -> None:
         self.bound: dict[str, str] = {}
         self.evicted: set[str] = set()
         self._client, self._clock = client, clock
-        self._pods, self._podgroups, self._queues = pods, podgroups, queues
+        self._stores = stores
         self._slots = asyncio.Semaphore(_AT_ONCE)
-        pods.on_change(self._seen)
+        stores[PODS].on_change(self._seen)
 
     def _seen(self, old: Object | None, new: Object | None) -> None:
         if old is not None and (new is None or new["metadata"]["uid"] != old["metadata"]["uid"]):
@@ -87,43 +84,26 @@ class Executor:
                 await self._bind(pod, node)
             case Evict(pod, action):
                 await self._evict(pod, action)
-            case SetPodScheduled(pod, reason, message, node):
-                nominated = {"nominatedNodeName": node} if node else {}
-                condition = self._condition("PodScheduled", "False", reason, message)
-                await self._pod_status(pod, {"conditions": [condition], **nominated})
-            case SetPodGroupStatus(key, status):
-                namespace, name = key.split("/")
-                # There is no status subresource; a patch of status leaves others' spec alone.
-                body = {
-                    "status": {
-                        "phase": status.phase,
-                        "running": status.running,
-                        "succeeded": status.succeeded,
-                        "failed": status.failed,
-                        "conditions": [dict(condition) for condition in status.conditions],
-                    }
-                }
-                self._podgroups.put(await self._client.patch(PODGROUPS, name, namespace, body))
-            case CreateQueue(name, spec):
-                queue = {
-                    "apiVersion": QUEUES.api_version,
-                    "kind": QUEUES.kind,
-                    "metadata": {"name": name},
-                    "spec": dict(spec),
-                }
-                try:
-                    self._queues.put(await self._client.create(QUEUES, queue))
-                except AlreadyExists:
-                    return
-            case SetQueueStatus(queue_name, state, allocated):
-                amounts = {
-                    resource: quantity.text(int(amount))
-                    for resource, amount in sorted(allocated.items())
-                }
-                body = {"status": {"state": state, "allocated": amounts}}
-                self._queues.put(
-                    await self._client.patch(QUEUES, queue_name, None, body, subresource="status")
-                )
+            case SetStatus():
+                await self._set_status(effect)
+            case Create(resource, body):
+                with contextlib.suppress(AlreadyExists):
+                    self._stores[resource].put(await self._client.create(resource, body))
+
+    async def _set_status(self, effect: SetStatus) -> None:
+        resource, (namespace, _, name) = effect.resource, effect.key.rpartition("/")
+        meta = {"metadata": {"uid": effect.uid}} if effect.uid else {}
+        answer = await self._client.patch(
+            resource,
+            name,
+            namespace or None,
+            meta | {"status": effect.status},
+            # PodGroups have no such subresource; a patch of status leaves others' spec alone.
+            subresource=None if resource is PODGROUPS else "status",
+            # By which conditions that others wrote stay; custom resources know no such patch.
+            patch_type="strategic" if resource is PODS else "merge",
+        )
+        self._stores[resource].put(answer)
 
     async def _bind(self, pod: Task, node: str) -> None:
         self.bound[pod.uid] = node
@@ -148,42 +128,20 @@ class Executor:
         self.evicted.add(pod.uid)
         try:
             await self._tell(pod, "Evict", message, warning=True)
-            conditions = [
-                self._condition("Ready", "False", "Evict", message),
-                self._condition("DisruptionTarget", "True", "PreemptionByScheduler", message),
-            ]
-            await self._pod_status(pod, {"conditions": conditions})
+            now = self._clock()
+            unready = condition("Ready", "False", "Evict", message, now)
+            target = condition("DisruptionTarget", "True", "PreemptionByScheduler", message, now)
+            await self._set_status(set_pod_conditions(pod, unready, target))
             answer = await self._client.delete(PODS, pod.name, pod.namespace, uid=pod.uid)
         except BaseException:
             self.evicted.discard(pod.uid)
             raise
         # A pod whose grace is over is answered as it was last; only a leaving one is still there.
         if answer.get("kind") == "Pod" and answer["metadata"].get("deletionGracePeriodSeconds"):
-            self._pods.put(answer)
-
-    async def _pod_status(self, pod: Task, status: Object) -> None:
-        answer = await self._client.patch(
-            PODS,
-            pod.name,
-            pod.namespace,
-            # The uid keeps a namesake made meanwhile from being told.
-            {"metadata": {"uid": pod.uid}, "status": status},
-            subresource="status",
-            patch_type="strategic",
-        )
-        self._pods.put(answer)
-
-    def _condition(self, kind: str, status: str, reason: str, message: str) -> Object:
-        return {
-            "type": kind,
-            "status": status,
-            "reason": reason,
-            "message": message,
-            "lastTransitionTime": event.timestamp(self._clock()),
-        }
+            self._stores[PODS].put(answer)
 
     async def _tell(self, pod: Task, reason: str, message: str, *, warning: bool) -> None:
-        about = self._pods.get(pod.key)
+        about = self._stores[PODS].get(pod.key)
         if about is None:
             return
         told = event.make(
@@ -207,11 +165,7 @@ def _words(effect: Effect) -> str:
             return f"binding {pod.key} to {node}"
         case Evict(pod, _):
             return f"evicting {pod.key}"
-        case SetPodScheduled(pod):
-            return f"condition of pod {pod.key}"
-        case SetPodGroupStatus(key, _):
-            return f"status of PodGroup {key}"
-        case CreateQueue(name, _):
-            return f"creating queue {name}"
-        case SetQueueStatus(name, _, _):
-            return f"status of queue {name}"
+        case SetStatus(resource, key):
+            return f"status of {resource.kind} {key}"
+        case Create(resource, body):
+            return f"creating {resource.kind} {body['metadata']['name']}"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -50,73 +49,32 @@ class Observed:
     priorityclasses: Iterable[Object] = ()
     bound: Mapping[str, str] = field(default_factory=dict)
     """Pod uid to node."""
-    evicted: frozenset[str] = frozenset()
+    evicted: Container[str] = ()
     """Pod uids."""
 
 
-class Reader:
-    """Takes snapshots; a pod that did not change since the last one is the same Task."""
-
-    def __init__(self, *, scheduler_names: frozenset[str]) -> None:
-        self._scheduler_names = scheduler_names
-        self._classes: tuple[dict[str, int], int] = ({}, 0)
-        self._read: dict[str, tuple[Object, str | None, bool, Task | None]] = {}
-
-    def snapshot(self, observed: Observed) -> Snapshot:
-        values = {c["metadata"]["name"]: int(c.get("value", 0)) for c in observed.priorityclasses}
-        defaults = (
-            c["metadata"]["name"] for c in observed.priorityclasses if c.get("globalDefault")
-        )
-        default = values.get(next(defaults, ""), 0)
-        if (values, default) != self._classes:
-            self._classes, self._read = (values, default), {}
-        groups = {key_of(group): group for group in observed.podgroups}
-        members: dict[str, list[Task]] = {key: [] for key in groups}
-        others: list[Task] = []
-        for task in self._tasks(observed):
-            if task.job is None:
-                others.append(task)
-            else:
-                members.setdefault(task.job, []).append(task)
-        return Snapshot(
-            tuple(_node(node) for node in observed.nodes),
-            tuple(_queue(queue) for queue in observed.queues),
-            tuple(
-                _job(groups[key], tasks, *self._classes)
-                if key in groups
-                else _job_without_podgroup(key, tasks)
-                for key, tasks in members.items()
-            ),
-            tuple(others),
-        )
-
-    def _tasks(self, observed: Observed) -> Iterator[Task]:
-        before, self._read = self._read, {}
-        for pod in observed.pods:
-            uid = str(pod["metadata"]["uid"])
-            node = pod["spec"].get("nodeName") or observed.bound.get(uid)
-            evicted = uid in observed.evicted
-            known = before.get(uid)
-            if known is None or known[0] is not pod or known[1:3] != (node, evicted):
-                known = (pod, node, evicted, self._task(pod, node, evicted))
-            self._read[uid] = known
-            if known[3] is not None:
-                yield known[3]
-
-    def _task(self, pod: Object, node: str | None, evicted: bool) -> Task | None:
-        """None for a pod whose amounts can't be read: it can't be placed, and the API server would
-        have refused it."""
-        spec, annotations = pod["spec"], pod["metadata"].get("annotations") or {}
-        scheduler = spec.get("schedulerName") or DEFAULT_SCHEDULER
-        job = None
-        if scheduler in self._scheduler_names:
-            job = _ALONE + key_of(pod)
-            if scheduler != DEFAULT_SCHEDULER and GROUP_NAME in annotations:
-                job = f"{pod['metadata']['namespace']}/{annotations[GROUP_NAME]}"
-        try:
-            return _task(pod, job, node, evicted, *self._classes)
-        except quantity.QuantityError:
-            return None
+def snapshot_of(observed: Observed, scheduler_names: Container[str]) -> Snapshot:
+    """Pods of other schedulers than `scheduler_names` only take room."""
+    values = {c["metadata"]["name"]: int(c.get("value", 0)) for c in observed.priorityclasses}
+    default = next((c for c in observed.priorityclasses if c.get("globalDefault")), None)
+    # Where a pod or PodGroup names no class.
+    values[""] = values[default["metadata"]["name"]] if default else 0
+    groups = {key_of(group): group for group in observed.podgroups}
+    members: dict[str, list[Task]] = {key: [] for key in groups}
+    others: list[Task] = []
+    for pod in observed.pods:
+        task = _task(pod, observed, scheduler_names, values)
+        if task is not None:
+            (others if task.job is None else members.setdefault(task.job, [])).append(task)
+    return Snapshot(
+        tuple(_node(node) for node in observed.nodes),
+        tuple(_queue(queue) for queue in observed.queues),
+        tuple(
+            _job(groups[key], tasks, values) if key in groups else _job_without_podgroup(key, tasks)
+            for key, tasks in members.items()
+        ),
+        tuple(others),
+    )
 
 
 def requests_of(spec: Mapping[str, Any]) -> dict[str, int]:
@@ -129,34 +87,43 @@ def requests_of(spec: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _task(
-    pod: Object,
-    job: str | None,
-    node: str | None,
-    evicted: bool,
-    classes: Mapping[str, int],
-    default: int,
-) -> Task:
+    pod: Object, observed: Observed, scheduler_names: Container[str], values: Mapping[str, int]
+) -> Task | None:
+    """None for a pod whose amounts can't be read: it can't be placed, and the API server would have
+    refused it."""
     meta, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
+    try:
+        requests = requests_of(spec)
+    except quantity.QuantityError:
+        return None
     annotations, labels = meta.get("annotations") or {}, meta.get("labels") or {}
+    scheduler = spec.get("schedulerName") or DEFAULT_SCHEDULER
+    job = None
+    if scheduler in scheduler_names:
+        job = _ALONE + key_of(pod)
+        if scheduler != DEFAULT_SCHEDULER and GROUP_NAME in annotations:
+            job = f"{meta['namespace']}/{annotations[GROUP_NAME]}"
+    uid = str(meta["uid"])
+    node = spec.get("nodeName") or observed.bound.get(uid)
     conditions = tuple(status.get("conditions") or ())
     class_name = spec.get("priorityClassName") or ""
     priority = spec.get("priority")
     if priority is None:
-        priority = classes.get(class_name, default)
+        priority = values.get(class_name, values[""])
     own = annotations.get("volcano.sh/task-priority")
     preemptable = annotations.get("volcano.sh/preemptable", labels.get("volcano.sh/preemptable"))
     cooldown = labels.get("volcano.sh/cooldown-time", annotations.get("volcano.sh/cooldown-time"))
-    default_scheduled = spec.get("schedulerName") in (None, "", DEFAULT_SCHEDULER)
-    requests = requests_of(spec)
     suits = {key: spec[key] for key in _SUITS if spec.get(key)}
     return Task(
-        uid=str(meta["uid"]),
+        uid=uid,
         namespace=str(meta.get("namespace", "")),
         name=str(meta["name"]),
         job=job,
-        queue=None if default_scheduled else str(annotations.get(_QUEUE_NAME, "default")),
+        queue=None
+        if scheduler == DEFAULT_SCHEDULER
+        else str(annotations.get(_QUEUE_NAME, "default")),
         requests=requests,
-        status=_status(pod, node, evicted),
+        status=_status(pod, node, uid in observed.evicted),
         node=node,
         priority=_integer(own, int(priority)),
         index=_index(str(meta["name"])),
@@ -207,7 +174,7 @@ def _job_without_podgroup(key: str, tasks: list[Task]) -> Job:
     return Job(key, (task,), task.queue, priority=task.priority, created=task.created)
 
 
-def _job(group: Object, tasks: list[Task], classes: Mapping[str, int], default: int) -> Job:
+def _job(group: Object, tasks: list[Task], values: Mapping[str, int]) -> Job:
     spec, status = group.get("spec") or {}, group.get("status") or {}
     refused = None
     try:
@@ -225,7 +192,7 @@ def _job(group: Object, tasks: list[Task], classes: Mapping[str, int], default: 
         min_member=int(spec.get("minMember") or 0),
         min_task_member={k: int(v) for k, v in (spec.get("minTaskMember") or {}).items()},
         min_resources=min_resources,
-        priority=classes.get(spec.get("priorityClassName") or "", default),
+        priority=values.get(spec.get("priorityClassName") or "", values[""]),
         created=str(group["metadata"].get("creationTimestamp", "")),
         podgroup=PodGroupStatus(
             status.get("phase") or "Pending",
@@ -241,7 +208,7 @@ def _job(group: Object, tasks: list[Task], classes: Mapping[str, int], default: 
 def _queue(queue: Object) -> Queue:
     spec, status = queue.get("spec") or {}, queue.get("status") or {}
     name = str(queue["metadata"]["name"])
-    allocated, refused = status.get("allocated"), None
+    refused = None
     amounts: list[dict[str, int]] = [{}, {}, {}]
     guarantee = (spec.get("guarantee") or {}).get("resource")
     try:
@@ -262,33 +229,19 @@ def _queue(queue: Object) -> Queue:
         guarantee=amounts[2],
         reclaimable=spec.get("reclaimable") is not False,
         state=str(status.get("state") or ""),
-        allocated=None if allocated is None else _written(allocated),
+        allocated=status.get("allocated") or {},
         refused=refused,
     )
 
 
-def _written(allocated: Mapping[str, Any]) -> dict[str, float]:
-    """What can't be read is no amount at all, so that it is written anew."""
-    found: dict[str, float] = {}
-    for name, amount in allocated.items():
-        try:
-            found[name] = quantity.milli(amount)
-        except quantity.QuantityError:
-            found[name] = math.nan
-    return found
-
-
 def _node(node: Object) -> Node:
     spec, status = node.get("spec") or {}, node.get("status") or {}
-    ready = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), None)
     return Node(
         name=str(node["metadata"]["name"]),
         allocatable=quantity.parse(status.get("allocatable") or status.get("capacity") or {}),
         labels=node["metadata"].get("labels") or {},
         taints=tuple(spec.get("taints") or ()),
         unschedulable=bool(spec.get("unschedulable")),
-        # A real cluster's node controller taints nodes that are not ready; here nobody does.
-        ready=ready is None or ready.get("status") == "True",
     )
 
 

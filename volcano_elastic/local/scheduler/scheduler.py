@@ -14,7 +14,7 @@ from volcano_elastic.local.scheduler.configuration import Configuration
 from volcano_elastic.local.scheduler.cycle import effects_of, session_of
 from volcano_elastic.local.scheduler.executor import Executor
 from volcano_elastic.local.scheduler.metrics import Metrics
-from volcano_elastic.local.scheduler.observe import Observed, Reader
+from volcano_elastic.local.scheduler.observe import Observed, snapshot_of
 from volcano_elastic.local.scheduler.snapshot import Snapshot, TaskStatus
 
 _log = logging.getLogger(__name__)
@@ -40,21 +40,16 @@ class Scheduler:
         clock: Callable[[], datetime] = _utc_now,
     ) -> None:
         self._configuration = configuration
-        self._reader = Reader(scheduler_names=scheduler_names)
+        self._scheduler_names = scheduler_names
         self._period = schedule_period
         self._metrics = metrics
         self._clock = clock
         self._changed = asyncio.Event()
-        self._nodes, self._pods, self._podgroups, self._queues, self._classes = (
-            Informer(client, resource)
-            for resource in (NODES, PODS, PODGROUPS, QUEUES, PRIORITYCLASSES)
-        )
-        self._informers = (self._nodes, self._pods, self._podgroups, self._queues, self._classes)
+        kinds = (NODES, PODS, PODGROUPS, QUEUES, PRIORITYCLASSES)
+        self._informers = [Informer(client, resource) for resource in kinds]
         for informer in self._informers:
             informer.on_change(self._on_change)
-        self._executor = Executor(
-            client, pods=self._pods, podgroups=self._podgroups, queues=self._queues, clock=clock
-        )
+        self._executor = Executor(client, dict(zip(kinds, self._informers, strict=True)), clock)
 
     def _on_change(self, old: Object | None, new: Object | None) -> None:
         self._changed.set()
@@ -86,17 +81,10 @@ class Scheduler:
         """Whether to look again though nothing changes: a write failed, or time may change it."""
         now = self._clock()
         with self._metrics.whole():
-            snapshot = self._reader.snapshot(
-                Observed(
-                    self._nodes,
-                    self._pods,
-                    self._podgroups,
-                    self._queues,
-                    self._classes,
-                    dict(self._executor.bound),
-                    frozenset(self._executor.evicted),
-                )
-            )
+            nodes, pods, groups, queues, classes = self._informers
+            bound, evicted = self._executor.bound, self._executor.evicted
+            observed = Observed(nodes, pods, groups, queues, classes, bound, evicted)
+            snapshot = snapshot_of(observed, self._scheduler_names)
             session = session_of(snapshot, self._configuration, now, self._metrics.action)
             effects = effects_of(session)
         self._metrics.session(session)

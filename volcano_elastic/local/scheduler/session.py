@@ -12,7 +12,7 @@ from volcano_elastic.local.scheduler.configuration import Configuration, PluginO
 from volcano_elastic.local.scheduler.effect import Bind, Evict
 from volcano_elastic.local.scheduler.functions import Functions, Points, QueueFigures
 from volcano_elastic.local.scheduler.ranking import Ranking
-from volcano_elastic.local.scheduler.resources import Resources, add
+from volcano_elastic.local.scheduler.resources import Resources, add, fits, with_all
 from volcano_elastic.local.scheduler.snapshot import (
     HOLDING,
     READY,
@@ -334,6 +334,35 @@ class Statement:
     def evict(self, task: Task) -> None:
         self._move(task, TaskStatus.RELEASING, self._session.node_of(task))
         self._effects.append(Evict(task, self._session.action))
+
+    def make_room(
+        self,
+        kind: Literal["preemptable", "reclaimable"],
+        task: Task,
+        node: Node,
+        candidates: Sequence[Task],
+        has_room: Callable[[], bool],
+    ) -> bool:
+        """Pipelines `task` on `node` once as many of the candidates as it takes have gone.
+
+        Changes nothing and returns False if there is no room even then.
+        """
+        session = self._session
+        coming = with_all(session.future_idle(node), (victim.requests for victim in candidates))
+        # Quicker than asking whom plugins let go, on most nodes of a full cluster.
+        if not fits(task.requests, coming):
+            return False
+        attempt = Statement(session)
+        for victim in session.victims(kind, task, candidates):
+            if has_room():
+                break
+            attempt.evict(victim)
+        if not has_room():
+            attempt.discard()
+            return False
+        attempt.pipeline(task, node)
+        self.merge(attempt)
+        return True
 
     def commit(self) -> None:
         self._session.effects += self._effects

@@ -113,8 +113,8 @@ class Queue:
     guarantee: Resources = field(default_factory=dict)
     reclaimable: bool = True
     state: str = ""
-    allocated: Resources | None = None
-    """As last written to its status."""
+    allocated: Mapping[str, Any] = field(default_factory=dict)
+    """As it stands in its status."""
     refused: str | None = None
     """Why nothing can be placed in it."""
 
@@ -130,7 +130,6 @@ class Node:
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Mapping[str, str], ...] = ()
     unschedulable: bool = False
-    ready: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import groupby
 
-from volcano_elastic.local.scheduler.resources import fits, with_all
+from volcano_elastic.local.scheduler.resources import fits
 from volcano_elastic.local.scheduler.session import Session, Statement
 from volcano_elastic.local.scheduler.snapshot import Job, Node, Queue, Task, TaskStatus
 
@@ -61,7 +62,6 @@ def _make_room(
 
     Changes nothing and returns False if there is none.
     """
-
     for node in session.ranking(task).nodes() if task.preempts else ():
         candidates = [
             victim
@@ -71,22 +71,9 @@ def _make_room(
             and (victim.best_effort or not task.best_effort)
             and may_go(victim)
         ]
-        # Quicker than asking whom plugins let go, on most nodes of a full cluster.
-        if not fits(
-            task.requests, with_all(session.future_idle(node), (v.requests for v in candidates))
-        ):
-            continue
-        attempt = Statement(session)
-        victims = session.victims("preemptable", task, candidates)
-        for victim in victims:
-            if _has_room(session, queue, task, node):
-                break
-            attempt.evict(victim)
-        if _has_room(session, queue, task, node):
-            attempt.pipeline(task, node)
-            statement.merge(attempt)
+        has_room = partial(_has_room, session, queue, task, node)
+        if statement.make_room("preemptable", task, node, candidates, has_room):
             return True
-        attempt.discard()
     return False
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from volcano_elastic.local.scheduler.actions.turns import Turns
-from volcano_elastic.local.scheduler.resources import fits, with_all
+from volcano_elastic.local.scheduler.resources import fits
 from volcano_elastic.local.scheduler.session import Session, Statement
-from volcano_elastic.local.scheduler.snapshot import Job, Queue, Task, TaskStatus
+from volcano_elastic.local.scheduler.snapshot import Job, Node, Queue, Task, TaskStatus
 
 
 def reclaim(session: Session) -> None:
@@ -31,22 +33,16 @@ def _for_job(session: Session, queue: Queue, job: Job) -> None:
 def _make_room(session: Session, statement: Statement, queue: Queue, task: Task) -> None:
     """Pipelines `task` on a node where its victims leave it room; Volcano takes any such node, here
     one where nobody has to go comes first. A node without anybody to take from is none."""
-    nodes = session.ranking(task).nodes()
-    for node in sorted(nodes, key=lambda n: not fits(task.requests, session.future_idle(n))):
+
+    def has_room(node: Node) -> bool:
+        return fits(task.requests, session.future_idle(node))
+
+    for node in sorted(session.ranking(task).nodes(), key=has_room, reverse=True):
         candidates = [v for v in session.tasks_on(node) if _takeable(session, queue, v)]
-        coming = with_all(session.future_idle(node), (v.requests for v in candidates))
-        if not candidates or not fits(task.requests, coming):
-            continue
-        attempt = Statement(session)
-        for victim in session.victims("reclaimable", task, candidates):
-            if fits(task.requests, session.future_idle(node)):
-                break
-            attempt.evict(victim)
-        if fits(task.requests, session.future_idle(node)):
-            attempt.pipeline(task, node)
-            statement.merge(attempt)
+        if candidates and statement.make_room(
+            "reclaimable", task, node, candidates, partial(has_room, node)
+        ):
             return
-        attempt.discard()
 
 
 def _takeable(session: Session, queue: Queue, victim: Task) -> bool:

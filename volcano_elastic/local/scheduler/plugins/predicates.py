@@ -17,8 +17,6 @@ def predicates(session: Session, option: PluginOption) -> Functions:
     def predicate(task: Task, node: Node) -> str | None:
         if missing := unsupported(task.spec):
             return f"node(s) can't be judged: the embedded scheduler has no {missing}"
-        if not node.ready:
-            return "node(s) were not ready"
         tolerations = task.spec.get("tolerations") or ()
         taints = (*node.taints, _UNSCHEDULABLE) if node.unschedulable else node.taints
         for taint in taints:
