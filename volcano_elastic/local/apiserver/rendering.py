@@ -29,10 +29,6 @@ def form_of(accept: str) -> Form:
     return "Object"
 
 
-def wants_aggregated_discovery(accept: str) -> bool:
-    return "as=APIGroupDiscoveryList" in accept.replace(" ", "") and "v=v2" in accept
-
-
 def one(
     kind: Kind,
     stored: Stored,

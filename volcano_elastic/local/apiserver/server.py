@@ -63,7 +63,6 @@ from volcano_elastic.local.apiserver.watch import BOOKMARK_SECONDS, Watch
 _log = logging.getLogger(__name__)
 _OPEN = frozenset({"/readyz", "/healthz", "/livez", "/version"})
 _JSON = "application/json"
-_AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 # Kubernetes' own limit.
 BODY_LIMIT = 3 * 1024 * 1024
 _WATCH_SECONDS = 3600
@@ -143,9 +142,6 @@ class Server:
         document: Object | None = None
         parts = path.strip("/").split("/")
         if path in ("/api", "/apis"):
-            if rendering.wants_aggregated_discovery(request.headers.get("Accept", "")):
-                found = discovery.aggregated(self._registry, core=path == "/api")
-                return _json(found, content_type=_AGGREGATED)
             document = discovery.group_list(self._registry)
             if path == "/api":
                 document = {"kind": "APIVersions", "versions": ["v1"]}
@@ -442,12 +438,12 @@ def _not_allowed(request: web.BaseRequest) -> StatusError:
     )
 
 
-def _json(document: Object, code: int = 200, *, content_type: str = _JSON) -> web.Response:
-    return _raw(orjson.dumps(document), code, content_type=content_type)
+def _json(document: Object, code: int = 200) -> web.Response:
+    return _raw(orjson.dumps(document), code)
 
 
-def _raw(body: bytes, code: int = 200, *, content_type: str = _JSON) -> web.Response:
-    return web.Response(body=body, status=code, headers={"Content-Type": content_type})
+def _raw(body: bytes, code: int = 200) -> web.Response:
+    return web.Response(body=body, status=code, headers={"Content-Type": _JSON})
 
 
 def _failure(code: int, reason: str, message: str) -> web.Response:
