@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
 from volcano_elastic.kube.resource import Object
 
@@ -12,14 +15,19 @@ ResourceKey = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One of a CRD's additionalPrinterColumns."""
+    """A column of a Table, as of a CRD's additionalPrinterColumns.
+
+    `cell` is a JSON path, or for built-in kinds makes it of an object and now; `empty` is shown
+    where the path leads to nothing.
+    """
 
     name: str
     type: str
-    json_path: str
+    cell: str | Callable[[Object, datetime], Any]
     format: str = ""
     description: str = ""
     priority: int = 0
+    empty: Any = None
 
 
 @dataclass(frozen=True, slots=True)

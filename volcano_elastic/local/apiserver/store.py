@@ -36,6 +36,12 @@ class Stored:
         meta = self.obj["metadata"]
         return meta.get("namespace", ""), meta["name"]
 
+    def shown_as(self, api_version: str) -> Stored:
+        """As a client of this version sees it; itself where nothing differs."""
+        if self.obj.get("apiVersion") == api_version:
+            return self
+        return Stored.of({**self.obj, "apiVersion": api_version})
+
     def copy(self) -> Object:
         """A copy that may be changed."""
         copied: Object = orjson.loads(self.raw)
@@ -170,23 +176,22 @@ class Store:
         )
         return stored
 
-    def remove(self, resource: ResourceKey, stored: Stored) -> Stored:
+    def remove(self, resource: ResourceKey, obj: Object) -> Stored:
         """Delete; returns the object with the resourceVersion of its deletion.
 
-        `stored` may differ from what is kept: it is what watches see last.
+        `obj` may differ from what is kept: it is what watches see last.
         """
         revision = self.revision + 1
-        meta = stored.obj["metadata"]
-        final = {**stored.obj, "metadata": {**meta, "resourceVersion": str(revision)}}
+        final = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(revision)}}
+        last = Stored.of(final)
+        namespace, name = last.place
         if self._journal:
             self._journal.remove(revision, resource, final)
         self.revision = revision
         by_namespace = self._collection(resource).by_namespace
-        namespace, name = stored.place
         previous = by_namespace[namespace].pop(name)
         if not by_namespace[namespace]:
             del by_namespace[namespace]
-        last = Stored.of(final)
         self._publish(Change(revision, "DELETED", resource, last, previous))
         return last
 

@@ -12,7 +12,6 @@ from volcano_elastic.local.apiserver.kind import Kind
 from volcano_elastic.local.apiserver.selector import Selector
 from volcano_elastic.local.apiserver.status import expired
 from volcano_elastic.local.apiserver.store import Change, Store, Stored
-from volcano_elastic.local.apiserver.version import shown_as
 
 # Clients take 75 s of silence for a dead connection.
 BOOKMARK_SECONDS = 20.0
@@ -99,7 +98,7 @@ class Watch:
         return self._line("BOOKMARK", self._mark())
 
     def _line(self, event: str, stored: Stored) -> bytes:
-        shown = stored.raw if event == "BOOKMARK" else self._render(shown_as(self._kind, stored))
+        shown = stored.raw if event == "BOOKMARK" else self._render(stored)
         return b'{"type":"%b","object":%b}\n' % (event.encode(), shown)
 
     def _mark(self, *, initial: bool = False) -> Stored:
