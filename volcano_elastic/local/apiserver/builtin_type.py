@@ -17,7 +17,6 @@ from typing import Any
 from volcano_elastic.api.quantity import QuantityError, canonical
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver.kind import Kind
-from volcano_elastic.local.apiserver.status import shown
 
 _MICRO = frozenset({"eventTime", "acquireTime", "renewTime", "lastObservedTime"})
 _PLAIN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{6})?Z")
@@ -95,7 +94,7 @@ def _decode(value: Any, wanted: str, path: str, unknown: list[str]) -> Any:
     if wanted == "integer" and isinstance(value, float) and value.is_integer():
         return int(value)
     if not isinstance(value, expected) or (isinstance(value, bool) and wanted != "boolean"):
-        raise DecodeError(f"{path}: expected {wanted}, found {shown(value)}")
+        raise DecodeError(f"{path}: expected {wanted}, found a {type(value).__name__}")
     if bracket == "[":
         return [
             _decode({} if one is None else one, inner, f"{path}[{number}]", unknown)

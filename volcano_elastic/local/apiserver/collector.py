@@ -156,10 +156,10 @@ class Collector:
 
     def _empty_namespace(self, stored: Stored) -> None:
         name = stored.obj["metadata"]["name"]
-        for resource, content in self._store.in_namespace(name):
+        for resource, content in self._store.everything(name):
             self._delete(resource, content)
         current = self._store.get(NAMESPACE.key, "", name)
-        if current is not None and not self._store.in_namespace(name):
+        if current is not None and not self._store.everything(name):
             self._store.remove(NAMESPACE.key, current.obj)
 
     def _delete_custom_resources(self, stored: Stored) -> None:

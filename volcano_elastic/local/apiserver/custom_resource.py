@@ -9,7 +9,7 @@ from typing import Any
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver import rule, schema
 from volcano_elastic.local.apiserver.builtin import BUILTIN
-from volcano_elastic.local.apiserver.kind import Column, Kind, Scale
+from volcano_elastic.local.apiserver.kind import Column, Kind
 from volcano_elastic.local.apiserver.status import Cause, invalid_value, required
 
 _CONDITIONS = (
@@ -65,7 +65,7 @@ def kinds_of(crd: Object) -> list[Kind]:
                 short_names=tuple(names.get("shortNames") or ()),
                 categories=tuple(names.get("categories") or ()),
                 status=subresources.get("status") is not None,
-                scale=_scale(subresources.get("scale")),
+                scale=subresources.get("scale"),
                 generation=True,
                 custom=True,
                 schema=(version.get("schema") or {}).get("openAPIV3Schema"),
@@ -74,14 +74,6 @@ def kinds_of(crd: Object) -> list[Kind]:
             )
         )
     return kinds
-
-
-def _scale(scale: Any) -> Scale | None:
-    if not scale:
-        return None
-    return Scale(
-        scale["specReplicasPath"], scale["statusReplicasPath"], scale.get("labelSelectorPath")
-    )
 
 
 def _columns(columns: Any) -> Iterator[Column]:

@@ -30,21 +30,13 @@ class Column:
     empty: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """Where a kind keeps its replicas, as dotted paths from the root (`.spec.replicas`)."""
-
-    spec_path: str
-    status_path: str
-    selector_path: str | None = None
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Kind:
     """One version of one kind.
 
     `subresources` are those beside status and scale. `generation` says whether the kind counts
-    changes of its spec. `storage_version` is the one its objects are kept in.
+    changes of its spec. `scale`: the CRD's paths of that subresource. `storage_version` is the one
+    its objects are kept in.
     """
 
     group: str
@@ -56,7 +48,7 @@ class Kind:
     short_names: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
     status: bool = False
-    scale: Scale | None = None
+    scale: Object | None = None
     subresources: tuple[str, ...] = ()
     generation: bool = False
     custom: bool = False

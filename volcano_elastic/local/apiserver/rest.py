@@ -44,7 +44,6 @@ from volcano_elastic.local.apiserver.status import (
     required,
     success,
     success_of,
-    unconditional,
 )
 from volcano_elastic.local.apiserver.store import Store, Stored
 
@@ -132,7 +131,9 @@ class Rest:
             raise _misnamed(new, target)
         old = self.get(target)
         if target.kind.conditional and not new["metadata"].get("resourceVersion"):
-            raise unconditional(target.kind, target.name)
+            cause = invalid_value("metadata.resourceVersion", 0, "must be specified for an update")
+            # As there, it is the resource that is named as the kind.
+            raise invalid(replace(target.kind, kind=target.kind.plural), target.name, [cause])
         return self._change(target, old, new, options, managed=managed)
 
     def patch(self, target: Target, content_type: str, body: Any, options: WriteOptions) -> Stored:
@@ -171,9 +172,10 @@ class Rest:
         """
         kind, stored = target.kind, self.get(target)
         meta = stored.obj["metadata"]
-        _check_precondition(target, "UID", options.uid, meta["uid"], deleting=True)
+        # As there, a refused deletion names the kind, where others name the resource.
+        _check_precondition(target, "UID", options.uid, meta["uid"], kind.kind)
         wanted, found = options.resource_version, meta["resourceVersion"]
-        _check_precondition(target, "ResourceVersion", wanted, found, deleting=True)
+        _check_precondition(target, "ResourceVersion", wanted, found, kind.kind)
         if kind.key == NAMESPACE.key and target.name in NAMESPACES[:3]:
             raise forbidden(kind, target.name, "this namespace may not be deleted")
         new, is_pod = stored.copy(), kind.key == POD.key
@@ -319,35 +321,24 @@ class Rest:
 
     def _merged(self, target: Target, old: Stored, incoming: Object) -> Object:
         """What a write to this subresource may change, from `incoming`; the rest from `old`."""
-        kind = target.kind
-        kept = old.copy()
-        if target.subresource == "status":
-            new: Object = {**kept}
+        kind, kept = target.kind, old.copy()
+        status_alone = target.subresource == "status"
+        new, other = ({**kept}, incoming) if status_alone else ({**incoming}, kept)
+        if kind.status:
             new.pop("status", None)
-            if "status" in incoming:
-                new["status"] = incoming["status"]
-            if kind.custom:
-                return new
-            # Built-in kinds let their status writer set labels, annotations and finalizers too.
-            meta = {**incoming["metadata"]}
-            if kind.key == POD.key:
-                meta["ownerReferences"] = kept["metadata"].get("ownerReferences")
-                if meta["ownerReferences"] is None:
-                    del meta["ownerReferences"]
-            new["metadata"] = meta
-        else:
-            new = {**incoming}
-            if kind.status:
-                new.pop("status", None)
-                if "status" in kept:
-                    new["status"] = kept["status"]
-            if kind.key == NAMESPACE.key:
-                new["spec"] = kept["spec"]
-            new["metadata"] = {**incoming["metadata"]}
-        for name in _KEPT:
-            new["metadata"].pop(name, None)
+            if "status" in other:
+                new["status"] = other["status"]
+        if status_alone and kind.custom:
+            return new
+        if kind.key == NAMESPACE.key:
+            new["spec"] = kept["spec"]
+        # Built-in kinds let their status writer set labels, annotations and finalizers too.
+        meta = new["metadata"] = {**incoming["metadata"]}
+        owners = ("ownerReferences",) if status_alone and kind.key == POD.key else ()
+        for name in (*_KEPT, *owners):
+            meta.pop(name, None)
             if name in kept["metadata"]:
-                new["metadata"][name] = kept["metadata"][name]
+                meta[name] = kept["metadata"][name]
         new["apiVersion"], new["kind"] = kept["apiVersion"], kept["kind"]
         return new
 
@@ -391,13 +382,11 @@ class Rest:
 
 
 def _check_precondition(
-    target: Target, what: str, wanted: str | None, found: str, *, deleting: bool = False
+    target: Target, what: str, wanted: str | None, found: str, as_kind: str = ""
 ) -> None:
     if wanted and wanted != found:
-        why = (
-            f"Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}"
-        )
-        raise conflict(target.kind, target.name, why, as_kind=deleting)
+        why = f"{what} in precondition: {wanted}, {what} in object meta: {found}"
+        raise conflict(target.kind, target.name, f"Precondition failed: {why}", as_kind)
 
 
 def _without(stored: Stored, field: str, drop: Callable[[Any], bool]) -> Object:

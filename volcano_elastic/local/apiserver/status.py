@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -100,25 +100,17 @@ def already_exists(kind: Kind, name: str) -> StatusError:
     return StatusError(409, "AlreadyExists", why, _details(kind, name))
 
 
-def conflict(kind: Kind, name: str, why: str, *, as_kind: bool = False) -> StatusError:
-    """`as_kind`: the details name the kind, as the real server's do where a deletion is refused."""
+def conflict(kind: Kind, name: str, why: str, as_kind: str = "") -> StatusError:
+    """`as_kind`: what the details name as the kind; else the resource."""
+    words = f'Operation cannot be fulfilled on {kind.qualified} "{name}": {why}'
     return StatusError(
-        409,
-        "Conflict",
-        f'Operation cannot be fulfilled on {kind.qualified} "{name}": {why}',
-        {**_details(kind, name), **({"kind": kind.kind} if as_kind else {})},
+        409, "Conflict", words, {**_details(kind, name), **({"kind": as_kind} if as_kind else {})}
     )
 
 
 def modified(kind: Kind, name: str) -> StatusError:
     why = "the object has been modified; apply your changes to the latest version and try again"
     return conflict(kind, name, why)
-
-
-def unconditional(kind: Kind, name: str) -> StatusError:
-    """A PUT that has to say which resourceVersion it replaces; names the resource as the kind."""
-    cause = invalid_value("metadata.resourceVersion", 0, "must be specified for an update")
-    return invalid(replace(kind, kind=kind.plural), name, [cause])
 
 
 def invalid(kind: Kind, name: str, causes: Sequence[Cause]) -> StatusError:

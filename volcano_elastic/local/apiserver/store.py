@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 import orjson
 
 from volcano_elastic.kube.resource import Object
+from volcano_elastic.local.apiserver.journal import SqliteJournal
 from volcano_elastic.local.apiserver.kind import ResourceKey
 
 ChangeType = Literal["ADDED", "MODIFIED", "DELETED"]
@@ -69,14 +70,6 @@ class _Collection:
     watchers: set[Callable[[Change], None]] = field(default_factory=set)
 
 
-class Journal(Protocol):
-    """Where writes go before they are acknowledged."""
-
-    def write(self, revision: int, resource: ResourceKey, obj: Object, raw: bytes) -> None: ...
-
-    def remove(self, revision: int, resource: ResourceKey, obj: Object) -> None: ...
-
-
 class Store:
     """Objects by resource, namespace and name ("" for cluster scope).
 
@@ -84,7 +77,7 @@ class Store:
     and the write that follows it atomic.
     """
 
-    def __init__(self, *, revision: int, journal: Journal | None = None) -> None:
+    def __init__(self, *, revision: int, journal: SqliteJournal | None = None) -> None:
         self.revision = revision
         self._first_revision = revision
         self._journal = journal
@@ -110,24 +103,14 @@ class Store:
         self._listeners.append(listener)
 
     def get(self, resource: ResourceKey, namespace: str, name: str) -> Stored | None:
-        collection = self._collections.get(resource)
-        if collection is None:
-            return None
-        return collection.by_namespace.get(namespace, {}).get(name)
+        return self._collection(resource).by_namespace.get(namespace, {}).get(name)
 
     def all_of(self, resource: ResourceKey, namespace: str | None = None) -> list[Stored]:
         """Ordered by namespace and name; None means every namespace."""
-        collection = self._collections.get(resource)
-        if collection is None:
-            return []
-        if namespace is not None:
-            objects = collection.by_namespace.get(namespace, {})
-            return [objects[name] for name in sorted(objects)]
-        found = []
-        for one in sorted(collection.by_namespace):
-            objects = collection.by_namespace[one]
-            found += [objects[name] for name in sorted(objects)]
-        return found
+        kept = self._collection(resource).by_namespace
+        namespaces = sorted(kept) if namespace is None else [namespace]
+        found = (kept.get(one, {}) for one in namespaces)
+        return [objects[name] for objects in found for name in sorted(objects)]
 
     def as_of(
         self, resource: ResourceKey, namespace: str | None, revision: int
@@ -145,18 +128,11 @@ class Store:
                 found[place] = change.previous
         return [found[place] for place in sorted(found)]
 
-    def in_namespace(self, namespace: str) -> list[tuple[ResourceKey, Stored]]:
+    def everything(self, namespace: str | None = None) -> list[tuple[ResourceKey, Stored]]:
+        """All objects of a namespace; None means wherever they are."""
         return [
-            (resource, stored)
-            for resource, collection in self._collections.items()
-            for stored in collection.by_namespace.get(namespace, {}).values()
+            (key, stored) for key in self._collections for stored in self.all_of(key, namespace)
         ]
-
-    def everything(self) -> Iterator[tuple[ResourceKey, Stored]]:
-        for resource, collection in list(self._collections.items()):
-            for objects in list(collection.by_namespace.values()):
-                for stored in list(objects.values()):
-                    yield resource, stored
 
     def put(self, resource: ResourceKey, obj: Object) -> Stored:
         """Write `obj` (which now belongs to the store) under a new resourceVersion."""
@@ -166,7 +142,7 @@ class Store:
         namespace, name = stored.place
         # The journal first: what it refuses must not be seen by anybody.
         if self._journal:
-            self._journal.write(revision, resource, obj, stored.raw)
+            self._journal.write(revision, resource, stored.place, stored.raw)
         self.revision = revision
         objects = self._collection(resource).by_namespace.setdefault(namespace, {})
         previous = objects.get(name)
@@ -186,7 +162,7 @@ class Store:
         last = Stored.of(final)
         namespace, name = last.place
         if self._journal:
-            self._journal.remove(revision, resource, final)
+            self._journal.write(revision, resource, last.place, None)
         self.revision = revision
         by_namespace = self._collection(resource).by_namespace
         previous = by_namespace[namespace].pop(name)

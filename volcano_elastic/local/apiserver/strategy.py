@@ -25,8 +25,6 @@ from volcano_elastic.local.apiserver.status import (
     Cause,
     bad_request,
     forbidden,
-    invalid,
-    invalid_value,
     not_found,
     patch_refused,
 )
@@ -48,10 +46,6 @@ def decoded(kind: Kind, body: Any, options: WriteOptions) -> Object:
     api_version, name = obj.get("apiVersion"), obj.get("kind")
     if kind.custom and not (api_version and name):
         raise refuse(f"Object 'apiVersion' or 'Kind' is missing, found {api_version} and {name}")
-    if kind.custom and api_version == kind.api_version and name != kind.kind:
-        meta = obj.get("metadata")
-        named = str(meta.get("name", "")) if isinstance(meta, dict) else ""
-        raise invalid(kind, named, [invalid_value("kind", name, f"must be {kind.kind}")])
     if (api_version or kind.api_version) != kind.api_version or (name or kind.kind) != kind.kind:
         raise refuse(
             f"the object provided is unrecognized: expected {kind.api_version} {kind.kind}, "

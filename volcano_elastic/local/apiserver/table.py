@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
@@ -96,28 +97,28 @@ def _age(stamp: Any, now: datetime) -> str:
     return _UNKNOWN if moment is None else duration(int((now - moment).total_seconds()))
 
 
+_MINUTE, _HOUR, _DAY, _YEAR = 60, 3600, 86400, 365 * 86400
+# Ages up to so many seconds are told in a unit, and in what then is left in another.
+_SPANS: tuple[tuple[float, int, str, int, str], ...] = (
+    (2 * _MINUTE, 1, "s", 1, ""),
+    (10 * _MINUTE, _MINUTE, "m", 1, "s"),
+    (3 * _HOUR, _MINUTE, "m", _MINUTE, ""),
+    (8 * _HOUR, _HOUR, "h", _MINUTE, "m"),
+    (2 * _DAY, _HOUR, "h", _HOUR, ""),
+    (8 * _DAY, _DAY, "d", _HOUR, "h"),
+    (2 * _YEAR, _DAY, "d", _DAY, ""),
+    (8 * _YEAR, _YEAR, "y", _DAY, "d"),
+    (math.inf, _YEAR, "y", _YEAR, ""),
+)
+
+
 def duration(seconds: int) -> str:
     """As kubectl shortens an age: 5s, 3m20s, 5h, 2d3h, 8y."""
     if seconds < 0:
         return "0s" if seconds >= -2 else "<invalid>"
-    if seconds < 120:
-        return f"{seconds}s"
-    minutes = seconds // 60
-    if minutes < 10:
-        return f"{minutes}m{seconds % 60}s" if seconds % 60 else f"{minutes}m"
-    if minutes < 180:
-        return f"{minutes}m"
-    hours = minutes // 60
-    if hours < 8:
-        return f"{hours}h{minutes % 60}m" if minutes % 60 else f"{hours}h"
-    if hours < 48:
-        return f"{hours}h"
-    days = hours // 24
-    if days < 8:
-        return f"{days}d{hours % 24}h" if hours % 24 else f"{days}d"
-    if days < 2 * 365:
-        return f"{days}d"
-    return f"{days // 365}y{days % 365}d" if days < 8 * 365 and days % 365 else f"{days // 365}y"
+    _, unit, name, part, rest = next(span for span in _SPANS if seconds < span[0])
+    more = seconds % unit // part
+    return f"{seconds // unit}{name}" + (f"{more}{rest}" if more else "")
 
 
 def _pod_ready(obj: Object, _: datetime) -> str:

@@ -128,10 +128,9 @@ def _custom(kind: Kind, obj: Object, old: Object | None) -> list[Cause]:
     assert kind.schema is not None
     causes = schema.validate(obj, kind.schema)
     if kind.scale is not None:
-        replicas = _at(obj, kind.scale.spec_path)
+        replicas = _at(obj, path := kind.scale["specReplicasPath"])
         if isinstance(replicas, int) and replicas < 0:
-            why = "should be a non-negative integer"
-            causes.insert(0, invalid_value(kind.scale.spec_path, replicas, why))
+            causes.insert(0, invalid_value(path, replicas, "should be a non-negative integer"))
     return [*causes, *rule.causes(obj, old, kind.schema, causes)]
 
 
