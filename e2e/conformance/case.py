@@ -43,8 +43,6 @@ _CONTENT = {
 }
 _ACCEPT = {
     "table": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json",
-    "aggregated": "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,"
-    "application/json",
 }
 
 

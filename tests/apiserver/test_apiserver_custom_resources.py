@@ -137,10 +137,18 @@ async def test_a_wrong_crd_is_refused(client: Client) -> None:
     crd["metadata"]["name"] = "wrong"
     schema = {"type": "object", "properties": {"spec": {"type": "string", "pattern": "["}}}
     crd["spec"]["versions"][0]["schema"] = {"openAPIV3Schema": schema}
+    del crd["spec"]["names"]["kind"], crd["spec"]["versions"][0]["served"]
+    crd["spec"]["conversion"] = {"strategy": "Webhook"}
     with pytest.raises(Invalid) as caught:
         await client.create(CRDS, crd)
     assert "must be toys.test.example.org (plural.group)" in caught.value.message
-    assert "openAPIV3Schema.properties[spec].pattern" in caught.value.message
+    for place in (
+        "openAPIV3Schema.properties[spec].pattern",
+        "spec.names.kind: Required",
+        "spec.versions[0].served: Required",
+        'spec.conversion.strategy: Unsupported value: "Webhook"',
+    ):
+        assert place in caught.value.message
 
 
 async def test_tables_follow_printer_columns(

@@ -14,9 +14,6 @@ from pathlib import Path
 
 import uvloop
 from aiohttp import web
-from aiohttp.abc import AbstractStreamWriter
-from aiohttp.http_parser import RawRequestMessage
-from aiohttp.streams import StreamReader
 
 from volcano_elastic.local.apiserver import strategy
 from volcano_elastic.local.apiserver.builtin import (
@@ -106,13 +103,16 @@ async def serve(
             rest.create(PRIORITY_CLASS, "", obj, WriteOptions())
     # Code and modules stay for good: the garbage collector need not go through them again.
     gc.freeze()
-    runner = web.ServerRunner(
-        # Cancellation: a watch whose client is gone ends at once, not at its next event.
-        web.Server(
-            server.handle, request_factory=_request, access_log=None, handler_cancellation=True
+    http = web.Server(
+        server.handle,
+        request_factory=lambda message, payload, protocol, writer, task: web.BaseRequest(
+            message, payload, protocol, writer, task, loop, client_max_size=BODY_LIMIT
         ),
-        shutdown_timeout=1,
+        access_log=None,
+        # A watch whose client is gone ends at once, not at its next event.
+        handler_cancellation=True,
     )
+    runner = web.ServerRunner(http, shutdown_timeout=1)
     await runner.setup()
     try:
         site = web.TCPSite(runner, _HOST, port, backlog=1024)
@@ -131,18 +131,6 @@ async def serve(
         if journal:
             journal.close()
     return 0
-
-
-def _request(
-    message: RawRequestMessage,
-    payload: StreamReader,
-    protocol: web.RequestHandler,
-    writer: AbstractStreamWriter,
-    task: asyncio.Task[None],
-) -> web.BaseRequest:
-    return web.BaseRequest(
-        message, payload, protocol, writer, task, task.get_loop(), client_max_size=BODY_LIMIT
-    )
 
 
 def _now() -> datetime:

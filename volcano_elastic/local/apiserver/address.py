@@ -1,8 +1,12 @@
-"""From a URL's path to what it is about."""
+"""From a URL to what it is about, and who asks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from aiohttp import web
+
+_TOKEN_PREFIX = "/token/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +41,17 @@ def parse(path: str) -> Address | None:
         return None
     plural, name, subresource = [*rest, "", ""][:3]
     return Address(group, version, plural, namespace, name, subresource)
+
+
+def path_and_token(request: web.BaseRequest) -> tuple[str, str]:
+    """The path without a token in it, and the token: from `/token/TOKEN/...` or the header.
+
+    client-go keeps a kubeconfig's token to itself unless the server speaks TLS, so kubectl's
+    kubeconfig has to have it in the server's URL.
+    """
+    path = request.path
+    if path.startswith(_TOKEN_PREFIX):
+        token, _, rest = path.removeprefix(_TOKEN_PREFIX).partition("/")
+        return "/" + rest, token
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    return path, token.strip() if scheme.lower() == "bearer" else ""

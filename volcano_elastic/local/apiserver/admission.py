@@ -11,7 +11,7 @@ import functools
 import ssl
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import aiohttp
 import orjson
@@ -31,6 +31,20 @@ _SECONDS = 10
 _ATTEMPTS = 5
 
 Write = Callable[[WriteOptions], Stored]
+
+
+@dataclass(slots=True)
+class _Wish:
+    """What somebody wants written; `old` is what is there."""
+
+    target: Target
+    old: Object | None
+    new: Object
+    options: WriteOptions
+
+    @property
+    def operation(self) -> str:
+        return "UPDATE" if self.old else "CREATE"
 
 
 class Admission:
@@ -62,17 +76,17 @@ class Admission:
         for attempt in range(1, _ATTEMPTS + 1):
             options.warnings.clear()
             old = self._store.get(kind.key, target.namespace, target.name) if target.name else None
-            operation = "UPDATE" if old else "CREATE"
-            new, before = write(dry).copy(), old.obj if old else None
-            for hook in self._matching(mutating, target, operation, new, before):
-                response = await self._ask(hook, target, operation, new, before, options)
+            wish = _Wish(target, old.obj if old else None, write(dry).copy(), options)
+            for hook in self._matching(mutating, wish):
+                response = await self._ask(hook, wish)
                 if response.get("patch"):
                     changes = orjson.loads(base64.b64decode(response["patch"]))
-                    new = self._stored(target, old, patch.json_patch(new, changes), dry).copy()
-            for hook in self._matching(validating, target, operation, new, before):
-                await self._ask(hook, target, operation, new, before, options)
+                    changed = patch.json_patch(wish.new, changes)
+                    wish.new = self._stored(target, old, changed, dry).copy()
+            for hook in self._matching(validating, wish):
+                await self._ask(hook, wish)
             try:
-                return self._stored(target, old, new, options)
+                return self._stored(target, old, wish.new, options)
             except StatusError as error:
                 if error.reason != "Conflict" or attempt == _ATTEMPTS:
                     raise
@@ -90,19 +104,13 @@ class Admission:
         # As there, no webhook guards the webhooks, so that any of them can be taken away.
         if target.kind.key in (MUTATING.key, VALIDATING.key):
             return []
-        found = sorted(self._store.all_of(kind.key), key=lambda s: s.obj["metadata"]["name"])
+        found = self._store.all_of(kind.key)
         return [hook for stored in found for hook in stored.obj.get("webhooks") or ()]
 
-    def _matching(
-        self,
-        hooks: list[Object],
-        target: Target,
-        operation: str,
-        new: Object,
-        old: Object | None,
-    ) -> list[Object]:
+    def _matching(self, hooks: list[Object], wish: _Wish) -> list[Object]:
+        target = wish.target
         # An object that is about to leave a selector is still guarded by it.
-        either = [one["metadata"].get("labels") or {} for one in (new, old) if one]
+        either = [one["metadata"].get("labels") or {} for one in (wish.new, wish.old) if one]
         found = self._store.get(NAMESPACE.key, "", target.namespace)
         around = (found.obj["metadata"].get("labels") or {}) if found else None
         if target.kind.key == NAMESPACE.key:
@@ -110,31 +118,24 @@ class Admission:
         return [
             hook
             for hook in hooks
-            if _concerns(hook, target.kind, operation)
+            if _concerns(hook, target.kind, wish.operation)
             and any(selector.matches(hook.get("objectSelector"), labels) for labels in either)
             and (around is None or selector.matches(hook.get("namespaceSelector"), around))
         ]
 
-    async def _ask(
-        self,
-        hook: Object,
-        target: Target,
-        operation: str,
-        new: Object,
-        old: Object | None,
-        options: WriteOptions,
-    ) -> Object:
-        kind, uid = target.kind, str(uuid.uuid4())
+    async def _ask(self, hook: Object, wish: _Wish) -> Object:
+        kind, options, uid = wish.target.kind, wish.options, str(uuid.uuid4())
+        versioned = {"group": kind.group, "version": kind.version}
         request = {
             "uid": uid,
-            "kind": {"group": kind.group, "version": kind.version, "kind": kind.kind},
-            "resource": {"group": kind.group, "version": kind.version, "resource": kind.plural},
-            "name": new["metadata"].get("name", ""),
-            "namespace": target.namespace,
-            "operation": operation,
+            "kind": {**versioned, "kind": kind.kind},
+            "resource": {**versioned, "resource": kind.plural},
+            "name": wish.new["metadata"].get("name", ""),
+            "namespace": wish.target.namespace,
+            "operation": wish.operation,
             "userInfo": {"username": options.field_manager},
-            "object": new,
-            "oldObject": old,
+            "object": wish.new,
+            "oldObject": wish.old,
             "dryRun": options.dry_run,
         }
         review = {"apiVersion": _VERSION, "kind": "AdmissionReview", "request": request}

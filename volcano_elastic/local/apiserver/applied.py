@@ -12,6 +12,7 @@ from typing import Any
 
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver.kind import Kind
+from volcano_elastic.local.apiserver.options import WriteOptions
 from volcano_elastic.local.apiserver.patch import merge_key
 from volcano_elastic.local.apiserver.status import StatusError
 
@@ -23,18 +24,53 @@ _KEY_DEFAULTS = {"protocol": "TCP"}
 _UNOWNED = {("f:apiVersion",), ("f:kind",), ("f:metadata", "f:name"), ("f:metadata", "f:namespace")}
 
 
-def apply(old: Object, configuration: Object, kind: Kind, manager: str) -> Object:
-    """`old` with the configuration in it, less what the manager applied before and now omits."""
-    before, now = _owned(old["metadata"], manager), _fields(configuration, kind)
-    shared = set[Path]().union(*(paths for name, paths in _owners(old).items() if name != manager))
-    result = _merge(old, configuration, kind.schema, "", kind)
-    result = copy.deepcopy(result)
-    dropped = {_whole_element(path, now | shared) for path in before - now - shared}
+def apply(
+    old: Object, configuration: Object, kind: Kind, options: WriteOptions, now: str
+) -> Object:
+    """`old` with the configuration in it, less what the manager applied before and now omits.
+
+    Raises:
+        StatusError: 409, another manager applied other values, and this one doesn't force its own.
+    """
+    manager, wanted, have = options.field_manager, _leaves(configuration, kind), _leaves(old, kind)
+    others = {
+        entry.get("manager", ""): _paths(entry.get("fieldsV1") or {})
+        for entry in old["metadata"].get("managedFields") or ()
+        if entry.get("operation") == "Apply"
+    }
+    before = others.pop(manager, set())
+    taken = {
+        name: {path for path in paths & wanted.keys() if wanted[path] != have.get(path)} - _UNOWNED
+        for name, paths in others.items()
+    }
+    if any(taken.values()) and not options.force:
+        raise _conflict(taken)
+    new: Object = copy.deepcopy(_merge(old, configuration, kind.schema, "", kind))
+    kept = set(wanted).union(*others.values())
+    dropped = {_whole_element(path, kept) for path in before - kept}
     for path in sorted(dropped, key=len, reverse=True):
-        if not any(other[: len(path)] == path for other in now | shared):
-            _remove(result, path)
-    merged: Object = result
-    return merged
+        if not any(other[: len(path)] == path for other in kept):
+            _remove(new, path)
+    mine: Object = {
+        "manager": manager,
+        "operation": "Apply",
+        "apiVersion": kind.api_version,
+        "time": now,
+        "fieldsType": "FieldsV1",
+        "fieldsV1": _tree(set(wanted) - _UNOWNED),
+    }
+    entries = {}
+    for entry in old["metadata"].get("managedFields") or ():
+        by, what = entry.get("manager", ""), entry.get("fieldsV1") or {}
+        if taken.get(by):
+            entry = {**entry, "fieldsV1": _tree(_paths(what) - taken[by])}
+        entries[by, entry.get("operation")] = entry
+    same = entries.get((manager, "Apply"), {}).get("fieldsV1") == mine["fieldsV1"]
+    # An apply that changes nothing must not change its time either.
+    if not same:
+        entries[manager, "Apply"] = mine
+    new["metadata"]["managedFields"] = list(entries.values())
+    return new
 
 
 def _whole_element(path: Path, kept: set[Path]) -> Path:
@@ -46,83 +82,19 @@ def _whole_element(path: Path, kept: set[Path]) -> Path:
     return path
 
 
-def record(
-    meta: Object,
-    configuration: Object,
-    kind: Kind,
-    manager: str,
-    now: str,
-    *,
-    taken: dict[str, set[Path]] | None = None,
-) -> Object:
-    """The managedFields after this apply; `taken` fields change hands."""
-    fields = _tree(_fields(configuration, kind) - _UNOWNED)
-    mine: Object = {
-        "manager": manager,
-        "operation": "Apply",
-        "apiVersion": kind.api_version,
-        "time": now,
-        "fieldsType": "FieldsV1",
-        "fieldsV1": fields,
-    }
-    entries, known = [], False
-    for entry in meta.get("managedFields") or ():
-        lost = (taken or {}).get(entry.get("manager", ""))
-        if lost:
-            entry = {**entry, "fieldsV1": _tree(_paths(entry.get("fieldsV1") or {}) - lost)}
-        if entry.get("manager") == manager and entry.get("operation") == "Apply":
-            if entry.get("fieldsV1") == fields:
-                # As before: an apply that changes nothing must change neither time nor order.
-                mine = entry
-            entry = mine
-            known = True
-        entries.append(entry)
-    if not known:
-        entries.append(mine)
-    return {"managedFields": entries}
-
-
-def clashes(old: Object, configuration: Object, kind: Kind, manager: str) -> dict[str, set[Path]]:
-    """By other manager: the fields it applied to which this configuration gives other values."""
-    wanted = _leaves(configuration, kind)
-    found: dict[str, set[Path]] = {}
-    have = _leaves(old, kind)
-    for other, paths in _owners(old).items():
-        if other == manager:
-            continue
-        differing = {
-            path for path in paths & wanted.keys() if wanted[path] != have.get(path)
-        } - _UNOWNED
-        if differing:
-            found[other] = differing
-    return found
-
-
-def conflict(found: dict[str, set[Path]]) -> StatusError:
+def _conflict(taken: dict[str, set[Path]]) -> StatusError:
     causes = [
         {
             "reason": "FieldManagerConflict",
             "message": f'conflict with "{manager}"',
             "field": "." + ".".join(part.partition(":")[2] for part in path),
         }
-        for manager, paths in found.items()
+        for manager, paths in taken.items()
         for path in sorted(paths)
     ]
     words = ", ".join(f"{cause['message']}: {cause['field']}" for cause in causes)
     count = f"{len(causes)} conflict{'s' if len(causes) > 1 else ''}"
     return StatusError(409, "Conflict", f"Apply failed with {count}: {words}", {"causes": causes})
-
-
-def _owners(obj: Object) -> dict[str, set[Path]]:
-    return {
-        entry.get("manager", ""): _paths(entry.get("fieldsV1") or {})
-        for entry in obj["metadata"].get("managedFields") or ()
-        if entry.get("operation") == "Apply"
-    }
-
-
-def _owned(meta: Object, manager: str) -> set[Path]:
-    return _owners({"metadata": meta}).get(manager, set())
 
 
 def _keys(field: str, items: list[Any], schema: Object | None, kind: Kind) -> list[str] | None:
@@ -176,16 +148,9 @@ def _merge(old: Any, new: Any, schema: Object | None, field: str, kind: Kind) ->
 
 
 def _identity(item: Any, keys: list[str]) -> str:
-    chosen = (
-        {key: item.get(key, _KEY_DEFAULTS.get(key)) for key in keys}
-        if isinstance(item, dict)
-        else item
-    )
-    return json.dumps(chosen, sort_keys=True, separators=(",", ":"))
-
-
-def _fields(configuration: Object, kind: Kind) -> set[Path]:
-    return set(_leaves(configuration, kind))
+    if isinstance(item, dict):
+        item = {key: item.get(key, _KEY_DEFAULTS.get(key)) for key in keys}
+    return json.dumps(item, sort_keys=True, separators=(",", ":"))
 
 
 def _leaves(obj: Object, kind: Kind) -> dict[Path, Any]:

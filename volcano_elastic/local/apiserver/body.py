@@ -6,6 +6,7 @@ from typing import Any
 
 import orjson
 import yaml
+from aiohttp import web
 
 from volcano_elastic.local.apiserver import protobuf
 from volcano_elastic.local.apiserver.status import bad_request, unsupported_media_type
@@ -16,12 +17,14 @@ _JSON = ("", "application/json", "application/x-www-form-urlencoded", "text/plai
 _ACCEPTED = "application/json, application/yaml"
 
 
-def decode(raw: bytes, content_type: str) -> Any:
+async def read(request: web.BaseRequest) -> Any:
     """None for an empty body.
 
     Raises:
         StatusError: 415 for other formats, 400 for what cannot be read.
     """
+    raw = await request.read()
+    content_type = request.content_type if "Content-Type" in request.headers else ""
     if not raw:
         return None
     if content_type == protobuf.CONTENT_TYPE:

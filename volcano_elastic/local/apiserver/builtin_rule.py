@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +16,14 @@ from volcano_elastic.local.apiserver.builtin_type import type_of, types
 from volcano_elastic.local.apiserver.kind import Kind
 from volcano_elastic.local.apiserver.status import (
     Cause,
+    duplicate,
     forbidden_field,
     invalid_value,
     required,
     unsupported,
 )
+
+LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,8 @@ class _Rule:
     least: int | None = None
     most: int | None = None
     within: bool = False
+    label: bool = False
+    unique: str = ""
 
 
 def _alternatives(name: str) -> tuple[bool, list[str]]:
@@ -71,11 +77,23 @@ def causes(kind: Kind, obj: Object) -> Iterator[Cause]:
                 yield unsupported(place, value, rule.choices)
             elif rule.within and (value.startswith("/") or ".." in value.split("/")):
                 yield invalid_value(place, value, "must be relative, without '..'")
+            elif rule.label and not LABEL.fullmatch(value):
+                yield invalid_value(place, value, f"must match '{LABEL.pattern}'")
+            elif rule.unique:
+                yield from _twice(value, rule.unique, place)
             elif isinstance(value, int):
                 if rule.least is not None and value < rule.least:
                     yield invalid_value(place, value, f"must be at least {rule.least}")
                 if rule.most is not None and value > rule.most:
                     yield invalid_value(place, value, f"must be at most {rule.most}")
+
+
+def _twice(items: list[Object], field: str, path: str) -> Iterator[Cause]:
+    seen = set()
+    for number, one in enumerate(items):
+        if one.get(field) in seen:
+            yield duplicate(f"{path}[{number}].{field}", one[field])
+        seen.add(one.get(field))
 
 
 def _structs(value: Any, wanted: str, path: str) -> Iterator[tuple[str, Object, str]]:
@@ -105,8 +123,10 @@ def _rules() -> dict[str, dict[str, _Rule]]:
         for word in words:
             if word == "!":
                 said["required"] = True
-            elif word == "within":
-                said["within"] = True
+            elif word in ("within", "~label"):
+                said[word.strip("~")] = True
+            elif word.startswith("unique:"):
+                said["unique"] = word.partition(":")[2]
             elif word.startswith("="):
                 said["default"] = word[1:].encode()
             elif word.startswith((">=", "<=")):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import copy
 import functools
 import re
 from datetime import UTC, datetime
@@ -32,42 +31,6 @@ _SCALARS: dict[str, Any] = {
     "quantity": (int, float, str),
     "time": str,
     "bytes": str,
-}
-_GO = {
-    "integer": "int",
-    "boolean": "bool",
-    "number": "float64",
-    "time": "string",
-    "bytes": "[]byte",
-}
-
-
-# Fields that Go writes though nothing is in them.
-_CONDITION = {"lastTransitionTime": None}
-_ALWAYS: dict[str, Object] = {
-    "PodCondition": {"lastProbeTime": None, **_CONDITION},
-    "NodeCondition": {"lastHeartbeatTime": None, **_CONDITION},
-    "HorizontalPodAutoscalerCondition": _CONDITION,
-    "ContainerStatus": {
-        **{"state": {}, "lastState": {}, "ready": False, "restartCount": 0},
-        **dict.fromkeys(("name", "image", "imageID"), ""),
-    },
-    "NodeStatus": {
-        "daemonEndpoints": {"kubeletEndpoint": {"Port": 0}},
-        "nodeInfo": dict.fromkeys(
-            (
-                *("architecture", "bootID", "containerRuntimeVersion", "kernelVersion"),
-                *("kubeProxyVersion", "kubeletVersion", "machineID", "operatingSystem"),
-                *("osImage", "systemUUID"),
-            ),
-            "",
-        ),
-    },
-    "HorizontalPodAutoscalerStatus": {"desiredReplicas": 0, "currentMetrics": None},
-    "CoreV1Event": {
-        **dict.fromkeys(("eventTime", "firstTimestamp", "lastTimestamp")),
-        **{"source": {}, "reportingComponent": "", "reportingInstance": ""},
-    },
 }
 
 
@@ -102,7 +65,7 @@ def decode(kind: Kind, obj: Object) -> tuple[Object, list[str]]:
     """
     unknown: list[str] = []
     if kind.custom:
-        meta = _decode(obj.get("metadata"), "ObjectMeta", "metadata", "ObjectMeta", unknown)
+        meta = _decode(obj.get("metadata"), "ObjectMeta", "metadata", unknown)
         return {**obj, "metadata": meta or {}}, unknown
     decoded = _struct(obj, type_of(kind), "", unknown)
     return {**decoded, "metadata": decoded.get("metadata") or {}}, unknown
@@ -116,59 +79,42 @@ def _struct(value: Object, name: str, path: str, unknown: list[str]) -> Object:
         if wanted is None:
             unknown.append(below)
         elif one is not None:
-            found = _decode(one, wanted, below, name, unknown)
+            found = _decode(one, wanted, below, unknown)
             # Go leaves empty lists and maps out; an empty struct may say something (emptyDir: {}).
             if found or wanted[0] not in "[{":
                 result[field] = found
-    for field, empty in _ALWAYS.get(name, {}).items():
-        if isinstance(empty, dict) and empty:
-            result[field] = {**empty, **result.get(field, {})}
-        else:
-            result.setdefault(field, copy.copy(empty))
     return result
 
 
-def _decode(value: Any, wanted: str, path: str, owner: str, unknown: list[str]) -> Any:
+def _decode(value: Any, wanted: str, path: str, unknown: list[str]) -> Any:
     if value is None or wanted == "any":
         return value
-    if wanted[0] == "[":
-        if not isinstance(value, list):
-            raise _mistyped(value, wanted, path, owner)
-        inner = wanted[1:-1]
+    bracket, inner = wanted[0], wanted[1:-1]
+    expected = {"[": list, "{": dict}.get(bracket) or _SCALARS.get(wanted, dict)
+    if wanted == "integer" and isinstance(value, float) and value.is_integer():
+        return int(value)
+    if not isinstance(value, expected) or (isinstance(value, bool) and wanted != "boolean"):
+        raise DecodeError(f"{path}: expected {wanted}, found a {type(value).__name__}")
+    if bracket == "[":
         return [
-            _decode({} if one is None else one, inner, f"{path}[{number}]", owner, unknown)
+            _decode({} if one is None else one, inner, f"{path}[{number}]", unknown)
             for number, one in enumerate(value)
         ]
-    if wanted[0] == "{":
-        if not isinstance(value, dict):
-            raise _mistyped(value, wanted, path, owner)
-        inner = wanted[1:-1]
+    if bracket == "{":
         return {
-            key: _decode("" if one is None else one, inner, path, owner, unknown)
+            key: _decode("" if one is None else one, inner, path, unknown)
             for key, one in value.items()
         }
-    scalar = _SCALARS.get(wanted)
-    if scalar is None:
-        if not isinstance(value, dict):
-            raise _mistyped(value, wanted, path, owner)
+    if expected is dict:
         return _struct(value, wanted, path, unknown)
-    if not isinstance(value, scalar) or (isinstance(value, bool) and wanted != "boolean"):
-        if wanted == "integer" and isinstance(value, float) and value.is_integer():
-            return int(value)
-        raise _mistyped(value, wanted, path, owner)
-    if wanted == "quantity":
-        try:
-            return canonical(value)
-        except QuantityError as error:
-            raise DecodeError(f"{path}: {error}") from error
     if wanted == "time":
         return _time(value, path)
-    if wanted == "bytes":
-        try:
+    try:
+        if wanted == "bytes":
             base64.b64decode(value, validate=True)
-        except (binascii.Error, ValueError) as error:
-            raise DecodeError(f"{path}: illegal base64 data: {error}") from error
-    return value
+        return canonical(value) if wanted == "quantity" else value
+    except (QuantityError, binascii.Error, ValueError) as error:
+        raise DecodeError(f"{path}: {error}") from error
 
 
 def _time(text: str, path: str) -> str | None:
@@ -188,13 +134,3 @@ def _time(text: str, path: str) -> str | None:
     except (ValueError, OverflowError) as error:
         raise DecodeError(f'{path}: parsing time "{text}": {error}') from error
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ" if micro else "%Y-%m-%dT%H:%M:%SZ")
-
-
-def _mistyped(value: Any, wanted: str, path: str, owner: str) -> DecodeError:
-    names: dict[type, str] = {bool: "bool", int: "number", float: "number", str: "string"}
-    found = names.get(type(value)) or ("array" if isinstance(value, list) else "object")
-    field = re.sub(r"\[\d+\]", "", path)
-    return DecodeError(
-        f"json: cannot unmarshal {found} into Go struct field {owner}.{field} of type "
-        f"{_GO.get(wanted, wanted)}"
-    )

@@ -136,48 +136,49 @@ class Collector:
 
     def _delete_dependents(self, resource: ResourceKey, owner: Stored) -> None:
         """Foreground: the owner stays until the dependents that block it are gone."""
-        uid = owner.obj["metadata"]["uid"]
-        blocked = False
-        for place in sorted(self._dependents.get(uid, ())):
-            dependent = self._store.get(*place)
-            if dependent is None:
-                continue
-            blocked = blocked or any(
+        uid, blocked = owner.obj["metadata"]["uid"], False
+        for place, dependent in self._dependents_of(uid):
+            self._delete(place[0], dependent)
+            blocking = any(
                 one["uid"] == uid and one.get("blockOwnerDeletion")
                 for one in dependent.obj["metadata"]["ownerReferences"]
             )
-            self._delete(place[0], dependent)
-        still = any(self._store.get(*place) for place in self._dependents.get(uid, ()))
-        current = self._store.get(*_place(resource, owner.obj))
-        kind = self._registry.of_resource(resource)
-        if kind and current and not (blocked and still):
-            self._rest.drop_finalizer(kind, current, FOREGROUND)
+            blocked = blocked or (blocking and self._store.get(*place) is not None)
+        if not blocked:
+            self._drop_finalizer(resource, owner, FOREGROUND)
 
     def _orphan_dependents(self, resource: ResourceKey, owner: Stored) -> None:
         uid = owner.obj["metadata"]["uid"]
-        for place in sorted(self._dependents.get(uid, ())):
-            dependent, kind = self._store.get(*place), self._registry.of_resource(place[0])
-            if dependent is not None and kind:
+        for place, dependent in self._dependents_of(uid):
+            if kind := self._registry.of_resource(place[0]):
                 self._rest.disown(kind, dependent, {uid})
-        if kind := self._registry.of_resource(resource):
-            self._rest.drop_finalizer(kind, owner, ORPHAN)
+        self._drop_finalizer(resource, owner, ORPHAN)
 
     def _empty_namespace(self, stored: Stored) -> None:
         name = stored.obj["metadata"]["name"]
-        for resource, content in self._store.in_namespace(name):
+        for resource, content in self._store.everything(name):
             self._delete(resource, content)
         current = self._store.get(NAMESPACE.key, "", name)
-        if current is not None and not self._store.in_namespace(name):
-            self._rest.drop_namespace(current)
+        if current is not None and not self._store.everything(name):
+            self._store.remove(NAMESPACE.key, current.obj)
 
     def _delete_custom_resources(self, stored: Stored) -> None:
         spec = stored.obj["spec"]
         resource = (spec["group"], spec["names"]["plural"])
         for instance in self._store.all_of(resource):
             self._delete(resource, instance)
-        current = self._store.get(*_place(CRD.key, stored.obj))
-        if current is not None and not self._store.all_of(resource):
-            self._rest.drop_finalizer(CRD, current, CRD_FINALIZER)
+        if not self._store.all_of(resource):
+            self._drop_finalizer(CRD.key, stored, CRD_FINALIZER)
+
+    def _dependents_of(self, uid: str) -> list[tuple[Place, Stored]]:
+        places = sorted(self._dependents.get(uid, ()))
+        return [(place, found) for place in places if (found := self._store.get(*place))]
+
+    def _drop_finalizer(self, resource: ResourceKey, stored: Stored, finalizer: str) -> None:
+        current = self._store.get(*_place(resource, stored.obj))
+        kind = self._registry.of_resource(resource)
+        if kind and current:
+            self._rest.drop_finalizer(kind, current, finalizer)
 
     def _delete(self, resource: ResourceKey, stored: Stored) -> None:
         kind, meta = self._registry.of_resource(resource), stored.obj["metadata"]

@@ -2,20 +2,46 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from volcano_elastic.kube.resource import Object
-from volcano_elastic.local.apiserver import schema
-from volcano_elastic.local.apiserver.builtin import BUILTIN, CRD
-from volcano_elastic.local.apiserver.kind import Column, Kind, Scale
-from volcano_elastic.local.apiserver.status import (
-    Cause,
-    invalid,
-    invalid_value,
-    required,
-    unsupported,
+from volcano_elastic.local.apiserver import rule, schema
+from volcano_elastic.local.apiserver.builtin import BUILTIN
+from volcano_elastic.local.apiserver.kind import Column, Kind
+from volcano_elastic.local.apiserver.status import Cause, invalid_value, required
+
+_CONDITIONS = (
+    ("NamesAccepted", "NoConflicts", "no conflicts found"),
+    ("Established", "InitialNamesAccepted", "the initial names have been accepted"),
 )
+_STRING: Object = {"type": "string"}
+_NUMBER: Object = {"type": "number"}
+_LIST: Object = {"type": "array"}
+_RULE: Object = {
+    "type": "object",
+    "required": ["rule"],
+    "properties": dict.fromkeys(
+        ("rule", "message", "messageExpression", "fieldPath", "reason"), _STRING
+    ),
+}
+_BOUNDS = [
+    f"{end}{of}" for end in ("min", "max") for of in ("imum", "Length", "Items", "Properties")
+]
+# What a schema goes by, as a schema.
+_META: Object = {
+    "type": "object",
+    "properties": {
+        "type": {"enum": ["object", "array", "string", "boolean", "integer", "number", ""]},
+        "properties": {"type": "object"},
+        "pattern": _STRING,
+        **dict.fromkeys(("allOf", "anyOf", "oneOf", "enum"), _LIST),
+        **dict.fromkeys(("required", "x-kubernetes-list-map-keys"), _LIST | {"items": _STRING}),
+        **dict.fromkeys((*_BOUNDS, "multipleOf"), _NUMBER),
+        rule.RULES: _LIST | {"items": _RULE},
+    },
+}
 
 
 def kinds_of(crd: Object) -> list[Kind]:
@@ -39,7 +65,7 @@ def kinds_of(crd: Object) -> list[Kind]:
                 short_names=tuple(names.get("shortNames") or ()),
                 categories=tuple(names.get("categories") or ()),
                 status=subresources.get("status") is not None,
-                scale=_scale(subresources.get("scale")),
+                scale=subresources.get("scale"),
                 generation=True,
                 custom=True,
                 schema=(version.get("schema") or {}).get("openAPIV3Schema"),
@@ -48,14 +74,6 @@ def kinds_of(crd: Object) -> list[Kind]:
             )
         )
     return kinds
-
-
-def _scale(scale: Any) -> Scale | None:
-    if not scale:
-        return None
-    return Scale(
-        scale["specReplicasPath"], scale["statusReplicasPath"], scale.get("labelSelectorPath")
-    )
 
 
 def _columns(columns: Any) -> Iterator[Column]:
@@ -86,55 +104,32 @@ def fill_defaults(crd: Object) -> None:
 def establish(crd: Object, now: str) -> None:
     """Set the status that says: served from this moment on."""
     spec, old = crd["spec"], crd.get("status") or {}
-    since = {
-        condition["type"]: condition.get("lastTransitionTime") or now
-        for condition in old.get("conditions") or ()
-    }
+    since = {one["type"]: one.get("lastTransitionTime") for one in old.get("conditions") or ()}
     storage = [version["name"] for version in spec["versions"] if version["storage"]]
     crd["status"] = {
         "acceptedNames": spec["names"],
         "conditions": [
             {
-                "type": "NamesAccepted",
+                "type": name,
                 "status": "True",
-                "reason": "NoConflicts",
-                "message": "no conflicts found",
-                "lastTransitionTime": since.get("NamesAccepted", now),
-            },
-            {
-                "type": "Established",
-                "status": "True",
-                "reason": "InitialNamesAccepted",
-                "message": "the initial names have been accepted",
-                "lastTransitionTime": since.get("Established", now),
-            },
+                "reason": reason,
+                "message": message,
+                "lastTransitionTime": since.get(name) or now,
+            }
+            for name, reason, message in _CONDITIONS
         ],
         "storedVersions": sorted({*(old.get("storedVersions") or ()), *storage}),
     }
 
 
-def check(crd: Object) -> None:
-    """Refuse a CRD that could not be served.
-
-    Raises:
-        StatusError: 422, with every field that is wrong.
-    """
-    causes = list(_causes(crd))
-    if causes:
-        raise invalid(CRD, crd["metadata"].get("name", ""), causes)
-
-
-def _causes(crd: Object) -> Iterator[Cause]:
-    # What is there has the right type already (builtin_type.py), but for the schemas.
+def causes(crd: Object) -> Iterator[Cause]:
+    """Why a CRD could not be served, beside builtin_rules.txt."""
     spec = crd.get("spec") or {}
-    names, group = spec.get("names") or {}, spec.get("group") or ""
-    if "." not in group:
-        yield required("spec.group", "a domain name such as example.org")
-    elif group in {kind.group for kind in BUILTIN}:
+    group, names = spec.get("group") or "", spec.get("names") or {}
+    if group and "." not in group:
+        yield invalid_value("spec.group", group, "must be a domain name such as example.org")
+    if group in {kind.group for kind in BUILTIN} - {""}:
         yield invalid_value("spec.group", group, "is built into this API server")
-    if spec.get("scope") not in ("Namespaced", "Cluster"):
-        yield unsupported("spec.scope", spec.get("scope"), ["Cluster", "Namespaced"])
-    yield from _missing(names, "spec.names", "plural", "kind")
     name, wanted = crd["metadata"].get("name"), f"{names.get('plural')}.{group}"
     if name != wanted:
         yield invalid_value("metadata.name", name, f"must be {wanted} (plural.group)")
@@ -143,27 +138,30 @@ def _causes(crd: Object) -> Iterator[Cause]:
         why = "must have exactly one version marked as storage version"
         yield invalid_value("spec.versions", len(versions), why)
     for number, version in enumerate(versions):
-        yield from _version_causes(version, f"spec.versions[{number}]")
+        path = f"spec.versions[{number}].schema.openAPIV3Schema"
+        root = (version.get("schema") or {}).get("openAPIV3Schema")
+        if root is None:
+            yield required(path, "schemas are required")
+        else:
+            yield from _schema_causes(root, path)
 
 
-def _version_causes(version: Object, path: str) -> Iterator[Cause]:
-    yield from _missing(version, path, "name", "served", "storage")
-    below = f"{path}.schema.openAPIV3Schema"
-    root = (version.get("schema") or {}).get("openAPIV3Schema")
-    if root is None:
-        yield required(below, "schemas are required")
-    else:
-        yield from schema.check(root, below)
-    scale = (version.get("subresources") or {}).get("scale")
-    if scale is not None:
-        where = f"{path}.subresources.scale"
-        yield from _missing(scale, where, "specReplicasPath", "statusReplicasPath")
-    for at, column in enumerate(version.get("additionalPrinterColumns") or ()):
-        where = f"{path}.additionalPrinterColumns[{at}]"
-        yield from _missing(column, where, "name", "type", "jsonPath")
-
-
-def _missing(obj: Object, path: str, *names: str) -> Iterator[Cause]:
-    for name in names:
-        if obj.get(name) in (None, ""):
-            yield required(f"{path}.{name}")
+def _schema_causes(root: Any, path: str) -> Iterator[Cause]:
+    """What makes a schema unusable: its keywords' types, patterns and rules."""
+    mistyped = list(schema.causes(root, _META, path))
+    yield from mistyped
+    if mistyped:
+        return
+    try:
+        schema.compiled(root.get("pattern", ""))
+    except re.error as error:
+        yield invalid_value(f"{path}.pattern", root["pattern"], f"must be a pattern: {error}")
+    yield from rule.check(root, path)
+    for key, sub in (root.get("properties") or {}).items():
+        yield from _schema_causes(sub, f"{path}.properties[{key}]")
+    for name in ("items", "additionalProperties", "not"):
+        if not isinstance(root.get(name, True), bool):
+            yield from _schema_causes(root[name], f"{path}.{name}")
+    for name in ("allOf", "anyOf", "oneOf"):
+        for number, sub in enumerate(root.get(name) or ()):
+            yield from _schema_causes(sub, f"{path}.{name}[{number}]")

@@ -1,4 +1,7 @@
-"""Discovery: which groups, versions and resources there are, in both of Kubernetes' forms."""
+"""Discovery: which groups, versions and resources there are.
+
+Clients that ask for the aggregated form as well take this one, which is what Accept allows.
+"""
 
 from __future__ import annotations
 
@@ -42,57 +45,6 @@ def grouped(kinds: Iterable[Kind]) -> dict[str, dict[str, list[Kind]]]:
     }
 
 
-def aggregated(kinds: Iterable[Kind], *, core: bool) -> Object:
-    """APIGroupDiscoveryList, of the core group or of all the others."""
-    items = [
-        {
-            "metadata": {"name": group or None, "creationTimestamp": None},
-            "versions": [
-                {
-                    "version": version,
-                    "freshness": "Current",
-                    "resources": [_aggregated_resource(kind) for kind in served],
-                }
-                for version, served in versions.items()
-            ],
-        }
-        for group, versions in grouped(kinds).items()
-        if core == (group == "")
-    ]
-    return {
-        "kind": "APIGroupDiscoveryList",
-        "apiVersion": "apidiscovery.k8s.io/v2",
-        "metadata": {},
-        "items": items,
-    }
-
-
-def _aggregated_resource(kind: Kind) -> Object:
-    resource: Object = {
-        "resource": kind.plural,
-        "responseKind": {"group": kind.group, "version": kind.version, "kind": kind.kind},
-        "scope": "Namespaced" if kind.namespaced else "Cluster",
-        "singularResource": kind.singular or kind.kind.lower(),
-        **_described(kind),
-    }
-    below = []
-    for name in _subresources(kind):
-        own, group, version, verbs = _SUBRESOURCES[name]
-        shown = (group, version, own) if own else (kind.group, kind.version, kind.kind)
-        response_kind = dict(zip(("group", "version", "kind"), shown, strict=True))
-        below.append({"subresource": name, "responseKind": response_kind, "verbs": verbs})
-    return {**resource, "subresources": below} if below else resource
-
-
-def _described(kind: Kind) -> Object:
-    """What both forms say in the same words."""
-    return {
-        "verbs": _CUSTOM_VERBS if kind.custom else _VERBS,
-        **({"shortNames": list(kind.short_names)} if kind.short_names else {}),
-        **({"categories": list(kind.categories)} if kind.categories else {}),
-    }
-
-
 def group_list(kinds: Iterable[Kind]) -> Object:
     groups = [_group(group, versions) for group, versions in grouped(kinds).items() if group]
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
@@ -124,20 +76,23 @@ def resource_list(kinds: Iterable[Kind], group_name: str, version: str) -> Objec
 
 def _resources(kind: Kind) -> Iterator[Object]:
     place = {"namespaced": kind.namespaced, "kind": kind.kind}
-    singular = kind.singular or kind.kind.lower()
-    yield {"name": kind.plural, "singularName": singular, **place, **_described(kind)}
-    for name in _subresources(kind):
-        own, group, version, verbs = _SUBRESOURCES[name]
+    yield {
+        "name": kind.plural,
+        "singularName": kind.singular or kind.kind.lower(),
+        **place,
+        "verbs": _CUSTOM_VERBS if kind.custom else _VERBS,
+        **({"shortNames": list(kind.short_names)} if kind.short_names else {}),
+        **({"categories": list(kind.categories)} if kind.categories else {}),
+    }
+    for name, (own, group, version, verbs) in _SUBRESOURCES.items():
+        if not kind.has(name):
+            continue
         below = {"name": f"{kind.plural}/{name}", "singularName": "", **place, "verbs": verbs}
         if own:
             below["kind"] = own
         if group:
             below |= {"group": group, "version": version}
         yield below
-
-
-def _subresources(kind: Kind) -> list[str]:
-    return [name for name in _SUBRESOURCES if kind.has(name)]
 
 
 def _precedence(version: str) -> tuple[int, int, str]:

@@ -56,27 +56,22 @@ class SqliteJournal:
         for group, plural, data in self._db.execute("SELECT api_group, plural, data FROM objects"):
             yield (group, plural), orjson.loads(data)
 
-    def write(self, revision: int, resource: ResourceKey, obj: Object, raw: bytes) -> None:
-        meta = obj["metadata"]
-        self._transact(
-            revision,
-            "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?)",
-            (*resource, meta.get("namespace", ""), meta["name"], raw),
-        )
-
-    def remove(self, revision: int, resource: ResourceKey, obj: Object) -> None:
-        meta = obj["metadata"]
-        self._transact(
-            revision,
-            "DELETE FROM objects WHERE api_group=? AND plural=? AND namespace=? AND name=?",
-            (*resource, meta.get("namespace", ""), meta["name"]),
-        )
+    def write(
+        self, revision: int, resource: ResourceKey, place: tuple[str, str], raw: bytes | None
+    ) -> None:
+        """Keep what is at a place from this revision on: JSON, or None for nothing."""
+        key = (*resource, *place)
+        with self._db:
+            self._db.execute("BEGIN")
+            if raw is None:
+                self._db.execute(
+                    "DELETE FROM objects WHERE api_group=? AND plural=? AND namespace=? AND name=?",
+                    key,
+                )
+            else:
+                statement = "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?)"
+                self._db.execute(statement, (*key, raw))
+            self._db.execute("UPDATE revision SET value=?", (revision,))
 
     def close(self) -> None:
         self._db.close()
-
-    def _transact(self, revision: int, statement: str, values: tuple[str | bytes, ...]) -> None:
-        with self._db:
-            self._db.execute("BEGIN")
-            self._db.execute(statement, values)
-            self._db.execute("UPDATE revision SET value=?", (revision,))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
 from volcano_elastic.kube.resource import Object
 
@@ -12,23 +15,19 @@ ResourceKey = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One of a CRD's additionalPrinterColumns."""
+    """A column of a Table, as of a CRD's additionalPrinterColumns.
+
+    `cell` is a JSON path, or for built-in kinds makes it of an object and now; `empty` is shown
+    where the path leads to nothing.
+    """
 
     name: str
     type: str
-    json_path: str
+    cell: str | Callable[[Object, datetime], Any]
     format: str = ""
     description: str = ""
     priority: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """Where a kind keeps its replicas, as dotted paths from the root (`.spec.replicas`)."""
-
-    spec_path: str
-    status_path: str
-    selector_path: str | None = None
+    empty: Any = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,7 +35,8 @@ class Kind:
     """One version of one kind.
 
     `subresources` are those beside status and scale. `generation` says whether the kind counts
-    changes of its spec. `storage_version` is the one its objects are kept in.
+    changes of its spec. `scale`: the CRD's paths of that subresource. `storage_version` is the one
+    its objects are kept in.
     """
 
     group: str
@@ -48,7 +48,7 @@ class Kind:
     short_names: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
     status: bool = False
-    scale: Scale | None = None
+    scale: Object | None = None
     subresources: tuple[str, ...] = ()
     generation: bool = False
     custom: bool = False

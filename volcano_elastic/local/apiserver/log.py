@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from volcano_elastic.kube.resource import Object
-from volcano_elastic.local.apiserver.options import flag
+from volcano_elastic.local.apiserver.options import flag, number
 from volcano_elastic.local.apiserver.pod import is_finished
 from volcano_elastic.local.apiserver.status import StatusError, bad_request, invalid_value
 
@@ -18,33 +18,31 @@ from volcano_elastic.local.apiserver.status import StatusError, bad_request, inv
 LOG_FOLDER_ANNOTATION = "local.volcano-elastic.io/log-dir"
 _CHUNK = 64 * 1024
 _POLL_SECONDS = 0.1
+_REFUSED = {
+    ("previous",): "logs of earlier runs are in the same file",
+    ("sinceSeconds", "sinceTime", "timestamps"): "lines are kept without their times",
+    ("limitBytes",): "a log is sent to its end",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
     follow: bool = False
     tail_lines: int | None = None
-    limit_bytes: int | None = None
 
 
 def options(query: Mapping[str, str]) -> LogOptions:
-    """Raises StatusError, 400, for numbers that are none, and for what is not kept."""
-    if flag(query, "previous"):
-        raise bad_request("previous: logs of earlier runs are in the same file; ask without it")
-    for name in ("sinceSeconds", "sinceTime", "timestamps"):
-        if flag(query, name):
-            raise bad_request(f"{name}: lines are kept without their times; ask without it")
-    numbers = {}
-    for name in ("tailLines", "limitBytes"):
-        text = query.get(name)
-        if text is not None and text.startswith("-"):
-            cause = invalid_value(name, text, "must be greater than or equal to 0")
-            details = {"kind": "PodLogOptions", "causes": [cause.body()]}
-            raise StatusError(422, "Invalid", f"PodLogOptions is invalid: {cause}", details)
-        if text is not None and not text.isdecimal():
-            raise bad_request(f"{name}: expected a number ≥ 0, found {text!r}")
-        numbers[name] = None if text is None else int(text)
-    return LogOptions(flag(query, "follow"), numbers["tailLines"], numbers["limitBytes"])
+    """Raises StatusError, 400 or 422, for numbers that are none, and for what is not kept."""
+    for names, why in _REFUSED.items():
+        for name in names:
+            if flag(query, name):
+                raise bad_request(f"{name}: {why}; ask without it")
+    lines = query.get("tailLines", "")
+    if lines.startswith("-"):
+        cause = invalid_value("tailLines", lines, "must be greater than or equal to 0")
+        details = {"kind": "PodLogOptions", "causes": [cause.body()]}
+        raise StatusError(422, "Invalid", f"PodLogOptions is invalid: {cause}", details)
+    return LogOptions(flag(query, "follow"), number(query, "tailLines"))
 
 
 def file_of(pod: Object, container: str | None) -> Path:
@@ -97,17 +95,15 @@ async def read(
     with file.open("rb") as log:
         if wanted.tail_lines is not None:
             log.seek(_tail_offset(log, wanted.tail_lines))
-        left = wanted.limit_bytes
         while True:
             pod = current()
             # Asked before reading: what was written before the end is read after it.
             run, ended = _run(pod, file.stem) if pod else (first, True)
             first = run if first is None else first
             ended = ended or run != first
-            while chunk := log.read(_CHUNK if left is None else min(_CHUNK, left)):
+            while chunk := log.read(_CHUNK):
                 yield chunk
-                left = None if left is None else left - len(chunk)
-            if not wanted.follow or ended or left == 0:
+            if not wanted.follow or ended:
                 return
             await asyncio.sleep(_POLL_SECONDS)
 

@@ -41,33 +41,15 @@ def document(kinds: Iterable[Kind], root: str) -> Object | None:
     schemas: Object = {}
     for kind in served:
         gvk = {"group": kind.group, "version": kind.version, "kind": kind.kind}
+        said = {"x-kubernetes-group-version-kind": gvk}
         name = f"{kind.group or 'core'}.{kind.version}.{kind.kind}"
-        reference = {"$ref": f"#/components/schemas/{name}"}
         schemas[name] = {**_schema(kind), "x-kubernetes-group-version-kind": [gvk]}
+        content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
+        get = {"responses": {"200": {"description": "OK", "content": content}}, **said}
         base = f"/{root}/" + ("namespaces/{namespace}/" if kind.namespaced else "") + kind.plural
-        body = {"content": {"application/json": {"schema": reference}}}
-
-        def operation(
-            action: str,
-            gvk: Object = gvk,
-            body: Object = body,
-            parameters: list[Object] = _PATCH_PARAMETERS,
-        ) -> Object:
-            return {
-                "parameters": parameters,
-                "requestBody": body,
-                "responses": {"200": {"description": "OK", **body}},
-                "x-kubernetes-action": action,
-                "x-kubernetes-group-version-kind": gvk,
-            }
-
-        paths[base] = {"get": operation("list"), "post": operation("post")}
-        paths[base + "/{name}"] = {
-            "get": operation("get"),
-            "put": operation("put"),
-            "patch": operation("patch"),
-            "delete": operation("delete"),
-        }
+        paths[base] = {"get": get}
+        # By its parameters kubectl tells whether the server validates fields and does dry runs.
+        paths[base + "/{name}"] = {"get": get, "patch": {"parameters": _PATCH_PARAMETERS, **said}}
     return {
         "openapi": "3.0.0",
         "info": {"title": "volcano-elastic", "version": "v1"},

@@ -6,13 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from aiohttp import web
+
 from volcano_elastic.local.apiserver.kind import Kind
+from volcano_elastic.local.apiserver.patch import APPLY
 from volcano_elastic.local.apiserver.status import (
     bad_request,
+    forbidden_field,
     options_invalid,
     required,
     unsupported,
 )
+
+_NAMES = {"POST": "CreateOptions", "PATCH": "PatchOptions"}
+_VALIDATIONS = ("Ignore", "Strict", "Warn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,22 +36,17 @@ class Target:
 class WriteOptions:
     """The query of a write; `warnings` collects what the answer should warn of.
 
-    `unknown`: paths of fields that were dropped and not yet reported.
+    `unknown`: paths of fields that were dropped and not yet reported. `patched`: whether the client
+    sent a change of an object, not the object.
     """
 
     dry_run: bool = False
     field_validation: str = "Ignore"
     field_manager: str = "unknown"
     force: bool = False
-    field_manager_given: bool = False
+    patched: bool = False
     warnings: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
-
-    def check_apply(self) -> None:
-        """Raises StatusError, 422, if nobody says who applies."""
-        if not self.field_manager_given:
-            cause = required("fieldManager", "is required for apply patch")
-            raise options_invalid("PatchOptions", cause)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,48 @@ class DeleteOptions:
 def flag(query: Mapping[str, str], name: str) -> bool:
     """Whether a query asks for something, read as Kubernetes does: clients say `True`, too."""
     return name in query and query[name].lower() not in ("false", "0")
+
+
+def number(query: Mapping[str, str], name: str) -> int | None:
+    """Raises StatusError, 400, for what is no number."""
+    text = query.get(name)
+    if text and not text.isdecimal():
+        raise bad_request(f"{name}: expected a number ≥ 0, found {text!r}")
+    return int(text) if text else None
+
+
+def write_options(request: web.BaseRequest) -> WriteOptions:
+    """Raises StatusError, 422, for values Kubernetes doesn't know, or an apply by nobody."""
+    query, name = request.query, _NAMES.get(request.method, "UpdateOptions")
+    dry_run, validation = query.get("dryRun", ""), query.get("fieldValidation") or "Warn"
+    if dry_run not in ("", "All"):
+        raise options_invalid(name, unsupported("dryRun", [dry_run], ["All"]))
+    if validation not in _VALIDATIONS:
+        raise options_invalid(name, unsupported("fieldValidation", validation, _VALIDATIONS))
+    manager = query.get("fieldManager")
+    if not manager and request.content_type == APPLY:
+        raise options_invalid(name, required("fieldManager", "is required for apply patch"))
+    agent = request.headers.get("User-Agent", "unknown").partition("/")[0]
+    patched = request.method == "PATCH"
+    return WriteOptions(
+        dry_run == "All", validation, manager or agent, flag(query, "force"), patched
+    )
+
+
+def check_list(query: Mapping[str, str], *, watch: bool) -> None:
+    """Refuse what a list or a watch can't be asked for.
+
+    Raises:
+        StatusError: 400 or 422.
+    """
+    match = query.get("resourceVersionMatch", "")
+    number(query, "resourceVersion")
+    if match == "Exact":
+        why = "lists are of the newest state, or go on where a page ended; ask without Exact"
+        raise options_invalid("ListOptions", forbidden_field("resourceVersionMatch", why))
+    if "sendInitialEvents" in query and not (watch and match == "NotOlderThan"):
+        why = "is for watches, with resourceVersionMatch=NotOlderThan"
+        raise options_invalid("ListOptions", forbidden_field("sendInitialEvents", why))
 
 
 def delete_options(body: Any, query: Mapping[str, str]) -> DeleteOptions:

@@ -9,7 +9,11 @@ from typing import Any
 import orjson
 
 from volcano_elastic.kube.resource import Object
-from volcano_elastic.local.apiserver.status import StatusError, bad_request
+from volcano_elastic.local.apiserver.status import (
+    StatusError,
+    bad_request,
+    unsupported_media_type,
+)
 
 JSON = "application/json-patch+json"
 MERGE = "application/merge-patch+json"
@@ -22,9 +26,19 @@ _OPERATIONS = 10_000
 _COPIED_BYTES = 3 * 1024 * 1024
 
 
-def accepted(custom: bool) -> list[str]:
-    """The content types of a PATCH."""
-    return [JSON, MERGE, APPLY] if custom else [JSON, MERGE, STRATEGIC, APPLY]
+def patched(target: Any, content_type: str, patch: Any, *, custom: bool) -> Any:
+    """What a patch other than an apply makes of `target`.
+
+    Raises:
+        StatusError: 415 for a type that the kind doesn't take, 400 or 422 for a bad patch.
+    """
+    if content_type == JSON:
+        return json_patch(target, patch)
+    if content_type not in (MERGE, STRATEGIC) or (custom and content_type == STRATEGIC):
+        raise unsupported_media_type(content_type, ", ".join((JSON, MERGE, STRATEGIC, APPLY)))
+    if not isinstance(patch, dict):
+        raise bad_request(f"a patch of this type is an object, found {type(patch).__name__}")
+    return merge(target, patch) if content_type == MERGE else strategic(target, patch)
 
 
 def merge(target: Any, patch: Any) -> Any:
@@ -44,122 +58,114 @@ def json_patch(target: Any, operations: Any) -> Any:
     """RFC 6902, on a copy of `target`.
 
     Raises:
-        StatusError: 400 for something that is no JSON patch, 422 where it does not apply.
+        StatusError: 400 for something that is no JSON patch, 422 where it does not apply, 413 where
+            it would do too much.
     """
     if not isinstance(operations, list):
-        raise bad_request(
-            f"a JSON patch is a list of operations, found {type(operations).__name__}"
-        )
+        raise bad_request(f"expected a list of operations, found {type(operations).__name__}")
     if len(operations) > _OPERATIONS:
         raise _too_large(f"at most {_OPERATIONS} operations, found {len(operations)}")
-    document, copied = copy.deepcopy(target), 0
+    # Held by something, so that the whole document is a place like any within it.
+    holder, copied = {"": copy.deepcopy(target)}, 0
     for number, operation in enumerate(operations):
         if not isinstance(operation, dict) or not isinstance(operation.get("path"), str):
             raise bad_request(f"JSON patch operation {number}: expected an object with op and path")
         try:
-            if operation.get("op") == "copy":
-                copied += len(orjson.dumps(_find(document, _pointer(operation["from"]))))
-                if copied > _COPIED_BYTES:
-                    raise _too_large(f"to copy at most {_COPIED_BYTES} bytes")
-            document = _operate(document, operation)
-        except (KeyError, IndexError, ValueError, TypeError) as error:
+            copied += _operate(holder, operation)
+        except (LookupError, ValueError, TypeError) as error:
             raise StatusError(
                 422,
                 "Invalid",
-                f"the server rejected our request due to an error in our request: JSON patch "
-                f"operation {number} ({operation.get('op')} {operation['path']}): {error}",
+                f"JSON patch operation {number} ({operation.get('op')} {operation['path']}): "
+                f"{error}",
                 {},
             ) from error
-    return document
+        if copied > _COPIED_BYTES:
+            raise _too_large(f"to copy at most {_COPIED_BYTES} bytes")
+    return holder.get("")
 
 
 def _too_large(expected: str) -> StatusError:
     return StatusError(413, "RequestEntityTooLarge", f"a JSON patch: expected {expected}")
 
 
-def _operate(document: Any, operation: Object) -> Any:
-    op, path = operation.get("op"), _pointer(operation["path"])
-    if op in ("add", "replace", "test") and "value" not in operation:
+def _operate(holder: Object, operation: Object) -> int:
+    """Carry one operation out, in place; the bytes that it copied."""
+    parent, last = _place(holder, operation["path"])
+    if operation.get("op") in ("add", "replace", "test") and "value" not in operation:
         raise ValueError("value is missing")
-    if op == "add":
-        return _add(document, path, operation["value"])
-    if op == "replace":
-        # The real server takes a replacement of what an object doesn't have as an addition.
-        if isinstance(_find(document, path[:-1]), list):
-            _find(document, path)
-            return _add(_remove(document, path), path, operation["value"])
-        return _add(document, path, operation["value"])
-    if op == "remove":
-        return _remove(document, path)
-    if op == "test":
-        try:
-            found = _find(document, path)
-        except (KeyError, IndexError):
-            found = None
-        if found != operation["value"]:
-            raise ValueError(f"test failed, found {found!r}, expected {operation['value']!r}")
-        return document
-    if op in ("move", "copy"):
-        source = _pointer(operation["from"])
-        value = copy.deepcopy(_find(document, source))
-        if op == "move":
-            document = _remove(document, source)
-        return _add(document, path, value)
-    raise ValueError(f"unknown op {op!r}; expected add, remove, replace, move, copy or test")
+    match operation.get("op"):
+        case "add":
+            _add(parent, last, operation["value"])
+        case "replace":
+            value = operation["value"]
+            # The real server takes a replacement of what an object doesn't have as an addition.
+            if isinstance(parent, list):
+                parent[_index(last, len(parent) - 1)] = value
+            else:
+                _add(parent, last, value)
+        case "remove":
+            _take(parent, last)
+        case "test":
+            try:
+                found = _get(parent, last)
+            except LookupError:
+                found = None
+            if found != operation["value"]:
+                raise ValueError(f"test failed, found {found!r}, expected {operation['value']!r}")
+        case "move":
+            value = _take(*_place(holder, operation["from"]))
+            _add(*_place(holder, operation["path"]), value)
+        case "copy":
+            value = _get(*_place(holder, operation["from"]))
+            # Before it is made: a few of them could fill the memory.
+            if (size := len(orjson.dumps(value))) <= _COPIED_BYTES:
+                _add(parent, last, copy.deepcopy(value))
+            return size
+        case op:
+            raise ValueError(f"unknown op {op!r}; expected add, remove, replace, move, copy, test")
+    return 0
 
 
-def _pointer(text: Any) -> list[str]:
-    if text == "":
-        return []
-    if not isinstance(text, str) or not text.startswith("/"):
+def _place(holder: Object, pointer: Any) -> tuple[Any, str]:
+    """What holds the value that a JSON pointer leads to, and under which name."""
+    if not isinstance(pointer, str) or (pointer and not pointer.startswith("/")):
         raise ValueError("a path starts with /")
-    return [part.replace("~1", "/").replace("~0", "~") for part in text[1:].split("/")]
+    *way, last = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")]
+    parent: Any = holder
+    for part in way:
+        parent = _get(parent, part)
+    return parent, last
 
 
-def _find(document: Any, path: list[str]) -> Any:
-    for part in path:
-        if isinstance(document, list):
-            document = document[_index(part, len(document) - 1)]
-        elif isinstance(document, dict):
-            if part not in document:
-                raise KeyError(f"nothing at {part!r}")
-            document = document[part]
-        else:
-            raise KeyError(f"nothing below a {type(document).__name__} at {part!r}")
-    return document
+def _get(parent: Any, name: str) -> Any:
+    if isinstance(parent, list):
+        return parent[_index(name, len(parent) - 1)]
+    if not isinstance(parent, dict) or name not in parent:
+        raise LookupError(f"nothing at {name!r}")
+    return parent[name]
 
 
-def _index(part: str, highest: int) -> int:
-    if not part.isdecimal() or int(part) > highest:
-        raise IndexError(f"index {part!r} is out of range (0 to {highest})")
-    return int(part)
+def _take(parent: Any, name: str) -> Any:
+    value = _get(parent, name)
+    del parent[int(name) if isinstance(parent, list) else name]
+    return value
 
 
-def _add(document: Any, path: list[str], value: Any) -> Any:
-    if not path:
-        return value
-    parent = _find(document, path[:-1])
+def _add(parent: Any, name: str, value: Any) -> None:
     if isinstance(parent, list):
         end = len(parent)
-        parent.insert(end if path[-1] == "-" else _index(path[-1], end), value)
+        parent.insert(end if name == "-" else _index(name, end), value)
     elif isinstance(parent, dict):
-        parent[path[-1]] = value
+        parent[name] = value
     else:
         raise TypeError(f"cannot add to a {type(parent).__name__}")
-    return document
 
 
-def _remove(document: Any, path: list[str]) -> Any:
-    if not path:
-        return None
-    parent = _find(document, path[:-1])
-    if isinstance(parent, list):
-        del parent[_index(path[-1], len(parent) - 1)]
-    else:
-        if path[-1] not in parent:
-            raise KeyError(f"nothing at {path[-1]!r}")
-        del parent[path[-1]]
-    return document
+def _index(name: str, highest: int) -> int:
+    if not name.isdecimal() or int(name) > highest:
+        raise LookupError(f"index {name!r} is out of range (0 to {highest})")
+    return int(name)
 
 
 # patchMergeKey of the lists in built-in kinds. `ports` differs between containers and services.
@@ -239,14 +245,8 @@ def _strategic_list(field: str, old: Any, new: list[Any]) -> list[Any]:
     for item in new:
         if not isinstance(item, dict) or key not in item:
             raise bad_request(f"strategic merge patch: an element of {field} has no {key}")
-        at = next(
-            (
-                i
-                for i, one in enumerate(result)
-                if isinstance(one, dict) and one.get(key) == item[key]
-            ),
-            None,
-        )
+        keys = [one.get(key) if isinstance(one, dict) else None for one in result]
+        at = keys.index(item[key]) if item[key] in keys else None
         if item.get("$patch") == "delete":
             if at is not None:
                 del result[at]

@@ -21,7 +21,6 @@ from volcano_elastic.local.apiserver.status import (
 )
 
 DEFAULT_GRACE_SECONDS = 30
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 # What the environment of a container may hold of its pod.
 _FIELD = re.compile(
     r"metadata\.(name|namespace|uid)|metadata\.(labels|annotations)\['[^']+'\]"
@@ -53,36 +52,25 @@ def fill_defaults(spec: Object) -> None:
 def tolerate_lost_nodes(spec: Object) -> None:
     """As the admission plug-in DefaultTolerationSeconds, in place: for five minutes."""
     tolerations = spec.get("tolerations") or []
+    long = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
     for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):
         if not any(
             one.get("key") in (key, None) and one.get("effect") in ("NoExecute", None)
             for one in tolerations
         ):
-            tolerations = [
-                *tolerations,
-                {
-                    "key": key,
-                    "operator": "Exists",
-                    "effect": "NoExecute",
-                    "tolerationSeconds": 300,
-                },
-            ]
+            tolerations = [*tolerations, {"key": key, **long}]
     spec["tolerations"] = tolerations
 
 
-def initial_status(spec: Object, now: str) -> Object:
-    status: Object = {"phase": "Pending", "qosClass": _qos_class(spec)}
-    if spec.get("schedulingGates"):
-        gated = {
-            "type": "PodScheduled",
-            "status": "False",
-            "lastProbeTime": None,
-            "lastTransitionTime": now,
+def begin(pod: Object, now: str) -> None:
+    """Give a new pod its status, in place."""
+    pod["status"] = {"phase": "Pending", "qosClass": _qos_class(pod["spec"])}
+    if pod["spec"].get("schedulingGates"):
+        why = {
             "reason": "SchedulingGated",
             "message": "Scheduling is blocked due to non-empty scheduling gates",
         }
-        status["conditions"] = [gated]
-    return status
+        _set_condition(pod, "PodScheduled", now, status="False", **why)
 
 
 def _containers(spec: Object) -> list[Object]:
@@ -90,16 +78,14 @@ def _containers(spec: Object) -> list[Object]:
 
 
 def _qos_class(spec: Object) -> str:
-    guaranteed, any_set = True, False
+    pairs = []
     for container in _containers(spec):
         resources = container.get("resources") or {}
         limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
-        for name in ("cpu", "memory"):
-            limit, request = _amount(limits.get(name)), _amount(requests.get(name))
-            any_set = any_set or bool(limit) or bool(request)
-            guaranteed = guaranteed and bool(limit) and limit == request
-    if not any_set:
+        pairs += [(_amount(limits.get(r)), _amount(requests.get(r))) for r in ("cpu", "memory")]
+    if not any(limit or request for limit, request in pairs):
         return "BestEffort"
+    guaranteed = all(limit and limit == request for limit, request in pairs)
     return "Guaranteed" if guaranteed else "Burstable"
 
 
@@ -110,23 +96,12 @@ def _amount(quantity: str | None) -> int | None:
 
 def causes(spec: Object) -> Iterator[Cause]:
     """What Kubernetes refuses in a PodSpec beside builtin_rules.txt, as far as is known here."""
-    for field in ("hostname", "subdomain"):
-        if (name := spec.get(field)) and not _NAME.fullmatch(name):
-            yield invalid_value(f"spec.{field}", name, f"must match '{_NAME.pattern}'")
     names: set[str] = set()
-    volumes: set[str] = set()
-    for number, volume in enumerate(spec.get("volumes") or ()):
-        if volume.get("name") in volumes:
-            yield duplicate(f"spec.volumes[{number}].name", volume["name"])
-        volumes.add(volume.get("name") or "")
+    volumes = {volume.get("name") for volume in spec.get("volumes") or ()}
     for field in ("initContainers", "containers"):
         for number, container in enumerate(spec.get(field) or ()):
             path = f"spec.{field}[{number}]"
-            name = container.get("name") or ""
-            if name and not _NAME.fullmatch(name):
-                why = f"a lowercase RFC 1123 label must match '{_NAME.pattern}'"
-                yield invalid_value(f"{path}.name", name, why)
-            elif name in names:
+            if (name := container.get("name") or "") in names:
                 yield duplicate(f"{path}.name", name)
             names.add(name)
             yield from _resource_causes(container["resources"], f"{path}.resources")
@@ -135,18 +110,10 @@ def causes(spec: Object) -> Iterator[Cause]:
                 if source and not _FIELD.fullmatch(wanted := source.get("fieldPath") or ""):
                     place = f"{path}.env[{at}].valueFrom.fieldRef.fieldPath"
                     yield invalid_value(place, wanted, "field label not supported")
-            paths: set[str] = set()
             for at, mount in enumerate(container.get("volumeMounts") or ()):
-                if (where := mount.get("mountPath") or "") in paths:
-                    place = f"{path}.volumeMounts[{at}].mountPath"
-                    yield invalid_value(place, where, "must be unique")
-                paths.add(where)
                 if mount.get("name") not in volumes:
-                    yield Cause(
-                        f"{path}.volumeMounts[{at}].name",
-                        "FieldValueNotFound",
-                        f'Not found: "{mount.get("name", "")}"',
-                    )
+                    why = f'Not found: "{mount.get("name", "")}"'
+                    yield Cause(f"{path}.volumeMounts[{at}].name", "FieldValueNotFound", why)
 
 
 def _resource_causes(resources: Object, path: str) -> Iterator[Cause]:
@@ -175,19 +142,11 @@ def _resource_causes(resources: Object, path: str) -> Iterator[Cause]:
 def update_causes(new: Object, old: Object) -> Iterator[Cause]:
     """A pod's spec stands still, but for images, tolerations, deadline and scheduling gates."""
     if _frozen(new["spec"]) != _frozen(old["spec"]):
-        yield forbidden_field(
-            "spec",
-            "pod updates may not change fields other than `spec.containers[*].image`,"
-            "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` "
-            "(only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow "
-            "it to be set to 1 if it was previously negative)",
-        )
+        why = "images, activeDeadlineSeconds, tolerations (only additions) and schedulingGates"
+        yield forbidden_field("spec", f"pod updates may not change fields other than {why}")
     kept = new["spec"].get("tolerations") or []
     if any(toleration not in kept for toleration in old["spec"].get("tolerations") or ()):
-        yield forbidden_field(
-            "spec.tolerations",
-            "existing toleration can not be modified except its tolerationSeconds",
-        )
+        yield forbidden_field("spec.tolerations", "those that are there stay as they are")
     gates = old["spec"].get("schedulingGates") or []
     for number, gate in enumerate(new["spec"].get("schedulingGates") or ()):
         if gate not in gates:
@@ -242,9 +201,8 @@ def bind(pod: Object, binding: Any, now: str) -> None:
     if meta.get("deletionTimestamp"):
         raise _unbindable(f"pod {name} is being deleted, cannot be assigned to a host", name)
     if pod["spec"].get("nodeName"):
-        raise _unbindable(
-            f'pod {name} is already assigned to node "{pod["spec"]["nodeName"]}"', name
-        )
+        taken = pod["spec"]["nodeName"]
+        raise _unbindable(f'pod {name} is already assigned to node "{taken}"', name)
     if pod["spec"].get("schedulingGates"):
         raise _unbindable(f"pod {name} has non-empty .spec.schedulingGates", name)
     if isinstance(annotations := wanted.get("annotations"), dict):
@@ -262,21 +220,13 @@ def evicted(pod: Object, now: str) -> None:
     _set_condition(pod, "DisruptionTarget", now, **why)
 
 
-def _set_condition(pod: Object, kind: str, now: str, **why: str) -> None:
-    condition = {
-        **{"type": kind, "status": "True"},
-        **{"lastProbeTime": None, "lastTransitionTime": now},
-        **why,
-    }
-    status = pod["status"] = pod.get("status") or {"phase": "Pending"}
-    others = [one for one in status.get("conditions") or () if one.get("type") != kind]
-    status["conditions"] = [*others, condition]
+def _set_condition(pod: Object, kind: str, now: str, status: str = "True", **why: str) -> None:
+    times = {"lastProbeTime": None, "lastTransitionTime": now}
+    old = pod["status"] = pod.get("status") or {"phase": "Pending"}
+    others = [one for one in old.get("conditions") or () if one.get("type") != kind]
+    old["conditions"] = [*others, {"type": kind, "status": status, **times, **why}]
 
 
 def _unbindable(why: str, name: str) -> StatusError:
-    return StatusError(
-        409,
-        "Conflict",
-        f'Operation cannot be fulfilled on pods/binding "{name}": {why}',
-        {"name": name, "kind": "pods/binding"},
-    )
+    words = f'Operation cannot be fulfilled on pods/binding "{name}": {why}'
+    return StatusError(409, "Conflict", words, {"name": name, "kind": "pods/binding"})

@@ -38,16 +38,12 @@ class Registry:
 
     def put(self, crd: Object) -> None:
         """Serve what the CRD says, instead of what an earlier form of it said."""
-        self._drop(crd)
+        self.remove(crd)
         for kind in kinds_of(crd):
             self._kinds[(kind.group, kind.version, kind.plural)] = kind
-        self.version += 1
 
     def remove(self, crd: Object) -> None:
-        self._drop(crd)
         self.version += 1
-
-    def _drop(self, crd: Object) -> None:
         group, plural = crd["spec"]["group"], crd["spec"]["names"]["plural"]
         for key in [key for key in self._kinds if key[0] == group and key[2] == plural]:
             if self._kinds[key].custom:

@@ -2,93 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable
 from datetime import datetime
-from typing import Literal
 
 import orjson
+from aiohttp import web
 
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver.kind import Kind
 from volcano_elastic.local.apiserver.store import Stored
 from volcano_elastic.local.apiserver.table import table
 
-Form = Literal["Object", "Table"]
+
+class Rendering:
+    """The answers to one request about objects of a kind, as JSON."""
+
+    def __init__(self, request: web.BaseRequest, kind: Kind, clock: Callable[[], datetime]) -> None:
+        self._kind, self._clock = kind, clock
+        self._tables = _wants_tables(request.headers.get("Accept", ""))
+        self._include = request.query.get("includeObject", "Metadata")
+        self._heads = True
+
+    def one(self, stored: Stored) -> bytes:
+        """Of the Tables of a watch, only the first has the heads of its columns."""
+        shown = stored.shown_as(self._kind.api_version)
+        if not self._tables:
+            return shown.raw
+        meta = {"resourceVersion": shown.obj["metadata"].get("resourceVersion", "")}
+        rendered = self._table([shown], meta)
+        self._heads = False
+        return rendered
+
+    def many(self, found: list[Stored], meta: Object) -> bytes:
+        kind = self._kind
+        shown = [stored.shown_as(kind.api_version) for stored in found]
+        if self._tables:
+            return self._table(shown, meta)
+        # As Go's lists of typed items: their type is said once, by the list.
+        start = b'{"apiVersion":"%b","kind":"%b",' % (kind.api_version.encode(), kind.kind.encode())
+        cut = 0 if kind.custom else len(start)
+        items = [
+            b"{" + one.raw[cut:] if cut and one.raw.startswith(start) else one.raw for one in shown
+        ]
+        if kind.custom:
+            meta = {"continue": "", **meta}
+        # The objects' JSON is at hand: only the frame is encoded here.
+        typed = {"kind": kind.list_kind, "apiVersion": kind.api_version}
+        frame = orjson.dumps({**typed, "metadata": meta})
+        return frame[:-1] + b',"items":[' + b",".join(items) + b"]}"
+
+    def _table(self, shown: list[Stored], meta: Object) -> bytes:
+        objects = [stored.obj for stored in shown]
+        now, heads = self._clock(), self._heads
+        return orjson.dumps(table(self._kind, objects, now, meta, self._include, heads=heads))
 
 
-def form_of(accept: str) -> Form:
-    """The first one this server knows; a Table of an unknown version is none."""
+def _wants_tables(accept: str) -> bool:
+    """By the first offer that is known here; a Table of an unknown version is none."""
     for offer in accept.split(","):
-        parts = dict(
-            part.strip().partition("=")[::2] for part in offer.split(";")[1:] if "=" in part
-        )
-        if "as" not in parts:
-            return "Object"
-        if (parts["as"], parts.get("g"), parts.get("v")) == ("Table", "meta.k8s.io", "v1"):
-            return "Table"
-    return "Object"
-
-
-def wants_aggregated_discovery(accept: str) -> bool:
-    return "as=APIGroupDiscoveryList" in accept.replace(" ", "") and "v=v2" in accept
-
-
-def one(
-    kind: Kind,
-    stored: Stored,
-    form: Form,
-    query: Mapping[str, str],
-    now: datetime,
-    *,
-    heads: bool = True,
-) -> bytes:
-    """`heads`: of a Table, whether it has the column heads, which only a watch's first has."""
-    if form == "Object":
-        return stored.raw
-    meta = {"resourceVersion": stored.obj["metadata"].get("resourceVersion", "")}
-    return _table(kind, [stored], query, now, meta, heads=heads)
-
-
-def many(
-    kind: Kind,
-    found: list[Stored],
-    form: Form,
-    query: Mapping[str, str],
-    now: datetime,
-    meta: Object,
-) -> bytes:
-    if form == "Table":
-        return _table(kind, found, query, now, meta, heads=True)
-    # As Go's lists of typed items: their type is said once, by the list.
-    start = b'{"apiVersion":"%b","kind":"%b",' % (kind.api_version.encode(), kind.kind.encode())
-    cut = 0 if kind.custom else len(start)
-    items = [
-        b"{" + stored.raw[cut:] if cut and stored.raw.startswith(start) else stored.raw
-        for stored in found
-    ]
-    if kind.custom:
-        meta = {"continue": "", **meta}
-    # The objects' JSON is at hand: only the frame is encoded here.
-    frame = orjson.dumps({"kind": kind.list_kind, "apiVersion": kind.api_version, "metadata": meta})
-    return frame[:-1] + b',"items":[' + b",".join(items) + b"]}"
-
-
-def _table(
-    kind: Kind,
-    found: Iterable[Stored],
-    query: Mapping[str, str],
-    now: datetime,
-    meta: Object,
-    *,
-    heads: bool,
-) -> bytes:
-    return orjson.dumps(
-        table(
-            kind,
-            (stored.obj for stored in found),
-            now=now,
-            meta=meta,
-            include=query.get("includeObject", "Metadata"),
-            heads=heads,
-        )
-    )
+        parameters = {part.strip() for part in offer.split(";")[1:]}
+        if not any(one.startswith("as=") for one in parameters):
+            return False
+        if parameters >= {"as=Table", "g=meta.k8s.io", "v=v1"}:
+            return True
+    return False

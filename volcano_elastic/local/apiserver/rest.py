@@ -18,7 +18,6 @@ from volcano_elastic.local.apiserver import (
     scale,
     strategy,
     validation,
-    version,
 )
 from volcano_elastic.local.apiserver.builtin import (
     CRD,
@@ -45,8 +44,6 @@ from volcano_elastic.local.apiserver.status import (
     required,
     success,
     success_of,
-    unconditional,
-    unsupported_media_type,
 )
 from volcano_elastic.local.apiserver.store import Store, Stored
 
@@ -106,7 +103,7 @@ class Rest:
         meta["uid"] = str(uuid.UUID(int=self._random.getrandbits(128), version=4))
         meta["creationTimestamp"] = now
         strategy.prepare_create(kind, obj, self.store)
-        self._shape(kind, obj, options)
+        strategy.shape(kind, obj, options)
         validation.check(kind, obj)
         if self.store.get(kind.key, namespace, meta["name"]) is not None:
             raise already_exists(kind, meta["name"])
@@ -134,7 +131,9 @@ class Rest:
             raise _misnamed(new, target)
         old = self.get(target)
         if target.kind.conditional and not new["metadata"].get("resourceVersion"):
-            raise unconditional(target.kind, target.name)
+            cause = invalid_value("metadata.resourceVersion", 0, "must be specified for an update")
+            # As there, it is the resource that is named as the kind.
+            raise invalid(replace(target.kind, kind=target.kind.plural), target.name, [cause])
         return self._change(target, old, new, options, managed=managed)
 
     def patch(self, target: Target, content_type: str, body: Any, options: WriteOptions) -> Stored:
@@ -143,20 +142,12 @@ class Rest:
         if content_type == patch.APPLY:
             return self._apply(target, body, options)
         old = self.get(target)
-        shown = version.shown_as(kind, old).obj
-        match content_type:
-            case patch.JSON:
-                new = patch.json_patch(shown, body)
-            case patch.MERGE:
-                new = patch.merge(shown, _mapping(body))
-            case patch.STRATEGIC if not kind.custom:
-                new = patch.strategic(shown, _mapping(body))
-            case _:
-                raise unsupported_media_type(content_type, ", ".join(patch.accepted(kind.custom)))
-        new = self._incoming(kind, target.namespace, new, options, patched=True)
+        shown = old.shown_as(kind.api_version).obj
+        changed = patch.patched(shown, content_type, body, custom=kind.custom)
+        new = self._incoming(kind, target.namespace, changed, options)
         if new["metadata"].get("name") != target.name:
             raise _misnamed(new, target)
-        return self._change(target, old, new, options, patched=True)
+        return self._change(target, old, new, options)
 
     def scale(self, target: Target, body: Any, options: WriteOptions) -> Object:
         """PUT of a Scale; returns the Scale as it is then."""
@@ -181,29 +172,26 @@ class Rest:
         """
         kind, stored = target.kind, self.get(target)
         meta = stored.obj["metadata"]
-        _check_precondition(target, "UID", options.uid, meta["uid"], deleting=True)
+        # As there, a refused deletion names the kind, where others name the resource.
+        _check_precondition(target, "UID", options.uid, meta["uid"], kind.kind)
         wanted, found = options.resource_version, meta["resourceVersion"]
-        _check_precondition(target, "ResourceVersion", wanted, found, deleting=True)
+        _check_precondition(target, "ResourceVersion", wanted, found, kind.kind)
         if kind.key == NAMESPACE.key and target.name in NAMESPACES[:3]:
             raise forbidden(kind, target.name, "this namespace may not be deleted")
-        new = stored.copy()
-        grace = pod.grace_seconds(new, options.grace_seconds) if kind.key == POD.key else 0
+        new, is_pod = stored.copy(), kind.key == POD.key
+        grace = pod.grace_seconds(new, options.grace_seconds) if is_pod else 0
         self._mark(kind, new, grace, options.propagation)
-        waits = bool(new["metadata"].get("finalizers")) or kind.key == NAMESPACE.key
-        if not waits and not new["metadata"].get("deletionGracePeriodSeconds"):
-            if kind.key != POD.key:
-                # What goes at once was never seen going.
-                new = stored.copy()
-            elif not options.dry_run:
-                stored = self.store.put(kind.key, new)
-                new = stored.copy()
-            if not options.dry_run:
-                last = self._remove(kind, stored, new)
-                new = new if kind.key == POD.key else last.obj
-            return new if kind.key in _RETURNED else success(kind, target.name, meta["uid"])
-        if options.dry_run:
-            return new
-        return self._put_if_changed(kind, stored, new).obj
+        marked = new["metadata"]
+        waits = marked.get("finalizers") or marked.get("deletionGracePeriodSeconds")
+        if waits or kind.key == NAMESPACE.key:
+            return new if options.dry_run else self._put_if_changed(kind, stored, new).obj
+        # Of what goes at once, only pods are seen going.
+        last = new if is_pod else stored.obj
+        if not options.dry_run:
+            removed = self.store.put(kind.key, new) if is_pod else stored
+            final = self.store.remove(kind.key, removed.obj)
+            last = removed.obj if is_pod else final.obj
+        return last if kind.key in _RETURNED else success(kind, target.name, meta["uid"])
 
     def evict(self, target: Target, options: DeleteOptions) -> None:
         """Delete a pod, and have it say why as long as it is still there."""
@@ -231,36 +219,22 @@ class Rest:
 
     def drop_finalizer(self, kind: Kind, stored: Stored, finalizer: str) -> None:
         """Take one finalizer off, and the object with it if that was the last."""
-        new = stored.copy()
-        meta = new["metadata"]
-        meta["finalizers"] = [one for one in meta.get("finalizers") or () if one != finalizer]
-        if not meta["finalizers"]:
-            del meta["finalizers"]
+        new = _without(stored, "finalizers", lambda one: one == finalizer)
         self._settle(kind, stored, new)
-
-    def drop_namespace(self, stored: Stored) -> None:
-        """Remove a namespace that is empty."""
-        self.store.remove(NAMESPACE.key, stored)
 
     def disown(self, kind: Kind, stored: Stored, uids: set[str]) -> None:
         """Take the owner references to `uids` off."""
-        new = stored.copy()
-        meta = new["metadata"]
-        meta["ownerReferences"] = [
-            one for one in meta.get("ownerReferences") or () if one["uid"] not in uids
-        ]
-        if not meta["ownerReferences"]:
-            del meta["ownerReferences"]
+        new = _without(stored, "ownerReferences", lambda one: one["uid"] in uids)
         self._put_if_changed(kind, stored, new)
 
     def _apply(self, target: Target, body: Any, options: WriteOptions) -> Stored:
         kind = target.kind
-        options.check_apply()
         # What nobody knows can't be owned.
-        options = replace(options, field_validation="Strict")
+        strict = replace(options, field_validation="Strict")
+        whole = replace(strict, patched=False)
         if not isinstance(body, dict) or not (body.get("apiVersion") and body.get("kind")):
             raise bad_request("an apply patch: expected an object with apiVersion and kind")
-        configuration = version.stored_as(kind, strategy.decoded(kind, body, options))
+        configuration = strategy.decoded(kind, body, whole)
         if configuration["metadata"].setdefault("name", target.name) != target.name:
             raise _misnamed(configuration, target)
         if configuration["metadata"].get("managedFields"):
@@ -270,27 +244,12 @@ class Rest:
         if stored is None:
             if target.subresource:
                 raise not_found(kind, target.name)
-            fresh = applied.record({}, configuration, kind, options.field_manager, now)
-            fresh = {**configuration, "metadata": {**configuration["metadata"], **fresh}}
+            fresh = applied.apply({"metadata": {}}, configuration, kind, options, now)
             fresh["metadata"].pop("resourceVersion", None)
-            return self.create(kind, target.namespace, fresh, options)
-        old = stored.copy()
-        clashes = applied.clashes(old, configuration, kind, options.field_manager)
-        if clashes and not options.force:
-            raise applied.conflict(clashes)
-        new = applied.apply(old, configuration, kind, options.field_manager)
-        new["metadata"].update(
-            applied.record(
-                old["metadata"],
-                configuration,
-                kind,
-                options.field_manager,
-                now,
-                taken=clashes,
-            )
-        )
+            return self.create(kind, target.namespace, fresh, whole)
+        new = applied.apply(stored.copy(), configuration, kind, options, now)
         managed = new["metadata"]["managedFields"]
-        return self._change(target, stored, new, options, managed=managed, patched=True)
+        return self._change(target, stored, new, strict, managed=managed)
 
     def _incoming(
         self,
@@ -298,11 +257,9 @@ class Rest:
         namespace: str,
         body: Any,
         options: WriteOptions,
-        *,
-        patched: bool = False,
     ) -> Object:
         """A copy of the body in its stored form, its type and namespace checked."""
-        obj = version.stored_as(kind, strategy.decoded(kind, body, options, patched=patched))
+        obj = strategy.decoded(kind, body, options)
         meta = obj["metadata"] = dict(obj.get("metadata") or {})
         # Kubernetes leaves empty fields of the metadata out.
         for field_name in [one for one, value in meta.items() if value in (None, "", {}, [])]:
@@ -324,14 +281,6 @@ class Rest:
             if self.store.get(kind.key, meta.get("namespace", ""), name) is None:
                 return name
 
-    def _shape(
-        self, kind: Kind, obj: Object, options: WriteOptions, *, patched: bool = False
-    ) -> None:
-        if not kind.custom:
-            return
-        options.unknown += strategy.shape_custom(kind, obj)
-        strategy.report_unknown(options, patched=patched)
-
     def _change(
         self,
         target: Target,
@@ -340,13 +289,12 @@ class Rest:
         options: WriteOptions,
         *,
         managed: list[Object] | None = None,
-        patched: bool = False,
     ) -> Stored:
         kind, name = target.kind, target.name
         meta, before = incoming["metadata"], old.obj["metadata"]
         if (wanted := meta.get("resourceVersion")) and wanted != before["resourceVersion"]:
             raise modified(kind, name)
-        for field in ("uid", "deletionTimestamp") if patched else ():
+        for field in ("uid", "deletionTimestamp") if options.patched else ():
             if field in meta and meta[field] != before.get(field):
                 cause = invalid_value(f"metadata.{field}", meta[field], "field is immutable")
                 raise invalid(kind, name, [cause])
@@ -356,7 +304,7 @@ class Rest:
             new["metadata"]["managedFields"] = managed
         strategy.carry_over(kind, new, old.obj)
         strategy.fill_defaults(kind, new, self.store)
-        self._shape(kind, new, options, patched=patched)
+        strategy.shape(kind, new, options)
         validation.check(kind, new, old.obj)
         validation.check_update(kind, new, old.obj)
         if kind.key == POD.key:
@@ -373,35 +321,24 @@ class Rest:
 
     def _merged(self, target: Target, old: Stored, incoming: Object) -> Object:
         """What a write to this subresource may change, from `incoming`; the rest from `old`."""
-        kind = target.kind
-        kept = old.copy()
-        if target.subresource == "status":
-            new: Object = {**kept}
+        kind, kept = target.kind, old.copy()
+        status_alone = target.subresource == "status"
+        new, other = ({**kept}, incoming) if status_alone else ({**incoming}, kept)
+        if kind.status:
             new.pop("status", None)
-            if "status" in incoming:
-                new["status"] = incoming["status"]
-            if kind.custom:
-                return new
-            # Built-in kinds let their status writer set labels, annotations and finalizers too.
-            meta = {**incoming["metadata"]}
-            if kind.key == POD.key:
-                meta["ownerReferences"] = kept["metadata"].get("ownerReferences")
-                if meta["ownerReferences"] is None:
-                    del meta["ownerReferences"]
-            new["metadata"] = meta
-        else:
-            new = {**incoming}
-            if kind.status:
-                new.pop("status", None)
-                if "status" in kept:
-                    new["status"] = kept["status"]
-            if kind.key == NAMESPACE.key:
-                new["spec"] = kept["spec"]
-            new["metadata"] = {**incoming["metadata"]}
-        for name in _KEPT:
-            new["metadata"].pop(name, None)
+            if "status" in other:
+                new["status"] = other["status"]
+        if status_alone and kind.custom:
+            return new
+        if kind.key == NAMESPACE.key:
+            new["spec"] = kept["spec"]
+        # Built-in kinds let their status writer set labels, annotations and finalizers too.
+        meta = new["metadata"] = {**incoming["metadata"]}
+        owners = ("ownerReferences",) if status_alone and kind.key == POD.key else ()
+        for name in (*_KEPT, *owners):
+            meta.pop(name, None)
             if name in kept["metadata"]:
-                new["metadata"][name] = kept["metadata"][name]
+                meta[name] = kept["metadata"][name]
         new["apiVersion"], new["kind"] = kept["apiVersion"], kept["kind"]
         return new
 
@@ -414,16 +351,13 @@ class Rest:
             and meta.get("deletionGracePeriodSeconds", 0) == 0
             and kind.key != NAMESPACE.key
         ):
-            self._remove(kind, old, new)
+            self.store.remove(kind.key, new)
             # As there, answered as it would have been stored.
             return Stored.of(new)
         return self._put_if_changed(kind, old, new)
 
     def _put_if_changed(self, kind: Kind, old: Stored, new: Object) -> Stored:
         return old if new == old.obj else self.store.put(kind.key, new)
-
-    def _remove(self, kind: Kind, old: Stored, new: Object) -> Stored:
-        return self.store.remove(kind.key, Stored(new, old.raw))
 
     def _mark(self, kind: Kind, obj: Object, grace: int, propagation: str) -> None:
         """Enter, in place, when the object is to be gone; a second deletion can only hurry."""
@@ -448,13 +382,20 @@ class Rest:
 
 
 def _check_precondition(
-    target: Target, what: str, wanted: str | None, found: str, *, deleting: bool = False
+    target: Target, what: str, wanted: str | None, found: str, as_kind: str = ""
 ) -> None:
     if wanted and wanted != found:
-        why = (
-            f"Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}"
-        )
-        raise conflict(target.kind, target.name, why, as_kind=deleting)
+        why = f"{what} in precondition: {wanted}, {what} in object meta: {found}"
+        raise conflict(target.kind, target.name, f"Precondition failed: {why}", as_kind)
+
+
+def _without(stored: Stored, field: str, drop: Callable[[Any], bool]) -> Object:
+    """A copy whose list in the metadata lacks some, and is left out if none is left."""
+    new = stored.copy()
+    kept = [one for one in new["metadata"].pop(field, ()) if not drop(one)]
+    if kept:
+        new["metadata"][field] = kept
+    return new
 
 
 def _misnamed(obj: Object, target: Target) -> StatusError:
@@ -462,12 +403,6 @@ def _misnamed(obj: Object, target: Target) -> StatusError:
         f"the name of the object ({obj['metadata'].get('name', '')}) does not match the name on "
         f"the URL ({target.name})"
     )
-
-
-def _mapping(body: Any) -> Object:
-    if not isinstance(body, dict):
-        raise bad_request(f"a patch of this type is an object, found {type(body).__name__}")
-    return body
 
 
 def _counted(kind: Kind, obj: Object) -> Object:

@@ -13,10 +13,11 @@ from importlib.machinery import PathFinder
 from typing import Any
 
 from volcano_elastic.kube.resource import Object
+from volcano_elastic.local.apiserver.schema import children
 from volcano_elastic.local.apiserver.status import Cause, invalid_value, shown
 
-_RULES = "x-kubernetes-validations"
-# With one of these wrong, a rule's assumptions about types may not hold.
+RULES = "x-kubernetes-validations"
+# With one of these wrong, a rule's assumptions about types may not hold: no rule is looked at.
 _BLOCKING = (
     "FieldValueRequired",
     "FieldValueTooLong",
@@ -28,68 +29,41 @@ _BLOCKING = (
 def causes(obj: Object, old: Object | None, schema: Object, wrong: list[Cause]) -> list[Cause]:
     """What the schema's rules say of `obj`, whose shape has `wrong` about it already."""
     if any(cause.reason in _BLOCKING for cause in wrong):
-        if not _has_rules(schema):
-            return []
-        why = (
-            "some validation rules were not checked because the object was invalid; correct the "
-            "existing errors to complete validation"
-        )
-        return [invalid_value("<nil>", None, why)]
+        return []
     return list(_walk(obj, old, schema, ""))
 
 
 def check(schema: Object, path: str) -> Iterator[Cause]:
     """The rules of one schema (not of those within) that can't be read."""
-    rules = schema.get(_RULES)
-    if rules is None:
-        return
-    if not isinstance(rules, list):
-        yield invalid_value(f"{path}.{_RULES}", rules, "must be a list")
-        return
-    for number, rule in enumerate(rules):
-        text = rule.get("rule") if isinstance(rule, dict) else None
+    for number, rule in enumerate(schema.get(RULES) or ()):
         try:
-            if not isinstance(text, str):
-                raise ValueError("expected a rule")
-            _program(text)
+            _program(rule["rule"])
         except ValueError as error:
-            where = f"{path}.{_RULES}[{number}].rule"
+            where = f"{path}.{RULES}[{number}].rule"
             yield invalid_value(where, rule, f"compilation failed: {error}")
-
-
-def _has_rules(schema: Object) -> bool:
-    inner = [*(schema.get("properties") or {}).values()]
-    inner += [schema.get("items"), schema.get("additionalProperties")]
-    return _RULES in schema or any(_has_rules(one) for one in inner if isinstance(one, dict))
 
 
 def _walk(value: Any, old: Any, schema: Object, path: str) -> Iterator[Cause]:
     if value is None:
         return
-    for rule in schema.get(_RULES) or ():
+    for rule in schema.get(RULES) or ():
         cause = _failed(rule, value, old, path)
         if cause is not None:
             yield cause
-    if isinstance(value, dict):
-        was = old if isinstance(old, dict) else {}
-        properties, extra = schema.get("properties") or {}, schema.get("additionalProperties")
-        for name, one in value.items():
-            if name in properties:
-                below = f"{path}.{name}" if path else name
-                yield from _walk(one, was.get(name), properties[name], below)
-            elif isinstance(extra, dict):
-                yield from _walk(one, was.get(name), extra, f"{path}[{name}]")
-    elif isinstance(value, list) and isinstance(schema.get("items"), dict):
-        keys = schema.get("x-kubernetes-list-map-keys") or ()
-        then = {_identity(one, keys): one for one in old} if keys and old else {}
-        for number, one in enumerate(value):
-            yield from _walk(
-                one, then.get(_identity(one, keys)), schema["items"], f"{path}[{number}]"
-            )
+    for key, one, sub, below in children(value, schema, path):
+        yield from _walk(one, _before(old, key, one, schema), sub, below)
 
 
-def _identity(item: Any, keys: Any) -> str:
-    return shown([item.get(key) for key in keys] if isinstance(item, dict) else item)
+def _before(old: Any, key: Any, one: Any, schema: Object) -> Any:
+    """What `one` was in `old`; an element of a list is told by its keys, where it has some."""
+    if isinstance(old, dict):
+        return old.get(key)
+    keys = schema.get("x-kubernetes-list-map-keys")
+    if not isinstance(old, list) or not keys or not isinstance(one, dict):
+        return None
+    wanted = [one.get(key) for key in keys]
+    alike = (was for was in old if isinstance(was, dict) and [was.get(k) for k in keys] == wanted)
+    return next(alike, None)
 
 
 def _failed(rule: Object, value: Any, old: Any, path: str) -> Cause | None:

@@ -6,9 +6,8 @@ from typing import Any
 
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver import json_path
-from volcano_elastic.local.apiserver.kind import Kind, Scale
+from volcano_elastic.local.apiserver.kind import Kind
 from volcano_elastic.local.apiserver.status import (
-    StatusError,
     bad_request,
     modified,
     patch_refused,
@@ -16,10 +15,10 @@ from volcano_elastic.local.apiserver.status import (
 
 
 def scale_of(kind: Kind, obj: Object) -> Object:
-    paths = _paths(kind)
     meta = obj["metadata"]
-    status: Object = {"replicas": _at(paths.status_path, obj) or 0}
-    if paths.selector_path and (selector := _at(paths.selector_path, obj)):
+    status: Object = {"replicas": _at(_path(kind, "statusReplicasPath"), obj) or 0}
+    labels = _path(kind, "labelSelectorPath")
+    if labels and (selector := _at(labels, obj)):
         status["selector"] = selector
     return {
         "kind": "Scale",
@@ -29,7 +28,7 @@ def scale_of(kind: Kind, obj: Object) -> Object:
             for name in ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
             if name in meta
         },
-        "spec": {"replicas": _at(paths.spec_path, obj) or 0},
+        "spec": {"replicas": _at(_path(kind, "specReplicasPath"), obj) or 0},
         "status": status,
     }
 
@@ -48,20 +47,20 @@ def scaled(kind: Kind, obj: Object, body: Any) -> Object:
     expected = meta.get("resourceVersion") if isinstance(meta, dict) else None
     if expected and expected != obj["metadata"]["resourceVersion"]:
         raise modified(kind, obj["metadata"]["name"])
-    *parents, last = _paths(kind).spec_path.strip(".").split(".")
+    path = _path(kind, "specReplicasPath")
+    *parents, last = path.strip(".").split(".")
     place: Any = obj
     for part in parents:
         place = place.setdefault(part, {})
         if not isinstance(place, dict):
-            raise bad_request(f"Scale: {_paths(kind).spec_path} leads through no object")
+            raise bad_request(f"Scale: {path} leads through no object")
     place[last] = replicas
     return obj
 
 
-def _paths(kind: Kind) -> Scale:
-    if kind.scale is None:
-        raise StatusError(404, "NotFound", f"{kind.qualified} has no scale subresource")
-    return kind.scale
+def _path(kind: Kind, name: str) -> str:
+    """A dotted path from the root (`.spec.replicas`); empty where the CRD gives none."""
+    return str((kind.scale or {}).get(name) or "")
 
 
 def _at(path: str, obj: Object) -> Any:

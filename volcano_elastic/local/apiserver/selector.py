@@ -11,6 +11,11 @@ from volcano_elastic.local.apiserver.kind import Kind
 from volcano_elastic.local.apiserver.status import bad_request
 
 Selector = Callable[[Object], bool]
+# A label's key, an operator (in, notin, exists, !) and its values.
+_Requirement = tuple[str, str, set[str]]
+_OPERATORS = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "!"}
+# Outside of parentheses.
+_COMMA = re.compile(r",(?![^()]*\))")
 _SET = re.compile(r"^\s*(?P<key>[^\s!=,()]+)\s+(?P<op>in|notin)\s*\((?P<values>[^()]*)\)\s*$")
 _EQUAL = re.compile(r"^\s*(?P<key>[^\s!=,()]+)\s*(?P<op>!=|==|=)\s*(?P<value>[^\s!=,()]*)\s*$")
 _EXISTS = re.compile(r"^\s*(?P<not>!?)\s*(?P<key>[^\s!=,()]+)\s*$")
@@ -31,26 +36,17 @@ _FIELDS: dict[str, list[str]] = {
 }
 
 
-def labels(text: str) -> Callable[[Mapping[str, str]], bool]:
-    """A test of a label map.
-
-    Raises:
-        StatusError: 400, the selector cannot be read.
-    """
-    tests = [_requirement(part) for part in _split(text) if part.strip()]
-    return lambda found: all(test(found) for test in tests)
-
-
-def parse(label_selector: str, field_selector: str, kind: Kind) -> Selector | None:
-    """One test of an object, or None where everything matches.
+def of_query(query: Mapping[str, str], kind: Kind) -> Selector | None:
+    """labelSelector and fieldSelector as one test; None where everything matches.
 
     Raises:
         StatusError: 400, one of the two cannot be read or names a field that has no index.
     """
+    label_selector, field_selector = query.get("labelSelector", ""), query.get("fieldSelector", "")
     tests: list[Selector] = []
     if label_selector.strip():
-        by_label = labels(label_selector)
-        tests.append(lambda obj: by_label(obj["metadata"].get("labels") or {}))
+        wanted = [_requirement(part) for part in _COMMA.split(label_selector) if part.strip()]
+        tests.append(lambda obj: _holds(wanted, obj["metadata"].get("labels") or {}))
     for part in field_selector.split(","):
         if part.strip():
             tests.append(_field_test(part, kind))
@@ -61,42 +57,39 @@ def parse(label_selector: str, field_selector: str, kind: Kind) -> Selector | No
 
 def matches(selector: Object | None, found: Mapping[str, str]) -> bool:
     """Whether a LabelSelector selects a label map; None and {} select everything."""
-    for key, value in ((selector or {}).get("matchLabels") or {}).items():
-        if found.get(key) != value:
-            return False
-    for one in (selector or {}).get("matchExpressions") or ():
-        key, values = one.get("key", ""), one.get("values") or ()
-        holds = {
-            "In": key in found and found[key] in values,
-            "NotIn": key not in found or found[key] not in values,
-            "Exists": key in found,
-            "DoesNotExist": key not in found,
-        }
-        if not holds.get(one.get("operator", ""), False):
-            return False
-    return True
+    selector = selector or {}
+    pairs = (selector.get("matchLabels") or {}).items()
+    wanted: list[_Requirement] = [(key, "in", {value}) for key, value in pairs]
+    for one in selector.get("matchExpressions") or ():
+        operator = _OPERATORS.get(one.get("operator", ""), "")
+        wanted.append((one.get("key", ""), operator, {*(one.get("values") or ())}))
+    return _holds(wanted, found)
 
 
-def _split(text: str) -> list[str]:
-    """At commas outside of parentheses."""
-    return re.split(r",(?![^()]*\))", text)
+def _holds(wanted: list[_Requirement], found: Mapping[str, str]) -> bool:
+    return all(_meets(found.get(key), operator, values) for key, operator, values in wanted)
 
 
-def _requirement(part: str) -> Callable[[Mapping[str, str]], bool]:
+def _meets(value: str | None, operator: str, values: set[str]) -> bool:
+    match operator:
+        case "in":
+            return value in values
+        case "notin":
+            return value not in values
+        case "exists":
+            return value is not None
+        case "!":
+            return value is None
+    return False
+
+
+def _requirement(part: str) -> _Requirement:
     if match := _SET.match(part):
-        key = match["key"]
-        values = {value.strip() for value in match["values"].split(",")}
-        if match["op"] == "in":
-            return lambda found: key in found and found[key] in values
-        return lambda found: key not in found or found[key] not in values
+        return match["key"], match["op"], {value.strip() for value in match["values"].split(",")}
     if match := _EQUAL.match(part):
-        key, value = match["key"], match["value"]
-        if match["op"] == "!=":
-            return lambda found: found.get(key) != value
-        return lambda found: found.get(key) == value
+        return match["key"], "notin" if match["op"] == "!=" else "in", {match["value"]}
     if match := _EXISTS.match(part):
-        key, wanted = match["key"], not match["not"]
-        return lambda found: (key in found) == wanted
+        return match["key"], match["not"] or "exists", set()
     raise bad_request(
         f"unable to parse requirement: found {part.strip()!r}, expected key=value, key!=value, "
         "key in (a,b), key notin (a,b), key or !key"

@@ -17,35 +17,30 @@ from aiohttp import web
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver import (
     address,
+    body,
     discovery,
     log,
     openapi,
     page,
     patch,
-    rendering,
     scale,
+    selector,
     strategy,
 )
 from volcano_elastic.local.apiserver.admission import Admission
 from volcano_elastic.local.apiserver.builtin import CRD, POD
 from volcano_elastic.local.apiserver.kind import Kind
 from volcano_elastic.local.apiserver.options import (
-    DeleteOptions,
     Target,
     WriteOptions,
+    check_list,
     delete_options,
     flag,
-)
-from volcano_elastic.local.apiserver.registry import Registry
-from volcano_elastic.local.apiserver.request import (
-    check_list,
-    decoded_body,
-    exact_revision,
-    number_of,
-    path_and_token,
-    selector_of,
+    number,
     write_options,
 )
+from volcano_elastic.local.apiserver.registry import Registry
+from volcano_elastic.local.apiserver.rendering import Rendering
 from volcano_elastic.local.apiserver.rest import Rest
 from volcano_elastic.local.apiserver.status import (
     StatusError,
@@ -54,16 +49,13 @@ from volcano_elastic.local.apiserver.status import (
     no_such_resource,
     not_served,
     success_of,
-    unsupported_media_type,
 )
 from volcano_elastic.local.apiserver.store import Change, Store, Stored
-from volcano_elastic.local.apiserver.version import shown_as
 from volcano_elastic.local.apiserver.watch import BOOKMARK_SECONDS, Watch
 
 _log = logging.getLogger(__name__)
 _OPEN = frozenset({"/readyz", "/healthz", "/livez", "/version"})
 _JSON = "application/json"
-_AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 # Kubernetes' own limit.
 BODY_LIMIT = 3 * 1024 * 1024
 _WATCH_SECONDS = 3600
@@ -114,11 +106,11 @@ class Server:
         except RecursionError:
             return _failure(400, "BadRequest", "the body is nested too deeply")
         except Exception as error:
-            _log.exception("%s %s", request.method, path_and_token(request)[0])
+            _log.exception("%s %s", request.method, address.path_and_token(request)[0])
             return _failure(500, "InternalError", f"{type(error).__name__}: {error}")
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        path, token = path_and_token(request)
+        path, token = address.path_and_token(request)
         if path in _OPEN or path.rpartition("/")[0] in _OPEN:
             is_version = path.rstrip("/") == "/version"
             return _json(discovery.VERSION) if is_version else web.Response(text="ok")
@@ -141,26 +133,23 @@ class Server:
         if request.method != "GET":
             raise _not_allowed(request)
         document: Object | None = None
-        parts = path.strip("/").split("/")
-        if path in ("/api", "/apis"):
-            if rendering.wants_aggregated_discovery(request.headers.get("Accept", "")):
-                found = discovery.aggregated(self._registry, core=path == "/api")
-                return _json(found, content_type=_AGGREGATED)
-            document = discovery.group_list(self._registry)
-            if path == "/api":
+        match path.strip("/").split("/"):
+            case ["api"]:
                 document = {"kind": "APIVersions", "versions": ["v1"]}
-        elif path == "/openapi/v3":
-            document = openapi.index(self._registry, self._registry.version)
-        elif path.startswith("/openapi/v3/"):
-            document = openapi.document(self._registry, path.removeprefix("/openapi/v3/"))
-        elif parts[0] == "api" and len(parts) == 2:
-            document = discovery.resource_list(self._registry, "", parts[1])
-        elif parts[0] == "apis" and len(parts) == 2:
-            document = discovery.group(self._registry, parts[1])
-        elif parts[0] == "apis" and len(parts) == 3:
-            document = discovery.resource_list(self._registry, parts[1], parts[2])
-        if document is None and path.startswith("/api/"):
-            raise no_such_resource()
+            case ["api", version]:
+                document = discovery.resource_list(self._registry, "", version)
+                if document is None:
+                    raise no_such_resource()
+            case ["apis"]:
+                document = discovery.group_list(self._registry)
+            case ["apis", group]:
+                document = discovery.group(self._registry, group)
+            case ["apis", group, version]:
+                document = discovery.resource_list(self._registry, group, version)
+            case ["openapi", "v3"]:
+                document = openapi.index(self._registry, self._registry.version)
+            case ["openapi", "v3", *root]:
+                document = openapi.document(self._registry, "/".join(root))
         if document is None:
             return web.Response(status=404, text="404 page not found\n")
         return _json(document)
@@ -174,23 +163,22 @@ class Server:
                     return await self._watch(request, kind, namespace)
                 return self._list(request, kind, namespace)
             case "POST":
-                body = await decoded_body(request)
-                options = write_options(request)
+                sent, options = await body.read(request), write_options(request)
                 if kind.namespaced and namespace is None:
                     raise _not_allowed(request)
                 stored = await self._admission.write(
                     Target(kind, namespace or "", ""),
                     options,
-                    lambda options: self._rest.create(kind, namespace or "", body, options),
+                    lambda options: self._rest.create(kind, namespace or "", sent, options),
                 )
                 return self._shown(request, kind, stored, 201, options)
             case "DELETE":
-                options_ = await self._delete_options(request)
+                options_ = delete_options(await body.read(request), request.query)
                 found = self._rest.delete_collection(
-                    kind, namespace, selector_of(request, kind), options_
+                    kind, namespace, selector.of_query(request.query, kind), options_
                 )
                 meta = {"resourceVersion": str(self._store.revision)}
-                return _raw(self._many(request, kind, found, meta))
+                return _raw(Rendering(request, kind, self._clock).many(found, meta))
         raise _not_allowed(request)
 
     async def _one(
@@ -206,33 +194,23 @@ class Server:
         match request.method:
             case "GET":
                 return self._shown(request, kind, self._rest.get(target), 200)
-            case "PUT":
-                body, options = await decoded_body(request), write_options(request)
-                stored = await self._admission.write(
-                    target, options, lambda options: self._rest.update(target, body, options)
-                )
-                return self._shown(request, kind, stored, 200, options)
-            case "PATCH":
-                return await self._patch(request, target)
+            case "PUT" | "PATCH":
+                sent, options = await body.read(request), write_options(request)
+                exists = self._store.get(kind.key, target.namespace, target.name) is not None
+
+                def write(options: WriteOptions) -> Stored:
+                    if request.method == "PUT":
+                        return self._rest.update(target, sent, options)
+                    return self._rest.patch(target, request.content_type, sent, options)
+
+                stored = await self._admission.write(target, options, write)
+                return self._shown(request, kind, stored, 200 if exists else 201, options)
             case "DELETE" if not at.subresource:
-                deleted = self._rest.delete(target, await self._delete_options(request))
+                deleted = self._rest.delete(
+                    target, delete_options(await body.read(request), request.query)
+                )
                 return _json(deleted)
         raise _not_allowed(request)
-
-    async def _patch(self, request: web.BaseRequest, target: Target) -> web.Response:
-        kind = target.kind
-        body, options = await decoded_body(request), write_options(request)
-        if request.content_type not in patch.accepted(kind.custom):
-            raise unsupported_media_type(
-                request.content_type, ", ".join(patch.accepted(kind.custom))
-            )
-        exists = self._store.get(kind.key, target.namespace, target.name) is not None
-        stored = await self._admission.write(
-            target,
-            options,
-            lambda options: self._rest.patch(target, request.content_type, body, options),
-        )
-        return self._shown(request, kind, stored, 200 if exists else 201, options)
 
     async def _subresource(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
         match target.subresource, request.method:
@@ -241,17 +219,16 @@ class Server:
             case "scale", "GET":
                 return _json(scale.scale_of(target.kind, self._rest.get(target).obj))
             case "scale", "PUT" | "PATCH":
-                body, options = await decoded_body(request), write_options(request)
+                sent, options = await body.read(request), write_options(request)
                 if request.method == "PATCH":
                     old = scale.scale_of(target.kind, self._rest.get(target).obj)
-                    by_operations = request.content_type == patch.JSON
-                    body = patch.json_patch(old, body) if by_operations else patch.merge(old, body)
-                return _json(self._rest.scale(target, body, options))
+                    sent = patch.patched(old, request.content_type, sent, custom=True)
+                return _json(self._rest.scale(target, sent, options))
             case "binding", "POST":
-                body, options = await decoded_body(request), write_options(request)
-                return _json(self._rest.bind(target, body, options), 201)
+                sent, options = await body.read(request), write_options(request)
+                return _json(self._rest.bind(target, sent, options), 201)
             case "eviction", "POST":
-                eviction = await decoded_body(request)
+                eviction = await body.read(request)
                 if not isinstance(eviction, dict):
                     raise bad_request("expected an Eviction")
                 how = delete_options(eviction.get("deleteOptions"), request.query)
@@ -264,18 +241,15 @@ class Server:
     ) -> web.StreamResponse:
         query = request.query
         check_list(query, watch=False)
-        wanted = selector_of(request, kind)
+        wanted = selector.of_query(query, kind)
         # Less than nothing is as good as no limit, there too.
-        limit = number_of(query.get("limit", "").partition("-")[0], "limit") or 0
+        below_nothing = query.get("limit", "").startswith("-")
+        limit = 0 if below_nothing else number(query, "limit") or 0
         token = query.get("continue", "")
         after = page.Place.of(token) if token else None
-        revision = after.revision if after else exact_revision(query, limit)
-        if revision is None:
-            revision = self._store.revision
-            found = self._store.all_of(kind.key, namespace)
-        elif (then := self._store.as_of(kind.key, namespace, revision)) is not None:
-            found = then
-        else:
+        revision = after.revision if after else self._store.revision
+        found = self._store.as_of(kind.key, namespace, revision)
+        if found is None:
             raise expired(f"revision {revision} is not known any more; list from the beginning")
         if wanted is not None:
             found = [stored for stored in found if wanted(stored.obj)]
@@ -285,19 +259,7 @@ class Server:
             meta["continue"] = page.Place(revision, *items[-1].place).token()
             if wanted is None:
                 meta["remainingItemCount"] = remaining
-        return _raw(self._many(request, kind, items, meta))
-
-    def _many(
-        self, request: web.BaseRequest, kind: Kind, found: list[Stored], meta: Object
-    ) -> bytes:
-        return rendering.many(
-            kind,
-            [shown_as(kind, stored) for stored in found],
-            rendering.form_of(request.headers.get("Accept", "")),
-            request.query,
-            self._clock(),
-            meta,
-        )
+        return _raw(Rendering(request, kind, self._clock).many(items, meta))
 
     def _shown(
         self,
@@ -307,9 +269,7 @@ class Server:
         code: int,
         options: WriteOptions | None = None,
     ) -> web.Response:
-        form = rendering.form_of(request.headers.get("Accept", ""))
-        shown = shown_as(kind, stored)
-        answer = _raw(rendering.one(kind, shown, form, request.query, self._clock()), code)
+        answer = _raw(Rendering(request, kind, self._clock).one(stored), code)
         for warning in options.warnings if options else ():
             # A field's name may be anything, but a header has no room for control characters.
             text = "".join(one for one in warning if one.isprintable())
@@ -322,24 +282,14 @@ class Server:
     ) -> web.StreamResponse:
         query = request.query
         check_list(query, watch=True)
-        seconds = number_of(query.get("timeoutSeconds"), "timeoutSeconds") or _WATCH_SECONDS
-        form = rendering.form_of(request.headers.get("Accept", ""))
-        first = True
-
-        def render(stored: Stored) -> bytes:
-            nonlocal first
-            shown = rendering.one(kind, stored, form, query, self._clock(), heads=first)
-            first = False
-            return shown
-
-        wanted = selector_of(request, kind)
+        seconds = number(query, "timeoutSeconds") or _WATCH_SECONDS
         try:
             watch = Watch(
                 self._store,
                 kind,
                 namespace,
-                wanted,
-                render,
+                selector.of_query(query, kind),
+                Rendering(request, kind, self._clock).one,
                 resource_version=query.get("resourceVersion", ""),
                 initial_events=flag(query, "sendInitialEvents"),
             )
@@ -382,9 +332,6 @@ class Server:
                 await _write(response, chunk)
             await response.write_eof()
         return response
-
-    async def _delete_options(self, request: web.BaseRequest) -> DeleteOptions:
-        return delete_options(await decoded_body(request), request.query)
 
     @contextmanager
     def _stream(self) -> Iterator[None]:
@@ -437,17 +384,17 @@ def _not_allowed(request: web.BaseRequest) -> StatusError:
     return StatusError(
         405,
         "MethodNotAllowed",
-        f"the server does not allow {request.method} on {path_and_token(request)[0]}",
+        f"the server does not allow {request.method} on {address.path_and_token(request)[0]}",
         {},
     )
 
 
-def _json(document: Object, code: int = 200, *, content_type: str = _JSON) -> web.Response:
-    return _raw(orjson.dumps(document), code, content_type=content_type)
+def _json(document: Object, code: int = 200) -> web.Response:
+    return _raw(orjson.dumps(document), code)
 
 
-def _raw(body: bytes, code: int = 200, *, content_type: str = _JSON) -> web.Response:
-    return web.Response(body=body, status=code, headers={"Content-Type": content_type})
+def _raw(body: bytes, code: int = 200) -> web.Response:
+    return web.Response(body=body, status=code, headers={"Content-Type": _JSON})
 
 
 def _failure(code: int, reason: str, message: str) -> web.Response:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -41,11 +41,8 @@ def required(field: str, why: str = "") -> Cause:
 
 def unsupported(field: str, value: Any, allowed: Sequence[Any]) -> Cause:
     choices = ", ".join(shown(choice) for choice in allowed)
-    return Cause(
-        field,
-        "FieldValueNotSupported",
-        f"Unsupported value: {shown(value)}: supported values: {choices}",
-    )
+    why = f"Unsupported value: {shown(value)}: supported values: {choices}"
+    return Cause(field, "FieldValueNotSupported", why)
 
 
 def forbidden_field(field: str, why: str) -> Cause:
@@ -73,18 +70,9 @@ class StatusError(Exception):
         self.details = details
 
     def body(self) -> Object:
-        status: Object = {
-            "kind": "Status",
-            "apiVersion": "v1",
-            "metadata": {},
-            "status": "Failure",
-            "message": self.message,
-            "reason": self.reason,
-            "code": self.code,
-        }
-        if self.details is not None:
-            status["details"] = self.details
-        return status
+        more = {} if self.details is None else {"details": self.details}
+        said = {"message": self.message, "reason": self.reason, "code": self.code}
+        return _status("Failure", **said, **more)
 
 
 def no_such_resource() -> StatusError:
@@ -103,40 +91,26 @@ def not_served(subresource: str) -> StatusError:
 
 
 def not_found(kind: Kind, name: str) -> StatusError:
-    return StatusError(
-        404, "NotFound", f'{kind.qualified} "{name}" not found', _details(kind, name)
-    )
+    why = f'{kind.qualified} "{name}" not found'
+    return StatusError(404, "NotFound", why, _details(kind, name))
 
 
 def already_exists(kind: Kind, name: str) -> StatusError:
-    return StatusError(
-        409, "AlreadyExists", f'{kind.qualified} "{name}" already exists', _details(kind, name)
-    )
+    why = f'{kind.qualified} "{name}" already exists'
+    return StatusError(409, "AlreadyExists", why, _details(kind, name))
 
 
-def conflict(kind: Kind, name: str, why: str, *, as_kind: bool = False) -> StatusError:
-    """`as_kind`: the details name the kind, as the real server's do where a deletion is refused."""
+def conflict(kind: Kind, name: str, why: str, as_kind: str = "") -> StatusError:
+    """`as_kind`: what the details name as the kind; else the resource."""
+    words = f'Operation cannot be fulfilled on {kind.qualified} "{name}": {why}'
     return StatusError(
-        409,
-        "Conflict",
-        f'Operation cannot be fulfilled on {kind.qualified} "{name}": {why}',
-        {**_details(kind, name), **({"kind": kind.kind} if as_kind else {})},
+        409, "Conflict", words, {**_details(kind, name), **({"kind": as_kind} if as_kind else {})}
     )
 
 
 def modified(kind: Kind, name: str) -> StatusError:
-    return conflict(
-        kind,
-        name,
-        "the object has been modified; please apply your changes to the latest version and try "
-        "again",
-    )
-
-
-def unconditional(kind: Kind, name: str) -> StatusError:
-    """A PUT that has to say which resourceVersion it replaces; names the resource as the kind."""
-    cause = invalid_value("metadata.resourceVersion", 0, "must be specified for an update")
-    return invalid(replace(kind, kind=kind.plural), name, [cause])
+    why = "the object has been modified; apply your changes to the latest version and try again"
+    return conflict(kind, name, why)
 
 
 def invalid(kind: Kind, name: str, causes: Sequence[Cause]) -> StatusError:
@@ -179,33 +153,21 @@ def expired(why: str) -> StatusError:
 
 
 def unsupported_media_type(found: str, expected: str) -> StatusError:
-    return StatusError(
-        415,
-        "UnsupportedMediaType",
-        f"the body of the request was in an unknown format - found {found!r}, accepted media "
-        f"types include: {expected}",
-    )
+    why = f"a body of type {found!r} is not read here; expected {expected}"
+    return StatusError(415, "UnsupportedMediaType", why)
 
 
 def success_of(code: int) -> Object:
     """What a request got that had no object to answer with."""
-    return {
-        "kind": "Status",
-        "apiVersion": "v1",
-        "metadata": {},
-        "status": "Success",
-        "code": code,
-    }
+    return _status("Success", code=code)
 
 
 def success(kind: Kind, name: str, uid: str) -> Object:
-    return {
-        "kind": "Status",
-        "apiVersion": "v1",
-        "metadata": {},
-        "status": "Success",
-        "details": {**_details(kind, name), "uid": uid},
-    }
+    return _status("Success", details={**_details(kind, name), "uid": uid})
+
+
+def _status(status: str, **more: Any) -> Object:
+    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": status, **more}
 
 
 def _details(kind: Kind, name: str) -> Object:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 import orjson
 
 from volcano_elastic.kube.resource import Object
+from volcano_elastic.local.apiserver.journal import SqliteJournal
 from volcano_elastic.local.apiserver.kind import ResourceKey
 
 ChangeType = Literal["ADDED", "MODIFIED", "DELETED"]
@@ -35,6 +36,12 @@ class Stored:
         """Namespace ("" for cluster scope) and name."""
         meta = self.obj["metadata"]
         return meta.get("namespace", ""), meta["name"]
+
+    def shown_as(self, api_version: str) -> Stored:
+        """As a client of this version sees it; itself where nothing differs."""
+        if self.obj.get("apiVersion") == api_version:
+            return self
+        return Stored.of({**self.obj, "apiVersion": api_version})
 
     def copy(self) -> Object:
         """A copy that may be changed."""
@@ -63,14 +70,6 @@ class _Collection:
     watchers: set[Callable[[Change], None]] = field(default_factory=set)
 
 
-class Journal(Protocol):
-    """Where writes go before they are acknowledged."""
-
-    def write(self, revision: int, resource: ResourceKey, obj: Object, raw: bytes) -> None: ...
-
-    def remove(self, revision: int, resource: ResourceKey, obj: Object) -> None: ...
-
-
 class Store:
     """Objects by resource, namespace and name ("" for cluster scope).
 
@@ -78,7 +77,7 @@ class Store:
     and the write that follows it atomic.
     """
 
-    def __init__(self, *, revision: int, journal: Journal | None = None) -> None:
+    def __init__(self, *, revision: int, journal: SqliteJournal | None = None) -> None:
         self.revision = revision
         self._first_revision = revision
         self._journal = journal
@@ -104,24 +103,14 @@ class Store:
         self._listeners.append(listener)
 
     def get(self, resource: ResourceKey, namespace: str, name: str) -> Stored | None:
-        collection = self._collections.get(resource)
-        if collection is None:
-            return None
-        return collection.by_namespace.get(namespace, {}).get(name)
+        return self._collection(resource).by_namespace.get(namespace, {}).get(name)
 
     def all_of(self, resource: ResourceKey, namespace: str | None = None) -> list[Stored]:
         """Ordered by namespace and name; None means every namespace."""
-        collection = self._collections.get(resource)
-        if collection is None:
-            return []
-        if namespace is not None:
-            objects = collection.by_namespace.get(namespace, {})
-            return [objects[name] for name in sorted(objects)]
-        found = []
-        for one in sorted(collection.by_namespace):
-            objects = collection.by_namespace[one]
-            found += [objects[name] for name in sorted(objects)]
-        return found
+        kept = self._collection(resource).by_namespace
+        namespaces = sorted(kept) if namespace is None else [namespace]
+        found = (kept.get(one, {}) for one in namespaces)
+        return [objects[name] for objects in found for name in sorted(objects)]
 
     def as_of(
         self, resource: ResourceKey, namespace: str | None, revision: int
@@ -139,18 +128,11 @@ class Store:
                 found[place] = change.previous
         return [found[place] for place in sorted(found)]
 
-    def in_namespace(self, namespace: str) -> list[tuple[ResourceKey, Stored]]:
+    def everything(self, namespace: str | None = None) -> list[tuple[ResourceKey, Stored]]:
+        """All objects of a namespace; None means wherever they are."""
         return [
-            (resource, stored)
-            for resource, collection in self._collections.items()
-            for stored in collection.by_namespace.get(namespace, {}).values()
+            (key, stored) for key in self._collections for stored in self.all_of(key, namespace)
         ]
-
-    def everything(self) -> Iterator[tuple[ResourceKey, Stored]]:
-        for resource, collection in list(self._collections.items()):
-            for objects in list(collection.by_namespace.values()):
-                for stored in list(objects.values()):
-                    yield resource, stored
 
     def put(self, resource: ResourceKey, obj: Object) -> Stored:
         """Write `obj` (which now belongs to the store) under a new resourceVersion."""
@@ -160,7 +142,7 @@ class Store:
         namespace, name = stored.place
         # The journal first: what it refuses must not be seen by anybody.
         if self._journal:
-            self._journal.write(revision, resource, obj, stored.raw)
+            self._journal.write(revision, resource, stored.place, stored.raw)
         self.revision = revision
         objects = self._collection(resource).by_namespace.setdefault(namespace, {})
         previous = objects.get(name)
@@ -170,23 +152,22 @@ class Store:
         )
         return stored
 
-    def remove(self, resource: ResourceKey, stored: Stored) -> Stored:
+    def remove(self, resource: ResourceKey, obj: Object) -> Stored:
         """Delete; returns the object with the resourceVersion of its deletion.
 
-        `stored` may differ from what is kept: it is what watches see last.
+        `obj` may differ from what is kept: it is what watches see last.
         """
         revision = self.revision + 1
-        meta = stored.obj["metadata"]
-        final = {**stored.obj, "metadata": {**meta, "resourceVersion": str(revision)}}
+        final = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(revision)}}
+        last = Stored.of(final)
+        namespace, name = last.place
         if self._journal:
-            self._journal.remove(revision, resource, final)
+            self._journal.write(revision, resource, last.place, None)
         self.revision = revision
         by_namespace = self._collection(resource).by_namespace
-        namespace, name = stored.place
         previous = by_namespace[namespace].pop(name)
         if not by_namespace[namespace]:
             del by_namespace[namespace]
-        last = Stored.of(final)
         self._publish(Change(revision, "DELETED", resource, last, previous))
         return last
 

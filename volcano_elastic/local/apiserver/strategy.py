@@ -23,11 +23,9 @@ from volcano_elastic.local.apiserver.options import WriteOptions
 from volcano_elastic.local.apiserver.registry import Registry
 from volcano_elastic.local.apiserver.status import (
     Cause,
-    StatusError,
     bad_request,
     forbidden,
-    invalid,
-    invalid_value,
+    not_found,
     patch_refused,
 )
 from volcano_elastic.local.apiserver.store import Store
@@ -35,29 +33,25 @@ from volcano_elastic.local.apiserver.store import Store
 CRD_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 
 
-def decoded(kind: Kind, body: Any, options: WriteOptions, *, patched: bool = False) -> Object:
-    """`body` as its type takes it; what the type doesn't know goes to `options.unknown`.
+def decoded(kind: Kind, body: Any, options: WriteOptions) -> Object:
+    """`body` as its type takes it and as it is kept; unknown fields go to `options.unknown`.
 
     Raises:
         StatusError: 400, it is no object of this kind; 422 where a patch has made it so.
     """
-    refuse = patch_refused if patched else bad_request
+    refuse = patch_refused if options.patched else bad_request
     obj: Object = body
     if not isinstance(obj, dict):
         raise refuse(f"expected a {kind.kind} object, found a {type(obj).__name__}")
     api_version, name = obj.get("apiVersion"), obj.get("kind")
     if kind.custom and not (api_version and name):
         raise refuse(f"Object 'apiVersion' or 'Kind' is missing, found {api_version} and {name}")
-    if kind.custom and api_version == kind.api_version and name != kind.kind:
-        meta = obj.get("metadata")
-        named = str(meta.get("name", "")) if isinstance(meta, dict) else ""
-        raise invalid(kind, named, [invalid_value("kind", name, f"must be {kind.kind}")])
     if (api_version or kind.api_version) != kind.api_version or (name or kind.kind) != kind.kind:
         raise refuse(
             f"the object provided is unrecognized: expected {kind.api_version} {kind.kind}, "
             f"found {api_version} {name}"
         )
-    if patched and not (api_version and name):
+    if options.patched and not (api_version and name):
         raise bad_request(f"expected the apiVersion and kind of a {kind.kind}, found them removed")
     cannot = f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: '
     try:
@@ -66,11 +60,13 @@ def decoded(kind: Kind, body: Any, options: WriteOptions, *, patched: bool = Fal
         raise refuse(cannot + str(error)) from error
     options.unknown += unknown
     if not kind.custom:
-        report_unknown(options, cannot, patched=patched)
-    return obj
+        report_unknown(options, cannot)
+    # The type in front, where lists can cut it off. Conversion by CRDs is of the name alone.
+    typed = {"apiVersion": kind.storage_api_version, "kind": kind.kind}
+    return typed | {name: value for name, value in obj.items() if name not in typed}
 
 
-def report_unknown(options: WriteOptions, where: str = "", *, patched: bool = False) -> None:
+def report_unknown(options: WriteOptions, where: str = "") -> None:
     """Warn of the fields that nobody knows, or refuse them, as the client wishes.
 
     Raises:
@@ -79,7 +75,7 @@ def report_unknown(options: WriteOptions, where: str = "", *, patched: bool = Fa
     unknown = [f'unknown field "{path}"' for path in options.unknown]
     options.unknown.clear()
     if unknown and options.field_validation == "Strict":
-        refuse = patch_refused if patched else bad_request
+        refuse = patch_refused if options.patched else bad_request
         raise refuse(f"{where}strict decoding error: {', '.join(unknown)}")
     if options.field_validation == "Warn":
         options.warnings += unknown
@@ -99,23 +95,19 @@ def prepare_create(kind: Kind, obj: Object, store: Store) -> None:
     match kind.key:
         case POD.key if "spec" in obj:
             _admit_priority(obj, store)
-            obj["status"] = pod.initial_status(obj["spec"], obj["metadata"]["creationTimestamp"])
+            pod.begin(obj, obj["metadata"]["creationTimestamp"])
         case NAMESPACE.key:
             obj["spec"] = {"finalizers": ["kubernetes"]}
             obj["status"] = {"phase": "Active"}
         case CRD.key:
             obj.pop("status", None)
         case NODE.key:
-            obj.setdefault("spec", {})
-            status = obj.setdefault("status", {})
-            if status.get("capacity"):
-                status.setdefault("allocatable", dict(status["capacity"]))
+            if capacity := obj["status"].get("capacity"):
+                obj["status"].setdefault("allocatable", dict(capacity))
 
 
 def fill_defaults(kind: Kind, obj: Object, store: Store) -> None:
     """Defaults that an update gets as well."""
-    if kind.key == SERVICE.key:
-        obj.setdefault("spec", {})
     if not kind.custom:
         builtin_rule.fill_defaults(kind, obj)
     match kind.key:
@@ -138,8 +130,6 @@ def fill_defaults(kind: Kind, obj: Object, store: Store) -> None:
                 obj["data"] = {**(obj.get("data") or {}), **encoded}
         case CRD.key:
             custom_resource.fill_defaults(obj)
-        case ("autoscaling", "horizontalpodautoscalers"):
-            obj.setdefault("status", {"desiredReplicas": 0, "currentMetrics": None})
 
 
 def carry_over(kind: Kind, new: Object, old: Object) -> None:
@@ -152,6 +142,13 @@ def carry_over(kind: Kind, new: Object, old: Object) -> None:
         for name in chosen:
             if spec.get(name) is None and name in old["spec"]:
                 spec[name] = old["spec"][name]
+
+
+def shape(kind: Kind, obj: Object, options: WriteOptions) -> None:
+    """Defaults and pruning of a custom resource, in place; raises as `report_unknown`."""
+    if kind.custom:
+        options.unknown += shape_custom(kind, obj)
+        report_unknown(options)
 
 
 def shape_custom(kind: Kind, obj: Object) -> list[str]:
@@ -173,34 +170,24 @@ def reread(crd: Object, registry: Registry, store: Store) -> None:
 
 
 def _admit_priority(obj: Object, store: Store) -> None:
-    spec = obj["spec"]
-    name, policy = spec.get("priorityClassName"), None
-    if name:
+    spec, pod_name = obj["spec"], obj["metadata"].get("name", "")
+    if name := spec.get("priorityClassName"):
         found = store.get(PRIORITY_CLASS.key, "", name)
         if found is None:
-            raise forbidden(
-                POD,
-                obj["metadata"].get("name", ""),
-                f"no PriorityClass with name {name} was found",
-            )
-        value, policy = found.obj.get("value") or 0, found.obj.get("preemptionPolicy")
+            raise forbidden(POD, pod_name, f"no PriorityClass with name {name} was found")
+        chosen = found.obj
     else:
-        default = next(
-            (one.obj for one in store.all_of(PRIORITY_CLASS.key) if one.obj.get("globalDefault")),
-            {},
-        )
-        value, policy = default.get("value") or 0, default.get("preemptionPolicy")
-        if default:
-            spec["priorityClassName"] = default["metadata"]["name"]
+        classes = store.all_of(PRIORITY_CLASS.key)
+        chosen = next((one.obj for one in classes if one.obj.get("globalDefault")), {})
+        if chosen:
+            spec["priorityClassName"] = chosen["metadata"]["name"]
+    value = chosen.get("value") or 0
     if spec.get("priority") not in (None, value):
-        raise forbidden(
-            POD,
-            obj["metadata"].get("name", ""),
-            f"the integer value of priority ({spec['priority']}) must not be provided in pod spec; "
-            f"priority admission controller computed {value} from the given PriorityClass name",
-        )
+        why = f"spec.priority must be absent or {value}, as its PriorityClass says"
+        raise forbidden(POD, pod_name, f"{why}; found {spec['priority']}")
     spec["priority"] = value
-    spec.setdefault("preemptionPolicy", policy or "PreemptLowerPriority")
+    policy = chosen.get("preemptionPolicy") or "PreemptLowerPriority"
+    spec.setdefault("preemptionPolicy", policy)
 
 
 def _service_defaults(obj: Object, store: Store) -> None:
@@ -217,7 +204,6 @@ def _service_defaults(obj: Object, store: Store) -> None:
         spec["clusterIPs"] = [spec["clusterIP"]]
         spec.setdefault("ipFamilies", ["IPv4"])
         spec.setdefault("ipFamilyPolicy", "SingleStack")
-    obj.setdefault("status", {"loadBalancer": {}})
 
 
 def _free_address(store: Store) -> str:
@@ -237,20 +223,8 @@ def check_namespace(kind: Kind, obj: Object, store: Store) -> None:
         return
     found = store.get(NAMESPACE.key, "", namespace)
     if found is None:
-        raise StatusError(
-            404,
-            "NotFound",
-            f'namespaces "{namespace}" not found',
-            {"name": namespace, "kind": "namespaces"},
-        )
+        raise not_found(NAMESPACE, namespace)
     if found.obj["metadata"].get("deletionTimestamp"):
-        raise forbidden(
-            kind,
-            obj["metadata"].get("name", ""),
-            f"unable to create new content in namespace {namespace} because it is being terminated",
-            Cause(
-                "metadata.namespace",
-                "NamespaceTerminating",
-                f"namespace {namespace} is being terminated",
-            ),
-        )
+        why = f"namespace {namespace} is being terminated"
+        cause = Cause("metadata.namespace", "NamespaceTerminating", why)
+        raise forbidden(kind, obj["metadata"].get("name", ""), why, cause)

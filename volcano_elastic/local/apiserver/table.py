@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -17,38 +17,14 @@ from volcano_elastic.local.apiserver.kind import Column, Kind
 _NONE, _UNKNOWN = "<none>", "<unknown>"
 
 
-@dataclass(frozen=True, slots=True)
-class _BuiltinColumn:
-    """A column of a built-in kind; `cell` is its JSON path, or makes it of an object and now."""
-
-    name: str
-    cell: str | Callable[[Object, datetime], Any]
-    empty: Any = None
-    """What is shown where the path leads to nothing."""
-    type: str = "string"
-    priority: int = 0
-    """1: shown by `-o wide` alone."""
-
-    description = ""
-
-    @property
-    def format(self) -> str:
-        return "name" if self.name == "Name" else ""
-
-    def of(self, obj: Object, now: datetime) -> Any:
-        if not isinstance(self.cell, str):
-            return self.cell(obj, now)
-        return next(iter(json_path.find(self.cell, obj)), None) or self.empty
-
-
 def table(
     kind: Kind,
     objects: Iterable[Object],
-    *,
     now: datetime,
     meta: Object,
-    include: str = "Metadata",
-    heads: bool = True,
+    include: str,
+    *,
+    heads: bool,
 ) -> Object:
     """A meta.k8s.io/v1 Table; `include` is the query's includeObject."""
     return {
@@ -57,7 +33,11 @@ def table(
         "metadata": meta,
         "columnDefinitions": _definitions(kind) if heads else None,
         "rows": [
-            {"cells": _cells(kind, obj, now), "object": _included(obj, include)} for obj in objects
+            {
+                "cells": [_cell(column, obj, now) for column in _columns(kind)],
+                "object": _included(obj, include),
+            }
+            for obj in objects
         ],
     }
 
@@ -74,10 +54,10 @@ def _included(obj: Object, include: str) -> Object | None:
     }
 
 
-def _columns(kind: Kind) -> list[Column | _BuiltinColumn]:
-    if kind.columns is not None:
-        return [_NAME, *kind.columns]
-    return [*_COLUMNS.get(kind.plural, [_NAME, _AGE])]
+def _columns(kind: Kind) -> Sequence[Column]:
+    if kind.columns is None:
+        return _COLUMNS.get(kind.plural, (_NAME, _AGE))
+    return (_NAME, *kind.columns)
 
 
 def _definitions(kind: Kind) -> list[Object]:
@@ -93,18 +73,13 @@ def _definitions(kind: Kind) -> list[Object]:
     ]
 
 
-def _cells(kind: Kind, obj: Object, now: datetime) -> list[Any]:
-    return [
-        _custom_cell(column, obj, now) if isinstance(column, Column) else column.of(obj, now)
-        for column in _columns(kind)
-    ]
-
-
-def _custom_cell(column: Column, obj: Object, now: datetime) -> Any:
-    found = json_path.find(column.json_path, obj)
-    if not found or found[0] is None:
-        return None
-    value = found[0]
+def _cell(column: Column, obj: Object, now: datetime) -> Any:
+    if not isinstance(column.cell, str):
+        return column.cell(obj, now)
+    found = [one for one in json_path.find(column.cell, obj) if one is not None]
+    value = found[0] if found else None
+    if value is None or (value == "" and column.empty):
+        return column.empty
     match column.type:
         case "date":
             return _age(value, now)
@@ -122,28 +97,28 @@ def _age(stamp: Any, now: datetime) -> str:
     return _UNKNOWN if moment is None else duration(int((now - moment).total_seconds()))
 
 
+_MINUTE, _HOUR, _DAY, _YEAR = 60, 3600, 86400, 365 * 86400
+# Ages up to so many seconds are told in a unit, and in what then is left in another.
+_SPANS: tuple[tuple[float, int, str, int, str], ...] = (
+    (2 * _MINUTE, 1, "s", 1, ""),
+    (10 * _MINUTE, _MINUTE, "m", 1, "s"),
+    (3 * _HOUR, _MINUTE, "m", _MINUTE, ""),
+    (8 * _HOUR, _HOUR, "h", _MINUTE, "m"),
+    (2 * _DAY, _HOUR, "h", _HOUR, ""),
+    (8 * _DAY, _DAY, "d", _HOUR, "h"),
+    (2 * _YEAR, _DAY, "d", _DAY, ""),
+    (8 * _YEAR, _YEAR, "y", _DAY, "d"),
+    (math.inf, _YEAR, "y", _YEAR, ""),
+)
+
+
 def duration(seconds: int) -> str:
     """As kubectl shortens an age: 5s, 3m20s, 5h, 2d3h, 8y."""
     if seconds < 0:
         return "0s" if seconds >= -2 else "<invalid>"
-    if seconds < 120:
-        return f"{seconds}s"
-    minutes = seconds // 60
-    if minutes < 10:
-        return f"{minutes}m{seconds % 60}s" if seconds % 60 else f"{minutes}m"
-    if minutes < 180:
-        return f"{minutes}m"
-    hours = minutes // 60
-    if hours < 8:
-        return f"{hours}h{minutes % 60}m" if minutes % 60 else f"{hours}h"
-    if hours < 48:
-        return f"{hours}h"
-    days = hours // 24
-    if days < 8:
-        return f"{days}d{hours % 24}h" if hours % 24 else f"{days}d"
-    if days < 2 * 365:
-        return f"{days}d"
-    return f"{days // 365}y{days % 365}d" if days < 8 * 365 and days % 365 else f"{days // 365}y"
+    _, unit, name, part, rest = next(span for span in _SPANS if seconds < span[0])
+    more = seconds % unit // part
+    return f"{seconds // unit}{name}" + (f"{more}{rest}" if more else "")
 
 
 def _pod_ready(obj: Object, _: datetime) -> str:
@@ -231,31 +206,40 @@ def _entries(*fields: str) -> Callable[[Object, datetime], int]:
     return lambda obj, _: sum(len(obj.get(name) or ()) for name in fields)
 
 
-def _wide(name: str, cell: str | Callable[[Object, datetime], Any], empty: Any) -> _BuiltinColumn:
-    return _BuiltinColumn(name, cell, empty, priority=1)
+def _column(
+    name: str,
+    cell: str | Callable[[Object, datetime], Any],
+    empty: Any = None,
+    type: str = "string",
+    priority: int = 0,
+) -> Column:
+    return Column(name, type, cell, "name" if name == "Name" else "", "", priority, empty)
 
 
-_B = _BuiltinColumn
-_NAME = _B("Name", ".metadata.name")
-_AGE = _B("Age", lambda obj, now: _age(obj["metadata"].get("creationTimestamp"), now))
-_COLUMNS: dict[str, list[_BuiltinColumn]] = {
+def _wide(name: str, cell: str | Callable[[Object, datetime], Any], empty: Any = None) -> Column:
+    return _column(name, cell, empty, priority=1)
+
+
+_NAME = _column("Name", ".metadata.name")
+_AGE = _column("Age", lambda obj, now: _age(obj["metadata"].get("creationTimestamp"), now))
+_COLUMNS: dict[str, list[Column]] = {
     "pods": [
         _NAME,
-        _B("Ready", _pod_ready),
-        _B("Status", _pod_status),
-        _B("Restarts", _pod_restarts),
+        _column("Ready", _pod_ready),
+        _column("Status", _pod_status),
+        _column("Restarts", _pod_restarts),
         _AGE,
         _wide("IP", ".status.podIP", _NONE),
         _wide("Node", ".spec.nodeName", _NONE),
         _wide("Nominated Node", ".status.nominatedNodeName", _NONE),
-        _wide("Readiness Gates", lambda obj, now: _NONE, _NONE),
+        _wide("Readiness Gates", lambda obj, now: _NONE),
     ],
     "nodes": [
         _NAME,
-        _B("Status", _node_status),
-        _B("Roles", _node_roles),
+        _column("Status", _node_status),
+        _column("Roles", _node_roles),
         _AGE,
-        _B("Version", ".status.nodeInfo.kubeletVersion", ""),
+        _column("Version", ".status.nodeInfo.kubeletVersion", ""),
         _wide("Internal-IP", '.status.addresses[?(@.type=="InternalIP")].address', _NONE),
         _wide("External-IP", '.status.addresses[?(@.type=="ExternalIP")].address', _NONE),
         _wide("OS-Image", ".status.nodeInfo.osImage", _UNKNOWN),
@@ -264,46 +248,46 @@ _COLUMNS: dict[str, list[_BuiltinColumn]] = {
     ],
     "services": [
         _NAME,
-        _B("Type", ".spec.type"),
-        _B("Cluster-IP", ".spec.clusterIP", _NONE),
-        _B("External-IP", _external_addresses),
-        _B("Port(s)", _ports),
+        _column("Type", ".spec.type"),
+        _column("Cluster-IP", ".spec.clusterIP", _NONE),
+        _column("External-IP", _external_addresses),
+        _column("Port(s)", _ports),
         _AGE,
-        _wide("Selector", _selector, _NONE),
+        _wide("Selector", _selector),
     ],
     "events": [
-        _B("Last Seen", _event_seen),
-        _B("Type", ".type"),
-        _B("Reason", ".reason"),
-        _B("Object", _event_object),
+        _column("Last Seen", _event_seen),
+        _column("Type", ".type"),
+        _column("Reason", ".reason"),
+        _column("Object", _event_object),
         _wide("Subobject", ".involvedObject.fieldPath", ""),
-        _wide("Source", _event_source, ""),
-        _B("Message", lambda obj, _: (obj.get("message") or "").strip()),
-        _wide("First Seen", _event_first_seen, ""),
-        _wide("Count", ".count", 1),
+        _wide("Source", _event_source),
+        _column("Message", lambda obj, _: (obj.get("message") or "").strip()),
+        _wide("First Seen", _event_first_seen),
+        _wide("Count", lambda obj, _: obj.get("count") or 1),
         _wide("Name", ".metadata.name", ""),
     ],
-    "namespaces": [_NAME, _B("Status", ".status.phase"), _AGE],
-    "configmaps": [_NAME, _B("Data", _entries("data", "binaryData")), _AGE],
-    "secrets": [_NAME, _B("Type", ".type"), _B("Data", _entries("data")), _AGE],
-    "leases": [_NAME, _B("Holder", ".spec.holderIdentity"), _AGE],
+    "namespaces": [_NAME, _column("Status", ".status.phase"), _AGE],
+    "configmaps": [_NAME, _column("Data", _entries("data", "binaryData")), _AGE],
+    "secrets": [_NAME, _column("Type", ".type"), _column("Data", _entries("data")), _AGE],
+    "leases": [_NAME, _column("Holder", ".spec.holderIdentity"), _AGE],
     "priorityclasses": [
         _NAME,
-        _B("Value", ".value", 0, "integer"),
-        _B("Global-Default", ".globalDefault", False, "boolean"),
+        _column("Value", ".value", 0, "integer"),
+        _column("Global-Default", ".globalDefault", False, "boolean"),
         _AGE,
-        _B("PreemptionPolicy", ".preemptionPolicy"),
+        _column("PreemptionPolicy", ".preemptionPolicy"),
     ],
     "horizontalpodautoscalers": [
         _NAME,
-        _B("Reference", _scale_target),
-        _B("MinPods", ".spec.minReplicas", None, "integer"),
-        _B("MaxPods", ".spec.maxReplicas", None, "integer"),
-        _B("Replicas", ".status.currentReplicas", 0, "integer"),
+        _column("Reference", _scale_target),
+        _column("MinPods", ".spec.minReplicas", None, "integer"),
+        _column("MaxPods", ".spec.maxReplicas", None, "integer"),
+        _column("Replicas", ".status.currentReplicas", 0, "integer"),
         _AGE,
     ],
     "customresourcedefinitions": [
         _NAME,
-        _B("Created At", ".metadata.creationTimestamp", None, "date"),
+        _column("Created At", lambda obj, _: obj["metadata"]["creationTimestamp"], None, "date"),
     ],
 }

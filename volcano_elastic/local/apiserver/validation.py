@@ -7,7 +7,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from volcano_elastic.kube.resource import Object
-from volcano_elastic.local.apiserver import builtin_rule, custom_resource, pod, rule, schema
+from volcano_elastic.local.apiserver import (
+    builtin_rule,
+    custom_resource,
+    json_path,
+    pod,
+    rule,
+    schema,
+)
 from volcano_elastic.local.apiserver.builtin import (
     CRD,
     NAMESPACE,
@@ -50,8 +57,6 @@ def check(kind: Kind, obj: Object, old: Object | None = None) -> None:
     Raises:
         StatusError: 422, with every field that is wrong.
     """
-    if kind.key == CRD.key:
-        custom_resource.check(obj)
     causes = [*_metadata(kind, obj["metadata"])]
     if kind.custom and kind.schema is not None:
         causes += _custom(kind, obj, old)
@@ -62,6 +67,8 @@ def check(kind: Kind, obj: Object, old: Object | None = None) -> None:
         case POD.key:
             causes += pod.causes(spec)
             causes += _labels("spec.nodeSelector", spec.get("nodeSelector"))
+        case CRD.key:
+            causes += custom_resource.causes(obj)
         case SERVICE.key:
             causes += _service(spec)
         case PRIORITY_CLASS.key:
@@ -86,20 +93,13 @@ def check_update(kind: Kind, new: Object, old: Object) -> None:
         StatusError: 422.
     """
     causes: list[Cause] = []
-    if old["metadata"].get("deletionTimestamp"):
-        before = old["metadata"].get("finalizers") or ()
-        added = [one for one in new["metadata"].get("finalizers") or () if one not in before]
-        if added:
-            causes.append(
-                forbidden_field(
-                    "metadata.finalizers",
-                    f"no new finalizers can be added if the object is being deleted, found new "
-                    f"finalizers {added}",
-                )
-            )
+    before = old["metadata"].get("finalizers") or ()
+    added = [one for one in new["metadata"].get("finalizers") or () if one not in before]
+    if added and old["metadata"].get("deletionTimestamp"):
+        why = f"no new finalizers can be added if the object is being deleted, found {added}"
+        causes.append(forbidden_field("metadata.finalizers", why))
     for path in _IMMUTABLE.get(kind.key, ()):
-        (_, now), (_, then) = next(_values(new, path)), next(_values(old, path))
-        if now != then:
+        if (now := _at(new, path)) != _at(old, path):
             causes.append(invalid_value(path, now, "field is immutable"))
     match kind.key:
         case POD.key:
@@ -110,9 +110,8 @@ def check_update(kind: Kind, new: Object, old: Object) -> None:
         case SERVICE.key:
             causes += _address(new.get("spec") or {}, old.get("spec") or {})
         case ("", "namespaces"):
-            if (new.get("status") or {}).get("phase") == "Terminating" and not old["metadata"].get(
-                "deletionTimestamp"
-            ):
+            leaving = (new.get("status") or {}).get("phase") == "Terminating"
+            if leaving and not old["metadata"].get("deletionTimestamp"):
                 why = "may only be 'Active' if `deletionTimestamp` is empty"
                 causes.append(invalid_value("status.Phase", "Terminating", why))
         case ("", "configmaps") | ("", "secrets"):
@@ -121,32 +120,17 @@ def check_update(kind: Kind, new: Object, old: Object) -> None:
         raise invalid(kind, old["metadata"]["name"], causes)
 
 
-def _values(obj: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """The values at a dotted path, `[]` for all elements of a list, each with its own path."""
-    head, _, rest = path.partition(".")
-    name, every = head.removesuffix("[]"), head.endswith("[]")
-    value = obj.get(name) if isinstance(obj, dict) else None
-    found = (
-        [(f"{name}[{number}]", one) for number, one in enumerate(value or ())]
-        if every
-        else [(name, value)]
-    )
-    for place, one in found:
-        if rest:
-            yield from ((f"{place}.{below}", deep) for below, deep in _values(one, rest))
-        else:
-            yield place, one
+def _at(obj: Object, path: str) -> Any:
+    return next(iter(json_path.find(path, obj)), None)
 
 
 def _custom(kind: Kind, obj: Object, old: Object | None) -> list[Cause]:
     assert kind.schema is not None
     causes = schema.validate(obj, kind.schema)
     if kind.scale is not None:
-        path = kind.scale.spec_path.strip(".")
-        _, replicas = next(_values(obj, path))
+        replicas = _at(obj, path := kind.scale["specReplicasPath"])
         if isinstance(replicas, int) and replicas < 0:
-            why = "should be a non-negative integer"
-            causes.insert(0, invalid_value(f".{path}", replicas, why))
+            causes.insert(0, invalid_value(path, replicas, "should be a non-negative integer"))
     return [*causes, *rule.causes(obj, old, kind.schema, causes)]
 
 
@@ -166,11 +150,8 @@ def _metadata(kind: Kind, meta: Object) -> Iterator[Cause]:
         yield from _qualified("metadata.annotations", key.lower())
     size = sum(len(key) + len(value) for key, value in annotations.items())
     if size > _ANNOTATIONS_LIMIT:
-        yield Cause(
-            "metadata.annotations",
-            "FieldValueTooLong",
-            f"Too long: may not be more than {_ANNOTATIONS_LIMIT} bytes",
-        )
+        why = f"Too long: may not be more than {_ANNOTATIONS_LIMIT} bytes"
+        yield Cause("metadata.annotations", "FieldValueTooLong", why)
     for number, finalizer in enumerate(meta.get("finalizers") or ()):
         yield from _qualified(f"metadata.finalizers[{number}]", finalizer)
         if not {"/", "."} & set(finalizer) and finalizer not in _STANDARD_FINALIZERS:

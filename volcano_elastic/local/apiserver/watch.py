@@ -12,7 +12,6 @@ from volcano_elastic.local.apiserver.kind import Kind
 from volcano_elastic.local.apiserver.selector import Selector
 from volcano_elastic.local.apiserver.status import expired
 from volcano_elastic.local.apiserver.store import Change, Store, Stored
-from volcano_elastic.local.apiserver.version import shown_as
 
 # Clients take 75 s of silence for a dead connection.
 BOOKMARK_SECONDS = 20.0
@@ -99,7 +98,7 @@ class Watch:
         return self._line("BOOKMARK", self._mark())
 
     def _line(self, event: str, stored: Stored) -> bytes:
-        shown = stored.raw if event == "BOOKMARK" else self._render(shown_as(self._kind, stored))
+        shown = stored.raw if event == "BOOKMARK" else self._render(stored)
         return b'{"type":"%b","object":%b}\n' % (event.encode(), shown)
 
     def _mark(self, *, initial: bool = False) -> Stored:
@@ -114,23 +113,18 @@ class Watch:
         meta = change.stored.obj["metadata"]
         if self._namespace is not None and meta.get("namespace", "") != self._namespace:
             return
-        if self._selector is None:
-            self._add(change.revision, change.type, change.stored)
-            return
-        before = change.previous is not None and self._selector(change.previous.obj)
-        after = change.type != "DELETED" and self._selector(change.stored.obj)
+        wanted, previous = self._selector, change.previous
+        before = previous is not None and (wanted is None or wanted(previous.obj))
+        after = change.type != "DELETED" and (wanted is None or wanted(change.stored.obj))
         if after:
             self._add(change.revision, "MODIFIED" if before else "ADDED", change.stored)
-        elif before and change.previous is not None:
-            # As it was when it still matched, at the revision of the change that ended that.
-            last = change.previous.obj
-            if change.type == "DELETED":
-                last = change.stored.obj
-            shown = {
-                **last,
-                "metadata": {**last["metadata"], "resourceVersion": str(change.revision)},
-            }
-            self._add(change.revision, "DELETED", Stored.of(shown))
+        elif before and previous is not None:
+            gone = change.stored
+            if change.type != "DELETED":
+                # As it was when it still matched, at the revision of the change that ended that.
+                meta = {**previous.obj["metadata"], "resourceVersion": str(change.revision)}
+                gone = Stored.of({**previous.obj, "metadata": meta})
+            self._add(change.revision, "DELETED", gone)
 
     def _add(self, revision: int, event: str, stored: Stored) -> None:
         if self.waiting and self.waiting[0].revision < self._store.compacted(self._kind.key):
