@@ -7,6 +7,7 @@ resumed watch, a restart, deletion by a finalizer, posted events.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import sys
@@ -129,9 +130,10 @@ def run(saw: Record, namespace: str) -> None:
         """The object, once kopf has noted that it is done with this state of it."""
         found = shelf()
         notes = found["metadata"].get("annotations") or {}
-        noted = notes.get("kopf.zalando.org/last-handled-configuration", "")
-        wanted = f'"size":{found["spec"]["size"]}'
-        return found if wanted in noted and len(notes) == 1 else None
+        noted = json.loads(notes.get("kopf.zalando.org/last-handled-configuration", "{}"))
+        # Its own label makes an update of its own, noted a moment later than the creation.
+        labels = noted.get("metadata", {}).get("labels") == found["metadata"].get("labels")
+        return found if labels and noted.get("spec") == found["spec"] and len(notes) == 1 else None
 
     def resized(size: int) -> None:
         shelves.patch_namespaced_custom_object(**one, body={"spec": {"size": size}})
