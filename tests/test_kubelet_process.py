@@ -15,8 +15,10 @@ import pytest
 import pytest_asyncio
 from pod_world import QUICK, World, cleared, dead, state_of
 
+from volcano_elastic.kube.informer import Informer
 from volcano_elastic.kube.resource import CONFIGMAPS, EVENTS, NODES, PODS, SECRETS, SERVICES
 from volcano_elastic.local.cluster import LocalCluster
+from volcano_elastic.local.kubelet.fake import FakePods
 
 # One cluster for all of them; each removes what it made.
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -323,3 +325,21 @@ async def test_fake_pods_run_end_and_go_without_a_process() -> None:
                 break
             await asyncio.sleep(0.05)
         assert time.monotonic() - begin < 10
+
+
+async def test_fake_pods_that_were_there_before_the_kubelet_run_too() -> None:
+    """Though nothing about them changes any more."""
+    cluster = LocalCluster(kubelet="none", operator=False, scheduler=False)
+    async with asyncio.timeout(60), cluster, cluster.client() as client:
+        world = World(cluster, client)
+        await world.create("early", "any")
+        pods = Informer(client, PODS)
+        watching = asyncio.create_task(pods.run())
+        await pods.synced.wait()
+        walking = asyncio.create_task(FakePods(client, pods, frozenset({"node-1"})).run())
+        try:
+            await world.phase("early", "Running")
+        finally:
+            for task in (walking, watching):
+                task.cancel()
+            await asyncio.gather(walking, watching, return_exceptions=True)

@@ -40,6 +40,9 @@ class FakePods:
         self._told: dict[str, float] = {}
         """When a pod that takes its time was told to leave, by uid."""
         pods.on_change(self._on_change)
+        for pod in pods:
+            # Nobody tells of those that were listed before.
+            self._on_change(None, pod)
 
     def _on_change(self, old: Object | None, new: Object | None) -> None:
         if new is not None and new["spec"].get("nodeName") in self._nodes:
