@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +189,34 @@ def test_a_volume_holds_the_keys_that_are_asked_for(tmp_path: Path) -> None:
     assert modes == {"c/deep/x": 0o600, "c/y": 0o400, "s/k": 0o644}
     with pytest.raises(NotMounted, match="volume 's': Secret 's' not found"):
         Volumes(tmp_path / "other", tmp_path / "memory").make(_mounting(secret), {})
+
+
+def test_a_volume_that_could_not_be_made_whole_is_none_the_next_time_either(
+    tmp_path: Path,
+) -> None:
+    items = [{"key": "x", "path": "a"}, {"key": "x", "path": "a/below-a-file"}]
+    pod = _mounting({"name": "c", "configMap": {"name": "conf", "items": items}})
+    volumes = Volumes(tmp_path / "disk", tmp_path / "memory")
+    for _ in range(2):
+        with pytest.raises(NotMounted, match="volume 'c'"):
+            volumes.make(pod, {("ConfigMap", "conf"): {"data": {"x": "1"}}})
+
+
+def test_containers_that_start_together_all_find_their_volume_whole(tmp_path: Path) -> None:
+    pod = _mounting({"name": "c", "configMap": {"name": "conf"}})
+    sources = {("ConfigMap", "conf"): {"data": {f"key-{i}": "1" for i in range(200)}}}
+
+    def start(volumes: Volumes, folder: Path, together: threading.Barrier) -> int:
+        together.wait(30)
+        volumes.make(pod, sources)
+        return len(list((folder / "c").iterdir()))
+
+    with ThreadPoolExecutor(3) as threads:
+        for turn in range(10):
+            folder = tmp_path / str(turn)
+            volumes, together = Volumes(folder, tmp_path / "memory"), threading.Barrier(3)
+            starts = [threads.submit(start, volumes, folder, together) for _ in range(3)]
+            assert [one.result(30) for one in starts] == [200] * 3
 
 
 def test_a_sub_path_stays_in_its_volume_whatever_links_are_there(tmp_path: Path) -> None:

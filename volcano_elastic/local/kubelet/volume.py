@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,18 +141,20 @@ class Volumes:
 
     def __init__(self, folder: Path, memory: Path) -> None:
         self._folder, self._memory = folder, memory
+        self._making = threading.Lock()
 
     def make(self, pod: Object, sources: Sources) -> None:
-        """Also again: what is there is left as it is.
+        """Also again, and in several threads, as containers start: what is there is left as it is.
 
         Raises:
             NotMounted: a volume can't be had; says which and why.
         """
-        for volume in volumes_of(pod):
-            try:
-                self._make(volume, sources)
-            except (OSError, ConfigError) as error:
-                raise NotMounted(f"volume {volume['name']!r}: {error}") from error
+        with self._making:
+            for volume in volumes_of(pod):
+                try:
+                    self._make(volume, sources)
+                except (OSError, ConfigError) as error:
+                    raise NotMounted(f"volume {volume['name']!r}: {error}") from error
 
     def _make(self, volume: Object, sources: Sources) -> None:
         path = self.path(volume)
@@ -159,14 +162,18 @@ class Volumes:
             _check_host_path(path, volume["hostPath"].get("type") or "")
         elif not path.exists():
             files = files_of(volume, sources)
-            path.mkdir(parents=True)
+            # Under a name that no volume has until it is whole: who finds it takes it as it is.
+            new = path.with_name(f".{path.name}")
+            shutil.rmtree(new, ignore_errors=True)
+            new.mkdir(parents=True)
             for name, file in (files or {}).items():
-                target = path / name
+                target = new / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(file.content)
                 target.chmod(file.mode)
             if files is None:
-                path.chmod(0o777)
+                new.chmod(0o777)
+            new.rename(path)
 
     def path(self, volume: Object) -> Path:
         kind = kind_of(volume)
