@@ -219,6 +219,23 @@ def test_containers_that_start_together_all_find_their_volume_whole(tmp_path: Pa
             assert [one.result(30) for one in starts] == [200] * 3
 
 
+@pytest.mark.parametrize("kind", ["", "DirectoryOrCreate"])
+def test_a_folder_of_the_machine_that_another_pod_makes_meanwhile_will_do(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = tmp_path / "shared"
+
+    def exists_in_a_moment(path: Path) -> bool:
+        there = shared.is_dir()
+        shared.mkdir(exist_ok=True)
+        return there
+
+    monkeypatch.setattr(Path, "exists", exists_in_a_moment)
+    volume = {"name": "v", "hostPath": {"path": str(shared), "type": kind}}
+    Volumes(tmp_path / "disk", tmp_path / "memory").make(_mounting(volume), {})
+    assert shared.is_dir()
+
+
 def test_a_sub_path_stays_in_its_volume_whatever_links_are_there(tmp_path: Path) -> None:
     volume = {"name": "v", "emptyDir": {}}
     volumes = Volumes(tmp_path / "disk", tmp_path / "memory")

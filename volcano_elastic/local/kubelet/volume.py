@@ -228,7 +228,8 @@ def _below(volume: Path, subpath: str) -> Path:
 def _check_host_path(path: Path, kind: str) -> None:
     if kind in ("", "DirectoryOrCreate") and not path.exists():
         # Also without a type: a container runtime makes the folder that a bind mount needs.
-        path.mkdir(parents=True)
+        # Other pods' may be about to.
+        path.mkdir(parents=True, exist_ok=True)
     elif kind == "FileOrCreate":
         path.touch(exist_ok=True)
     tests: dict[str, Callable[[], bool]] = {
