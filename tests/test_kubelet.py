@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
 
-from volcano_elastic.local.kubelet import handler
+from volcano_elastic.local.kubelet import handler, memory_watch
 from volcano_elastic.local.kubelet.address import AddressBook, resolve_value
 from volcano_elastic.local.kubelet.environment import environment, expand
 from volcano_elastic.local.kubelet.names import hosts_file
@@ -316,3 +320,33 @@ def test_the_hosts_file_names_the_pod_its_aliases_and_all_services() -> None:
         ["127.16.0.2", "web", "web.ns", "web.ns.svc", "web.ns.svc.cluster.local"],
         ["127.16.0.3", "api.b", "api.b.svc", "api.b.svc.cluster.local"],
     ]
+
+
+_NAMELESS = """
+import ctypes, sys
+ctypes.CDLL(None).prctl(15, b"\\xff", 0, 0, 0)  # PR_SET_NAME
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+async def test_a_process_with_a_name_that_is_no_text_is_held_to_its_limit_too() -> None:
+    found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    words = (sys.executable, "-S", "-c", _NAMELESS)
+    process = await asyncio.create_subprocess_exec(*words, stdin=PIPE, stdout=PIPE)
+    try:
+        assert process.stdout is not None
+        await asyncio.wait_for(process.stdout.readline(), 30)
+
+        def limits() -> dict[int, int]:
+            return {} if found.done() else {os.getpid(): 1}  # it is the only descendant
+
+        watching = asyncio.create_task(memory_watch.watch(limits, found.set_result))
+        either: set[asyncio.Future[Any]] = {found, watching}
+        await asyncio.wait(either, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+        watching.cancel()
+    finally:
+        process.kill()
+        await process.wait()
+    assert found.done(), watching
+    assert found.result() == os.getpid()

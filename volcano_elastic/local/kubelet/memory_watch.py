@@ -11,14 +11,15 @@ from volcano_elastic.local.kubelet import shim
 _LOOK_SECONDS = 0.25
 # Resident memory counts pages that several processes share several times, so it can only be too
 # much; but it is read quickly.
-_FIGURES = (("status", "VmRSS:"), ("smaps_rollup", "Pss:"))
+_FIGURES = (("status", b"VmRSS:"), ("smaps_rollup", b"Pss:"))
 
 
-def _total(pids: Iterable[int], file: str, figure: str) -> int:
+def _total(pids: Iterable[int], file: str, figure: bytes) -> int:
     """Bytes."""
     total = 0
     for pid in pids:
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/{file}") as lines:
+        # Not as text: a process may call itself anything, and the kernel cuts names anywhere.
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/{file}", "rb") as lines:
             total += next((int(ln.split()[1]) for ln in lines if ln.startswith(figure)), 0) * 1024
     return total
 
