@@ -144,6 +144,24 @@ def test_a_loop_that_still_steps_the_optimizer_itself(inside: bool, tmp_path: Pa
     assert loop.steps == (0 if inside else 1)
 
 
+class _Wrapper:
+    """Around an optimizer, and none by type, as some libraries have it."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner, self.param_groups, self.state = inner, inner.param_groups, inner.state
+        self.zero_grad, self.step = inner.zero_grad, inner.step
+        self.state_dict, self.load_state_dict = inner.state_dict, inner.load_state_dict
+
+
+def test_what_wraps_an_optimizer_will_do(tmp_path: Path) -> None:
+    given = parts()
+    loop = ElasticLoop(tmp_path, **given | {"optimizer": _Wrapper(given["optimizer"])})
+    for (values,) in loop:
+        with loop.step():
+            loop.model(values).sum().backward()
+    assert loop.steps == 4
+
+
 def test_once_the_loop_is_over_the_optimizer_is_the_scripts(tmp_path: Path) -> None:
     loop = ElasticLoop(tmp_path, **parts())
     for (values,) in loop:

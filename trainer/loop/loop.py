@@ -27,7 +27,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -138,7 +138,9 @@ class ElasticLoop:
             restore=False,
         )
         _refuse(model, optimizer, data)
-        optimizer.register_step_pre_hook(self._refuse_step)
+        # What wraps an optimizer will do as well, but may have no hooks.
+        with suppress(AttributeError):
+            optimizer.register_step_pre_hook(self._refuse_step)
 
     @property
     def weight(self) -> float:
