@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
+from volcano_elastic.kube.informer import Informer
+from volcano_elastic.kube.resource import PODS, SERVICES
 from volcano_elastic.local.kubelet import handler, memory_watch
 from volcano_elastic.local.kubelet.address import AddressBook, resolve_value
 from volcano_elastic.local.kubelet.environment import environment, expand
-from volcano_elastic.local.kubelet.names import hosts_file
+from volcano_elastic.local.kubelet.names import Names, hosts_file
 from volcano_elastic.local.kubelet.source import ConfigError
 from volcano_elastic.local.kubelet.volume import (
     NotMounted,
@@ -320,6 +322,27 @@ def test_the_hosts_file_names_the_pod_its_aliases_and_all_services() -> None:
         ["127.16.0.2", "web", "web.ns", "web.ns.svc", "web.ns.svc.cluster.local"],
         ["127.16.0.3", "api.b", "api.b.svc", "api.b.svc.cluster.local"],
     ]
+
+
+def test_names_in_values_are_those_of_services_seen_from_the_pods_namespace() -> None:
+    client: Any = None  # nothing is listed or watched
+    pods, services = Informer(client, PODS), Informer(client, SERVICES)
+    about = {"resourceVersion": "1"}
+    for namespace, name in (("ns", "web-0"), ("other", "api-0"), ("ns", "early")):
+        labels = {"app": name.partition("-")[0]}
+        meta = about | {"namespace": namespace, "name": name, "uid": name, "labels": labels}
+        pods.put({"metadata": meta, "spec": {}})
+    for namespace, name in (("ns", "web"), ("other", "api")):
+        meta = about | {"namespace": namespace, "name": name, "uid": name}
+        services.put({"metadata": meta, "spec": {"selector": {"app": name}}})
+    book = AddressBook()
+    resolve = Names(pods, services, book).resolver("ns")
+    for host in ("web", "web.ns", "web.ns.svc", "web.ns.svc.cluster.local"):
+        assert resolve(host) == book.of("ns", "web-0")
+    assert resolve("api.other.svc") == book.of("other", "api-0")
+    assert resolve("early") == book.of("ns", "early"), "its service is on its way"
+    for host in ("api", "web.other", "web.ns.com", "a b"):
+        assert resolve(host) is None
 
 
 _NAMELESS = """
