@@ -124,6 +124,18 @@ if rank == 1:
 dist.barrier()
 said["after damage"] = make(folder / "memory", memory=folder / "slots")[2].steps
 said["from storage"] = make(folder / "memory", memory=folder / "none")[2].steps
+
+# From memory too, a finish writes nothing that storage has: a kill meanwhile would cost the commit.
+made = make(folder / "both", memory=folder / "both-slots", every=3)
+train(made, 3)
+made[3]._shards.settle()
+again = make(folder / "both", memory=folder / "both-slots")
+marker = folder / "both" / "step-3" / "COMMITTED"
+before = marker.stat().st_mtime_ns
+dist.barrier()
+again[3].finish()
+said["kept"] = [again[2].steps, marker.stat().st_mtime_ns == before]
+dist.barrier()
 try:
     make(folder / "commits", width=12)
 except ValueError as error:
@@ -236,6 +248,7 @@ def test_resharding_and_memory(tmp_path: Path) -> None:
         assert said["read by 2 again"][0] == 9
         assert said["the end"] == [3, [3]]
         assert said["once"]
+        assert said["kept"] == [3, True]
         assert said["from the mirror"] == said["on two nodes"]
         assert said["instead of a damaged part"] == said["on two nodes"]
         assert (said["from the mirror"][0], said["without either"]) == (6, 0)

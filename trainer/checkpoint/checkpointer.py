@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -350,8 +351,9 @@ class Checkpointer:
             self._save()
         began = self._clock()
         if self._shards is not None:
-            # At a fence too: other worlds find it only there.
-            if self._shards.settle() != self.data.steps:
+            # At a fence too: other worlds find it only there. One rank decides, as all must write.
+            stored = self._is_stored(self._shards.settle())
+            if not self._group.from_rank(0, stored):
                 self._shards.write(
                     self._captured(), step=self.data.steps, run=self.run, round_=self.link.round
                 )
@@ -361,6 +363,21 @@ class Checkpointer:
                 raise StorageError(error)
         self.link.stalled(self._clock() - began)
         self._group.barrier()
+
+    def _is_stored(self, newest: int) -> bool:
+        """On rank 0, whether storage has all that was trained; `newest`: the step that this process
+        brought there."""
+        if self._group.rank != 0 or newest == self.data.steps:
+            return True
+        if self.data.steps != self._first:
+            return False
+        if not self.parent:
+            return True
+        # It was loaded, be it from memory alone, and nothing was done since.
+        with contextlib.suppress(StorageError):
+            found = self.storage.newest()
+            return found is not None and found.identity == (self.parent, self.data.steps)
+        return False
 
     def _due(self) -> bool:
         steps = self.data.steps

@@ -82,7 +82,7 @@ class Shards:
 
     def settle(self) -> int:
         """Waits until nothing is under way; the newest step that this process brought to storage,
-        or loaded from there, -1 for none.
+        -1 for none.
 
         Raises:
             StorageError: a rank was lost meanwhile.
@@ -203,7 +203,6 @@ class Shards:
             raise StorageError(f"step {commit.step} can't be read: {error}") from None
         rest = torch.load(io.BytesIO(self._storage.read(commit, EXTRA)), weights_only=True)
         self._state.give({**wanted, **rest, "cursor": commit.cursor})
-        self._stored = commit.step
         if group.rank == 0:
             self._state.give_generators(rest)
             self._told(commit.step, commit.round)
