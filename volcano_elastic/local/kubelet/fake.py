@@ -120,7 +120,8 @@ def next_status(pod: Object, address: str, now: datetime) -> Object | float | No
     phase = status.get("phase", "Pending")
     if phase not in ("Pending", "Running"):
         return None
-    started = datetime.fromisoformat(status["startTime"]) if phase == "Running" else now
+    start = status.get("startTime") if phase == "Running" else None
+    started = datetime.fromisoformat(start) if start else now
     wrong = fault.parse(fault.annotated(pod)) if phase == "Running" else None
     state: Running | Terminated = Running(started)
     if wrong and wrong.kind != "freeze":

@@ -194,6 +194,10 @@ class PodWorker:
                 return
             process = await self._host.runtime.start(command)
         except ConfigError as error:
+            if life.stopping:
+                # Deleted along with what it reads.
+                life.given_up(container)
+                return
             reason = "CreateContainerConfigError"
             self._tell(life.not_made(container, reason, str(error), self._host.now()))
         except volume.NotMounted as error:
