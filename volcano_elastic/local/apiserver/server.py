@@ -283,12 +283,13 @@ class Server:
         query = request.query
         check_list(query, watch=True)
         seconds = number(query, "timeoutSeconds") or _WATCH_SECONDS
+        wanted = selector.of_query(query, kind)
         try:
             watch = Watch(
                 self._store,
                 kind,
                 namespace,
-                selector.of_query(query, kind),
+                wanted,
                 Rendering(request, kind, self._clock).one,
                 resource_version=query.get("resourceVersion", ""),
                 initial_events=flag(query, "sendInitialEvents"),
