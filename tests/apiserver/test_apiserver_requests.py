@@ -78,6 +78,8 @@ async def test_unknown_paths_and_methods(client: Client, namespace: str) -> None
     for path in ("/apis/none/v1/things", "/api/v1/namespaces/default/pods/a/none", "/openapi/v2"):
         with pytest.raises(NotFound):
             await client.request("GET", path)
+    with pytest.raises(NotFound, match="could not find the requested resource"):
+        await client.request("GET", "/api/v1/namespaces/default/pods/a/proxy/metrics")
     with pytest.raises(ApiError) as caught:
         await client.request("PUT", PODS.path(namespace), body={})
     assert caught.value.code == 405
