@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 from apiserver_world import OLD_TOYS, gone, toy, toy_crd, until
 
 from volcano_elastic.kube.client import ApiError, Client, Invalid, NotFound
 from volcano_elastic.kube.resource import CRDS, Object, Resource
+from volcano_elastic.local.apiserver.schema import prune
 
 
 async def test_a_crd_is_served_at_once(client: Client, namespace: str, toys: Resource) -> None:
@@ -35,6 +37,12 @@ async def test_unknown_fields_are_pruned_unless_kept(
         await client.request(
             "POST", toys.path(namespace), body=obj, params={"fieldValidation": "Strict"}
         )
+
+
+@pytest.mark.parametrize("extra", [True, {}, {"type": "integer"}])
+def test_what_additional_properties_allow_is_kept(extra: Any) -> None:
+    assert prune({"a": 1}, {"type": "object", "additionalProperties": extra}) == []
+    assert prune({"a": 1}, {"type": "object", "additionalProperties": False}) == ["a"]
 
 
 async def test_objects_are_read_as_their_crd_has_them_now(

@@ -60,7 +60,8 @@ def prune(obj: Object, schema: Object) -> list[str]:
 
 def _prune(value: Any, schema: Object, path: str) -> Iterator[str]:
     more = ("additionalProperties", "x-kubernetes-preserve-unknown-fields")
-    if isinstance(value, dict) and not any(schema.get(name) for name in more):
+    # An empty schema allows anything.
+    if isinstance(value, dict) and all(schema.get(name) in (None, False) for name in more):
         known = {
             *(schema.get("properties") or ()),
             *(_ROOT_FIELDS if schema.get(_EMBEDDED) else ()),
