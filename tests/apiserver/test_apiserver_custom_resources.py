@@ -93,6 +93,16 @@ async def test_a_wrong_custom_resource_is_refused_with_the_fields_path(
     assert expected in caught.value.message
 
 
+async def test_custom_resources_take_no_strategic_patch(
+    client: Client, namespace: str, toys: Resource
+) -> None:
+    await client.create(toys, toy(namespace, "one"))
+    with pytest.raises(ApiError) as caught:
+        await client.patch(toys, "one", namespace, {}, patch_type="strategic")
+    assert caught.value.code == 415
+    assert "strategic" not in caught.value.message.partition("expected")[2]
+
+
 async def test_generation_counts_changes_of_the_spec(
     client: Client, namespace: str, toys: Resource
 ) -> None:
