@@ -97,9 +97,10 @@ def _operate(holder: Object, operation: Object) -> int:
         raise ValueError("value is missing")
     match operation.get("op"):
         case "add":
-            _add(parent, last, operation["value"])
+            # A later operation may change what this one puts there, and a patch is tried again.
+            _add(parent, last, copy.deepcopy(operation["value"]))
         case "replace":
-            value = operation["value"]
+            value = copy.deepcopy(operation["value"])
             # The real server takes a replacement of what an object doesn't have as an addition.
             if isinstance(parent, list):
                 parent[_index(last, len(parent) - 1)] = value
