@@ -10,7 +10,7 @@ from apiserver_world import OLD_TOYS, gone, toy, toy_crd, until
 
 from volcano_elastic.kube.client import ApiError, Client, Invalid, NotFound
 from volcano_elastic.kube.resource import CRDS, Object, Resource
-from volcano_elastic.local.apiserver.schema import prune
+from volcano_elastic.local.apiserver.schema import causes, prune
 
 
 async def test_a_crd_is_served_at_once(client: Client, namespace: str, toys: Resource) -> None:
@@ -37,6 +37,13 @@ async def test_unknown_fields_are_pruned_unless_kept(
         await client.request(
             "POST", toys.path(namespace), body=obj, params={"fieldValidation": "Strict"}
         )
+
+
+def test_a_text_that_is_too_short_is_shown_a_list_is_counted() -> None:
+    (short,) = causes("a", {"minLength": 2}, "spec.code")
+    (few,) = causes([7], {"minItems": 2}, "spec.parts")
+    assert 'Invalid value: "a": spec.code in body should be at least 2 chars' in short.message
+    assert "Invalid value: 1: spec.parts in body should be at least 2 items" in few.message
 
 
 @pytest.mark.parametrize("extra", [True, {}, {"type": "integer"}])
