@@ -224,7 +224,9 @@ async def test_following_ends_with_the_containers_run(
     assert await asyncio.wait_for(following, TIMEOUT) == b"main\n"
 
 
-@pytest.mark.parametrize("option", ["sinceSeconds=5", "limitBytes=5", "previous=true"])
+@pytest.mark.parametrize(
+    "option", ["sinceSeconds=5", "timestamps=true", "limitBytes=5", "previous=true"]
+)
 async def test_logs_that_are_not_kept_are_refused(
     client: Client, namespace: str, option: str
 ) -> None:
