@@ -112,6 +112,19 @@ async def test_apply_creates_merges_and_removes_what_the_manager_dropped(
         )
 
 
+async def test_an_apply_keeps_what_others_are_said_to_have_written(
+    client: Client, namespace: str
+) -> None:
+    by = {"manager": "other", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1"}
+    obj = configmap(namespace, "restored", a="b")
+    obj["metadata"]["managedFields"] = [by, by | {"subresource": "status"}]
+    made = await client.create(CONFIGMAPS, obj)
+    before = made["metadata"]["managedFields"]
+    body = configmap(namespace, "restored", c="d") | {"apiVersion": "v1", "kind": "ConfigMap"}
+    applied = await client.patch(CONFIGMAPS, "restored", namespace, body, patch_type="apply")
+    assert len(before) == 2 and applied["metadata"]["managedFields"][:-1] == before
+
+
 async def test_applied_ports_are_told_apart_by_number_and_protocol(
     client: Client, namespace: str
 ) -> None:
