@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 from apiserver_world import OLD_TOYS, gone, toy, toy_crd, until
 
 from volcano_elastic.kube.client import ApiError, Client, Invalid, NotFound
 from volcano_elastic.kube.resource import CRDS, Object, Resource
+from volcano_elastic.local.apiserver.schema import causes, prune
 
 
 async def test_a_crd_is_served_at_once(client: Client, namespace: str, toys: Resource) -> None:
@@ -35,6 +37,19 @@ async def test_unknown_fields_are_pruned_unless_kept(
         await client.request(
             "POST", toys.path(namespace), body=obj, params={"fieldValidation": "Strict"}
         )
+
+
+def test_a_text_that_is_too_short_is_shown_a_list_is_counted() -> None:
+    (short,) = causes("a", {"minLength": 2}, "spec.code")
+    (few,) = causes([7], {"minItems": 2}, "spec.parts")
+    assert 'Invalid value: "a": spec.code in body should be at least 2 chars' in short.message
+    assert "Invalid value: 1: spec.parts in body should be at least 2 items" in few.message
+
+
+@pytest.mark.parametrize("extra", [True, {}, {"type": "integer"}])
+def test_what_additional_properties_allow_is_kept(extra: Any) -> None:
+    assert prune({"a": 1}, {"type": "object", "additionalProperties": extra}) == []
+    assert prune({"a": 1}, {"type": "object", "additionalProperties": False}) == ["a"]
 
 
 async def test_objects_are_read_as_their_crd_has_them_now(
@@ -83,6 +98,16 @@ async def test_a_wrong_custom_resource_is_refused_with_the_fields_path(
         await client.create(toys, toy(namespace, "one", **spec))
     assert 'Toy.test.example.org "one" is invalid: ' in caught.value.message
     assert expected in caught.value.message
+
+
+async def test_custom_resources_take_no_strategic_patch(
+    client: Client, namespace: str, toys: Resource
+) -> None:
+    await client.create(toys, toy(namespace, "one"))
+    with pytest.raises(ApiError) as caught:
+        await client.patch(toys, "one", namespace, {}, patch_type="strategic")
+    assert caught.value.code == 415
+    assert "strategic" not in caught.value.message.partition("expected")[2]
 
 
 async def test_generation_counts_changes_of_the_spec(

@@ -73,6 +73,9 @@ async def test_lists_select_by_label_and_field_and_come_in_pages(
         await names(field_selector="data.a=b")
     with pytest.raises(ApiError, match="unable to parse"):
         await names(label_selector="a b c")
+    wrong = {"watch": "1", "timeoutSeconds": "1", "labelSelector": "a b c"}
+    with pytest.raises(ApiError, match="unable to parse"):
+        await client.request("GET", CONFIGMAPS.path(namespace), params=wrong)
     seen, token = [], ""
     while True:
         params = {"limit": "2", "continue": token}

@@ -9,6 +9,7 @@ from apiserver_world import Watching, configmap, pod, toy
 
 from volcano_elastic.kube.client import ApiError, Client, Conflict, Invalid
 from volcano_elastic.kube.resource import CONFIGMAPS, PODS, SERVICES, Object, Resource
+from volcano_elastic.local.apiserver.patch import json_patch
 
 
 async def test_a_patch_that_changes_nothing_makes_no_event(client: Client, namespace: str) -> None:
@@ -47,6 +48,12 @@ async def test_json_patch_with_test(client: Client, namespace: str) -> None:
     operation = {"op": "remove", "path": "/data/none"}
     with pytest.raises(Invalid):
         await client.patch(CONFIGMAPS, "one", namespace, [operation], patch_type="json")
+
+
+@pytest.mark.parametrize("op", ["add", "replace"])
+def test_a_json_patch_says_the_same_each_time_it_is_tried(op: str) -> None:
+    operations = [{"op": op, "path": "/a", "value": []}, {"op": "add", "path": "/a/-", "value": 1}]
+    assert [json_patch({}, operations) for _ in range(2)] == [{"a": [1]}, {"a": [1]}]
 
 
 async def test_strategic_merge_knows_the_lists_keys(client: Client, namespace: str) -> None:
@@ -103,6 +110,19 @@ async def test_apply_creates_merges_and_removes_what_the_manager_dropped(
             params={"fieldManager": "somebody-else"},
             content_type="application/apply-patch+yaml",
         )
+
+
+async def test_an_apply_keeps_what_others_are_said_to_have_written(
+    client: Client, namespace: str
+) -> None:
+    by = {"manager": "other", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1"}
+    obj = configmap(namespace, "restored", a="b")
+    obj["metadata"]["managedFields"] = [by, by | {"subresource": "status"}]
+    made = await client.create(CONFIGMAPS, obj)
+    before = made["metadata"]["managedFields"]
+    body = configmap(namespace, "restored", c="d") | {"apiVersion": "v1", "kind": "ConfigMap"}
+    applied = await client.patch(CONFIGMAPS, "restored", namespace, body, patch_type="apply")
+    assert len(before) == 2 and applied["metadata"]["managedFields"][:-1] == before
 
 
 async def test_applied_ports_are_told_apart_by_number_and_protocol(

@@ -38,6 +38,8 @@ async def test_a_wrong_pod_is_refused_with_the_fields_path(client: Client, names
         ({"nodeSelector": {"bad key!": "x"}}, {}, "spec.nodeSelector"),
         ({"activeDeadlineSeconds": 0}, {}, "spec.activeDeadlineSeconds"),
         ({"volumes": [{"name": "v", "emptyDir": {}, "hostPath": {"path": "/x"}}]}, {}, "hostPath"),
+        ({"volumes": [{"emptyDir": {}}] * 2}, {}, "spec.volumes[1].name: Required"),
+        ({}, {"volumeMounts": [{"name": "v"}] * 2}, "volumeMounts[1].mountPath: Required"),
         ({}, {"resources": {"limits": {"gpus": "1"}}}, "resources.limits[gpus]"),
         ({}, {"livenessProbe": {"exec": {}, "httpGet": {"port": 1}}}, "livenessProbe.httpGet"),
         ({}, {"livenessProbe": {"periodSeconds": 3}}, "livenessProbe: Required"),
@@ -222,7 +224,9 @@ async def test_following_ends_with_the_containers_run(
     assert await asyncio.wait_for(following, TIMEOUT) == b"main\n"
 
 
-@pytest.mark.parametrize("option", ["sinceSeconds=5", "limitBytes=5", "previous=true"])
+@pytest.mark.parametrize(
+    "option", ["sinceSeconds=5", "timestamps=true", "limitBytes=5", "previous=true"]
+)
 async def test_logs_that_are_not_kept_are_refused(
     client: Client, namespace: str, option: str
 ) -> None:

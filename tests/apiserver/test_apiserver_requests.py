@@ -78,6 +78,19 @@ async def test_unknown_paths_and_methods(client: Client, namespace: str) -> None
     for path in ("/apis/none/v1/things", "/api/v1/namespaces/default/pods/a/none", "/openapi/v2"):
         with pytest.raises(NotFound):
             await client.request("GET", path)
+    with pytest.raises(NotFound, match="could not find the requested resource"):
+        await client.request("GET", "/api/v1/namespaces/default/pods/a/proxy/metrics")
     with pytest.raises(ApiError) as caught:
         await client.request("PUT", PODS.path(namespace), body={})
     assert caught.value.code == 405
+
+
+@pytest.mark.parametrize("name", ["resourceVersion", "limit", "timeoutSeconds"])
+@pytest.mark.parametrize("text", ["word", "1.5", "9" * 5000])
+async def test_what_is_no_number_is_refused(
+    client: Client, namespace: str, name: str, text: str
+) -> None:
+    params = {"watch": "1", name: text} if name == "timeoutSeconds" else {name: text}
+    with pytest.raises(ApiError, match=f"{name}: expected a number") as caught:
+        await client.request("GET", PODS.path(namespace), params=params)
+    assert caught.value.code == 400

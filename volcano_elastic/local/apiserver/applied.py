@@ -64,11 +64,11 @@ def apply(
         by, what = entry.get("manager", ""), entry.get("fieldsV1") or {}
         if taken.get(by):
             entry = {**entry, "fieldsV1": _tree(_paths(what) - taken[by])}
-        entries[by, entry.get("operation")] = entry
-    same = entries.get((manager, "Apply"), {}).get("fieldsV1") == mine["fieldsV1"]
+        entries[by, entry.get("operation"), entry.get("subresource")] = entry
+    same = entries.get((manager, "Apply", None), {}).get("fieldsV1") == mine["fieldsV1"]
     # An apply that changes nothing must not change its time either.
     if not same:
-        entries[manager, "Apply"] = mine
+        entries[manager, "Apply", None] = mine
     new["metadata"]["managedFields"] = list(entries.values())
     return new
 

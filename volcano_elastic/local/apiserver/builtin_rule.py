@@ -91,9 +91,11 @@ def causes(kind: Kind, obj: Object) -> Iterator[Cause]:
 def _twice(items: list[Object], field: str, path: str) -> Iterator[Cause]:
     seen = set()
     for number, one in enumerate(items):
-        if one.get(field) in seen:
-            yield duplicate(f"{path}[{number}].{field}", one[field])
-        seen.add(one.get(field))
+        value = one.get(field)
+        # That it is missing is another rule's to say.
+        if value and value in seen:
+            yield duplicate(f"{path}[{number}].{field}", value)
+        seen.add(value)
 
 
 def _structs(value: Any, wanted: str, path: str) -> Iterator[tuple[str, Object, str]]:

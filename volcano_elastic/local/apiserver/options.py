@@ -64,10 +64,11 @@ def flag(query: Mapping[str, str], name: str) -> bool:
 
 
 def number(query: Mapping[str, str], name: str) -> int | None:
-    """Raises StatusError, 400, for what is no number."""
+    """Raises StatusError, 400, for what is no number of at most 19 digits, as 64 bits have."""
     text = query.get(name)
-    if text and not text.isdecimal():
-        raise bad_request(f"{name}: expected a number ≥ 0, found {text!r}")
+    # Python itself reads no number of thousands of digits.
+    if text and not (text.isdecimal() and len(text) < 20):
+        raise bad_request(f"{name}: expected a number ≥ 0, found {text[:40]!r}")
     return int(text) if text else None
 
 

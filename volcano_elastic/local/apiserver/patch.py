@@ -34,8 +34,9 @@ def patched(target: Any, content_type: str, patch: Any, *, custom: bool) -> Any:
     """
     if content_type == JSON:
         return json_patch(target, patch)
-    if content_type not in (MERGE, STRATEGIC) or (custom and content_type == STRATEGIC):
-        raise unsupported_media_type(content_type, ", ".join((JSON, MERGE, STRATEGIC, APPLY)))
+    objects = (MERGE,) if custom else (MERGE, STRATEGIC)
+    if content_type not in objects:
+        raise unsupported_media_type(content_type, ", ".join((JSON, *objects, APPLY)))
     if not isinstance(patch, dict):
         raise bad_request(f"a patch of this type is an object, found {type(patch).__name__}")
     return merge(target, patch) if content_type == MERGE else strategic(target, patch)
@@ -96,9 +97,10 @@ def _operate(holder: Object, operation: Object) -> int:
         raise ValueError("value is missing")
     match operation.get("op"):
         case "add":
-            _add(parent, last, operation["value"])
+            # A later operation may change what this one puts there, and a patch is tried again.
+            _add(parent, last, copy.deepcopy(operation["value"]))
         case "replace":
-            value = operation["value"]
+            value = copy.deepcopy(operation["value"])
             # The real server takes a replacement of what an object doesn't have as an addition.
             if isinstance(parent, list):
                 parent[_index(last, len(parent) - 1)] = value

@@ -60,7 +60,8 @@ def prune(obj: Object, schema: Object) -> list[str]:
 
 def _prune(value: Any, schema: Object, path: str) -> Iterator[str]:
     more = ("additionalProperties", "x-kubernetes-preserve-unknown-fields")
-    if isinstance(value, dict) and not any(schema.get(name) for name in more):
+    # An empty schema allows anything.
+    if isinstance(value, dict) and all(schema.get(name) in (None, False) for name in more):
         known = {
             *(schema.get("properties") or ()),
             *(_ROOT_FIELDS if schema.get(_EMBEDDED) else ()),
@@ -141,7 +142,8 @@ def _bounds(value: Any, schema: Object, path: str) -> Iterator[Cause]:
     below, above = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
     if low is not None and (size < low or (number and below and size == low)):
         words = "greater than" if below else "greater than or equal to" if number else "at least"
-        yield invalid_value(path, size, f"{path} in body should be {words} {low}{unit}")
+        found = value if isinstance(value, str) else size
+        yield invalid_value(path, found, f"{path} in body should be {words} {low}{unit}")
     if high is not None and (size > high or (number and above and size == high)):
         words = "less than" if above else "less than or equal to" if number else "at most"
         why = f"Invalid value: {size}: {path} in body should be {words} {high}{unit}"

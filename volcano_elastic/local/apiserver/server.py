@@ -138,8 +138,6 @@ class Server:
                 document = {"kind": "APIVersions", "versions": ["v1"]}
             case ["api", version]:
                 document = discovery.resource_list(self._registry, "", version)
-                if document is None:
-                    raise no_such_resource()
             case ["apis"]:
                 document = discovery.group_list(self._registry)
             case ["apis", group]:
@@ -150,6 +148,8 @@ class Server:
                 document = openapi.index(self._registry, self._registry.version)
             case ["openapi", "v3", *root]:
                 document = openapi.document(self._registry, "/".join(root))
+        if document is None and path.startswith("/api/"):
+            raise no_such_resource()
         if document is None:
             return web.Response(status=404, text="404 page not found\n")
         return _json(document)
@@ -283,12 +283,13 @@ class Server:
         query = request.query
         check_list(query, watch=True)
         seconds = number(query, "timeoutSeconds") or _WATCH_SECONDS
+        wanted = selector.of_query(query, kind)
         try:
             watch = Watch(
                 self._store,
                 kind,
                 namespace,
-                selector.of_query(query, kind),
+                wanted,
                 Rendering(request, kind, self._clock).one,
                 resource_version=query.get("resourceVersion", ""),
                 initial_events=flag(query, "sendInitialEvents"),

@@ -19,9 +19,6 @@ BOOKMARK_SECONDS = 20.0
 # What is sent in one go, so that little lies in the buffers of a client that doesn't read.
 _CHUNK_BYTES = 256 * 1024
 
-# How an object is shown: itself, a Table or its metadata alone, as JSON.
-Rendering = Callable[[Stored], bytes]
-
 
 @dataclass(slots=True)
 class _Event:
@@ -50,7 +47,7 @@ class Watch:
         kind: Kind,
         namespace: str | None,
         selector: Selector | None,
-        render: Rendering,
+        render: Callable[[Stored], bytes],
         *,
         resource_version: str,
         initial_events: bool = False,
