@@ -94,3 +94,15 @@ async def test_what_is_no_number_is_refused(
     with pytest.raises(ApiError, match=f"{name}: expected a number") as caught:
         await client.request("GET", PODS.path(namespace), params=params)
     assert caught.value.code == 400
+
+
+async def test_no_grace_ends_after_time_itself(client: Client, namespace: str) -> None:
+    await client.create(PODS, pod(namespace, "lasting", nodeName="node-1"), namespace)
+    for grace in (10**15, -(10**15), "9" * 5000):
+        with pytest.raises(ApiError, match="gracePeriodSeconds an integer below") as caught:
+            await client.request(
+                "DELETE",
+                PODS.path(namespace, "lasting"),
+                body={"kind": "DeleteOptions", "gracePeriodSeconds": grace},
+            )
+        assert caught.value.code == 400

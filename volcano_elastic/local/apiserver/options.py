@@ -20,6 +20,8 @@ from volcano_elastic.local.apiserver.status import (
 
 _NAMES = {"POST": "CreateOptions", "PATCH": "PatchOptions"}
 _VALIDATIONS = ("Ignore", "Strict", "Warn")
+_NO_TIME = 10**9
+"""Seconds: thirty years and more, of which no deletionTimestamp could be made some day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +121,13 @@ def delete_options(body: Any, query: Mapping[str, str]) -> DeleteOptions:
         raise bad_request(f"expected DeleteOptions, found a {options['kind']}")
     preconditions = options.get("preconditions") or {}
     grace = options.get("gracePeriodSeconds", query.get("gracePeriodSeconds"))
-    if isinstance(grace, str) and grace.lstrip("-").isdecimal():
+    if isinstance(grace, str) and len(grace) < 10 and grace.lstrip("-").isdecimal():
         grace = int(grace)
-    if not isinstance(preconditions, dict) or isinstance(grace, bool | str | float | list | dict):
+    wrong = isinstance(grace, bool | str | float | list | dict)
+    if wrong or not isinstance(preconditions, dict) or abs(grace or 0) >= _NO_TIME:
         raise bad_request(
             "DeleteOptions: expected preconditions to be an object and gracePeriodSeconds an "
-            f"integer, found {preconditions!r} and {grace!r}"
+            f"integer below {_NO_TIME}, found {preconditions!r} and {str(grace)[:20]}"
         )
     propagation = options.get("propagationPolicy") or query.get("propagationPolicy")
     if propagation is None:
