@@ -10,10 +10,9 @@ import pytest
 from planner_world import GPU, NOW, gpus, job, node, pods, world
 
 from volcano_elastic.queue_policy.cheapest import ALL, Cheapest
-from volcano_elastic.queue_policy.fit import Shape
 from volcano_elastic.queue_policy.plan import plan
 from volcano_elastic.queue_policy.snapshot import Queue, Snapshot
-from volcano_elastic.queue_policy.victim import Option
+from volcano_elastic.queue_policy.victim import Ask, Option
 
 # The last five, of 1,500 tried, each tell when one part of the search is left out.
 SEEDS = (*range(6), 212, 1243, 1344, 1369, 1486)
@@ -82,24 +81,16 @@ def test_no_node_has_a_cheaper_option(
 ) -> None:
     found, asked = Cheapest.best, Counter[bool]()
 
-    def compared(
-        self: Cheapest,
-        shape: Shape,
-        queue: str,
-        own: str | None,
-        protected: bool,
-        need: int,
-        within: str | None = None,
-    ) -> Option | None:
-        asked[within is not None] += 1
-        best = found(self, shape, queue, own, protected, need, within)
-        for useful in (ALL, need):
+    def compared(self: Cheapest, ask: Ask) -> Option | None:
+        asked[ask.within is not None] += 1
+        best = found(self, ask)
+        for useful in (ALL, ask.need):
             offers = [
-                self._surplus.option(n, shape, queue, own, protected, useful, within)
-                for n in self._nodes.eligible(shape)
+                self._surplus.option(n, replace(ask, need=useful))
+                for n in self._nodes.eligible(ask.shape)
             ]
             first = min((o for o in offers if o is not None), key=lambda o: o.rank, default=None)
-            if first is None or first.slots <= need:
+            if first is None or first.slots <= ask.need:
                 break
         assert (best and best.rank) == (first and first.rank)
         return best

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from volcano_elastic.queue_policy.fit import Shape, Vector
+from volcano_elastic.queue_policy.fit import Vector
 from volcano_elastic.queue_policy.queue_room import QueueRoom
 from volcano_elastic.queue_policy.room import NodeRoom, Room
 from volcano_elastic.queue_policy.standing import Standing
 from volcano_elastic.queue_policy.surplus import Lot, Surplus
-from volcano_elastic.queue_policy.victim import Option, Rank
+from volcano_elastic.queue_policy.victim import Ask, Option, Rank
 
 ALL = 1 << 30
 """As many slots as an option may make."""
@@ -53,20 +53,6 @@ class Entitlement:
     """Largest spare first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
-    shape: Shape
-    queue: str
-    own: str | None
-    """Key of the job that gives all of it, if one must."""
-    protected: bool
-    """Whether protected pods may leave."""
-    need: int
-    """Slots that are of use."""
-    within: str | None = None
-    """The queue in which all of it must count, if one is full."""
-
-
 class Cheapest:
     """Of what surplus offers, the option to take first."""
 
@@ -95,25 +81,17 @@ class Cheapest:
             if self._queues.entitled(name):
                 self._improve(self._surplus.nodes_in.get(name, ()))
 
-    def best(
-        self,
-        shape: Shape,
-        queue: str,
-        own: str | None,
-        protected: bool,
-        need: int,
-        within: str | None = None,
-    ) -> Option | None:
-        """The cheapest option for a slot, where `need` are wanted; the others as in `Ask`."""
+    def best(self, ask: Ask) -> Option | None:
+        """The cheapest option for one slot of those asked for."""
         changes = self._nodes.changes
         self._improve(changes[self._seen :])
         self._seen = len(changes)
         found = None
         # One that frees more than the claim can use is dearer than it looks: then all are compared
         # by what is of use to it. Most of the time the first is the answer, whatever the need.
-        for useful in (ALL, need):
-            found = self._first(Ask(shape, queue, own, protected, useful, within))
-            if found is None or found.slots <= need:
+        for useful in (ALL, ask.need):
+            found = self._first(replace(ask, need=useful))
+            if found is None or found.slots <= ask.need:
                 break
         return found
 
@@ -123,27 +101,36 @@ class Cheapest:
             self.better.append(n)
 
     def _first(self, ask: Ask) -> Option | None:
-        if ask.own is not None:
-            return self._line(ask, self._surplus.nodes_of.get(ask.own, ())).first()
-        if ask.within is not None:
-            return self._line(ask, self._surplus.nodes_within(ask.within)).first()
-        everywhere = self._surplus.on_node
-        mine = self._surplus.nodes_in.get(ask.queue, set())
-        if 2 * len(mine) > len(everywhere):
-            return self._line(ask, everywhere).first()
+        found = self._line(ask).first()
+        if ask.own is not None or ask.within is not None or self._has_most(ask.queue):
+            return found
         # Where its queue has no surplus, all claims see the same.
-        found = self._line(ask, mine).first()
-        others = self._line(
-            Ask(ask.shape, NOBODY, None, ask.protected, ask.need), everywhere
-        ).first(but=mine, below=None if found is None else found.rank)
+        others = self._line(replace(ask, queue=NOBODY)).first(
+            but=self._surplus.nodes_in.get(ask.queue, ()),
+            below=None if found is None else found.rank,
+        )
         return others or found
 
-    def _line(self, ask: Ask, places: Collection[int]) -> Line:
+    def _has_most(self, queue: str) -> bool:
+        """Whether a line for it alone may as well have all nodes."""
+        return 2 * len(self._surplus.nodes_in.get(queue, ())) > len(self._surplus.on_node)
+
+    def _line(self, ask: Ask) -> Line:
         line = self._lines.get(ask)
         if line is None:
-            usable = set(places).intersection(self._nodes.eligible(ask.shape))
+            usable = set(self._places(ask)).intersection(self._nodes.eligible(ask.shape))
             line = self._lines[ask] = Line(self, self._surplus, ask, usable)
         return line
+
+    def _places(self, ask: Ask) -> Collection[int]:
+        surplus = self._surplus
+        if ask.own is not None:
+            return surplus.nodes_of.get(ask.own, ())
+        if ask.within is not None:
+            return surplus.nodes_within(ask.within)
+        if ask.queue == NOBODY or self._has_most(ask.queue):
+            return surplus.on_node
+        return surplus.nodes_in.get(ask.queue, ())
 
     def name(self, n: int) -> str:
         return self._nodes.nodes[n].name
@@ -222,16 +209,14 @@ class Line:
         if self._seen < len(better):
             self._enter(self._places.intersection(better[self._seen :]))
             self._seen = len(better)
-        heap, ask = self._heap, self._ask
+        heap = self._heap
         looked: dict[int, Option | None] = {}
         aside: list[tuple[Rank, str, int]] = []
         found: Option | None = None
         while heap and (below is None or heap[0][0] < below):
             rank, name, n = heap[0]
             if n not in looked:
-                looked[n] = self._surplus.option(
-                    n, ask.shape, ask.queue, ask.own, ask.protected, ask.need, ask.within
-                )
+                looked[n] = self._surplus.option(n, self._ask)
             option = looked[n]
             if option is None:
                 heapq.heappop(heap)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import chain, product
 
@@ -31,7 +31,7 @@ from volcano_elastic.queue_policy.room import NodeRoom, Room
 from volcano_elastic.queue_policy.single import Givers, Openings, Singles, surplus_in
 from volcano_elastic.queue_policy.standing import Standing
 from volcano_elastic.queue_policy.surplus import Surplus
-from volcano_elastic.queue_policy.victim import Victim
+from volcano_elastic.queue_policy.victim import Ask, Victim
 
 
 @dataclass(slots=True)
@@ -309,20 +309,13 @@ class Shrink:
             self._surplus.gather(attempt.victims)
             if need and self._nodes.slots(shape, Room.POTENTIAL).total() < need:
                 return False
-            if full is not None:
-                option = None
-                if need:
-                    option = self._cheapest.best(
-                        shape, claim.queue, None, protected, need, full.queue
-                    )
-                if option is None:
-                    option = self._surplus.any_of(full, claim.queue, protected)
-            else:
-                option = None
-                if own is not None:
-                    option = self._cheapest.best(shape, claim.queue, own, protected, need)
-                if option is None:
-                    option = self._cheapest.best(shape, claim.queue, None, protected, need)
+            within = None if full is None else full.queue
+            ask = Ask(shape, claim.queue, own if full is None else None, protected, need, within)
+            option = self._cheapest.best(ask) if need else None
+            if option is None and full is not None:
+                option = self._surplus.any_of(full, claim.queue, protected)
+            elif option is None and ask.own is not None:
+                option = self._cheapest.best(replace(ask, own=None))
             if option is None:
                 return False
             for victim in option.victims:

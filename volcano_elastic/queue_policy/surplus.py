@@ -8,12 +8,11 @@ from datetime import datetime
 from itertools import islice
 from operator import add
 
-from volcano_elastic.queue_policy.fit import Shape
 from volcano_elastic.queue_policy.queue_room import Full, QueueRoom
 from volcano_elastic.queue_policy.room import NodeRoom, Room
 from volcano_elastic.queue_policy.snapshot import Pod
 from volcano_elastic.queue_policy.standing import Standing
-from volcano_elastic.queue_policy.victim import Option, Victim
+from volcano_elastic.queue_policy.victim import Ask, Option, Victim
 
 
 @dataclass(slots=True)
@@ -160,18 +159,9 @@ class Surplus:
                 given = list(map(add, given, other.vector))
         return self._queues.may_take(owner, given)
 
-    def option(
-        self,
-        n: int,
-        shape: Shape,
-        queue: str,
-        own: str | None,
-        protected: bool,
-        need: int,
-        within: str | None = None,
-    ) -> Option | None:
+    def option(self, n: int, ask: Ask) -> Option | None:
         """The best smallest set of node n's surplus that makes room for one more such pod."""
-        nodes = self._nodes
+        nodes, shape, queue, within = self._nodes, ask.shape, ask.queue, ask.within
         bases, taken = nodes.bases[Room.COMING][n], nodes.taken[n]
         free = {i: bases[i] - taken[i] for i, _ in shape.needs}
         slots = max(0, min((free[i] // amount for i, amount in shape.needs), default=0))
@@ -182,11 +172,11 @@ class Surplus:
         for job, lot in self.on_node.get(n, {}).items():
             standing = lot.standing
             if (
-                own in (None, job)
+                ask.own in (None, job)
                 and (within is None or self._queues.within(standing.job.queue, within))
                 and self._gives(standing, queue)
             ):
-                leavers[job] = lot.leavers(protected)
+                leavers[job] = lot.leavers(ask.protected)
                 pod = next(leavers[job], None)
                 if pod is not None:
                     first[job] = Victim(pod, standing, n)
@@ -197,7 +187,7 @@ class Surplus:
                 for i in have:
                     have[i] += victim.vector[i]
             after = min((have[i] // amount for i, amount in shape.needs), default=0)
-            return self._option(victims, queue, max(1, min(need, after - slots)))
+            return self._option(victims, queue, max(1, min(ask.need, after - slots)))
 
         single = [
             offer(victim)

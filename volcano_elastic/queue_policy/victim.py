@@ -1,10 +1,10 @@
-"""Surplus pods that may be asked to leave, and sets of them that make room."""
+"""Surplus pods that may be asked to leave, what is asked, and sets of them that make room."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from volcano_elastic.queue_policy.fit import Vector
+from volcano_elastic.queue_policy.fit import Shape, Vector
 from volcano_elastic.queue_policy.snapshot import Pod
 from volcano_elastic.queue_policy.standing import Standing
 
@@ -14,6 +14,22 @@ surplus of the job that has least, its highest index that leaves: smallest first
 
 Key = tuple[Rank, str]
 """A rank, and the name of the pod that decides among equals of one node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Room for more pods, from surplus."""
+
+    shape: Shape
+    queue: str
+    own: str | None
+    """Key of the job that gives all of it, if one must."""
+    protected: bool
+    """Whether protected pods may leave."""
+    need: int
+    """Slots that are of use."""
+    within: str | None = None
+    """The queue in which all of it must count, if one is full."""
 
 
 @dataclass(frozen=True, slots=True)
