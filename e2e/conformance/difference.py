@@ -117,7 +117,9 @@ class _Mask:
                 one = sorted(self.of(one), key=lambda resource: str(resource["name"]))
             elif name == "causes" and isinstance(one, list):
                 # Go's maps have no order.
-                one = sorted(self.of(one), key=lambda cause: (cause["field"], cause["message"]))
+                one = sorted(
+                    self.of(one), key=lambda cause: (cause.get("field", ""), cause["message"])
+                )
             elif name == "taints" and isinstance(one, list):
                 # The node controller's, which come and go with its rounds.
                 one = [self.of(t) for t in one if not str(t.get("key")).startswith(_NODE_KEY)]

@@ -112,8 +112,12 @@ async def test_pages_show_one_moment_whatever_changes(client: Client, namespace:
     assert rest["metadata"]["resourceVersion"] == then
     newer = await listed(resourceVersion=then, limit="5", resourceVersionMatch="NotOlderThan")
     assert [one["metadata"]["name"] for one in newer["items"]] == ["b", "d", "e"]
-    with pytest.raises(Invalid, match="ask without Exact"):
-        await listed(resourceVersion=then, resourceVersionMatch="Exact")
+    for exact in ({"resourceVersionMatch": "Exact"}, {"limit": "5"}):
+        old = await listed(resourceVersion=then, **exact)
+        assert old["items"] == seen and old["metadata"]["resourceVersion"] == then
+    with pytest.raises(ApiError, match="Too large resource version") as caught:
+        await listed(resourceVersion="9" * 19)
+    assert caught.value.code == 504
     told = base64.urlsafe_b64encode(b'[1,"",""]').decode()
     with pytest.raises(ApiError, match="not known any more") as caught:
         await listed(**{"continue": told})

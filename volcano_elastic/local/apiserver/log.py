@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import mmap
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,12 @@ from typing import BinaryIO
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver.options import flag, number
 from volcano_elastic.local.apiserver.pod import is_finished
-from volcano_elastic.local.apiserver.status import StatusError, bad_request, invalid_value
+from volcano_elastic.local.apiserver.status import (
+    bad_request,
+    forbidden_field,
+    invalid_value,
+    log_options_invalid,
+)
 
 # The kubelet names here the folder that holds `<container>.log`.
 LOG_FOLDER_ANNOTATION = "local.volcano-elastic.io/log-dir"
@@ -21,28 +27,34 @@ _POLL_SECONDS = 0.1
 _REFUSED = {
     ("previous",): "logs of earlier runs are in the same file",
     ("sinceSeconds", "sinceTime", "timestamps"): "lines are kept without their times",
-    ("limitBytes",): "a log is sent to its end",
 }
+_LEAST = {"tailLines": 0, "limitBytes": 1, "sinceSeconds": 1}
 
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
     follow: bool = False
     tail_lines: int | None = None
+    limit_bytes: int | None = None
 
 
-def options(query: Mapping[str, str]) -> LogOptions:
+def options(query: Mapping[str, str], pod: str) -> LogOptions:
     """Raises StatusError, 400 or 422, for numbers that are none, and for what is not kept."""
+    numbers = {name: number(query, name) for name in _LEAST}
+    causes = [
+        invalid_value(name, value, f"must be at least {_LEAST[name]}")
+        for name, value in numbers.items()
+        if value is not None and value < _LEAST[name]
+    ]
+    if "stream" in query:
+        causes.append(forbidden_field("stream", "may not be specified"))
+    if causes:
+        raise log_options_invalid(pod, causes)
     for names, why in _REFUSED.items():
         for name in names:
-            if flag(query, name):
+            if flag(query, name) and query[name]:
                 raise bad_request(f"{name}: {why}; ask without it")
-    lines = query.get("tailLines", "")
-    if lines.startswith("-"):
-        cause = invalid_value("tailLines", lines, "must be greater than or equal to 0")
-        details = {"kind": "PodLogOptions", "causes": [cause.body()]}
-        raise StatusError(422, "Invalid", f"PodLogOptions is invalid: {cause}", details)
-    return LogOptions(flag(query, "follow"), number(query, "tailLines"))
+    return LogOptions(flag(query, "follow"), numbers["tailLines"], numbers["limitBytes"])
 
 
 def file_of(pod: Object, container: str | None) -> Path:
@@ -91,7 +103,7 @@ async def read(
         file: of `file_of`.
         current: the pod as it is; None once it is gone.
     """
-    first = None
+    first, left = None, sys.maxsize if wanted.limit_bytes is None else wanted.limit_bytes
     with file.open("rb") as log:
         if wanted.tail_lines is not None:
             log.seek(_tail_offset(log, wanted.tail_lines))
@@ -101,9 +113,10 @@ async def read(
             run, ended = _run(pod, file.stem) if pod else (first, True)
             first = run if first is None else first
             ended = ended or run != first
-            while chunk := log.read(_CHUNK):
+            while chunk := log.read(min(_CHUNK, left)):
+                left -= len(chunk)
                 yield chunk
-            if not wanted.follow or ended:
+            if not wanted.follow or ended or not left:
                 return
             await asyncio.sleep(_POLL_SECONDS)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,8 @@ from volcano_elastic.local.apiserver.status import (
 
 _NAMES = {"POST": "CreateOptions", "PATCH": "PatchOptions"}
 _VALIDATIONS = ("Ignore", "Strict", "Warn")
+# Python itself reads no number of thousands of digits.
+_NUMBER = re.compile(r"[-+]?[0-9]{1,19}")
 _NO_TIME = 10**9
 """Seconds: thirty years and more, of which no deletionTimestamp could be made some day."""
 
@@ -68,10 +71,16 @@ def flag(query: Mapping[str, str], name: str) -> bool:
 def number(query: Mapping[str, str], name: str) -> int | None:
     """Raises StatusError, 400, for what is no number of at most 19 digits, as 64 bits have."""
     text = query.get(name)
-    # Python itself reads no number of thousands of digits.
-    if text and not (text.isdecimal() and len(text) < 20):
-        raise bad_request(f"{name}: expected a number ≥ 0, found {text[:40]!r}")
-    return int(text) if text else None
+    if text is not None and not _NUMBER.fullmatch(text):
+        raise bad_request(f"{name}: expected a number, found {text[:40]!r}")
+    return None if text is None else int(text)
+
+
+def revision(query: Mapping[str, str]) -> int | None:
+    """The resourceVersion that is asked for; None for none. Raises StatusError as `number`."""
+    if query.get("resourceVersion", "").startswith(("+", "-")):
+        raise bad_request(f"resourceVersion: expected digits, found {query['resourceVersion']!r}")
+    return number(query, "resourceVersion") if query.get("resourceVersion") else None
 
 
 def write_options(request: web.BaseRequest) -> WriteOptions:
@@ -96,16 +105,28 @@ def check_list(query: Mapping[str, str], *, watch: bool) -> None:
     """Refuse what a list or a watch can't be asked for.
 
     Raises:
-        StatusError: 400 or 422.
+        StatusError: 422.
     """
-    match = query.get("resourceVersionMatch", "")
-    number(query, "resourceVersion")
-    if match == "Exact":
-        why = "lists are of the newest state, or go on where a page ended; ask without Exact"
-        raise options_invalid("ListOptions", forbidden_field("resourceVersionMatch", why))
-    if "sendInitialEvents" in query and not (watch and match == "NotOlderThan"):
-        why = "is for watches, with resourceVersionMatch=NotOlderThan"
-        raise options_invalid("ListOptions", forbidden_field("sendInitialEvents", why))
+    match, version = query.get("resourceVersionMatch", ""), query.get("resourceVersion", "")
+    initial, field = "sendInitialEvents" in query, "resourceVersionMatch"
+    known = ("NotOlderThan",) if watch else ("Exact", "NotOlderThan")
+    refused = [
+        (
+            watch and initial and match != "NotOlderThan",
+            f"sendInitialEvents needs {field}=NotOlderThan",
+        ),
+        (watch and match and not initial, "is for watches with sendInitialEvents"),
+        (not watch and match and not version, "is for lists with a resourceVersion"),
+        (not watch and match and query.get("continue"), "is not for lists that go on"),
+        (match == "Exact" and version == "0", "resourceVersion 0 is no exact one"),
+    ]
+    causes = [forbidden_field(field, why) for holds, why in refused if holds]
+    if initial and not watch:
+        causes.append(forbidden_field("sendInitialEvents", "is for watches"))
+    if match and match not in known:
+        causes.append(unsupported(field, match, known))
+    if causes:
+        raise options_invalid("ListOptions", *causes)
 
 
 def delete_options(body: Any, query: Mapping[str, str]) -> DeleteOptions:
@@ -120,9 +141,7 @@ def delete_options(body: Any, query: Mapping[str, str]) -> DeleteOptions:
     if options.get("kind", "DeleteOptions") != "DeleteOptions":
         raise bad_request(f"expected DeleteOptions, found a {options['kind']}")
     preconditions = options.get("preconditions") or {}
-    grace = options.get("gracePeriodSeconds", query.get("gracePeriodSeconds"))
-    if isinstance(grace, str) and len(grace) < 10 and grace.lstrip("-").isdecimal():
-        grace = int(grace)
+    grace = options.get("gracePeriodSeconds", number(query, "gracePeriodSeconds"))
     wrong = isinstance(grace, bool | str | float | list | dict)
     if wrong or not isinstance(preconditions, dict) or abs(grace or 0) >= _NO_TIME:
         raise bad_request(

@@ -1,19 +1,24 @@
-"""A list in pages: `limit` and `continue`."""
+"""A list: of which revision, and in pages (`limit` and `continue`)."""
 
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
 import orjson
 
-from volcano_elastic.local.apiserver.status import bad_request
-from volcano_elastic.local.apiserver.store import Stored
+from volcano_elastic.kube.resource import Object
+from volcano_elastic.local.apiserver.kind import ResourceKey
+from volcano_elastic.local.apiserver.options import check_list, number, revision
+from volcano_elastic.local.apiserver.selector import Selector
+from volcano_elastic.local.apiserver.status import bad_request, expired, too_new
+from volcano_elastic.local.apiserver.store import Store, Stored
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class _Place:
     """Where a list goes on: after this object, as things were at this revision."""
 
     revision: int
@@ -34,9 +39,44 @@ class Place:
         return base64.urlsafe_b64encode(place).decode()
 
 
-def cut(found: list[Stored], limit: int, after: Place | None) -> tuple[list[Stored], int]:
-    """The page of at most `limit` objects (0: all), and how many come after it."""
+def page(
+    store: Store,
+    resource: ResourceKey,
+    namespace: str | None,
+    wanted: Selector | None,
+    query: Mapping[str, str],
+) -> tuple[list[Stored], Object]:
+    """The objects that a list's query asks for, and the list's metadata.
+
+    Raises:
+        StatusError: 400 or 422 for what can't be asked, 410 for a revision that is not known any
+            more, 504 for one that is yet to come.
+    """
+    check_list(query, watch=False)
+    asked, match = revision(query), query.get("resourceVersionMatch")
+    # Less than nothing is as good as no limit, there too.
+    limit = max(number(query, "limit") or 0, 0)
+    after = _Place.of(query["continue"]) if query.get("continue") else None
+    if after and asked:
+        raise bad_request("resourceVersion: a list that goes on has its own; ask without it")
+    if asked == 0 and not after:
+        # There, such a list comes from a cache, which knows no pages.
+        limit = 0
+    if asked and asked > store.revision:
+        raise too_new(asked, store.revision)
+    exact = asked if match == "Exact" or (limit and not match) else None
+    at = after.revision if after else exact or store.revision
+    found = store.as_of(resource, namespace, at)
+    if found is None:
+        raise expired(f"revision {at} is not known any more; list from the beginning")
+    if wanted is not None:
+        found = [stored for stored in found if wanted(stored.obj)]
     if after:
         found = [one for one in found if one.place > (after.namespace, after.name)]
-    page = found[: limit or None]
-    return page, len(found) - len(page)
+    items = found[: limit or None]
+    meta: Object = {"resourceVersion": str(at)}
+    if remaining := len(found) - len(items):
+        meta["continue"] = _Place(at, *items[-1].place).token()
+        if wanted is None:
+            meta["remainingItemCount"] = remaining
+    return items, meta

@@ -21,7 +21,6 @@ from volcano_elastic.local.apiserver import (
     discovery,
     log,
     openapi,
-    page,
     patch,
     scale,
     selector,
@@ -37,15 +36,16 @@ from volcano_elastic.local.apiserver.options import (
     delete_options,
     flag,
     number,
+    revision,
     write_options,
 )
+from volcano_elastic.local.apiserver.page import page
 from volcano_elastic.local.apiserver.registry import Registry
 from volcano_elastic.local.apiserver.rendering import Rendering
 from volcano_elastic.local.apiserver.rest import Rest
 from volcano_elastic.local.apiserver.status import (
     StatusError,
     bad_request,
-    expired,
     no_such_resource,
     not_served,
     success_of,
@@ -161,7 +161,9 @@ class Server:
             case "GET":
                 if flag(request.query, "watch"):
                     return await self._watch(request, kind, namespace)
-                return self._list(request, kind, namespace)
+                wanted = selector.of_query(request.query, kind)
+                found, meta = page(self._store, kind.key, namespace, wanted, request.query)
+                return _raw(Rendering(request, kind, self._clock).many(found, meta))
             case "POST":
                 sent, options = await body.read(request), write_options(request)
                 if kind.namespaced and namespace is None:
@@ -174,9 +176,8 @@ class Server:
                 return self._shown(request, kind, stored, 201, options)
             case "DELETE":
                 options_ = delete_options(await body.read(request), request.query)
-                found = self._rest.delete_collection(
-                    kind, namespace, selector.of_query(request.query, kind), options_
-                )
+                wanted = selector.of_query(request.query, kind)
+                found = self._rest.delete_collection(kind, namespace, wanted, options_)
                 meta = {"resourceVersion": str(self._store.revision)}
                 return _raw(Rendering(request, kind, self._clock).many(found, meta))
         raise _not_allowed(request)
@@ -236,31 +237,6 @@ class Server:
                 return _json(success_of(201), 201)
         raise _not_allowed(request)
 
-    def _list(
-        self, request: web.BaseRequest, kind: Kind, namespace: str | None
-    ) -> web.StreamResponse:
-        query = request.query
-        check_list(query, watch=False)
-        wanted = selector.of_query(query, kind)
-        # Less than nothing is as good as no limit, there too.
-        below_nothing = query.get("limit", "").startswith("-")
-        limit = 0 if below_nothing else number(query, "limit") or 0
-        token = query.get("continue", "")
-        after = page.Place.of(token) if token else None
-        revision = after.revision if after else self._store.revision
-        found = self._store.as_of(kind.key, namespace, revision)
-        if found is None:
-            raise expired(f"revision {revision} is not known any more; list from the beginning")
-        if wanted is not None:
-            found = [stored for stored in found if wanted(stored.obj)]
-        items, remaining = page.cut(found, limit, after)
-        meta: Object = {"resourceVersion": str(revision)}
-        if remaining:
-            meta["continue"] = page.Place(revision, *items[-1].place).token()
-            if wanted is None:
-                meta["remainingItemCount"] = remaining
-        return _raw(Rendering(request, kind, self._clock).many(items, meta))
-
     def _shown(
         self,
         request: web.BaseRequest,
@@ -283,7 +259,11 @@ class Server:
         query = request.query
         check_list(query, watch=True)
         seconds = number(query, "timeoutSeconds") or _WATCH_SECONDS
-        wanted = selector.of_query(query, kind)
+        wanted, since = selector.of_query(query, kind), revision(query)
+        with_bookmarks = flag(query, "allowWatchBookmarks")
+        initial = flag(query, "sendInitialEvents")
+        if not since and "sendInitialEvents" in query:
+            since = self._store.revision
         try:
             watch = Watch(
                 self._store,
@@ -291,13 +271,12 @@ class Server:
                 namespace,
                 wanted,
                 Rendering(request, kind, self._clock).one,
-                resource_version=query.get("resourceVersion", ""),
-                initial_events=flag(query, "sendInitialEvents"),
+                since=None if initial else since or None,
+                marked=initial and with_bookmarks,
             )
         except StatusError as error:
             # As there, a watch has begun before it is found to be too old.
             return _raw(orjson.dumps({"type": "ERROR", "object": error.body()}) + b"\n")
-        with_bookmarks = flag(query, "allowWatchBookmarks")
         response = web.StreamResponse(headers={"Content-Type": _JSON})
         with self._stream():
             try:
@@ -313,8 +292,8 @@ class Server:
         return response
 
     async def _logs(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
+        wanted = log.options(request.query, target.name)
         pod = self._rest.get(target).obj
-        wanted = log.options(request.query)
         if not pod["spec"].get("nodeName"):
             log.container_of(pod, request.query.get("container"))
             return web.Response(status=204)

@@ -114,15 +114,15 @@ def modified(kind: Kind, name: str) -> StatusError:
 
 
 def invalid(kind: Kind, name: str, causes: Sequence[Cause]) -> StatusError:
-    words = str(causes[0]) if len(causes) == 1 else f"[{', '.join(map(str, causes))}]"
     qualified = f"{kind.kind}.{kind.group}" if kind.group else kind.kind
-    details: Object = {
-        **({"name": name} if name else {}),
-        **({"group": kind.group} if kind.group else {}),
-        "kind": kind.kind,
-        "causes": [cause.body() for cause in causes],
-    }
-    return StatusError(422, "Invalid", f'{qualified} "{name}" is invalid: {words}', details)
+    return _invalid(qualified, name, causes, group=kind.group, kind=kind.kind)
+
+
+def _invalid(what: str, name: str, causes: Sequence[Cause], **about: str) -> StatusError:
+    words = str(causes[0]) if len(causes) == 1 else f"[{', '.join(map(str, causes))}]"
+    details: Object = {field: value for field, value in {"name": name, **about}.items() if value}
+    details["causes"] = [cause.body() for cause in causes]
+    return StatusError(422, "Invalid", f'{what} "{name}" is invalid: {words}', details)
 
 
 def forbidden(kind: Kind, name: str, why: str, *causes: Cause) -> StatusError:
@@ -138,14 +138,22 @@ def bad_request(why: str) -> StatusError:
 
 def patch_refused(why: str) -> StatusError:
     """A patch whose outcome is no object of its kind."""
-    cause = invalid_value("patch", "the patched object", why)
-    return StatusError(422, "Invalid", f' "" is invalid: {cause}', {"causes": [cause.body()]})
+    return _invalid("", "", [invalid_value("patch", "the patched object", why)])
 
 
-def options_invalid(options: str, cause: Cause) -> StatusError:
+def options_invalid(options: str, *causes: Cause) -> StatusError:
     """What a request asks for beside its body (CreateOptions, ...) cannot be had."""
-    details = {"group": "meta.k8s.io", "kind": options, "causes": [cause.body()]}
-    return StatusError(422, "Invalid", f'{options}.meta.k8s.io "" is invalid: {cause}', details)
+    return _invalid(f"{options}.meta.k8s.io", "", causes, group="meta.k8s.io", kind=options)
+
+
+def log_options_invalid(pod: str, causes: Sequence[Cause]) -> StatusError:
+    return _invalid("PodLogOptions", pod, causes, kind="PodLogOptions")
+
+
+def too_new(asked: int, found: int) -> StatusError:
+    cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
+    why = f"Too large resource version: {asked}, current: {found}"
+    return StatusError(504, "Timeout", why, {"causes": [cause], "retryAfterSeconds": 1})
 
 
 def expired(why: str) -> StatusError:

@@ -37,8 +37,12 @@ class Watch:
     Subscribes at once, so that nothing happens between the replay and the live changes. Close it
     with `close`.
 
+    Args:
+        since: the revision after which its changes begin; None: what is there comes first.
+        marked: whether a bookmark ends what is there.
+
     Raises:
-        StatusError: 410, the changes after `resource_version` are not all known any more.
+        StatusError: 410, the changes after `since` are not all known any more.
     """
 
     def __init__(
@@ -49,8 +53,8 @@ class Watch:
         selector: Selector | None,
         render: Callable[[Stored], bytes],
         *,
-        resource_version: str,
-        initial_events: bool = False,
+        since: int | None,
+        marked: bool = False,
     ) -> None:
         self.waiting: deque[_Event] = deque()
         self.wake = asyncio.Event()
@@ -60,18 +64,17 @@ class Watch:
         self._namespace = namespace
         self._selector = selector
         self._render = render
-        if initial_events or resource_version in ("", "0"):
+        if since is None:
             for stored in store.all_of(kind.key, namespace):
                 if selector is None or selector(stored.obj):
                     self._add(store.revision, "ADDED", stored)
-            if initial_events:
+            if marked:
                 self._add(store.revision, "BOOKMARK", self._mark(initial=True))
         else:
-            changes = store.since(kind.key, int(resource_version))
+            changes = store.since(kind.key, since)
             if changes is None:
                 raise expired(
-                    f"too old resource version: {resource_version} (of this server's "
-                    f"{store.revision})"
+                    f"too old resource version: {since} (of this server's {store.revision})"
                 )
             for change in changes:
                 self._offer(change)

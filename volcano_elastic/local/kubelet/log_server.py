@@ -54,7 +54,7 @@ async def serving(pods: Informer, tls: Tls) -> AsyncIterator[int]:
             return now if now is not None and now["metadata"]["uid"] == uid else None
 
         try:
-            wanted = log.options(request.query)
+            wanted = log.options(request.query, asked["pod"])
             file = log.file_of(pod, asked["container"])
         except StatusError as error:
             return web.Response(status=error.code, text=error.message)
