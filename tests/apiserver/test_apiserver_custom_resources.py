@@ -10,6 +10,7 @@ from apiserver_world import OLD_TOYS, gone, toy, toy_crd, until
 
 from volcano_elastic.kube.client import ApiError, Client, Invalid, NotFound
 from volcano_elastic.kube.resource import CRDS, Object, Resource
+from volcano_elastic.local.apiserver import rule
 from volcano_elastic.local.apiserver.schema import causes, prune
 
 
@@ -50,6 +51,34 @@ def test_a_text_that_is_too_short_is_shown_a_list_is_counted() -> None:
 def test_what_additional_properties_allow_is_kept(extra: Any) -> None:
     assert prune({"a": 1}, {"type": "object", "additionalProperties": extra}) == []
     assert prune({"a": 1}, {"type": "object", "additionalProperties": False}) == ["a"]
+
+
+def test_long_elements_that_begin_alike_are_two() -> None:
+    items = ["a" * 300 + end for end in "bc"]
+    assert not list(causes(items, {"x-kubernetes-list-type": "set"}, "spec.set"))
+    assert len(list(causes(items * 2, {"x-kubernetes-list-type": "set"}, "spec.set"))) == 2
+
+
+def test_what_an_element_was_is_found_without_a_look_at_all_others() -> None:
+    class Element(dict[str, Any]):
+        looks = 0
+
+        def get(self, *key: Any) -> Any:
+            Element.looks += 1
+            return super().get(*key)
+
+    keyed = {
+        "type": "array",
+        "x-kubernetes-list-map-keys": ["name"],
+        "items": {
+            "type": "object",
+            "x-kubernetes-validations": [{"rule": "self.size >= oldSelf.size", "message": "less"}],
+        },
+    }
+    old = [Element(name=f"n{number}", size=number) for number in range(500)]
+    new = [{**one, "size": 7} for one in reversed(old)]
+    assert len(rule.causes(new, old, keyed, [])) == 500 - 8
+    assert Element.looks <= 2 * 500
 
 
 async def test_objects_are_read_as_their_crd_has_them_now(

@@ -10,6 +10,7 @@ from apiserver_world import Watching, configmap, pod, toy
 from volcano_elastic.kube.client import ApiError, Client, Conflict, Invalid
 from volcano_elastic.kube.resource import CONFIGMAPS, PODS, SERVICES, Object, Resource
 from volcano_elastic.local.apiserver.patch import json_patch
+from volcano_elastic.local.apiserver.status import StatusError
 
 
 async def test_a_patch_that_changes_nothing_makes_no_event(client: Client, namespace: str) -> None:
@@ -54,6 +55,13 @@ async def test_json_patch_with_test(client: Client, namespace: str) -> None:
 def test_a_json_patch_says_the_same_each_time_it_is_tried(op: str) -> None:
     operations = [{"op": op, "path": "/a", "value": []}, {"op": "add", "path": "/a/-", "value": 1}]
     assert [json_patch({}, operations) for _ in range(2)] == [{"a": [1]}, {"a": [1]}]
+
+
+def test_what_moves_is_gone_before_its_new_place_is_looked_for() -> None:
+    move = [{"op": "move", "from": "/0", "path": "/0/a/x"}]
+    assert json_patch([{"b": 1}, {"a": {}}], move) == [{"a": {"x": {"b": 1}}}]
+    with pytest.raises(StatusError, match="nothing at 'a'"):
+        json_patch([{"a": {}}, {}], move)
 
 
 async def test_strategic_merge_knows_the_lists_keys(client: Client, namespace: str) -> None:

@@ -90,6 +90,27 @@ async def test_acknowledged_writes_survive_sigkill(tmp_path: Path) -> None:
                     pass
 
 
+async def test_what_an_earlier_schema_kept_is_read_by_the_present_one(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with ApiServerProcess(tmp_path, data_dir=data) as own:
+        async with own.client() as client:
+            crd = await client.create(CRDS, toy_crd())
+            await client.create(TOYS, toy("default", "kept", code="old"))
+            for version in crd["spec"]["versions"]:
+                spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+                spec["name"] = {"type": "string", "default": "anew"}
+                del spec["size"], spec["code"]
+                del version["schema"]["openAPIV3Schema"]["properties"]["spec"]["required"]
+            await client.replace(CRDS, crd)
+        own.stop(signal.SIGKILL)
+    with ApiServerProcess(tmp_path, data_dir=data) as own:
+        async with own.client() as client:
+            read = await client.get(TOYS, "kept", "default")
+            (listed,) = (await client.list(TOYS, "default"))["items"]
+    expected = {"colour": "red", "name": "anew", "replicas": 1}
+    assert read["spec"] == listed["spec"] == expected
+
+
 async def test_acknowledged_writes_survive_sigkill_under_load(tmp_path: Path) -> None:
     acknowledged: dict[str, int] = {}
     deleted: set[str] = set()

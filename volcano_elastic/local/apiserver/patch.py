@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -92,41 +93,41 @@ def _too_large(expected: str) -> StatusError:
 
 def _operate(holder: Object, operation: Object) -> int:
     """Carry one operation out, in place; the bytes that it copied."""
-    parent, last = _place(holder, operation["path"])
-    if operation.get("op") in ("add", "replace", "test") and "value" not in operation:
-        raise ValueError("value is missing")
-    match operation.get("op"):
-        case "add":
+    op, size = operation.get("op"), 0
+    match op:
+        case "add" | "replace" | "test":
+            if "value" not in operation:
+                raise ValueError("value is missing")
             # A later operation may change what this one puts there, and a patch is tried again.
-            _add(parent, last, copy.deepcopy(operation["value"]))
-        case "replace":
             value = copy.deepcopy(operation["value"])
-            # The real server takes a replacement of what an object doesn't have as an addition.
-            if isinstance(parent, list):
-                parent[_index(last, len(parent) - 1)] = value
-            else:
-                _add(parent, last, value)
-        case "remove":
-            _take(parent, last)
-        case "test":
-            try:
-                found = _get(parent, last)
-            except LookupError:
-                found = None
-            if found != operation["value"]:
-                raise ValueError(f"test failed, found {found!r}, expected {operation['value']!r}")
         case "move":
-            value = _take(*_place(holder, operation["from"]))
-            _add(*_place(holder, operation["path"]), value)
+            # Before the target is looked for, which may be within what this makes move up.
+            value = _take(*_place(holder, operation.get("from")))
         case "copy":
-            value = _get(*_place(holder, operation["from"]))
+            value = _get(*_place(holder, operation.get("from")))
             # Before it is made: a few of them could fill the memory.
-            if (size := len(orjson.dumps(value))) <= _COPIED_BYTES:
-                _add(parent, last, copy.deepcopy(value))
-            return size
-        case op:
+            if (size := len(orjson.dumps(value))) > _COPIED_BYTES:
+                return size
+            value = copy.deepcopy(value)
+        case "remove":
+            value = None
+        case _:
             raise ValueError(f"unknown op {op!r}; expected add, remove, replace, move, copy, test")
-    return 0
+    parent, last = _place(holder, operation["path"])
+    if op == "remove":
+        _take(parent, last)
+    elif op == "test":
+        found = None
+        with suppress(LookupError):
+            found = _get(parent, last)
+        if found != value:
+            raise ValueError(f"test failed, found {found!r}, expected {value!r}")
+    elif op == "replace" and isinstance(parent, list):
+        parent[_index(last, len(parent) - 1)] = value
+    else:
+        # The real server takes a replacement of what an object doesn't have as an addition.
+        _add(parent, last, value)
+    return size
 
 
 def _place(holder: Object, pointer: Any) -> tuple[Any, str]:

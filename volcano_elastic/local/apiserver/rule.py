@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.machinery import PathFinder
 from typing import Any
 
 from volcano_elastic.kube.resource import Object
-from volcano_elastic.local.apiserver.schema import children
+from volcano_elastic.local.apiserver.schema import children, identity
 from volcano_elastic.local.apiserver.status import Cause, invalid_value, shown
 
 RULES = "x-kubernetes-validations"
@@ -50,20 +50,20 @@ def _walk(value: Any, old: Any, schema: Object, path: str) -> Iterator[Cause]:
         cause = _failed(rule, value, old, path)
         if cause is not None:
             yield cause
+    before = _before(old, schema)
     for key, one, sub, below in children(value, schema, path):
-        yield from _walk(one, _before(old, key, one, schema), sub, below)
+        yield from _walk(one, before(key, one), sub, below)
 
 
-def _before(old: Any, key: Any, one: Any, schema: Object) -> Any:
-    """What `one` was in `old`; an element of a list is told by its keys, where it has some."""
+def _before(old: Any, schema: Object) -> Callable[[Any, Any], Any]:
+    """What a part was in `old`, by its place; an element of a list by its keys, if it has some."""
     if isinstance(old, dict):
-        return old.get(key)
-    keys = schema.get("x-kubernetes-list-map-keys")
-    if not isinstance(old, list) or not keys or not isinstance(one, dict):
-        return None
-    wanted = [one.get(key) for key in keys]
-    alike = (was for was in old if isinstance(was, dict) and [was.get(k) for k in keys] == wanted)
-    return next(alike, None)
+        return lambda key, _: old.get(key)
+    known = {}
+    if isinstance(old, list) and schema.get("x-kubernetes-list-map-keys"):
+        # Of elements that are alike, the first.
+        known = {identity(was, schema): was for was in reversed(old)}
+    return lambda _, one: known.get(identity(one, schema)) if known else None
 
 
 def _failed(rule: Object, value: Any, old: Any, path: str) -> Cause | None:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
+import orjson
+
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver.status import (
     Cause,
@@ -16,7 +18,6 @@ from volcano_elastic.local.apiserver.status import (
     invalid_type,
     invalid_value,
     required,
-    shown,
     unsupported,
 )
 
@@ -166,18 +167,22 @@ def _text(value: str, schema: Object, path: str) -> Iterator[Cause]:
 
 def _twice(value: list[Any], schema: Object, path: str) -> Iterator[Cause]:
     """Elements that are there already, where each may be but once."""
-    kind, keys = schema.get("x-kubernetes-list-type"), schema.get("x-kubernetes-list-map-keys")
-    seen = set()
+    kind, seen = schema.get("x-kubernetes-list-type"), set()
+    if kind not in ("map", "set") and not schema.get("uniqueItems"):
+        return
     for number, one in enumerate(value):
-        if kind == "map" and keys and isinstance(one, dict):
-            identity: Any = {key: one.get(key) for key in keys}
-        elif kind == "set" or schema.get("uniqueItems"):
-            identity = one
-        else:
-            continue
-        if shown(identity) in seen:
-            yield duplicate(f"{path}[{number}]", identity)
-        seen.add(shown(identity))
+        told = identity(one, schema)
+        if told in seen:
+            yield duplicate(f"{path}[{number}]", orjson.loads(told))
+        seen.add(told)
+
+
+def identity(item: Any, schema: Object) -> bytes:
+    """By what an element of a list is told from the others: its keys if it has some, as JSON."""
+    keys = schema.get("x-kubernetes-list-map-keys")
+    if keys and isinstance(item, dict):
+        item = {key: item.get(key) for key in keys}
+    return orjson.dumps(item, option=orjson.OPT_SORT_KEYS)
 
 
 def _logic(value: Any, schema: Object, path: str) -> Iterator[Cause]:
