@@ -37,7 +37,12 @@ _QUANTITIES = {
     *("PodStatus.allocatedResources", "MetricTarget.value", "MetricTarget.averageValue"),
     *("MetricValueStatus.value", "MetricValueStatus.averageValue", "HPAScalingRules.tolerance"),
 }
-_ANYTHING = ("JSONSchemaProps", "CustomResourceSubresources.status")
+_ANYTHING = ("CustomResourceSubresources.status",)
+# A schema's; in its place, some fields of it may have a boolean (or a list, which CRDs may not).
+_SCHEMAS = {
+    "JSONSchemaProps.items": "JSONSchemaProps",
+    "JSONSchemaProps.additionalProperties": "boolean|JSONSchemaProps",
+}
 _SCALARS: dict[Any, str] = {str: "string", bytes: "bytes", int: "integer", bool: "boolean"}
 _SCALARS |= {float: "number", datetime: "time"}
 
@@ -50,6 +55,8 @@ def _type(annotation: Any, where: str, models_seen: list[Any]) -> str:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if where in _ANYTHING:
         return "any"
+    if where in _SCHEMAS:
+        return _SCHEMAS[where]
     if origin is Annotated:
         return _type(arguments[0], where, models_seen)
     if origin in (Union, UnionType):
@@ -66,7 +73,7 @@ def _type(annotation: Any, where: str, models_seen: list[Any]) -> str:
         return f"{{{_type(arguments[1], where, models_seen)}}}"
     if annotation is str and where in _QUANTITIES:
         return "quantity"
-    if hasattr(annotation, "model_fields") and _name(annotation) not in _ANYTHING:
+    if hasattr(annotation, "model_fields"):
         models_seen.append(annotation)
         return _name(annotation)
     return _SCALARS.get(annotation, "any")

@@ -53,6 +53,43 @@ def test_what_additional_properties_allow_is_kept(extra: Any) -> None:
     assert prune({"a": 1}, {"type": "object", "additionalProperties": False}) == ["a"]
 
 
+@pytest.mark.parametrize(
+    ("odd", "said"),
+    [
+        ({"type": None}, r"spec\]\.type: Required value"),
+        ({"type": "null"}, r"spec\]\.type: Unsupported value"),
+        ({"type": "array", "items": None}, r"items: Required value"),
+        ({"type": "string", "default": 7}, r"default: Invalid value"),
+        ({"type": "object", "x-kubernetes-validations": [{}]}, r"rule: Required value"),
+        ({"type": "object", "additionalProperties": {"type": 7}}, "expected string, found a int"),
+        ({"type": "string", "enum": "red"}, r"enum: expected \[any\], found a str"),
+        ({"type": "array", "items": {"type": "string"}, "uniqueItems": True}, "is not supported"),
+    ],
+)
+async def test_an_odd_schema_is_refused(client: Client, odd: Object, said: str) -> None:
+    crd = toy_crd()
+    crd["metadata"]["name"], crd["spec"]["names"]["plural"] = "odd.test.example.org", "odd"
+    root = {"type": "object", "properties": {"spec": odd}}
+    crd["spec"]["versions"][0]["schema"] = {"openAPIV3Schema": root}
+    with pytest.raises(ApiError, match=said):
+        await client.create(CRDS, crd)
+
+
+async def test_nulls_in_a_schema_say_nothing(client: Client) -> None:
+    crd = toy_crd()
+    crd["metadata"]["name"], crd["spec"]["names"]["plural"] = "null.test.example.org", "null"
+    spec = {"type": "object", "properties": None, "required": None, "additionalProperties": None}
+    choice = {"type": "string", "enum": ["a", None], "pattern": None, "nullable": True}
+    root = {"type": "object", "properties": {"spec": spec, "choice": choice}}
+    for version in crd["spec"]["versions"]:
+        version["schema"] = {"openAPIV3Schema": root}
+    made = await client.create(CRDS, crd)
+    kept = made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+    assert kept["spec"] == {"type": "object"}
+    assert kept["choice"] == {"type": "string", "enum": ["a", None], "nullable": True}
+    await client.delete(CRDS, "null.test.example.org")
+
+
 def test_long_elements_that_begin_alike_are_two() -> None:
     items = ["a" * 300 + end for end in "bc"]
     assert not list(causes(items, {"x-kubernetes-list-type": "set"}, "spec.set"))

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from volcano_elastic.kube.resource import Object
-from volcano_elastic.local.apiserver.builtin_type import type_of, types
+from volcano_elastic.local.apiserver.builtin_type import struct_of, type_of, types
 from volcano_elastic.local.apiserver.kind import Kind
 from volcano_elastic.local.apiserver.status import (
     Cause,
@@ -104,6 +104,13 @@ def _structs(value: Any, wanted: str, path: str) -> Iterator[tuple[str, Object, 
         for number, one in enumerate(value):
             yield from _structs(one, wanted[1:-1], f"{path}[{number}]")
         return
+    if wanted.startswith("{"):
+        for key, one in value.items():
+            yield from _structs(one, wanted[1:-1], f"{path}[{key}]")
+        return
+    wanted = struct_of(wanted)
+    if isinstance(value, bool):
+        return
     if wanted in _rules():
         yield wanted, value, path
     for field in _leading(wanted):
@@ -145,12 +152,12 @@ def _leading(name: str) -> tuple[str, ...]:
     return tuple(
         field
         for field, wanted in types()[name].items()
-        if (inner := wanted.strip("[]")) in types() and _matters(inner, frozenset({name}))
+        if (inner := struct_of(wanted)) in types() and _matters(inner, frozenset({name}))
     )
 
 
 def _matters(name: str, seen: frozenset[str]) -> bool:
-    if name in seen:
-        return False
-    inner = {wanted.strip("[]") for wanted in types()[name].values()} & types().keys()
-    return name in _rules() or any(_matters(one, seen | {name}) for one in inner)
+    if name in _rules() or name in seen:
+        return name in _rules()
+    inner = {struct_of(wanted) for wanted in types()[name].values()} & types().keys()
+    return any(_matters(one, seen | {name}) for one in inner)

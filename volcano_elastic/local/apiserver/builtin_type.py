@@ -50,6 +50,11 @@ def types() -> dict[str, dict[str, str]]:
     return found
 
 
+def struct_of(wanted: str) -> str:
+    """Of a field's type: the type that is in it, in lists, maps and choices too."""
+    return wanted.rpartition("|")[2].strip("[]{}")
+
+
 def type_of(kind: Kind) -> str:
     """The name of a built-in kind's type."""
     return "CoreV1Event" if kind.kind == "Event" else kind.kind
@@ -89,6 +94,8 @@ def _struct(value: Object, name: str, path: str, unknown: list[str]) -> Object:
 def _decode(value: Any, wanted: str, path: str, unknown: list[str]) -> Any:
     if value is None or wanted == "any":
         return value
+    if "|" in wanted:
+        wanted = "boolean" if isinstance(value, bool) else struct_of(wanted)
     bracket, inner = wanted[0], wanted[1:-1]
     expected = {"[": list, "{": dict}.get(bracket) or _SCALARS.get(wanted, dict)
     if wanted == "integer" and isinstance(value, float) and value.is_integer():
@@ -97,12 +104,12 @@ def _decode(value: Any, wanted: str, path: str, unknown: list[str]) -> Any:
         raise DecodeError(f"{path}: expected {wanted}, found a {type(value).__name__}")
     if bracket == "[":
         return [
-            _decode({} if one is None else one, inner, f"{path}[{number}]", unknown)
+            _decode(_zero(inner) if one is None else one, inner, f"{path}[{number}]", unknown)
             for number, one in enumerate(value)
         ]
     if bracket == "{":
         return {
-            key: _decode("" if one is None else one, inner, path, unknown)
+            key: _decode(_zero(inner) if one is None else one, inner, f"{path}.{key}", unknown)
             for key, one in value.items()
         }
     if expected is dict:
@@ -115,6 +122,11 @@ def _decode(value: Any, wanted: str, path: str, unknown: list[str]) -> Any:
         return canonical(value) if wanted == "quantity" else value
     except (QuantityError, binascii.Error, ValueError) as error:
         raise DecodeError(f"{path}: {error}") from error
+
+
+def _zero(wanted: str) -> Any:
+    """What Go reads a null in a list or map as."""
+    return {} if wanted in types() else None if wanted == "any" else ""
 
 
 def _time(text: str, path: str) -> str | None:

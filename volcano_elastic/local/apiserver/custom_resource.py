@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -10,38 +11,14 @@ from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver import rule, schema
 from volcano_elastic.local.apiserver.builtin import BUILTIN
 from volcano_elastic.local.apiserver.kind import Column, Kind
-from volcano_elastic.local.apiserver.status import Cause, invalid_value, required
+from volcano_elastic.local.apiserver.status import Cause, forbidden_field, invalid_value, required
 
 _CONDITIONS = (
     ("NamesAccepted", "NoConflicts", "no conflicts found"),
     ("Established", "InitialNamesAccepted", "the initial names have been accepted"),
 )
-_STRING: Object = {"type": "string"}
-_NUMBER: Object = {"type": "number"}
-_LIST: Object = {"type": "array"}
-_RULE: Object = {
-    "type": "object",
-    "required": ["rule"],
-    "properties": dict.fromkeys(
-        ("rule", "message", "messageExpression", "fieldPath", "reason"), _STRING
-    ),
-}
-_BOUNDS = [
-    f"{end}{of}" for end in ("min", "max") for of in ("imum", "Length", "Items", "Properties")
-]
-# What a schema goes by, as a schema.
-_META: Object = {
-    "type": "object",
-    "properties": {
-        "type": {"enum": ["object", "array", "string", "boolean", "integer", "number", ""]},
-        "properties": {"type": "object"},
-        "pattern": _STRING,
-        **dict.fromkeys(("allOf", "anyOf", "oneOf", "enum"), _LIST),
-        **dict.fromkeys(("required", "x-kubernetes-list-map-keys"), _LIST | {"items": _STRING}),
-        **dict.fromkeys((*_BOUNDS, "multipleOf"), _NUMBER),
-        rule.RULES: _LIST | {"items": _RULE},
-    },
-}
+# Of OpenAPI, but not of CRDs.
+_FORBIDDEN = ("$ref", "definitions", "dependencies", "patternProperties", "uniqueItems")
 
 
 def kinds_of(crd: Object) -> list[Kind]:
@@ -130,6 +107,9 @@ def causes(crd: Object) -> Iterator[Cause]:
         yield invalid_value("spec.group", group, "must be a domain name such as example.org")
     if group in {kind.group for kind in BUILTIN} - {""}:
         yield invalid_value("spec.group", group, "is built into this API server")
+    for field in ("kind", "plural"):
+        if not names.get(field):
+            yield required(f"spec.names.{field}")
     name, wanted = crd["metadata"].get("name"), f"{names.get('plural')}.{group}"
     if name != wanted:
         yield invalid_value("metadata.name", name, f"must be {wanted} (plural.group)")
@@ -142,26 +122,39 @@ def causes(crd: Object) -> Iterator[Cause]:
         root = (version.get("schema") or {}).get("openAPIV3Schema")
         if root is None:
             yield required(path, "schemas are required")
+        elif root.get("type", "object") != "object":
+            yield invalid_value(f"{path}.type", root["type"], "must be object at the root")
         else:
             yield from _schema_causes(root, path)
 
 
-def _schema_causes(root: Any, path: str) -> Iterator[Cause]:
-    """What makes a schema unusable: its keywords' types, patterns and rules."""
-    mistyped = list(schema.causes(root, _META, path))
-    yield from mistyped
-    if mistyped:
-        return
+def _schema_causes(root: Object, path: str, *, typed: bool = True) -> Iterator[Cause]:
+    """What makes a schema unusable beside builtin_rules.txt; `typed`: whether it needs a type."""
+    free = ("x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields")
+    if typed and not any(root.get(name) for name in ("type", *free)):
+        yield required(f"{path}.type", "must not be empty")
+    if typed and root.get("type") == "array" and "items" not in root:
+        yield required(f"{path}.items", "must be specified")
+    if (root.get("x-kubernetes-list-type") == "map") != bool(root.get(schema.KEYS)):
+        yield required(
+            f"{path}.{schema.KEYS}", "must be there with the list type map, and only then"
+        )
+    for name in _FORBIDDEN:
+        if root.get(name):
+            yield forbidden_field(f"{path}.{name}", "is not supported")
     try:
         schema.compiled(root.get("pattern", ""))
     except re.error as error:
         yield invalid_value(f"{path}.pattern", root["pattern"], f"must be a pattern: {error}")
+    if "default" in root:
+        schema.apply_defaults(default := copy.deepcopy(root["default"]), root)
+        yield from schema.causes(default, root, f"{path}.default")
     yield from rule.check(root, path)
     for key, sub in (root.get("properties") or {}).items():
-        yield from _schema_causes(sub, f"{path}.properties[{key}]")
+        yield from _schema_causes(sub, f"{path}.properties[{key}]", typed=typed)
     for name in ("items", "additionalProperties", "not"):
-        if not isinstance(root.get(name, True), bool):
-            yield from _schema_causes(root[name], f"{path}.{name}")
+        if isinstance(root.get(name), dict):
+            yield from _schema_causes(root[name], f"{path}.{name}", typed=typed and name != "not")
     for name in ("allOf", "anyOf", "oneOf"):
         for number, sub in enumerate(root.get(name) or ()):
-            yield from _schema_causes(sub, f"{path}.{name}[{number}]")
+            yield from _schema_causes(sub, f"{path}.{name}[{number}]", typed=False)

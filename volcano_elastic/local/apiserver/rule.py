@@ -13,7 +13,7 @@ from importlib.machinery import PathFinder
 from typing import Any
 
 from volcano_elastic.kube.resource import Object
-from volcano_elastic.local.apiserver.schema import children, identity
+from volcano_elastic.local.apiserver.schema import KEYS, children, identity
 from volcano_elastic.local.apiserver.status import Cause, invalid_value, shown
 
 RULES = "x-kubernetes-validations"
@@ -37,7 +37,8 @@ def check(schema: Object, path: str) -> Iterator[Cause]:
     """The rules of one schema (not of those within) that can't be read."""
     for number, rule in enumerate(schema.get(RULES) or ()):
         try:
-            _program(rule["rule"])
+            # That a rule is missing is another's to say.
+            _program(rule.get("rule") or "true")
         except ValueError as error:
             where = f"{path}.{RULES}[{number}].rule"
             yield invalid_value(where, rule, f"compilation failed: {error}")
@@ -60,7 +61,7 @@ def _before(old: Any, schema: Object) -> Callable[[Any, Any], Any]:
     if isinstance(old, dict):
         return lambda key, _: old.get(key)
     known = {}
-    if isinstance(old, list) and schema.get("x-kubernetes-list-map-keys"):
+    if isinstance(old, list) and schema.get(KEYS):
         # Of elements that are alike, the first.
         known = {identity(was, schema): was for was in reversed(old)}
     return lambda _, one: known.get(identity(one, schema)) if known else None

@@ -21,6 +21,7 @@ from volcano_elastic.local.apiserver.status import (
     unsupported,
 )
 
+KEYS = "x-kubernetes-list-map-keys"
 _EMBEDDED = "x-kubernetes-embedded-resource"
 # Of every object: checked for all kinds alike, elsewhere.
 _ROOT_FIELDS = ("apiVersion", "kind", "metadata")
@@ -168,7 +169,7 @@ def _text(value: str, schema: Object, path: str) -> Iterator[Cause]:
 def _twice(value: list[Any], schema: Object, path: str) -> Iterator[Cause]:
     """Elements that are there already, where each may be but once."""
     kind, seen = schema.get("x-kubernetes-list-type"), set()
-    if kind not in ("map", "set") and not schema.get("uniqueItems"):
+    if kind not in ("map", "set"):
         return
     for number, one in enumerate(value):
         told = identity(one, schema)
@@ -179,7 +180,7 @@ def _twice(value: list[Any], schema: Object, path: str) -> Iterator[Cause]:
 
 def identity(item: Any, schema: Object) -> bytes:
     """By what an element of a list is told from the others: its keys if it has some, as JSON."""
-    keys = schema.get("x-kubernetes-list-map-keys")
+    keys = schema.get(KEYS)
     if keys and isinstance(item, dict):
         item = {key: item.get(key) for key in keys}
     return orjson.dumps(item, option=orjson.OPT_SORT_KEYS)
