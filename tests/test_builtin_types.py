@@ -113,6 +113,11 @@ def test_every_rule_is_about_a_field_that_there_is() -> None:
     places = [line.split()[0].partition(".") for line in lines if not line.startswith("#")]
     assert len(places) > 50
     assert all(field in builtin_type.types()[name] for name, _, field in places)
+    for name, fields in builtin_type.types("builtin_lists.txt").items():
+        for field, keys in fields.items():
+            elements = builtin_type.types()[name][field]
+            inner = builtin_type.types().get(builtin_type.struct_of(elements), {})
+            assert elements[0] == "[" and (keys == "*" or {*keys.split(",")} <= inner.keys())
 
 
 if __name__ == "__main__":

@@ -38,10 +38,10 @@ class DecodeError(ValueError):
     """The object is not one of its kind."""
 
 
-@functools.lru_cache(maxsize=1)
-def types() -> dict[str, dict[str, str]]:
-    """By name of the type: the type of each field."""
-    lines = Path(__file__).with_name("builtin_types.txt").read_text().splitlines()
+@functools.cache
+def types(file: str = "builtin_types.txt") -> dict[str, dict[str, str]]:
+    """By name of the type: the type of each field (or what else the file says of it)."""
+    lines = Path(__file__).with_name(file).read_text().splitlines()
     found = {}
     for line in lines:
         if not line.startswith("#"):

@@ -27,6 +27,8 @@ from volcano_elastic.local.apiserver.builtin import (
     SERVICE,
     SERVICE_ACCOUNT,
 )
+from volcano_elastic.local.apiserver.builtin_rule import schema_of
+from volcano_elastic.local.apiserver.builtin_type import type_of
 from volcano_elastic.local.apiserver.custom_resource import establish
 from volcano_elastic.local.apiserver.kind import Kind
 from volcano_elastic.local.apiserver.options import DeleteOptions, Target, WriteOptions
@@ -143,7 +145,8 @@ class Rest:
             return self._apply(target, body, options)
         old = self.get(target)
         shown = old.shown_as(kind.api_version).obj
-        changed = patch.patched(shown, content_type, body, custom=kind.custom)
+        merged_by = None if kind.custom else schema_of(type_of(kind))
+        changed = patch.patched(shown, content_type, body, merged_by)
         new = self._incoming(kind, target.namespace, changed, options)
         if new["metadata"].get("name") != target.name:
             raise _misnamed(new, target)

@@ -223,7 +223,7 @@ class Server:
                 sent, options = await body.read(request), write_options(request)
                 if request.method == "PATCH":
                     old = scale.scale_of(target.kind, self._rest.get(target).obj)
-                    sent = patch.patched(old, request.content_type, sent, custom=True)
+                    sent = patch.patched(old, request.content_type, sent, None)
                 return _json(self._rest.scale(target, sent, options))
             case "binding", "POST":
                 sent, options = await body.read(request), write_options(request)
