@@ -14,7 +14,7 @@ from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver.builtin_rule import schema_of
 from volcano_elastic.local.apiserver.builtin_type import type_of
 from volcano_elastic.local.apiserver.kind import Kind
-from volcano_elastic.local.apiserver.options import WriteOptions
+from volcano_elastic.local.apiserver.request import WriteOptions
 from volcano_elastic.local.apiserver.schema import LIST_TYPE, below, identity
 from volcano_elastic.local.apiserver.status import StatusError
 

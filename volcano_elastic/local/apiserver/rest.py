@@ -31,7 +31,7 @@ from volcano_elastic.local.apiserver.builtin_rule import schema_of
 from volcano_elastic.local.apiserver.builtin_type import type_of
 from volcano_elastic.local.apiserver.custom_resource import establish
 from volcano_elastic.local.apiserver.kind import Kind
-from volcano_elastic.local.apiserver.options import DeleteOptions, Target, WriteOptions
+from volcano_elastic.local.apiserver.request import DeleteOptions, Target, WriteOptions
 from volcano_elastic.local.apiserver.selector import Selector
 from volcano_elastic.local.apiserver.status import (
     StatusError,

@@ -19,8 +19,8 @@ from volcano_elastic.local.apiserver.builtin import (
 )
 from volcano_elastic.local.apiserver.builtin_type import DecodeError, decode
 from volcano_elastic.local.apiserver.kind import Kind
-from volcano_elastic.local.apiserver.options import WriteOptions
 from volcano_elastic.local.apiserver.registry import Registry
+from volcano_elastic.local.apiserver.request import WriteOptions
 from volcano_elastic.local.apiserver.status import (
     Cause,
     bad_request,
