@@ -76,6 +76,18 @@ def decode(kind: Kind, obj: Object) -> tuple[Object, list[str]]:
     return {**decoded, "metadata": decoded.get("metadata") or {}}, unknown
 
 
+def taken(value: Any, name: str) -> Object:
+    """`value` as a type takes it, whatever else it has.
+
+    Raises:
+        DecodeError: it is no such thing; says where.
+    """
+    if not isinstance(value, dict) or value.get("kind", name) not in (name, None):
+        found = value.get("kind") if isinstance(value, dict) else type(value).__name__
+        raise DecodeError(f"expected a {name}, found a {found}")
+    return _struct(value, name, name, [])
+
+
 def _struct(value: Object, name: str, path: str, unknown: list[str]) -> Object:
     fields, result = types()[name], {}
     for field, one in value.items():

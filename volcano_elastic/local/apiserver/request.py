@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,13 +11,17 @@ import orjson
 import yaml
 from aiohttp import web
 
+from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver import protobuf
+from volcano_elastic.local.apiserver.builtin_type import DecodeError, taken
 from volcano_elastic.local.apiserver.kind import Kind
 from volcano_elastic.local.apiserver.patch import APPLY
 from volcano_elastic.local.apiserver.status import (
+    StatusError,
     bad_request,
     forbidden_field,
     options_invalid,
+    patch_refused,
     required,
     unsupported,
     unsupported_media_type,
@@ -139,6 +143,11 @@ class WriteOptions:
     warnings: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
 
+    @property
+    def refuse(self) -> Callable[[str], StatusError]:
+        """How to refuse what is no object of its kind: what was sent, or what a patch has made."""
+        return patch_refused if self.patched else bad_request
+
 
 @dataclass(frozen=True, slots=True)
 class DeleteOptions:
@@ -215,25 +224,29 @@ def check_list(query: Mapping[str, str], *, watch: bool) -> None:
         raise options_invalid("ListOptions", *causes)
 
 
-def delete_options(body: Any, query: Mapping[str, str]) -> DeleteOptions:
+def typed(sent: Any, name: str, refuse: Callable[[str], StatusError] = bad_request) -> Object:
+    """What was sent, as a built-in type that is no kind of its own takes it (DeleteOptions, ...).
+
+    Raises:
+        StatusError: of `refuse`, it is no such thing.
+    """
+    try:
+        return taken(sent, name)
+    except DecodeError as error:
+        raise refuse(str(error)) from error
+
+
+def delete_options(sent: Any, query: Mapping[str, str]) -> DeleteOptions:
     """From the body of a DELETE, else from its query.
 
     Raises:
         StatusError: 400 or 422, with what was expected.
     """
-    options = body if body is not None else {}
-    if not isinstance(options, dict):
-        raise bad_request("DeleteOptions: expected an object")
-    if options.get("kind", "DeleteOptions") != "DeleteOptions":
-        raise bad_request(f"expected DeleteOptions, found a {options['kind']}")
+    options = typed({} if sent is None else sent, "DeleteOptions")
     preconditions = options.get("preconditions") or {}
     grace = options.get("gracePeriodSeconds", number(query, "gracePeriodSeconds"))
-    wrong = isinstance(grace, bool | str | float | list | dict)
-    if wrong or not isinstance(preconditions, dict) or abs(grace or 0) >= _NO_TIME:
-        raise bad_request(
-            "DeleteOptions: expected preconditions to be an object and gracePeriodSeconds an "
-            f"integer below {_NO_TIME}, found {preconditions!r} and {str(grace)[:20]}"
-        )
+    if abs(grace or 0) >= _NO_TIME:
+        raise bad_request(f"expected gracePeriodSeconds an integer below {_NO_TIME}, found {grace}")
     propagation = options.get("propagationPolicy") or query.get("propagationPolicy")
     if propagation is None:
         orphan = options.get("orphanDependents", flag(query, "orphanDependents"))

@@ -129,7 +129,9 @@ class Rest:
     ) -> Stored:
         """PUT of the object or of its status; `managed`: its managedFields from now on."""
         new = self._incoming(target.kind, target.namespace, body, options)
-        if new["metadata"].setdefault("name", target.name) != target.name:
+        # A patch that takes the name away is refused; a PUT may leave it out.
+        unnamed = "" if options.patched else target.name
+        if new["metadata"].setdefault("name", unnamed) != target.name:
             raise _misnamed(new, target)
         old = self.get(target)
         if target.kind.conditional and not new["metadata"].get("resourceVersion"):
@@ -147,23 +149,20 @@ class Rest:
         shown = old.shown_as(kind.api_version).obj
         merged_by = None if kind.custom else schema_of(type_of(kind))
         changed = patch.patched(shown, content_type, body, merged_by)
-        new = self._incoming(kind, target.namespace, changed, options)
-        if new["metadata"].get("name") != target.name:
-            raise _misnamed(new, target)
-        return self._change(target, old, new, options)
+        return self.update(target, changed, options)
 
-    def scale(self, target: Target, body: Any, options: WriteOptions) -> Object:
+    def scale(self, target: Target, wanted: Object, options: WriteOptions) -> Object:
         """PUT of a Scale; returns the Scale as it is then."""
         old = self.get(target)
-        new = scale.scaled(target.kind, old.copy(), body)
+        new = scale.scaled(target.kind, old.copy(), wanted)
         whole = Target(target.kind, target.namespace, target.name)
         written = self._change(whole, old, new, options)
         return scale.scale_of(target.kind, written.obj)
 
-    def bind(self, target: Target, body: Any, options: WriteOptions) -> Object:
+    def bind(self, target: Target, binding: Object, options: WriteOptions) -> Object:
         old = self.get(target)
         new = old.copy()
-        pod.bind(new, body, timestamp(self._clock()))
+        pod.bind(new, binding, timestamp(self._clock()))
         if not options.dry_run:
             self.store.put(POD.key, new)
         return success_of(201)

@@ -42,12 +42,12 @@ from volcano_elastic.local.apiserver.request import (
     number,
     path_and_token,
     revision,
+    typed,
     write_options,
 )
 from volcano_elastic.local.apiserver.rest import Rest
 from volcano_elastic.local.apiserver.status import (
     StatusError,
-    bad_request,
     no_such_resource,
     not_served,
     success_of,
@@ -224,14 +224,13 @@ class Server:
                 if request.method == "PATCH":
                     old = scale.scale_of(target.kind, self._rest.get(target).obj)
                     sent = patch.patched(old, request.content_type, sent, None)
+                sent = typed(sent, "Scale", options.refuse)
                 return _json(self._rest.scale(target, sent, options))
             case "binding", "POST":
                 sent, options = await body(request), write_options(request)
-                return _json(self._rest.bind(target, sent, options), 201)
+                return _json(self._rest.bind(target, typed(sent, "Binding"), options), 201)
             case "eviction", "POST":
-                eviction = await body(request)
-                if not isinstance(eviction, dict):
-                    raise bad_request("expected an Eviction")
+                eviction = typed(await body(request), "Eviction")
                 how = delete_options(eviction.get("deleteOptions"), request.query)
                 self._rest.evict(target, how)
                 return _json(success_of(201), 201)

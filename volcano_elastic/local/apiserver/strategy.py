@@ -26,7 +26,6 @@ from volcano_elastic.local.apiserver.status import (
     bad_request,
     forbidden,
     not_found,
-    patch_refused,
 )
 from volcano_elastic.local.apiserver.store import Store
 
@@ -39,15 +38,16 @@ def decoded(kind: Kind, body: Any, options: WriteOptions) -> Object:
     Raises:
         StatusError: 400, it is no object of this kind; 422 where a patch has made it so.
     """
-    refuse = patch_refused if options.patched else bad_request
     obj: Object = body
     if not isinstance(obj, dict):
-        raise refuse(f"expected a {kind.kind} object, found a {type(obj).__name__}")
+        raise options.refuse(f"expected a {kind.kind} object, found a {type(obj).__name__}")
     api_version, name = obj.get("apiVersion"), obj.get("kind")
     if kind.custom and not (api_version and name):
-        raise refuse(f"Object 'apiVersion' or 'Kind' is missing, found {api_version} and {name}")
+        raise options.refuse(
+            f"Object 'apiVersion' or 'Kind' is missing, found {api_version} and {name}"
+        )
     if (api_version or kind.api_version) != kind.api_version or (name or kind.kind) != kind.kind:
-        raise refuse(
+        raise options.refuse(
             f"the object provided is unrecognized: expected {kind.api_version} {kind.kind}, "
             f"found {api_version} {name}"
         )
@@ -57,7 +57,7 @@ def decoded(kind: Kind, body: Any, options: WriteOptions) -> Object:
     try:
         obj, unknown = decode(kind, obj)
     except DecodeError as error:
-        raise refuse(cannot + str(error)) from error
+        raise options.refuse(cannot + str(error)) from error
     options.unknown += unknown
     if not kind.custom:
         report_unknown(options, cannot)
@@ -75,8 +75,7 @@ def report_unknown(options: WriteOptions, where: str = "") -> None:
     unknown = [f'unknown field "{path}"' for path in options.unknown]
     options.unknown.clear()
     if unknown and options.field_validation == "Strict":
-        refuse = patch_refused if options.patched else bad_request
-        raise refuse(f"{where}strict decoding error: {', '.join(unknown)}")
+        raise options.refuse(f"{where}strict decoding error: {', '.join(unknown)}")
     if options.field_validation == "Warn":
         options.warnings += unknown
 
