@@ -105,7 +105,8 @@ class Rest:
         meta["uid"] = str(uuid.UUID(int=self._random.getrandbits(128), version=4))
         meta["creationTimestamp"] = now
         strategy.prepare_create(kind, obj, self.store)
-        strategy.shape(kind, obj, options)
+        options.unknown += strategy.shape(kind, obj)
+        strategy.report_unknown(options)
         validation.check(kind, obj)
         if self.store.get(kind.key, namespace, meta["name"]) is not None:
             raise already_exists(kind, meta["name"])
@@ -306,9 +307,9 @@ class Rest:
             new["metadata"]["managedFields"] = managed
         strategy.carry_over(kind, new, old.obj)
         strategy.fill_defaults(kind, new, self.store)
-        strategy.shape(kind, new, options)
+        options.unknown += strategy.shape(kind, new)
+        strategy.report_unknown(options)
         validation.check(kind, new, old.obj)
-        validation.check_update(kind, new, old.obj)
         if kind.key == POD.key:
             new.setdefault("status", {}).setdefault(
                 "qosClass", (old.obj.get("status") or {}).get("qosClass")

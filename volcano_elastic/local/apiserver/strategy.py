@@ -143,15 +143,8 @@ def carry_over(kind: Kind, new: Object, old: Object) -> None:
                 spec[name] = old["spec"][name]
 
 
-def shape(kind: Kind, obj: Object, options: WriteOptions) -> None:
-    """Defaults and pruning of a custom resource, in place; raises as `report_unknown`."""
-    if kind.custom:
-        options.unknown += shape_custom(kind, obj)
-        report_unknown(options)
-
-
-def shape_custom(kind: Kind, obj: Object) -> list[str]:
-    """Defaults and pruning by the CRD's schema, in place; returns the paths that were unknown."""
+def shape(kind: Kind, obj: Object) -> list[str]:
+    """Defaults and pruning of a custom resource, in place; returns the paths that were unknown."""
     if kind.schema is None:
         return []
     unknown = schema.prune(obj, kind.schema)
@@ -165,7 +158,7 @@ def reread(crd: Object, registry: Registry, store: Store) -> None:
     spec = crd["spec"]
     kind = registry.of_resource((spec["group"], spec["names"]["plural"]))
     if kind is not None and kind.version == kind.storage_version:
-        store.reread(kind.key, functools.partial(shape_custom, kind))
+        store.reread(kind.key, functools.partial(shape, kind))
 
 
 def _admit_priority(obj: Object, store: Store) -> None:
