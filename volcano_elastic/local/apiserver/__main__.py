@@ -14,6 +14,7 @@ from pathlib import Path
 
 import uvloop
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 
 from volcano_elastic.local.apiserver import strategy
 from volcano_elastic.local.apiserver.builtin import (
@@ -32,6 +33,8 @@ from volcano_elastic.local.apiserver.server import BODY_LIMIT, Server
 from volcano_elastic.local.apiserver.store import Store
 
 _HOST = "127.0.0.1"
+# Go's own limit of a request's head.
+_LINE_LIMIT = 1 << 20
 
 
 def main() -> int:
@@ -103,8 +106,11 @@ async def serve(
             rest.create(PRIORITY_CLASS, "", obj, WriteOptions())
     # Code and modules stay for good: the garbage collector need not go through them again.
     gc.freeze()
+    logging.getLogger("aiohttp.server").addFilter(_tells_no_token)
     http = web.Server(
         server.handle,
+        max_line_size=_LINE_LIMIT,
+        max_field_size=_LINE_LIMIT,
         request_factory=lambda message, payload, protocol, writer, task: web.BaseRequest(
             message, payload, protocol, writer, task, loop, client_max_size=BODY_LIMIT
         ),
@@ -131,6 +137,11 @@ async def serve(
         if journal:
             journal.close()
     return 0
+
+
+def _tells_no_token(record: logging.LogRecord) -> bool:
+    """What can't be read as HTTP is answered, but not logged: the token may be in it."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
 def _now() -> datetime:

@@ -42,6 +42,8 @@ class Collector:
         self._later = later
         self._alive: dict[str, Place] = {}
         self._dependents: dict[str, set[Place]] = {}
+        self._gone: set[str] = set()
+        """Owners that were seen to go, while they have dependents."""
         # In order, each once.
         self._queue: dict[Place, None] = {}
         self._scheduled = False
@@ -62,8 +64,10 @@ class Collector:
             if meta.get("ownerReferences") or meta.get("deletionTimestamp"):
                 self._enqueue(place)
             return
-        for dependent in self._dependents.get(obj["metadata"]["uid"], ()):
-            self._enqueue(dependent)
+        if dependents := self._dependents.get(uid := obj["metadata"]["uid"]):
+            self._gone.add(uid)
+            for dependent in dependents:
+                self._enqueue(dependent)
         for uid in _owner_uids(obj):
             if uid in self._alive:
                 self._enqueue(self._alive[uid])
@@ -84,6 +88,7 @@ class Collector:
             dependents.discard(place)
             if not dependents:
                 self._dependents.pop(uid, None)
+                self._gone.discard(uid)
 
     def _enqueue(self, place: Place) -> None:
         self._queue.setdefault(place)
@@ -123,12 +128,19 @@ class Collector:
 
     def _check_owners(self, resource: ResourceKey, stored: Stored) -> None:
         """Delete what has lost all its owners; forget the lost ones of what has others."""
-        uids = _owner_uids(stored.obj)
-        lost = {uid for uid in uids if uid not in self._alive}
-        if lost == uids:
+        owners = stored.obj["metadata"]["ownerReferences"]
+        lost = {one["uid"] for one in owners if self._is_lost(one)}
+        if lost == _owner_uids(stored.obj):
             self._delete(resource, stored)
         elif lost and (kind := self._registry.of_resource(resource)):
             self._rest.disown(kind, stored, lost)
+
+    def _is_lost(self, owner: Object) -> bool:
+        """Of a kind that isn't served (yet), nobody can tell."""
+        if owner["uid"] in self._alive or owner["uid"] in self._gone:
+            return owner["uid"] not in self._alive
+        named = (owner["apiVersion"], owner["kind"])
+        return any((kind.api_version, kind.kind) == named for kind in self._registry)
 
     def _delete_dependents(self, resource: ResourceKey, owner: Stored) -> None:
         """Foreground: the owner stays until the dependents that block it are gone."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -144,7 +143,7 @@ def _schema_causes(root: Object, path: str, *, typed: bool = True) -> Iterator[C
             yield forbidden_field(f"{path}.{name}", "is not supported")
     try:
         schema.compiled(root.get("pattern", ""))
-    except re.error as error:
+    except ValueError as error:
         yield invalid_value(f"{path}.pattern", root["pattern"], f"must be a pattern: {error}")
     if "default" in root:
         schema.apply_defaults(default := copy.deepcopy(root["default"]), root)
