@@ -261,9 +261,6 @@ class Rest:
         """A copy of the body in its stored form, its type and namespace checked."""
         obj = strategy.decoded(kind, body, options)
         meta = obj["metadata"] = dict(obj.get("metadata") or {})
-        # Kubernetes leaves empty fields of the metadata out.
-        for field_name in [one for one, value in meta.items() if value in (None, "", {}, [])]:
-            del meta[field_name]
         if not kind.namespaced:
             meta.pop("namespace", None)
         elif meta.setdefault("namespace", namespace) != namespace:
