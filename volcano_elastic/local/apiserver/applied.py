@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable
 from typing import Any
 
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver.kind import Kind
-from volcano_elastic.local.apiserver.options import WriteOptions
+from volcano_elastic.local.apiserver.options import Target, WriteOptions
 from volcano_elastic.local.apiserver.patch import merge_key
-from volcano_elastic.local.apiserver.status import StatusError
+from volcano_elastic.local.apiserver.status import StatusError, bad_request
 
 # The way to a field: names, and for an element of a keyed list its keys as JSON.
 Path = tuple[str, ...]
+# Who applied: its name, and to which subresource.
+Manager = tuple[str, str]
 # Beside the one by which strategic patches merge.
 _MORE_KEYS = {"ports": ["protocol"], "topologySpreadConstraints": ["whenUnsatisfiable"]}
 _KEY_DEFAULTS = {"protocol": "TCP"}
@@ -25,16 +28,26 @@ _UNOWNED = {("f:apiVersion",), ("f:kind",), ("f:metadata", "f:name"), ("f:metada
 
 
 def apply(
-    old: Object, configuration: Object, kind: Kind, options: WriteOptions, now: str
+    old: Object,
+    configuration: Object,
+    target: Target,
+    options: WriteOptions,
+    now: str,
+    fill_defaults: Callable[[Object], object],
 ) -> Object:
     """`old` with the configuration in it, less what the manager applied before and now omits.
 
+    With that go the defaults that it brought along: those that `fill_defaults` gives to what was
+    applied before, and no longer to the configuration.
+
     Raises:
-        StatusError: 409, another manager applied other values, and this one doesn't force its own.
+        StatusError: 409, another manager applied other values, and this one doesn't force its own;
+            400, two elements of a list have the same keys.
     """
-    manager, wanted, have = options.field_manager, _leaves(configuration, kind), _leaves(old, kind)
+    kind, manager = target.kind, (options.field_manager, target.subresource)
+    wanted, have = _leaves(configuration, kind, alone=True), _leaves(old, kind)
     others = {
-        entry.get("manager", ""): _paths(entry.get("fieldsV1") or {})
+        _manager(entry): _paths(entry.get("fieldsV1") or {})
         for entry in old["metadata"].get("managedFields") or ()
         if entry.get("operation") == "Apply"
     }
@@ -47,30 +60,48 @@ def apply(
         raise _conflict(taken)
     new: Object = copy.deepcopy(_merge(old, configuration, kind.schema, "", kind))
     kept = set(wanted).union(*others.values())
-    dropped = {_whole_element(path, kept) for path in before - kept}
+    gone = before - kept
+    if gone:
+        then, now_ = copy.deepcopy(old), copy.deepcopy(configuration)
+        for path in {_whole_element(path, before) for path in have.keys() - before}:
+            _remove(then, path)
+        fill_defaults(then)
+        fill_defaults(now_)
+        brought = {path for path, value in _leaves(then, kind).items() if have.get(path) == value}
+        gone |= brought - kept - _leaves(now_, kind).keys()
+    dropped = {_whole_element(path, kept) for path in gone}
     for path in sorted(dropped, key=len, reverse=True):
         if not any(other[: len(path)] == path for other in kept):
             _remove(new, path)
     mine: Object = {
-        "manager": manager,
+        "manager": options.field_manager,
         "operation": "Apply",
+        **({"subresource": target.subresource} if target.subresource else {}),
         "apiVersion": kind.api_version,
         "time": now,
         "fieldsType": "FieldsV1",
         "fieldsV1": _tree(set(wanted) - _UNOWNED),
     }
-    entries = {}
+    entries = []
     for entry in old["metadata"].get("managedFields") or ():
-        by, what = entry.get("manager", ""), entry.get("fieldsV1") or {}
-        if taken.get(by):
-            entry = {**entry, "fieldsV1": _tree(_paths(what) - taken[by])}
-        entries[by, entry.get("operation"), entry.get("subresource")] = entry
-    same = entries.get((manager, "Apply", None), {}).get("fieldsV1") == mine["fieldsV1"]
-    # An apply that changes nothing must not change its time either.
-    if not same:
-        entries[manager, "Apply", None] = mine
-    new["metadata"]["managedFields"] = list(entries.values())
+        by, what = _manager(entry), entry.get("fieldsV1") or {}
+        if entry.get("operation") != "Apply":
+            entries.append(entry)
+        # An apply that changes nothing must not change its time either.
+        elif by == manager and what == mine["fieldsV1"]:
+            mine = entry
+        elif by != manager:
+            left = _tree(_paths(what) - taken[by]) if taken.get(by) else what
+            entries.append({**entry, "fieldsV1": left})
+    entries.append(mine)
+    new["metadata"]["managedFields"] = [
+        one for one in entries if one.get("operation") != "Apply" or one.get("fieldsV1")
+    ]
     return new
+
+
+def _manager(entry: Object) -> Manager:
+    return entry.get("manager", ""), entry.get("subresource") or ""
 
 
 def _whole_element(path: Path, kept: set[Path]) -> Path:
@@ -82,11 +113,11 @@ def _whole_element(path: Path, kept: set[Path]) -> Path:
     return path
 
 
-def _conflict(taken: dict[str, set[Path]]) -> StatusError:
+def _conflict(taken: dict[Manager, set[Path]]) -> StatusError:
     causes = [
         {
             "reason": "FieldManagerConflict",
-            "message": f'conflict with "{manager}"',
+            "message": f'conflict with "{manager[0]}"',
             "field": "." + ".".join(part.partition(":")[2] for part in path),
         }
         for manager, paths in taken.items()
@@ -153,8 +184,12 @@ def _identity(item: Any, keys: list[str]) -> str:
     return json.dumps(item, sort_keys=True, separators=(",", ":"))
 
 
-def _leaves(obj: Object, kind: Kind) -> dict[Path, Any]:
-    """Every leaf (scalar, atomic list or map, empty object) by its path."""
+def _leaves(obj: Object, kind: Kind, *, alone: bool = False) -> dict[Path, Any]:
+    """Every leaf (scalar, atomic list or map, empty object) by its path.
+
+    Raises:
+        StatusError: 400, each key is to be there `alone`, and an element has another's.
+    """
     found: dict[Path, Any] = {}
 
     def walk(value: Any, schema: Object | None, field: str, path: Path) -> None:
@@ -170,8 +205,11 @@ def _leaves(obj: Object, kind: Kind) -> dict[Path, Any]:
                 return
             keys = _keys(field, value, schema, kind)
             if keys is not None:
-                for one in value:
-                    walk(one, _items(schema), "", (*path, f"k:{_identity(one, keys)}"))
+                told = [f"k:{_identity(one, keys)}" for one in value]
+                if alone and (twice := [one for n, one in enumerate(told) if one in told[:n]]):
+                    raise bad_request(f"{field}: found duplicate entries for key {twice[0][2:]}")
+                for one, key in zip(value, told, strict=True):
+                    walk(one, _items(schema), "", (*path, key))
                 return
         if path and value is not None:
             found[path] = value

@@ -18,6 +18,7 @@ from typing import Any
 from volcano_elastic.api.quantity import QuantityError, canonical
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver.kind import Kind
+from volcano_elastic.local.apiserver.status import bad_request
 
 _MICRO = frozenset({"eventTime", "acquireTime", "renewTime", "lastObservedTime"})
 # Those of any month; the few others are parsed.
@@ -92,6 +93,23 @@ def decode(kind: Kind, obj: Object) -> tuple[Object, list[str]]:
         return {**obj, "metadata": meta or {}}, unknown
     decoded = _struct(obj, type_of(kind), "", unknown)
     return {**decoded, "metadata": decoded.get("metadata") or {}}, unknown
+
+
+def read(name: str, value: Any) -> Object:
+    """A value of the type of that name; a field of no such type is passed over.
+
+    Raises:
+        StatusError: 400, the value is of another type; says where.
+    """
+    if not isinstance(value, dict):
+        raise bad_request(f"expected a {name}, found a {type(value).__name__}")
+    try:
+        found = _struct(value, name, "", [])
+    except DecodeError as error:
+        raise bad_request(f"{name}: {error}") from error
+    if found.get("kind", name) != name:
+        raise bad_request(f"expected {name}, found a {found['kind']}")
+    return found
 
 
 def _struct(value: Object, name: str, path: str, unknown: list[str]) -> Object:

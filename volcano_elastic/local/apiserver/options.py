@@ -9,17 +9,20 @@ from typing import Any
 
 from aiohttp import web
 
+from volcano_elastic.local.apiserver import builtin_type
 from volcano_elastic.local.apiserver.kind import Kind
 from volcano_elastic.local.apiserver.patch import APPLY
 from volcano_elastic.local.apiserver.status import (
     bad_request,
     forbidden_field,
+    invalid_value,
     options_invalid,
     required,
     unsupported,
 )
 
 _NAMES = {"POST": "CreateOptions", "PATCH": "PatchOptions"}
+_PROPAGATIONS = ("Background", "Foreground", "Orphan")
 _VALIDATIONS = ("Ignore", "Strict", "Warn")
 # Python itself reads no number of thousands of digits.
 _NUMBER = re.compile(r"[-+]?[0-9]{1,19}")
@@ -130,36 +133,42 @@ def check_list(query: Mapping[str, str], *, watch: bool) -> None:
 
 
 def delete_options(body: Any, query: Mapping[str, str]) -> DeleteOptions:
-    """From the body of a DELETE, else from its query.
+    """From the body of a DELETE; from its query where it has none.
 
     Raises:
         StatusError: 400 or 422, with what was expected.
     """
-    options = body if body is not None else {}
-    if not isinstance(options, dict):
-        raise bad_request("DeleteOptions: expected an object")
-    if options.get("kind", "DeleteOptions") != "DeleteOptions":
-        raise bad_request(f"expected DeleteOptions, found a {options['kind']}")
+    if body is None:
+        body = {
+            "dryRun": [query["dryRun"]] if query.get("dryRun") else None,
+            "gracePeriodSeconds": number(query, "gracePeriodSeconds")
+            if query.get("gracePeriodSeconds")
+            else None,
+            "orphanDependents": flag(query, "orphanDependents")
+            if "orphanDependents" in query
+            else None,
+            "propagationPolicy": query.get("propagationPolicy"),
+        }
+    options = builtin_type.read("DeleteOptions", body)
+    grace, orphan = options.get("gracePeriodSeconds"), options.get("orphanDependents")
+    if abs(grace or 0) >= _NO_TIME:
+        raise bad_request(f"gracePeriodSeconds: expected less than {_NO_TIME}, found {grace}")
+    propagation, dry_run = options.get("propagationPolicy"), options.get("dryRun") or []
+    causes = []
+    if propagation is not None and orphan is not None:
+        why = "may not be beside orphanDependents"
+        causes.append(invalid_value("propagationPolicy", propagation, why))
+    if propagation not in (None, *_PROPAGATIONS):
+        causes.append(unsupported("propagationPolicy", propagation, _PROPAGATIONS))
+    if set(dry_run) - {"All"}:
+        causes.append(unsupported("dryRun", dry_run, ["All"]))
+    if causes:
+        raise options_invalid("DeleteOptions", *causes)
     preconditions = options.get("preconditions") or {}
-    grace = options.get("gracePeriodSeconds", number(query, "gracePeriodSeconds"))
-    wrong = isinstance(grace, bool | str | float | list | dict)
-    if wrong or not isinstance(preconditions, dict) or abs(grace or 0) >= _NO_TIME:
-        raise bad_request(
-            "DeleteOptions: expected preconditions to be an object and gracePeriodSeconds an "
-            f"integer below {_NO_TIME}, found {preconditions!r} and {str(grace)[:20]}"
-        )
-    propagation = options.get("propagationPolicy") or query.get("propagationPolicy")
-    if propagation is None:
-        orphan = options.get("orphanDependents", flag(query, "orphanDependents"))
-        propagation = "Orphan" if orphan is True else "Background"
-    if propagation not in ("Background", "Foreground", "Orphan"):
-        known = ["Background", "Foreground", "Orphan"]
-        cause = unsupported("propagationPolicy", propagation, known)
-        raise options_invalid("DeleteOptions", cause)
     return DeleteOptions(
         grace,
         preconditions.get("uid"),
         preconditions.get("resourceVersion"),
-        propagation,
-        bool(options.get("dryRun") or query.get("dryRun")),
+        propagation or ("Orphan" if orphan else "Background"),
+        bool(dry_run),
     )

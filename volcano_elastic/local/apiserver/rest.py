@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import uuid
 from collections.abc import Callable
@@ -30,7 +31,6 @@ from volcano_elastic.local.apiserver.builtin import (
 from volcano_elastic.local.apiserver.custom_resource import establish
 from volcano_elastic.local.apiserver.kind import Kind
 from volcano_elastic.local.apiserver.options import DeleteOptions, Target, WriteOptions
-from volcano_elastic.local.apiserver.selector import Selector
 from volcano_elastic.local.apiserver.status import (
     StatusError,
     already_exists,
@@ -129,12 +129,7 @@ class Rest:
         new = self._incoming(target.kind, target.namespace, body, options)
         if new["metadata"].setdefault("name", target.name) != target.name:
             raise _misnamed(new, target)
-        old = self.get(target)
-        if target.kind.conditional and not new["metadata"].get("resourceVersion"):
-            cause = invalid_value("metadata.resourceVersion", 0, "must be specified for an update")
-            # As there, it is the resource that is named as the kind.
-            raise invalid(replace(target.kind, kind=target.kind.plural), target.name, [cause])
-        return self._change(target, old, new, options, managed=managed)
+        return self._change(target, self.get(target), new, options, managed=managed)
 
     def patch(self, target: Target, content_type: str, body: Any, options: WriteOptions) -> Stored:
         """PATCH by any of the four sorts; an apply patch creates what isn't there."""
@@ -204,19 +199,6 @@ class Rest:
             options = replace(options, resource_version=None)
         self.delete(target, options)
 
-    def delete_collection(
-        self, kind: Kind, namespace: str | None, selector: Selector | None, options: DeleteOptions
-    ) -> list[Stored]:
-        found = [
-            stored
-            for stored in self.store.all_of(kind.key, namespace)
-            if selector is None or selector(stored.obj)
-        ]
-        for stored in found:
-            meta = stored.obj["metadata"]
-            self.delete(Target(kind, meta.get("namespace", ""), meta["name"]), options)
-        return found
-
     def drop_finalizer(self, kind: Kind, stored: Stored, finalizer: str) -> None:
         """Take one finalizer off, and the object with it if that was the last."""
         new = _without(stored, "finalizers", lambda one: one == finalizer)
@@ -234,20 +216,22 @@ class Rest:
         whole = replace(strict, patched=False)
         if not isinstance(body, dict) or not (body.get("apiVersion") and body.get("kind")):
             raise bad_request("an apply patch: expected an object with apiVersion and kind")
-        configuration = strategy.decoded(kind, body, whole)
+        configuration = strategy.applied(target, body, whole)
         if configuration["metadata"].setdefault("name", target.name) != target.name:
             raise _misnamed(configuration, target)
         if configuration["metadata"].get("managedFields"):
             raise bad_request("metadata.managedFields must be nil")
+        fill_defaults = functools.partial(strategy.fill_type_defaults, kind)
         stored = self.store.get(kind.key, target.namespace, target.name)
         now = timestamp(self._clock())
         if stored is None:
             if target.subresource:
                 raise not_found(kind, target.name)
-            fresh = applied.apply({"metadata": {}}, configuration, kind, options, now)
+            nothing: Object = {"metadata": {}}
+            fresh = applied.apply(nothing, configuration, target, options, now, fill_defaults)
             fresh["metadata"].pop("resourceVersion", None)
             return self.create(kind, target.namespace, fresh, whole)
-        new = applied.apply(stored.copy(), configuration, kind, options, now)
+        new = applied.apply(stored.copy(), configuration, target, options, now, fill_defaults)
         managed = new["metadata"]["managedFields"]
         return self._change(target, stored, new, strict, managed=managed)
 
@@ -289,6 +273,10 @@ class Rest:
     ) -> Stored:
         kind, name = target.kind, target.name
         meta, before = incoming["metadata"], old.obj["metadata"]
+        if kind.conditional and not meta.get("resourceVersion"):
+            cause = invalid_value("metadata.resourceVersion", 0, "must be specified for an update")
+            # As there, it is the resource that is named as the kind.
+            raise invalid(replace(kind, kind=kind.plural), name, [cause])
         if (wanted := meta.get("resourceVersion")) and wanted != before["resourceVersion"]:
             raise modified(kind, name)
         for field in ("uid", "deletionTimestamp") if options.patched else ():

@@ -18,6 +18,7 @@ from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver import (
     address,
     body,
+    builtin_type,
     discovery,
     log,
     openapi,
@@ -177,8 +178,10 @@ class Server:
             case "DELETE":
                 options_ = delete_options(await body.read(request), request.query)
                 wanted = selector.of_query(request.query, kind)
-                found = self._rest.delete_collection(kind, namespace, wanted, options_)
-                meta = {"resourceVersion": str(self._store.revision)}
+                found, meta = page(self._store, kind.key, namespace, wanted, request.query)
+                for stored in found:
+                    self._rest.delete(Target(kind, *stored.place), options_)
+                meta["resourceVersion"] = str(self._store.revision)
                 return _raw(Rendering(request, kind, self._clock).many(found, meta))
         raise _not_allowed(request)
 
@@ -229,9 +232,9 @@ class Server:
                 sent, options = await body.read(request), write_options(request)
                 return _json(self._rest.bind(target, sent, options), 201)
             case "eviction", "POST":
-                eviction = await body.read(request)
-                if not isinstance(eviction, dict):
-                    raise bad_request("expected an Eviction")
+                eviction = builtin_type.read("Eviction", await body.read(request))
+                if eviction.get("metadata", {}).get("name", target.name) != target.name:
+                    raise bad_request("name in URL does not match name in Eviction object")
                 how = delete_options(eviction.get("deleteOptions"), request.query)
                 self._rest.evict(target, how)
                 return _json(success_of(201), 201)

@@ -19,12 +19,13 @@ from volcano_elastic.local.apiserver.builtin import (
 )
 from volcano_elastic.local.apiserver.builtin_type import DecodeError, decode
 from volcano_elastic.local.apiserver.kind import Kind
-from volcano_elastic.local.apiserver.options import WriteOptions
+from volcano_elastic.local.apiserver.options import Target, WriteOptions
 from volcano_elastic.local.apiserver.registry import Registry
 from volcano_elastic.local.apiserver.status import (
     Cause,
     bad_request,
     forbidden,
+    invalid,
     not_found,
     patch_refused,
 )
@@ -68,6 +69,34 @@ def decoded(kind: Kind, body: Any, options: WriteOptions) -> Object:
     # The type in front, where lists can cut it off. Conversion by CRDs is of the name alone.
     typed = {"apiVersion": kind.storage_api_version, "kind": kind.kind}
     return typed | {name: value for name, value in obj.items() if name not in typed}
+
+
+def applied(target: Target, body: Object, options: WriteOptions) -> Object:
+    """A configuration to apply: as `decoded`, and without what this path cannot write.
+
+    Raises:
+        StatusError: as `decoded`; 422 for values of types that the CRD's schema doesn't have.
+    """
+    kind, configuration = target.kind, decoded(target.kind, body, options)
+    wrong = schema.validate(configuration, kind.schema) if kind.schema else []
+    if wrong := [cause for cause in wrong if cause.reason == "FieldValueTypeInvalid"]:
+        raise invalid(kind, target.name, wrong)
+    status_alone = target.subresource == "status"
+    return {
+        name: value
+        for name, value in configuration.items()
+        if name in ("apiVersion", "kind", "metadata")
+        or not kind.status
+        or (name == "status") == status_alone
+    }
+
+
+def fill_type_defaults(kind: Kind, obj: Object) -> None:
+    """In place, the defaults that the type alone tells."""
+    if kind.schema:
+        schema.apply_defaults(obj, kind.schema)
+    elif not kind.custom:
+        builtin_rule.fill_defaults(kind, obj)
 
 
 def report_unknown(options: WriteOptions, where: str = "") -> None:
