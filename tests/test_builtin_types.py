@@ -132,6 +132,11 @@ def test_every_rule_is_about_a_field_that_there_is() -> None:
         ]
         where = at if way else name
         assert all(field in types[where] for field in beside), place
+    for name, fields in builtin_type.types("builtin_lists.txt").items():
+        for field, keys in fields.items():
+            inner = types.get(builtin_type.struct_of(types[name][field]), {})
+            assert types[name][field][0] == "["
+            assert keys == "*" or {*keys.split(",")} <= inner.keys()
 
 
 if __name__ == "__main__":

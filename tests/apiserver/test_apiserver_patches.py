@@ -9,7 +9,8 @@ from apiserver_world import Watching, configmap, pod, toy
 
 from volcano_elastic.kube.client import ApiError, Client, Conflict, Invalid
 from volcano_elastic.kube.resource import CONFIGMAPS, PODS, SERVICES, Object, Resource
-from volcano_elastic.local.apiserver.patch import json_patch
+from volcano_elastic.local.apiserver.builtin_rule import schema_of
+from volcano_elastic.local.apiserver.patch import json_patch, strategic
 from volcano_elastic.local.apiserver.status import StatusError
 
 
@@ -62,6 +63,18 @@ def test_what_moves_is_gone_before_its_new_place_is_looked_for() -> None:
     assert json_patch([{"b": 1}, {"a": {}}], move) == [{"a": {"x": {"b": 1}}}]
     with pytest.raises(StatusError, match="nothing at 'a'"):
         json_patch([{"a": {}}, {}], move)
+
+
+def test_lists_are_merged_by_their_type_not_by_their_name() -> None:
+    hooks: Object = {"webhooks": [{"name": "a", "url": "u"}, {"name": "b"}]}
+    change = {"webhooks": [{"name": "a", "timeoutSeconds": 3}, {"name": "b", "$patch": "delete"}]}
+    merged = strategic(hooks, change, schema_of("MutatingWebhookConfiguration"))
+    assert merged == {"webhooks": [{"name": "a", "url": "u", "timeoutSeconds": 3}]}
+    account = {"secrets": [{"name": "a"}], "imagePullSecrets": [{"name": "a"}]}
+    both = strategic(
+        account, {field: [{"name": "b"}] for field in account}, schema_of("ServiceAccount")
+    )
+    assert both == {"secrets": [{"name": "b"}, {"name": "a"}], "imagePullSecrets": [{"name": "b"}]}
 
 
 async def test_strategic_merge_knows_the_lists_keys(client: Client, namespace: str) -> None:

@@ -23,8 +23,8 @@ from volcano_elastic.kube.kubeconfig import Access
 from volcano_elastic.kube.resource import CONFIGMAPS, SECRETS
 from volcano_elastic.local.apiserver import server
 from volcano_elastic.local.apiserver.builtin import NAMESPACE
-from volcano_elastic.local.apiserver.options import WriteOptions
 from volcano_elastic.local.apiserver.registry import Registry
+from volcano_elastic.local.apiserver.request import WriteOptions
 from volcano_elastic.local.apiserver.rest import Rest
 from volcano_elastic.local.apiserver.store import Store
 

@@ -25,8 +25,8 @@ from volcano_elastic.local.apiserver.builtin import (
 )
 from volcano_elastic.local.apiserver.collector import Collector
 from volcano_elastic.local.apiserver.journal import JournalError, SqliteJournal
-from volcano_elastic.local.apiserver.options import WriteOptions
 from volcano_elastic.local.apiserver.registry import Registry
+from volcano_elastic.local.apiserver.request import WriteOptions
 from volcano_elastic.local.apiserver.rest import Rest
 from volcano_elastic.local.apiserver.server import BODY_LIMIT, Server
 from volcano_elastic.local.apiserver.store import Store

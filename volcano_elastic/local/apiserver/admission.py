@@ -20,7 +20,7 @@ from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver import patch, selector
 from volcano_elastic.local.apiserver.builtin import MUTATING, NAMESPACE, VALIDATING
 from volcano_elastic.local.apiserver.kind import Kind
-from volcano_elastic.local.apiserver.options import Target, WriteOptions
+from volcano_elastic.local.apiserver.request import Target, WriteOptions
 from volcano_elastic.local.apiserver.rest import Rest
 from volcano_elastic.local.apiserver.status import StatusError
 from volcano_elastic.local.apiserver.store import Store, Stored

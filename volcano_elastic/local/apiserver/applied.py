@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable
 from typing import Any
 
 from volcano_elastic.kube.resource import Object
+from volcano_elastic.local.apiserver.builtin_rule import schema_of
+from volcano_elastic.local.apiserver.builtin_type import type_of
 from volcano_elastic.local.apiserver.kind import Kind
-from volcano_elastic.local.apiserver.options import Target, WriteOptions
-from volcano_elastic.local.apiserver.patch import merge_key
+from volcano_elastic.local.apiserver.request import Target, WriteOptions
+from volcano_elastic.local.apiserver.schema import (
+    LIST_TYPE,
+    apply_defaults,
+    below,
+    identity,
+)
 from volcano_elastic.local.apiserver.status import StatusError, bad_request
 
 # The way to a field: names, and for an element of a keyed list its keys as JSON.
 Path = tuple[str, ...]
 # Who applied: its name, and to which subresource.
 Manager = tuple[str, str]
-# Beside the one by which strategic patches merge.
-_MORE_KEYS = {"ports": ["protocol"], "topologySpreadConstraints": ["whenUnsatisfiable"]}
-_KEY_DEFAULTS = {"protocol": "TCP"}
+_MERGED = ("map", "set")
 _UNOWNED = {("f:apiVersion",), ("f:kind",), ("f:metadata", "f:name"), ("f:metadata", "f:namespace")}
 
 
@@ -33,19 +37,17 @@ def apply(
     target: Target,
     options: WriteOptions,
     now: str,
-    fill_defaults: Callable[[Object], object],
 ) -> Object:
     """`old` with the configuration in it, less what the manager applied before and now omits.
 
-    With that go the defaults that it brought along: those that `fill_defaults` gives to what was
-    applied before, and no longer to the configuration.
+    With that go the defaults that it brought along, and the configuration does no longer.
 
     Raises:
         StatusError: 409, another manager applied other values, and this one doesn't force its own;
             400, two elements of a list have the same keys.
     """
-    kind, manager = target.kind, (options.field_manager, target.subresource)
-    wanted, have = _leaves(configuration, kind, alone=True), _leaves(old, kind)
+    schema, manager = _schema(target.kind), (options.field_manager, target.subresource)
+    wanted, have = _leaves(configuration, schema, alone=True), _leaves(old, schema)
     others = {
         _manager(entry): _paths(entry.get("fieldsV1") or {})
         for entry in old["metadata"].get("managedFields") or ()
@@ -58,17 +60,17 @@ def apply(
     }
     if any(taken.values()) and not options.force:
         raise _conflict(taken)
-    new: Object = copy.deepcopy(_merge(old, configuration, kind.schema, "", kind))
+    new: Object = copy.deepcopy(_merge(old, configuration, schema))
     kept = set(wanted).union(*others.values())
     gone = before - kept
     if gone:
-        then, now_ = copy.deepcopy(old), copy.deepcopy(configuration)
+        then, filled = copy.deepcopy(old), copy.deepcopy(configuration)
         for path in {_whole_element(path, before) for path in have.keys() - before}:
             _remove(then, path)
-        fill_defaults(then)
-        fill_defaults(now_)
-        brought = {path for path, value in _leaves(then, kind).items() if have.get(path) == value}
-        gone |= brought - kept - _leaves(now_, kind).keys()
+        apply_defaults(then, schema)
+        apply_defaults(filled, schema)
+        brought = {path for path, one in _leaves(then, schema).items() if have.get(path) == one}
+        gone |= brought - kept - _leaves(filled, schema).keys()
     dropped = {_whole_element(path, kept) for path in gone}
     for path in sorted(dropped, key=len, reverse=True):
         if not any(other[: len(path)] == path for other in kept):
@@ -77,7 +79,7 @@ def apply(
         "manager": options.field_manager,
         "operation": "Apply",
         **({"subresource": target.subresource} if target.subresource else {}),
-        "apiVersion": kind.api_version,
+        "apiVersion": target.kind.api_version,
         "time": now,
         "fieldsType": "FieldsV1",
         "fieldsV1": _tree(set(wanted) - _UNOWNED),
@@ -128,93 +130,72 @@ def _conflict(taken: dict[Manager, set[Path]]) -> StatusError:
     return StatusError(409, "Conflict", f"Apply failed with {count}: {words}", {"causes": causes})
 
 
-def _keys(field: str, items: list[Any], schema: Object | None, kind: Kind) -> list[str] | None:
-    """The keys of a list whose elements are merged one by one; None for an atomic list."""
-    if not kind.custom or field == "ownerReferences":
-        key = merge_key(field, items)
-        return [key, *_MORE_KEYS.get(field, ())] if key else None
-    if (schema or {}).get("x-kubernetes-list-type") == "map":
-        return list((schema or {}).get("x-kubernetes-list-map-keys") or ()) or None
-    return None
+def _schema(kind: Kind) -> Object:
+    if not kind.custom:
+        return schema_of(type_of(kind))
+    properties = {**below(kind.schema, "properties"), "metadata": schema_of("ObjectMeta")}
+    return {**(kind.schema or {}), "properties": properties}
 
 
-def _below(schema: Object | None, name: str) -> Object | None:
-    found = ((schema or {}).get("properties") or {}).get(name)
-    if found is None:
-        found = (schema or {}).get("additionalProperties")
-    return found if isinstance(found, dict) else None
+def _field(schema: Object, name: str) -> Object:
+    return below(below(schema, "properties"), name) or below(schema, "additionalProperties")
 
 
-def _items(schema: Object | None) -> Object | None:
-    found = (schema or {}).get("items")
-    return found if isinstance(found, dict) else None
+def _atomic(schema: Object) -> bool:
+    return bool(schema.get("x-kubernetes-map-type") == "atomic")
 
 
-def _atomic(schema: Object | None) -> bool:
-    return (schema or {}).get("x-kubernetes-map-type") == "atomic"
-
-
-def _merge(old: Any, new: Any, schema: Object | None, field: str, kind: Kind) -> Any:
+def _merge(old: Any, new: Any, schema: Object) -> Any:
     if isinstance(new, dict) and isinstance(old, dict) and not _atomic(schema):
         result = dict(old)
         for name, value in new.items():
             if value is not None:
-                result[name] = _merge(old.get(name), value, _below(schema, name), name, kind)
+                result[name] = _merge(old.get(name), value, _field(schema, name))
         return result
-    if isinstance(new, list) and isinstance(old, list):
-        if field == "finalizers":
-            return old + [one for one in new if one not in old]
-        keys = _keys(field, [*old, *new], schema, kind)
-        if keys is not None:
-            found = {_identity(one, keys): place for place, one in enumerate(old)}
-            items = list(old)
-            for one in new:
-                place = found.get(_identity(one, keys))
-                if place is None:
-                    items.append(one)
-                else:
-                    items[place] = _merge(items[place], one, _items(schema), "", kind)
-            return items
+    if isinstance(new, list) and isinstance(old, list) and schema.get(LIST_TYPE) in _MERGED:
+        # As there: in the order of the configuration; what only the object has comes before what it
+        # came before, where that can be told.
+        known = {identity(one, schema): one for one in old}
+        told = {identity(one, schema): one for one in new}
+        items, ahead = [], dict(known)
+        for which, one in told.items():
+            while ahead and (first := next(iter(ahead))) != which:
+                if which not in ahead and first in told:
+                    break
+                other = ahead.pop(first)
+                items += [] if first in told else [other]
+            ahead.pop(which, None)
+            items.append(_merge(known.get(which), one, below(schema, "items")))
+        return items + [other for first, other in ahead.items() if first not in told]
     return new
 
 
-def _identity(item: Any, keys: list[str]) -> str:
-    if isinstance(item, dict):
-        item = {key: item.get(key, _KEY_DEFAULTS.get(key)) for key in keys}
-    return json.dumps(item, sort_keys=True, separators=(",", ":"))
-
-
-def _leaves(obj: Object, kind: Kind, *, alone: bool = False) -> dict[Path, Any]:
+def _leaves(obj: Object, schema: Object, *, alone: bool = False) -> dict[Path, Any]:
     """Every leaf (scalar, atomic list or map, empty object) by its path.
 
     Raises:
-        StatusError: 400, each key is to be there `alone`, and an element has another's.
+        StatusError: 400, an element's keys are to be its `alone`, and another has them too.
     """
     found: dict[Path, Any] = {}
 
-    def walk(value: Any, schema: Object | None, field: str, path: Path) -> None:
+    def walk(value: Any, schema: Object, path: Path) -> None:
+        sort = schema.get(LIST_TYPE)
         if isinstance(value, dict) and value and not _atomic(schema):
             for name, one in value.items():
-                if path == ("f:metadata",) and name == "managedFields":
-                    continue
-                walk(one, _below(schema, name), name, (*path, f"f:{name}"))
-            return
-        if isinstance(value, list) and value:
-            if field == "finalizers":
-                found.update({(*path, f"v:{json.dumps(one)}"): one for one in value})
-                return
-            keys = _keys(field, value, schema, kind)
-            if keys is not None:
-                told = [f"k:{_identity(one, keys)}" for one in value]
-                if alone and (twice := [one for n, one in enumerate(told) if one in told[:n]]):
-                    raise bad_request(f"{field}: found duplicate entries for key {twice[0][2:]}")
-                for one, key in zip(value, told, strict=True):
-                    walk(one, _items(schema), "", (*path, key))
-                return
-        if path and value is not None:
+                if (*path, name) != ("f:metadata", "managedFields"):
+                    walk(one, _field(schema, name), (*path, f"f:{name}"))
+        elif isinstance(value, list) and value and sort in _MERGED:
+            mark, seen = "k" if sort == "map" else "v", set()
+            for one in value:
+                part = f"{mark}:{identity(one, schema).decode()}"
+                if alone and part in seen:
+                    raise bad_request(f"apply: found duplicate entries for key {part[2:]}")
+                seen.add(part)
+                walk(one, below(schema, "items"), (*path, part))
+        elif path and value is not None:
             found[path] = value
 
-    walk(obj, kind.schema, "", ())
+    walk(obj, schema, ())
     return found
 
 
@@ -252,9 +233,7 @@ def _remove(obj: Any, path: Path) -> None:
             wanted = json.loads(name)
             if not isinstance(place, list):
                 return
-            found = [_identity(one, list(wanted)) for one in place]
-            same = _identity(wanted, list(wanted))
-            at = found.index(same) if same in found else None
+            at = next((n for n, one in enumerate(place) if _has(one, wanted)), None)
         elif sort == "v":
             value = json.loads(name)
             at = place.index(value) if isinstance(place, list) and value in place else None
@@ -270,3 +249,7 @@ def _remove(obj: Any, path: Path) -> None:
         inner, (holder, at) = holder, steps.pop()
         if holder[at] is inner:
             del holder[at]
+
+
+def _has(item: Any, wanted: Object) -> bool:
+    return isinstance(item, dict) and all(item.get(key) == one for key, one in wanted.items())

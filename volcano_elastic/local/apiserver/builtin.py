@@ -2,74 +2,50 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from volcano_elastic.local.apiserver.kind import Kind
 
-NAMESPACE = Kind(
-    "",
+_core = partial(Kind, "", "v1")
+_hooks = partial(
+    Kind,
+    "admissionregistration.k8s.io",
     "v1",
-    "namespaces",
-    "Namespace",
     namespaced=False,
-    short_names=("ns",),
-    status=True,
+    categories=("api-extensions",),
+    generation=True,
 )
-NODE = Kind("", "v1", "nodes", "Node", namespaced=False, short_names=("no",), status=True)
-POD = Kind(
-    "",
-    "v1",
-    "pods",
-    "Pod",
+
+NAMESPACE = _core("namespaces", "Namespace", namespaced=False, short_names=("ns",), status=True)
+NODE = _core("nodes", "Node", namespaced=False, short_names=("no",), status=True)
+POD = _core(
+    *("pods", "Pod"),
     short_names=("po",),
     categories=("all",),
     status=True,
     generation=True,
     subresources=("binding", "eviction", "log"),
 )
-SERVICE = Kind(
-    "", "v1", "services", "Service", short_names=("svc",), categories=("all",), status=True
-)
+SERVICE = _core("services", "Service", short_names=("svc",), categories=("all",), status=True)
+EVENT = _core("events", "Event", short_names=("ev",))
+SERVICE_ACCOUNT = _core("serviceaccounts", "ServiceAccount", short_names=("sa",))
 PRIORITY_CLASS = Kind(
-    "scheduling.k8s.io",
-    "v1",
-    "priorityclasses",
-    "PriorityClass",
+    *("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass"),
     namespaced=False,
     singular="priorityclass",
     short_names=("pc",),
     generation=True,
 )
 CRD = Kind(
-    "apiextensions.k8s.io",
-    "v1",
-    "customresourcedefinitions",
-    "CustomResourceDefinition",
+    *("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition"),
     namespaced=False,
     short_names=("crd", "crds"),
     categories=("api-extensions",),
     status=True,
     generation=True,
 )
-MUTATING = Kind(
-    "admissionregistration.k8s.io",
-    "v1",
-    "mutatingwebhookconfigurations",
-    "MutatingWebhookConfiguration",
-    namespaced=False,
-    categories=("api-extensions",),
-    generation=True,
-)
-VALIDATING = Kind(
-    "admissionregistration.k8s.io",
-    "v1",
-    "validatingwebhookconfigurations",
-    "ValidatingWebhookConfiguration",
-    namespaced=False,
-    categories=("api-extensions",),
-    generation=True,
-)
-EVENT = Kind("", "v1", "events", "Event", short_names=("ev",))
-
-SERVICE_ACCOUNT = Kind("", "v1", "serviceaccounts", "ServiceAccount", short_names=("sa",))
+MUTATING = _hooks("mutatingwebhookconfigurations", "MutatingWebhookConfiguration")
+VALIDATING = _hooks("validatingwebhookconfigurations", "ValidatingWebhookConfiguration")
 # There from the start; the first two of the namespaces, for good.
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 SYSTEM_PRIORITIES = {"system-cluster-critical": 2000000000, "system-node-critical": 2000001000}
@@ -80,16 +56,13 @@ BUILTIN = (
     POD,
     SERVICE,
     EVENT,
-    Kind("", "v1", "configmaps", "ConfigMap", short_names=("cm",)),
-    Kind("", "v1", "secrets", "Secret"),
+    _core("configmaps", "ConfigMap", short_names=("cm",)),
+    _core("secrets", "Secret"),
     SERVICE_ACCOUNT,
     Kind("coordination.k8s.io", "v1", "leases", "Lease"),
     PRIORITY_CLASS,
     Kind(
-        "autoscaling",
-        "v2",
-        "horizontalpodautoscalers",
-        "HorizontalPodAutoscaler",
+        *("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler"),
         short_names=("hpa",),
         categories=("all",),
         status=True,

@@ -14,6 +14,7 @@ import orjson
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver.builtin_type import struct_of, type_of, types
 from volcano_elastic.local.apiserver.kind import Kind
+from volcano_elastic.local.apiserver.schema import KEYS, LIST_TYPE
 from volcano_elastic.local.apiserver.status import (
     Cause,
     duplicate,
@@ -178,6 +179,24 @@ class _Rules:
 
     fills: list[_Rule]
     checks: list[_Rule]
+
+
+@functools.cache
+def schema_of(wanted: str) -> Object:
+    """A field's type as a CRD would have it, as far as merging goes: what is in it, lists' keys."""
+    if wanted[0] in "[{":
+        return {"items" if wanted[0] == "[" else "additionalProperties": schema_of(wanted[1:-1])}
+    # A schema has schemas in it without end, but is never merged.
+    if wanted not in types() or wanted == "JSONSchemaProps":
+        return {}
+    properties = {field: {**schema_of(inner)} for field, inner in types()[wanted].items()}
+    for rule in _rules()[wanted].fills if wanted in _rules() else ():
+        if rule.default is not None and not rule.way and not rule.when:
+            properties[rule.field]["default"] = orjson.loads(rule.default)
+    for field, keys in types("builtin_lists.txt").get(wanted, {}).items():
+        sort = {LIST_TYPE: "set"} if keys == "*" else {LIST_TYPE: "map", KEYS: keys.split(",")}
+        properties[field] |= sort
+    return {"properties": properties}
 
 
 @functools.cache

@@ -44,26 +44,26 @@ class DecodeError(ValueError):
     """The object is not one of its kind."""
 
 
-@functools.lru_cache(maxsize=1)
-def types() -> dict[str, dict[str, str]]:
-    """By name of the type: the type of each field."""
+@functools.cache
+def types(file: str = "builtin_types.txt") -> dict[str, dict[str, str]]:
+    """By name of the type: the type of each field (or what else the file says of it)."""
     found = {}
-    for name, fields in _lines():
+    for name, fields in _lines(file):
         found[name] = {field: wanted.rstrip("?") for field, wanted in fields}
     return found
 
 
-@functools.lru_cache(maxsize=1)
+@functools.cache
 def _omitted() -> dict[str, set[str]]:
     """By name of the type: the fields that are left out where they are empty, 0 or false."""
     found = {}
-    for name, fields in _lines():
+    for name, fields in _lines("builtin_types.txt"):
         found[name] = {field for field, wanted in fields if wanted[-1] in "?]}"}
     return found
 
 
-def _lines() -> Iterator[tuple[str, list[list[str]]]]:
-    for line in Path(__file__).with_name("builtin_types.txt").read_text().splitlines():
+def _lines(file: str) -> Iterator[tuple[str, list[list[str]]]]:
+    for line in Path(__file__).with_name(file).read_text().splitlines():
         if not line.startswith("#"):
             name, _, fields = line.partition(": ")
             yield name, [field.split("=") for field in fields.split()]

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver.builtin import CRD, NAMESPACE
 from volcano_elastic.local.apiserver.kind import ResourceKey
-from volcano_elastic.local.apiserver.options import DeleteOptions, Target
 from volcano_elastic.local.apiserver.registry import Registry
+from volcano_elastic.local.apiserver.request import DeleteOptions, Target
 from volcano_elastic.local.apiserver.rest import FOREGROUND, ORPHAN, Rest
 from volcano_elastic.local.apiserver.status import StatusError
 from volcano_elastic.local.apiserver.store import Change, Store, Stored

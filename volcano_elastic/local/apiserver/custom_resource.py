@@ -135,7 +135,7 @@ def _schema_causes(root: Object, path: str, *, typed: bool = True) -> Iterator[C
         yield required(f"{path}.type", "must not be empty")
     if typed and root.get("type") == "array" and "items" not in root:
         yield required(f"{path}.items", "must be specified")
-    if (root.get("x-kubernetes-list-type") == "map") != bool(root.get(schema.KEYS)):
+    if (root.get(schema.LIST_TYPE) == "map") != bool(root.get(schema.KEYS)):
         yield required(
             f"{path}.{schema.KEYS}", "must be there with the list type map, and only then"
         )

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from volcano_elastic.kube.resource import Object
-from volcano_elastic.local.apiserver.options import flag, number
 from volcano_elastic.local.apiserver.pod import is_finished
+from volcano_elastic.local.apiserver.request import flag, number
 from volcano_elastic.local.apiserver.status import (
     bad_request,
     forbidden_field,

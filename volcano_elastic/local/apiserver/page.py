@@ -11,7 +11,7 @@ import orjson
 
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver.kind import ResourceKey
-from volcano_elastic.local.apiserver.options import check_list, number, revision
+from volcano_elastic.local.apiserver.request import check_list, number, revision
 from volcano_elastic.local.apiserver.selector import Selector
 from volcano_elastic.local.apiserver.status import bad_request, expired, too_new
 from volcano_elastic.local.apiserver.store import Store, Stored

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from volcano_elastic.kube.resource import Object
+from volcano_elastic.local.apiserver.schema import KEYS, LIST_TYPE, below
 from volcano_elastic.local.apiserver.status import (
     StatusError,
     bad_request,
@@ -27,20 +28,27 @@ _OPERATIONS = 10_000
 _COPIED_BYTES = 3 * 1024 * 1024
 
 
-def patched(target: Any, content_type: str, patch: Any, *, custom: bool) -> Any:
+def patched(target: Any, content_type: str, patch: Any, schema: Object | None) -> Any:
     """What a patch other than an apply makes of `target`.
+
+    Args:
+        schema: by which strategic patches merge; None where there are none.
 
     Raises:
         StatusError: 415 for a type that the kind doesn't take, 400 or 422 for a bad patch.
     """
     if content_type == JSON:
         return json_patch(target, patch)
-    objects = (MERGE,) if custom else (MERGE, STRATEGIC)
+    objects = (MERGE,) if schema is None else (MERGE, STRATEGIC)
     if content_type not in objects:
         raise unsupported_media_type(content_type, ", ".join((JSON, *objects, APPLY)))
     if not isinstance(patch, dict):
         raise bad_request(f"a patch of this type is an object, found {type(patch).__name__}")
-    return merge(target, patch) if content_type == MERGE else strategic(target, patch)
+    return (
+        merge(target, patch)
+        if schema is None or content_type == MERGE
+        else strategic(target, patch, schema)
+    )
 
 
 def merge(target: Any, patch: Any) -> Any:
@@ -171,38 +179,12 @@ def _index(name: str, highest: int) -> int:
     return int(name)
 
 
-# patchMergeKey of the lists in built-in kinds. `ports` differs between containers and services.
-_MERGE_KEYS = {
-    "containers": "name",
-    "initContainers": "name",
-    "ephemeralContainers": "name",
-    "env": "name",
-    "volumes": "name",
-    "volumeMounts": "mountPath",
-    "volumeDevices": "devicePath",
-    "conditions": "type",
-    "addresses": "type",
-    "imagePullSecrets": "name",
-    "secrets": "name",
-    "hostAliases": "ip",
-    "podIPs": "ip",
-    "ownerReferences": "uid",
-    "topologySpreadConstraints": "topologyKey",
-    "resourceClaims": "name",
-}
-_SETS = frozenset({"finalizers"})
+def strategic(target: Any, patch: Any, schema: Object) -> Any:
+    """Kubernetes' strategic merge of built-in kinds, with its $patch directives.
 
-
-def merge_key(field: str, items: list[Any]) -> str | None:
-    """The key by which the elements of a built-in kind's list are told apart, if they are."""
-    if field == "ports":
-        first = next((item for item in items if isinstance(item, dict)), {})
-        return "containerPort" if "containerPort" in first else "port"
-    return _MERGE_KEYS.get(field)
-
-
-def strategic(target: Any, patch: Any) -> Any:
-    """Kubernetes' strategic merge of built-in kinds, with its $patch directives."""
+    Args:
+        schema: of the target, with the list types and keys by which to merge.
+    """
     if not isinstance(patch, dict):
         return patch
     if patch.get("$patch") == "replace":
@@ -214,6 +196,7 @@ def strategic(target: Any, patch: Any) -> Any:
     result: Object = dict(target) if isinstance(target, dict) else {}
     if isinstance(kept := patch.get("$retainKeys"), list):
         result = {name: value for name, value in result.items() if name in kept}
+    of = below(schema, "properties")
     for name, value in patch.items():
         if name.startswith("$deleteFromPrimitiveList/"):
             field = name.partition("/")[2]
@@ -223,23 +206,23 @@ def strategic(target: Any, patch: Any) -> Any:
         elif value is None:
             result.pop(name, None)
         elif isinstance(value, list):
-            result[name] = _strategic_list(name, result.get(name), value)
+            result[name] = _strategic_list(name, result.get(name), value, below(of, name))
         else:
-            result[name] = strategic(result.get(name), value)
+            result[name] = strategic(result.get(name), value, below(of, name))
     for name, order in patch.items():
         if name.startswith("$setElementOrder/") and isinstance(order, list):
             field = name.partition("/")[2]
             if isinstance(result.get(field), list):
                 before = target.get(field) if isinstance(target, dict) else None
-                result[field] = _ordered(field, result[field], order, before or [])
+                result[field] = _ordered(result[field], order, before or [], below(of, field))
     return result
 
 
-def _strategic_list(field: str, old: Any, new: list[Any]) -> list[Any]:
+def _strategic_list(field: str, old: Any, new: list[Any], schema: Object) -> list[Any]:
     before: list[Any] = old if isinstance(old, list) else []
-    if field in _SETS:
-        return _ordered(field, new + [item for item in before if item not in new], new, before)
-    key = merge_key(field, [*before, *new])
+    if schema.get(LIST_TYPE) == "set":
+        return _ordered(new + [item for item in before if item not in new], new, before, schema)
+    key = _key(schema)
     if key is None:
         return [_plain(item) for item in new]
     if any(isinstance(item, dict) and item.get("$patch") == "replace" for item in new):
@@ -256,8 +239,13 @@ def _strategic_list(field: str, old: Any, new: list[Any]) -> list[Any]:
         elif at is None:
             result.append(_plain(item))
         else:
-            result[at] = strategic(result[at], item)
-    return _ordered(field, result, new, before)
+            result[at] = strategic(result[at], item, below(schema, "items"))
+    return _ordered(result, new, before, schema)
+
+
+def _key(schema: Object) -> str | None:
+    """By which elements of a list are told apart: the first of its keys, in a strategic patch."""
+    return next(iter(schema.get(KEYS) or ()), None)
 
 
 def _plain(value: Any) -> Any:
@@ -273,12 +261,12 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _ordered(field: str, items: list[Any], order: list[Any], before: list[Any]) -> list[Any]:
+def _ordered(items: list[Any], order: list[Any], before: list[Any], schema: Object) -> list[Any]:
     """As the real server: what `order` names in its order, then what it doesn't, as it was.
 
     Two that were there both keep to their order where they meet.
     """
-    key = None if field in _SETS else merge_key(field, items)
+    key = _key(schema)
 
     def identity(item: Any) -> str:
         return json.dumps(item.get(key) if key and isinstance(item, dict) else item)

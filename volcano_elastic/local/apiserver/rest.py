@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import random
 import uuid
 from collections.abc import Callable
@@ -28,9 +27,11 @@ from volcano_elastic.local.apiserver.builtin import (
     SERVICE,
     SERVICE_ACCOUNT,
 )
+from volcano_elastic.local.apiserver.builtin_rule import schema_of
+from volcano_elastic.local.apiserver.builtin_type import type_of
 from volcano_elastic.local.apiserver.custom_resource import establish
 from volcano_elastic.local.apiserver.kind import Kind
-from volcano_elastic.local.apiserver.options import DeleteOptions, Target, WriteOptions
+from volcano_elastic.local.apiserver.request import DeleteOptions, Target, WriteOptions
 from volcano_elastic.local.apiserver.status import (
     StatusError,
     already_exists,
@@ -138,7 +139,8 @@ class Rest:
             return self._apply(target, body, options)
         old = self.get(target)
         shown = old.shown_as(kind.api_version).obj
-        changed = patch.patched(shown, content_type, body, custom=kind.custom)
+        merged_by = None if kind.custom else schema_of(type_of(kind))
+        changed = patch.patched(shown, content_type, body, merged_by)
         new = self._incoming(kind, target.namespace, changed, options)
         if new["metadata"].get("name") != target.name:
             raise _misnamed(new, target)
@@ -221,17 +223,16 @@ class Rest:
             raise _misnamed(configuration, target)
         if configuration["metadata"].get("managedFields"):
             raise bad_request("metadata.managedFields must be nil")
-        fill_defaults = functools.partial(strategy.fill_type_defaults, kind)
         stored = self.store.get(kind.key, target.namespace, target.name)
         now = timestamp(self._clock())
         if stored is None:
             if target.subresource:
                 raise not_found(kind, target.name)
             nothing: Object = {"metadata": {}}
-            fresh = applied.apply(nothing, configuration, target, options, now, fill_defaults)
+            fresh = applied.apply(nothing, configuration, target, options, now)
             fresh["metadata"].pop("resourceVersion", None)
             return self.create(kind, target.namespace, fresh, whole)
-        new = applied.apply(stored.copy(), configuration, target, options, now, fill_defaults)
+        new = applied.apply(stored.copy(), configuration, target, options, now)
         managed = new["metadata"]["managedFields"]
         return self._change(target, stored, new, strict, managed=managed)
 

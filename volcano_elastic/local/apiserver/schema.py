@@ -21,6 +21,7 @@ from volcano_elastic.local.apiserver.status import (
     unsupported,
 )
 
+LIST_TYPE = "x-kubernetes-list-type"
 KEYS = "x-kubernetes-list-map-keys"
 _EMBEDDED = "x-kubernetes-embedded-resource"
 # Of every object: checked for all kinds alike, elsewhere.
@@ -169,7 +170,7 @@ def _text(value: str, schema: Object, path: str) -> Iterator[Cause]:
 
 def _twice(value: list[Any], schema: Object, path: str) -> Iterator[Cause]:
     """Elements that are there already, where each may be but once."""
-    kind, seen = schema.get("x-kubernetes-list-type"), set()
+    kind, seen = schema.get(LIST_TYPE), set()
     if kind not in ("map", "set"):
         return
     for number, one in enumerate(value):
@@ -183,8 +184,15 @@ def identity(item: Any, schema: Object) -> bytes:
     """By what an element of a list is told from the others: its keys if it has some, as JSON."""
     keys = schema.get(KEYS)
     if keys and isinstance(item, dict):
-        item = {key: item.get(key) for key in keys}
+        fields = below(schema.get("items"), "properties")
+        item = {key: item.get(key, below(fields, key).get("default")) for key in keys}
     return orjson.dumps(item, option=orjson.OPT_SORT_KEYS)
+
+
+def below(schema: Any, name: str) -> Object:
+    """What a schema (or a part of one, or none) has at a name, if that is an object; else {}."""
+    found = schema.get(name) if isinstance(schema, dict) else None
+    return found if isinstance(found, dict) else {}
 
 
 def _logic(value: Any, schema: Object, path: str) -> Iterator[Cause]:

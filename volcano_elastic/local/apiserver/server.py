@@ -16,8 +16,6 @@ from aiohttp import web
 
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver import (
-    address,
-    body,
     builtin_type,
     discovery,
     log,
@@ -30,19 +28,23 @@ from volcano_elastic.local.apiserver import (
 from volcano_elastic.local.apiserver.admission import Admission
 from volcano_elastic.local.apiserver.builtin import CRD, POD
 from volcano_elastic.local.apiserver.kind import Kind
-from volcano_elastic.local.apiserver.options import (
+from volcano_elastic.local.apiserver.page import page
+from volcano_elastic.local.apiserver.registry import Registry
+from volcano_elastic.local.apiserver.rendering import Rendering
+from volcano_elastic.local.apiserver.request import (
+    Address,
     Target,
     WriteOptions,
+    address,
+    body,
     check_list,
     delete_options,
     flag,
     number,
+    path_and_token,
     revision,
     write_options,
 )
-from volcano_elastic.local.apiserver.page import page
-from volcano_elastic.local.apiserver.registry import Registry
-from volcano_elastic.local.apiserver.rendering import Rendering
 from volcano_elastic.local.apiserver.rest import Rest
 from volcano_elastic.local.apiserver.status import (
     StatusError,
@@ -107,17 +109,17 @@ class Server:
         except RecursionError:
             return _failure(400, "BadRequest", "the body is nested too deeply")
         except Exception as error:
-            _log.exception("%s %s", request.method, address.path_and_token(request)[0])
+            _log.exception("%s %s", request.method, path_and_token(request)[0])
             return _failure(500, "InternalError", f"{type(error).__name__}: {error}")
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        path, token = address.path_and_token(request)
+        path, token = path_and_token(request)
         if path in _OPEN or path.rpartition("/")[0] in _OPEN:
             is_version = path.rstrip("/") == "/version"
             return _json(discovery.VERSION) if is_version else web.Response(text="ok")
         if not hmac.compare_digest(token.encode(), self._token):
             return _failure(401, "Unauthorized", "Unauthorized")
-        at = address.parse(path)
+        at = address(path)
         if at is None:
             return self._document(request, path.rstrip("/"))
         kind = self._registry.get(at.group, at.version, at.plural)
@@ -166,7 +168,7 @@ class Server:
                 found, meta = page(self._store, kind.key, namespace, wanted, request.query)
                 return _raw(Rendering(request, kind, self._clock).many(found, meta))
             case "POST":
-                sent, options = await body.read(request), write_options(request)
+                sent, options = await body(request), write_options(request)
                 if kind.namespaced and namespace is None:
                     raise _not_allowed(request)
                 stored = await self._admission.write(
@@ -176,7 +178,7 @@ class Server:
                 )
                 return self._shown(request, kind, stored, 201, options)
             case "DELETE":
-                options_ = delete_options(await body.read(request), request.query)
+                options_ = delete_options(await body(request), request.query)
                 wanted = selector.of_query(request.query, kind)
                 found, meta = page(self._store, kind.key, namespace, wanted, request.query)
                 for stored in found:
@@ -185,9 +187,7 @@ class Server:
                 return _raw(Rendering(request, kind, self._clock).many(found, meta))
         raise _not_allowed(request)
 
-    async def _one(
-        self, request: web.BaseRequest, kind: Kind, at: address.Address
-    ) -> web.StreamResponse:
+    async def _one(self, request: web.BaseRequest, kind: Kind, at: Address) -> web.StreamResponse:
         target = Target(kind, at.namespace or "", at.name, at.subresource)
         if kind.namespaced and at.namespace is None:
             raise no_such_resource()
@@ -199,7 +199,7 @@ class Server:
             case "GET":
                 return self._shown(request, kind, self._rest.get(target), 200)
             case "PUT" | "PATCH":
-                sent, options = await body.read(request), write_options(request)
+                sent, options = await body(request), write_options(request)
                 exists = self._store.get(kind.key, target.namespace, target.name) is not None
 
                 def write(options: WriteOptions) -> Stored:
@@ -211,7 +211,7 @@ class Server:
                 return self._shown(request, kind, stored, 200 if exists else 201, options)
             case "DELETE" if not at.subresource:
                 deleted = self._rest.delete(
-                    target, delete_options(await body.read(request), request.query)
+                    target, delete_options(await body(request), request.query)
                 )
                 return _json(deleted)
         raise _not_allowed(request)
@@ -223,16 +223,16 @@ class Server:
             case "scale", "GET":
                 return _json(scale.scale_of(target.kind, self._rest.get(target).obj))
             case "scale", "PUT" | "PATCH":
-                sent, options = await body.read(request), write_options(request)
+                sent, options = await body(request), write_options(request)
                 if request.method == "PATCH":
                     old = scale.scale_of(target.kind, self._rest.get(target).obj)
-                    sent = patch.patched(old, request.content_type, sent, custom=True)
+                    sent = patch.patched(old, request.content_type, sent, None)
                 return _json(self._rest.scale(target, sent, options))
             case "binding", "POST":
-                sent, options = await body.read(request), write_options(request)
+                sent, options = await body(request), write_options(request)
                 return _json(self._rest.bind(target, sent, options), 201)
             case "eviction", "POST":
-                eviction = builtin_type.read("Eviction", await body.read(request))
+                eviction = builtin_type.read("Eviction", await body(request))
                 if eviction.get("metadata", {}).get("name", target.name) != target.name:
                     raise bad_request("name in URL does not match name in Eviction object")
                 how = delete_options(eviction.get("deleteOptions"), request.query)
@@ -367,7 +367,7 @@ def _not_allowed(request: web.BaseRequest) -> StatusError:
     return StatusError(
         405,
         "MethodNotAllowed",
-        f"the server does not allow {request.method} on {address.path_and_token(request)[0]}",
+        f"the server does not allow {request.method} on {path_and_token(request)[0]}",
         {},
     )
 
@@ -376,8 +376,8 @@ def _json(document: Object, code: int = 200) -> web.Response:
     return _raw(orjson.dumps(document), code)
 
 
-def _raw(body: bytes, code: int = 200) -> web.Response:
-    return web.Response(body=body, status=code, headers={"Content-Type": _JSON})
+def _raw(said: bytes, code: int = 200) -> web.Response:
+    return web.Response(body=said, status=code, headers={"Content-Type": _JSON})
 
 
 def _failure(code: int, reason: str, message: str) -> web.Response:

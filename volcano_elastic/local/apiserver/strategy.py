@@ -19,8 +19,8 @@ from volcano_elastic.local.apiserver.builtin import (
 )
 from volcano_elastic.local.apiserver.builtin_type import DecodeError, decode
 from volcano_elastic.local.apiserver.kind import Kind
-from volcano_elastic.local.apiserver.options import Target, WriteOptions
 from volcano_elastic.local.apiserver.registry import Registry
+from volcano_elastic.local.apiserver.request import Target, WriteOptions
 from volcano_elastic.local.apiserver.status import (
     Cause,
     bad_request,
@@ -89,14 +89,6 @@ def applied(target: Target, body: Object, options: WriteOptions) -> Object:
         or not kind.status
         or (name == "status") == status_alone
     }
-
-
-def fill_type_defaults(kind: Kind, obj: Object) -> None:
-    """In place, the defaults that the type alone tells."""
-    if kind.schema:
-        schema.apply_defaults(obj, kind.schema)
-    elif not kind.custom:
-        builtin_rule.fill_defaults(kind, obj)
 
 
 def report_unknown(options: WriteOptions, where: str = "") -> None:

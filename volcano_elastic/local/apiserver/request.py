@@ -1,4 +1,4 @@
-"""What a request asks for beside its body: the object it is about, and how to treat it."""
+"""A request taken apart: what it is about, who asks, what it brings, and how to treat that."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
+import yaml
 from aiohttp import web
 
-from volcano_elastic.local.apiserver import builtin_type
+from volcano_elastic.local.apiserver import builtin_type, protobuf
 from volcano_elastic.local.apiserver.kind import Kind
 from volcano_elastic.local.apiserver.patch import APPLY
 from volcano_elastic.local.apiserver.status import (
@@ -19,8 +21,14 @@ from volcano_elastic.local.apiserver.status import (
     options_invalid,
     required,
     unsupported,
+    unsupported_media_type,
 )
 
+_TOKEN_PREFIX = "/token/"
+_YAML = ("application/yaml", "application/x-yaml", "text/yaml", "application/apply-patch+yaml")
+# The last two are what curl -d and plain HTTP libraries call JSON.
+_JSON = ("", "application/json", "application/x-www-form-urlencoded", "text/plain")
+_ACCEPTED = "application/json, application/yaml"
 _NAMES = {"POST": "CreateOptions", "PATCH": "PatchOptions"}
 _PROPAGATIONS = ("Background", "Foreground", "Orphan")
 _VALIDATIONS = ("Ignore", "Strict", "Warn")
@@ -28,6 +36,83 @@ _VALIDATIONS = ("Ignore", "Strict", "Warn")
 _NUMBER = re.compile(r"[-+]?[0-9]{1,19}")
 _NO_TIME = 10**9
 """Seconds: thirty years and more, of which no deletionTimestamp could be made some day."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A resource path, taken apart. `namespace` None means all, or a cluster-scoped kind."""
+
+    group: str
+    version: str
+    plural: str
+    namespace: str | None = None
+    name: str = ""
+    subresource: str = ""
+
+
+def address(path: str) -> Address | None:
+    """None for what is no resource's path (`/apis`, `/api/v1`, `/version`)."""
+    parts = path.strip("/").split("/")
+    if parts[0] == "api":
+        group, rest = "", parts[1:]
+    elif parts[0] == "apis" and len(parts) > 1:
+        group, rest = parts[1], parts[2:]
+    else:
+        return None
+    if len(rest) < 2 or not all(rest):
+        return None
+    version, *rest = rest
+    namespace = None
+    # /namespaces/NAME and /namespaces/NAME/status are about the namespace itself.
+    if rest[0] == "namespaces" and len(rest) > 2 and rest[2] != "status":
+        namespace, rest = rest[1], rest[2:]
+    if len(rest) > 3:
+        return None
+    plural, name, subresource = [*rest, "", ""][:3]
+    return Address(group, version, plural, namespace, name, subresource)
+
+
+def path_and_token(request: web.BaseRequest) -> tuple[str, str]:
+    """The path without a token in it, and the token: from `/token/TOKEN/...` or the header.
+
+    client-go keeps a kubeconfig's token to itself unless the server speaks TLS, so kubectl's
+    kubeconfig has to have it in the server's URL.
+    """
+    path = request.path
+    if path.startswith(_TOKEN_PREFIX):
+        token, _, rest = path.removeprefix(_TOKEN_PREFIX).partition("/")
+        return "/" + rest, token
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    return path, token.strip() if scheme.lower() == "bearer" else ""
+
+
+async def body(request: web.BaseRequest) -> Any:
+    """What was sent: JSON, YAML, or the protobuf of a few kinds; None for an empty body.
+
+    Raises:
+        StatusError: 415 for other formats, 400 for what cannot be read.
+    """
+    raw = await request.read()
+    content_type = request.content_type if "Content-Type" in request.headers else ""
+    if not raw:
+        return None
+    if content_type == protobuf.CONTENT_TYPE:
+        return protobuf.decode(raw)
+    if content_type not in (*_JSON, *_YAML) and not content_type.endswith("+json"):
+        raise unsupported_media_type(content_type, _ACCEPTED)
+    try:
+        value = orjson.loads(raw)
+        # Go reads null into an object as an object with nothing in it.
+        return {} if value is None else value
+    except orjson.JSONDecodeError as error:
+        if content_type not in _YAML:
+            raise bad_request(f"the body is not JSON: {error}") from error
+    try:
+        value = yaml.safe_load(raw)
+        # What JSON cannot say (dates, sets, numbers as keys) must not reach the store.
+        return orjson.loads(orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS))
+    except (yaml.YAMLError, orjson.JSONEncodeError, RecursionError, ValueError) as error:
+        raise bad_request(f"the body is not YAML: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
