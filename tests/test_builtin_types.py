@@ -27,6 +27,7 @@ _ROOTS = (
     *("V1Namespace", "V1Node", "V1Pod", "V1Service", "CoreV1Event"),
     *("V1ConfigMap", "V1Secret", "V1ServiceAccount", "V1Lease", "V1PriorityClass"),
     *("V2HorizontalPodAutoscaler", "V1CustomResourceDefinition", "V1Eviction"),
+    *("V1Binding", "V1Scale"),
     *("V1MutatingWebhookConfiguration", "V1ValidatingWebhookConfiguration"),
 )
 # The client has them as strings.

@@ -77,6 +77,31 @@ def test_lists_are_merged_by_their_type_not_by_their_name() -> None:
     assert both == {"secrets": [{"name": "b"}, {"name": "a"}], "imagePullSecrets": [{"name": "b"}]}
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"$deleteFromPrimitiveList/args": 7}, "expected a list"),
+        ({"$deleteFromPrimitiveList/name": ["a"]}, "expected a list, and one at name"),
+        ({"env": [{"name": "A"}, 7]}, "an element of env has no name"),
+        ({"env": [{"value": "a"}]}, "an element of env has no name"),
+        ({"$patch": "odd"}, "expected replace, merge or delete"),
+    ],
+)
+def test_a_strategic_patch_that_is_none_is_refused(change: Object, said: str) -> None:
+    with pytest.raises(StatusError, match=said):
+        strategic({"name": "a", "args": ["x"], "env": []}, change, schema_of("Container"))
+
+
+def test_directives_in_lists_hold_for_their_list() -> None:
+    had: Object = {"env": [{"name": name, "value": "1"} for name in "ABA"], "args": ["x", "y"]}
+    change = {"env": [{"$patch": "delete", "name": "B"}, {"$patch": "delete", "name": "none"}]}
+    assert strategic(had, change, schema_of("Container"))["env"] == [had["env"][0], had["env"][2]]
+    change = {"env": [{"$patch": "replace"}, {"name": "C", "value": None}]}
+    assert strategic(had, change, schema_of("Container"))["env"] == [{"name": "C"}]
+    change = {"$deleteFromPrimitiveList/args": ["x"]}
+    assert strategic(had, change, schema_of("Container"))["args"] == ["y"]
+
+
 async def test_strategic_merge_knows_the_lists_keys(client: Client, namespace: str) -> None:
     await client.create(PODS, pod(namespace, "one"))
     status = {"conditions": [{"type": "Ready", "status": "False"}], "phase": "Running"}

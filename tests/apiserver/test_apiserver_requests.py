@@ -9,7 +9,7 @@ import pytest
 from apiserver_world import pod
 
 from volcano_elastic.kube.client import ApiError, Client, NotFound
-from volcano_elastic.kube.resource import PODS
+from volcano_elastic.kube.resource import PODS, Object
 
 
 @pytest.mark.parametrize(
@@ -99,10 +99,31 @@ async def test_what_is_no_number_is_refused(
 async def test_no_grace_ends_after_time_itself(client: Client, namespace: str) -> None:
     await client.create(PODS, pod(namespace, "lasting", nodeName="node-1"))
     for grace in (10**15, -(10**15), "9" * 5000):
-        with pytest.raises(ApiError, match="gracePeriodSeconds: expected") as caught:
+        with pytest.raises(ApiError, match="gracePeriodSeconds") as caught:
             await client.request(
                 "DELETE",
                 PODS.path(namespace, "lasting"),
                 body={"kind": "DeleteOptions", "gracePeriodSeconds": grace},
             )
         assert caught.value.code == 400
+
+
+@pytest.mark.parametrize(
+    ("verb", "below", "body", "said"),
+    [
+        ("POST", "binding", {"kind": "Odd", "target": {"name": "n"}}, "expected a Binding"),
+        ("POST", "binding", {"target": {"name": 7}}, r"Binding.target.name: expected string"),
+        ("POST", "eviction", {"kind": "Odd"}, "expected a Eviction, found a Odd"),
+        ("POST", "eviction", {"deleteOptions": 7}, "Eviction.deleteOptions: expected"),
+        ("DELETE", "", {"preconditions": {"uid": 7}}, r"preconditions.uid: expected string"),
+        ("DELETE", "", {"dryRun": "All"}, r"dryRun: expected \[string\]"),
+    ],
+)
+async def test_a_body_of_another_type_is_refused_by_its_field(
+    client: Client, namespace: str, verb: str, below: str, body: Object, said: str
+) -> None:
+    await client.create(PODS, pod(namespace, "one"))
+    with pytest.raises(ApiError, match=said) as caught:
+        await client.request(verb, PODS.path(namespace, "one", below or None), body=body)
+    assert caught.value.code == 400
+    assert "nodeName" not in (await client.get(PODS, "one", namespace))["spec"]

@@ -7,7 +7,6 @@ updates own is not, so an apply conflicts with other appliers alone.
 from __future__ import annotations
 
 import copy
-import json
 from typing import Any
 
 from volcano_elastic.kube.resource import Object
@@ -65,16 +64,13 @@ def apply(
     gone = before - kept
     if gone:
         then, filled = copy.deepcopy(old), copy.deepcopy(configuration)
-        for path in {_whole_element(path, before) for path in have.keys() - before}:
-            _remove(then, path)
+        alien = have.keys() - before
+        _drop(then, schema, (), alien, _ways(alien), _ways(before))
         apply_defaults(then, schema)
         apply_defaults(filled, schema)
         brought = {path for path, one in _leaves(then, schema).items() if have.get(path) == one}
         gone |= brought - kept - _leaves(filled, schema).keys()
-    dropped = {_whole_element(path, kept) for path in gone}
-    for path in sorted(dropped, key=len, reverse=True):
-        if not any(other[: len(path)] == path for other in kept):
-            _remove(new, path)
+    _drop(new, schema, (), gone, _ways(gone), _ways(kept))
     mine: Object = {
         "manager": options.field_manager,
         "operation": "Apply",
@@ -104,15 +100,6 @@ def apply(
 
 def _manager(entry: Object) -> Manager:
     return entry.get("manager", ""), entry.get("subresource") or ""
-
-
-def _whole_element(path: Path, kept: set[Path]) -> Path:
-    """The outermost list element on the way to `path` of which nobody keeps any field."""
-    for end, part in enumerate(path, start=1):
-        element = path[:end]
-        if part.startswith("k:") and not any(other[:end] == element for other in kept):
-            return element
-    return path
 
 
 def _conflict(taken: dict[Manager, set[Path]]) -> StatusError:
@@ -179,20 +166,16 @@ def _leaves(obj: Object, schema: Object, *, alone: bool = False) -> dict[Path, A
     found: dict[Path, Any] = {}
 
     def walk(value: Any, schema: Object, path: Path) -> None:
-        sort = schema.get(LIST_TYPE)
-        if isinstance(value, dict) and value and not _atomic(schema):
-            for name, one in value.items():
-                if (*path, name) != ("f:metadata", "managedFields"):
-                    walk(one, _field(schema, name), (*path, f"f:{name}"))
-        elif isinstance(value, list) and value and sort in _MERGED:
-            mark, seen = "k" if sort == "map" else "v", set()
-            for one in value:
-                part = f"{mark}:{identity(one, schema).decode()}"
-                if alone and part in seen:
-                    raise bad_request(f"apply: found duplicate entries for key {part[2:]}")
-                seen.add(part)
-                walk(one, below(schema, "items"), (*path, part))
-        elif path and value is not None:
+        parts = _parts(value, schema)
+        names = [part for part, _ in parts]
+        if alone and len({*names}) < len(names):
+            twice = next(one for one in names if names.count(one) > 1)
+            raise bad_request(f"apply: found duplicate entries for key {twice[2:]}")
+        for part, at in parts:
+            if (*path, part) != ("f:metadata", "f:managedFields"):
+                inner = _field(schema, at) if isinstance(value, dict) else below(schema, "items")
+                walk(value[at], inner, (*path, part))
+        if path and not parts and value is not None:
             found[path] = value
 
     walk(obj, schema, ())
@@ -222,34 +205,42 @@ def _paths(tree: Any) -> set[Path]:
     return found
 
 
-def _remove(obj: Any, path: Path) -> None:
-    """Take the field at `path` away in place, and containers on the way that it leaves empty."""
-    steps: list[tuple[Any, Any]] = []
-    place: Any = obj
-    for part in path:
-        sort, _, name = part.partition(":")
-        at: Any = name
-        if sort == "k":
-            wanted = json.loads(name)
-            if not isinstance(place, list):
-                return
-            at = next((n for n, one in enumerate(place) if _has(one, wanted)), None)
-        elif sort == "v":
-            value = json.loads(name)
-            at = place.index(value) if isinstance(place, list) and value in place else None
-        elif not isinstance(place, dict) or name not in place:
-            return
-        if at is None:
-            return
-        steps.append((place, at))
-        place = place[at]
-    holder, at = steps.pop()
-    del holder[at]
-    while steps and not holder:
-        inner, (holder, at) = holder, steps.pop()
-        if holder[at] is inner:
-            del holder[at]
+def _ways(paths: set[Path]) -> set[Path]:
+    """These and all on the way to them."""
+    return {path[:end] for path in paths for end in range(1, len(path) + 1)}
 
 
-def _has(item: Any, wanted: Object) -> bool:
-    return isinstance(item, dict) and all(item.get(key) == one for key, one in wanted.items())
+def _drop(
+    value: Any, schema: Object, path: Path, gone: set[Path], to_gone: set[Path], kept: set[Path]
+) -> None:
+    """Take what is `gone` away in place, unless it or what is in it is kept by somebody.
+
+    So go containers that this leaves empty, and with any of its fields the whole element of a list
+    of which nobody keeps a field.
+    """
+    for part, at in _parts(value, schema):
+        way = (*path, part)
+        whole = way in to_gone and not part.startswith("f:")
+        if way not in to_gone:
+            continue
+        if (whole or way in gone) and way not in kept:
+            del value[at]
+        elif isinstance(value[at], dict | list):
+            inner = _field(schema, at) if isinstance(value, dict) else below(schema, "items")
+            _drop(value[at], inner, way, gone, to_gone, kept)
+            if not value[at]:
+                del value[at]
+
+
+def _parts(value: Any, schema: Object) -> list[tuple[str, Any]]:
+    """What is in a value and merged by itself: how a path calls it, and its key or index.
+
+    From the end, so that what is at an index may be taken away.
+    """
+    if isinstance(value, dict) and not _atomic(schema):
+        return [(f"f:{name}", name) for name in value]
+    if isinstance(value, list) and schema.get(LIST_TYPE) in _MERGED:
+        mark = "k" if schema[LIST_TYPE] == "map" else "v"
+        told = [(f"{mark}:{identity(one, schema).decode()}", at) for at, one in enumerate(value)]
+        return told[::-1]
+    return []

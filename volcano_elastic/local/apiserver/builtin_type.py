@@ -18,7 +18,6 @@ from typing import Any
 from volcano_elastic.api.quantity import QuantityError, canonical
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver.kind import Kind
-from volcano_elastic.local.apiserver.status import bad_request
 
 _MICRO = frozenset({"eventTime", "acquireTime", "renewTime", "lastObservedTime"})
 # Those of any month; the few others are parsed.
@@ -95,21 +94,16 @@ def decode(kind: Kind, obj: Object) -> tuple[Object, list[str]]:
     return {**decoded, "metadata": decoded.get("metadata") or {}}, unknown
 
 
-def read(name: str, value: Any) -> Object:
-    """A value of the type of that name; a field of no such type is passed over.
+def taken(value: Any, name: str) -> Object:
+    """`value` as a type takes it, whatever else it has.
 
     Raises:
-        StatusError: 400, the value is of another type; says where.
+        DecodeError: it is no such thing; says where.
     """
-    if not isinstance(value, dict):
-        raise bad_request(f"expected a {name}, found a {type(value).__name__}")
-    try:
-        found = _struct(value, name, "", [])
-    except DecodeError as error:
-        raise bad_request(f"{name}: {error}") from error
-    if found.get("kind", name) != name:
-        raise bad_request(f"expected {name}, found a {found['kind']}")
-    return found
+    if not isinstance(value, dict) or value.get("kind", name) not in (name, None):
+        found = value.get("kind") if isinstance(value, dict) else type(value).__name__
+        raise DecodeError(f"expected a {name}, found a {found}")
+    return _struct(value, name, name, [])
 
 
 def _struct(value: Object, name: str, path: str, unknown: list[str]) -> Object:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable
+from itertools import islice
 
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver.builtin import CRD, NAMESPACE
@@ -42,8 +42,8 @@ class Collector:
         self._later = later
         self._alive: dict[str, Place] = {}
         self._dependents: dict[str, set[Place]] = {}
-        self._queue: deque[Place] = deque()
-        self._queued: set[Place] = set()
+        # In order, each once.
+        self._queue: dict[Place, None] = {}
         self._scheduled = False
         for resource, stored in store.everything():
             self._index(resource, stored.obj)
@@ -86,18 +86,14 @@ class Collector:
                 self._dependents.pop(uid, None)
 
     def _enqueue(self, place: Place) -> None:
-        if place in self._queued:
-            return
-        self._queued.add(place)
-        self._queue.append(place)
+        self._queue.setdefault(place)
         if not self._scheduled:
             self._scheduled = True
             self._later(self._drain)
 
     def _drain(self) -> None:
-        for _ in range(min(_BATCH, len(self._queue))):
-            place = self._queue.popleft()
-            self._queued.discard(place)
+        for place in list(islice(self._queue, _BATCH)):
+            del self._queue[place]
             stored = self._store.get(*place)
             if stored is None:
                 continue

@@ -71,10 +71,6 @@ class Kind:
         return self.custom or self.key == ("coordination.k8s.io", "leases")
 
     @property
-    def list_kind(self) -> str:
-        return self.kind + "List"
-
-    @property
     def key(self) -> ResourceKey:
         return self.group, self.plural
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Self
 
 import orjson
 
@@ -17,26 +15,18 @@ from volcano_elastic.local.apiserver.status import bad_request, expired, too_new
 from volcano_elastic.local.apiserver.store import Store, Stored
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+def _token(revision: int, last: Stored) -> str:
     """Where a list goes on: after this object, as things were at this revision."""
+    return base64.urlsafe_b64encode(orjson.dumps([revision, *last.place])).decode()
 
-    revision: int
-    namespace: str
-    name: str
 
-    @classmethod
-    def of(cls, token: str) -> Self:
-        """Raises StatusError, 400, for a token that this server didn't make."""
-        try:
-            revision, namespace, name = orjson.loads(base64.urlsafe_b64decode(token))
-            return cls(int(revision), str(namespace), str(name))
-        except (ValueError, TypeError, OverflowError) as error:
-            raise bad_request(f"continue key is not valid: {error}") from error
-
-    def token(self) -> str:
-        place = orjson.dumps([self.revision, self.namespace, self.name])
-        return base64.urlsafe_b64encode(place).decode()
+def _read(token: str) -> tuple[int, tuple[str, str]]:
+    """Raises StatusError, 400, for a token that this server didn't make."""
+    try:
+        revision, namespace, name = orjson.loads(base64.urlsafe_b64decode(token))
+        return int(revision), (str(namespace), str(name))
+    except (ValueError, TypeError, OverflowError) as error:
+        raise bad_request(f"continue key is not valid: {error}") from error
 
 
 def page(
@@ -56,7 +46,7 @@ def page(
     asked, match = revision(query), query.get("resourceVersionMatch")
     # Less than nothing is as good as no limit, there too.
     limit = max(number(query, "limit") or 0, 0)
-    after = _Place.of(query["continue"]) if query.get("continue") else None
+    began, after = _read(query["continue"]) if query.get("continue") else (0, None)
     if after and asked:
         raise bad_request("resourceVersion: a list that goes on has its own; ask without it")
     if asked == 0 and not after:
@@ -65,18 +55,18 @@ def page(
     if asked and asked > store.revision:
         raise too_new(asked, store.revision)
     exact = asked if match == "Exact" or (limit and not match) else None
-    at = after.revision if after else exact or store.revision
+    at = began if after else exact or store.revision
     found = store.as_of(resource, namespace, at)
     if found is None:
         raise expired(f"revision {at} is not known any more; list from the beginning")
     if wanted is not None:
         found = [stored for stored in found if wanted(stored.obj)]
     if after:
-        found = [one for one in found if one.place > (after.namespace, after.name)]
+        found = [one for one in found if one.place > after]
     items = found[: limit or None]
     meta: Object = {"resourceVersion": str(at)}
     if remaining := len(found) - len(items):
-        meta["continue"] = _Place(at, *items[-1].place).token()
+        meta["continue"] = _token(at, items[-1])
         if wanted is None:
             meta["remainingItemCount"] = remaining
     return items, meta

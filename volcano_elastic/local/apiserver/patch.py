@@ -200,7 +200,10 @@ def strategic(target: Any, patch: Any, schema: Object) -> Any:
     for name, value in patch.items():
         if name.startswith("$deleteFromPrimitiveList/"):
             field = name.partition("/")[2]
-            result[field] = [item for item in result.get(field) or [] if item not in value]
+            found = result.get(field) or []
+            if not isinstance(value, list) or not isinstance(found, list):
+                raise bad_request(f"{name}: expected a list, and one at {field}")
+            result[field] = [item for item in found if item not in value]
         elif name.startswith("$"):
             continue
         elif value is None:
@@ -219,33 +222,34 @@ def strategic(target: Any, patch: Any, schema: Object) -> Any:
 
 
 def _strategic_list(field: str, old: Any, new: list[Any], schema: Object) -> list[Any]:
-    before: list[Any] = old if isinstance(old, list) else []
-    if schema.get(LIST_TYPE) == "set":
-        return _ordered(new + [item for item in before if item not in new], new, before, schema)
-    key = _key(schema)
-    if key is None:
+    if LIST_TYPE not in schema:
         return [_plain(item) for item in new]
-    if any(isinstance(item, dict) and item.get("$patch") == "replace" for item in new):
-        return [_plain(item) for item in new if item.get("$patch") != "replace"]
-    result = list(before)
-    for item in new:
-        if not isinstance(item, dict) or key not in item:
+    said = [item.get("$patch") if isinstance(item, dict) else None for item in new]
+    if "replace" in said:
+        return [_plain(item) for item, one in zip(new, said, strict=True) if one != "replace"]
+    before: list[Any] = old if isinstance(old, list) else []
+    key, result = _key(schema), list(before)
+    for item, one in zip(new, said, strict=True):
+        if key and (not isinstance(item, dict) or key not in item):
             raise bad_request(f"strategic merge patch: an element of {field} has no {key}")
-        keys = [one.get(key) if isinstance(one, dict) else None for one in result]
-        at = keys.index(item[key]) if item[key] in keys else None
-        if item.get("$patch") == "delete":
-            if at is not None:
-                del result[at]
-        elif at is None:
+        told = [_told(each, key) for each in result]
+        at = told.index(_told(item, key)) if _told(item, key) in told else None
+        if at is None and one != "delete":
             result.append(_plain(item))
-        else:
-            result[at] = strategic(result[at], item, below(schema, "items"))
+        elif at is not None:
+            result[at : at + 1] = (
+                [] if one == "delete" else [strategic(result[at], item, below(schema, "items"))]
+            )
     return _ordered(result, new, before, schema)
 
 
 def _key(schema: Object) -> str | None:
     """By which elements of a list are told apart: the first of its keys, in a strategic patch."""
     return next(iter(schema.get(KEYS) or ()), None)
+
+
+def _told(item: Any, key: str | None) -> str:
+    return json.dumps(item.get(key) if key and isinstance(item, dict) else item)
 
 
 def _plain(value: Any) -> Any:
@@ -267,17 +271,15 @@ def _ordered(items: list[Any], order: list[Any], before: list[Any], schema: Obje
     Two that were there both keep to their order where they meet.
     """
     key = _key(schema)
-
-    def identity(item: Any) -> str:
-        return json.dumps(item.get(key) if key and isinstance(item, dict) else item)
-
-    wanted = {identity(item): place for place, item in reversed([*enumerate(order)])}
-    was = {identity(item): place for place, item in enumerate(before)}
-    named = sorted((i for i in items if identity(i) in wanted), key=lambda i: wanted[identity(i)])
-    others = [item for item in items if identity(item) not in wanted]
+    wanted = {_told(item, key): place for place, item in reversed([*enumerate(order)])}
+    was = {_told(item, key): place for place, item in enumerate(before)}
+    named = sorted(
+        (one for one in items if _told(one, key) in wanted), key=lambda i: wanted[_told(i, key)]
+    )
+    others = [item for item in items if _told(item, key) not in wanted]
     result = []
     while named and others:
-        first, other = was.get(identity(named[0])), was.get(identity(others[0]))
+        first, other = was.get(_told(named[0], key)), was.get(_told(others[0], key))
         earlier = first is not None and other is not None and other < first
         result.append((others if earlier else named).pop(0))
     return result + named + others

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from volcano_elastic.api.quantity import milli
 from volcano_elastic.kube.resource import Object
@@ -182,21 +181,18 @@ def grace_seconds(pod: Object, asked: int | None) -> int:
     return 1 if seconds < 0 else int(seconds)
 
 
-def bind(pod: Object, binding: Any, now: str) -> None:
+def bind(pod: Object, binding: Object, now: str) -> None:
     """Give `pod` (a copy) its node.
 
     Raises:
         StatusError: 400 for a bad Binding, 409 for a pod that is bound, leaving or gated.
     """
-    target = binding.get("target") if isinstance(binding, dict) else None
-    if not isinstance(target, dict) or target.get("kind", "Node") != "Node":
-        raise bad_request(f"Binding: expected a target of kind Node, found {target!r}")
-    node = target.get("name")
-    if not isinstance(node, str) or not node:
-        raise bad_request(f"Binding: expected target.name to be a node, found {node!r}")
+    target = binding.get("target") or {}
+    if target.get("kind", "Node") != "Node" or not target.get("name"):
+        raise bad_request(f"Binding: expected a target of kind Node with a name, found {target}")
     meta, name = pod["metadata"], pod["metadata"]["name"]
     wanted = binding.get("metadata") or {}
-    if not isinstance(wanted, dict) or wanted.get("name", name) != name:
+    if wanted.get("name", name) != name:
         raise bad_request("name in URL does not match name in Binding object")
     if wanted.get("uid") and wanted["uid"] != meta["uid"]:
         raise conflict(POD, name, f"uid is {meta['uid']}, the binding is for {wanted['uid']}")
@@ -207,12 +203,9 @@ def bind(pod: Object, binding: Any, now: str) -> None:
         raise _unbindable(f'pod {name} is already assigned to node "{taken}"', name)
     if pod["spec"].get("schedulingGates"):
         raise _unbindable(f"pod {name} has non-empty .spec.schedulingGates", name)
-    if isinstance(annotations := wanted.get("annotations"), dict):
-        meta["annotations"] = {
-            **(meta.get("annotations") or {}),
-            **{str(key): str(value) for key, value in annotations.items()},
-        }
-    pod["spec"]["nodeName"] = node
+    if annotations := wanted.get("annotations"):
+        meta["annotations"] = {**(meta.get("annotations") or {}), **annotations}
+    pod["spec"]["nodeName"] = target["name"]
     _set_condition(pod, "PodScheduled", now)
 
 

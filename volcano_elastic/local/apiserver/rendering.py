@@ -47,7 +47,7 @@ class Rendering:
         if kind.custom:
             meta = {"continue": "", **meta}
         # The objects' JSON is at hand: only the frame is encoded here.
-        typed = {"kind": kind.list_kind, "apiVersion": kind.api_version}
+        typed = {"kind": kind.kind + "List", "apiVersion": kind.api_version}
         frame = orjson.dumps({**typed, "metadata": meta})
         return frame[:-1] + b',"items":[' + b",".join(items) + b"]}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,14 +11,18 @@ import orjson
 import yaml
 from aiohttp import web
 
-from volcano_elastic.local.apiserver import builtin_type, protobuf
+from volcano_elastic.kube.resource import Object
+from volcano_elastic.local.apiserver import protobuf
+from volcano_elastic.local.apiserver.builtin_type import DecodeError, taken
 from volcano_elastic.local.apiserver.kind import Kind
 from volcano_elastic.local.apiserver.patch import APPLY
 from volcano_elastic.local.apiserver.status import (
+    StatusError,
     bad_request,
     forbidden_field,
     invalid_value,
     options_invalid,
+    patch_refused,
     required,
     unsupported,
     unsupported_media_type,
@@ -141,6 +145,11 @@ class WriteOptions:
     warnings: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
 
+    @property
+    def refuse(self) -> Callable[[str], StatusError]:
+        """How to refuse what is no object of its kind: what was sent, or what a patch has made."""
+        return patch_refused if self.patched else bad_request
+
 
 @dataclass(frozen=True, slots=True)
 class DeleteOptions:
@@ -217,27 +226,35 @@ def check_list(query: Mapping[str, str], *, watch: bool) -> None:
         raise options_invalid("ListOptions", *causes)
 
 
-def delete_options(body: Any, query: Mapping[str, str]) -> DeleteOptions:
+def typed(sent: Any, name: str, refuse: Callable[[str], StatusError] = bad_request) -> Object:
+    """What was sent, as a built-in type that is no kind of its own takes it (DeleteOptions, ...).
+
+    Raises:
+        StatusError: of `refuse`, it is no such thing.
+    """
+    try:
+        return taken(sent, name)
+    except DecodeError as error:
+        raise refuse(str(error)) from error
+
+
+def delete_options(sent: Any, query: Mapping[str, str]) -> DeleteOptions:
     """From the body of a DELETE; from its query where it has none.
 
     Raises:
         StatusError: 400 or 422, with what was expected.
     """
-    if body is None:
-        body = {
-            "dryRun": [query["dryRun"]] if query.get("dryRun") else None,
-            "gracePeriodSeconds": number(query, "gracePeriodSeconds")
-            if query.get("gracePeriodSeconds")
-            else None,
-            "orphanDependents": flag(query, "orphanDependents")
-            if "orphanDependents" in query
-            else None,
+    if sent is None:
+        sent = {
+            "dryRun": [query["dryRun"]] if "dryRun" in query else None,
+            "gracePeriodSeconds": number(query, "gracePeriodSeconds"),
+            "orphanDependents": flag(query, "orphanDependents") or None,
             "propagationPolicy": query.get("propagationPolicy"),
         }
-    options = builtin_type.read("DeleteOptions", body)
+    options = typed(sent, "DeleteOptions")
     grace, orphan = options.get("gracePeriodSeconds"), options.get("orphanDependents")
     if abs(grace or 0) >= _NO_TIME:
-        raise bad_request(f"gracePeriodSeconds: expected less than {_NO_TIME}, found {grace}")
+        raise bad_request(f"expected gracePeriodSeconds an integer below {_NO_TIME}, found {grace}")
     propagation, dry_run = options.get("propagationPolicy"), options.get("dryRun") or []
     causes = []
     if propagation is not None and orphan is not None:
@@ -245,7 +262,7 @@ def delete_options(body: Any, query: Mapping[str, str]) -> DeleteOptions:
         causes.append(invalid_value("propagationPolicy", propagation, why))
     if propagation not in (None, *_PROPAGATIONS):
         causes.append(unsupported("propagationPolicy", propagation, _PROPAGATIONS))
-    if set(dry_run) - {"All"}:
+    if {*dry_run} - {"All"}:
         causes.append(unsupported("dryRun", dry_run, ["All"]))
     if causes:
         raise options_invalid("DeleteOptions", *causes)

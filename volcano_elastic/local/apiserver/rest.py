@@ -104,7 +104,8 @@ class Rest:
         meta["uid"] = str(uuid.UUID(int=self._random.getrandbits(128), version=4))
         meta["creationTimestamp"] = now
         strategy.prepare_create(kind, obj, self.store)
-        strategy.shape(kind, obj, options)
+        options.unknown += strategy.shape(kind, obj)
+        strategy.report_unknown(options)
         validation.check(kind, obj)
         if self.store.get(kind.key, namespace, meta["name"]) is not None:
             raise already_exists(kind, meta["name"])
@@ -128,7 +129,9 @@ class Rest:
     ) -> Stored:
         """PUT of the object or of its status; `managed`: its managedFields from now on."""
         new = self._incoming(target.kind, target.namespace, body, options)
-        if new["metadata"].setdefault("name", target.name) != target.name:
+        # A patch that takes the name away is refused; a PUT may leave it out.
+        unnamed = "" if options.patched else target.name
+        if new["metadata"].setdefault("name", unnamed) != target.name:
             raise _misnamed(new, target)
         return self._change(target, self.get(target), new, options, managed=managed)
 
@@ -141,23 +144,20 @@ class Rest:
         shown = old.shown_as(kind.api_version).obj
         merged_by = None if kind.custom else schema_of(type_of(kind))
         changed = patch.patched(shown, content_type, body, merged_by)
-        new = self._incoming(kind, target.namespace, changed, options)
-        if new["metadata"].get("name") != target.name:
-            raise _misnamed(new, target)
-        return self._change(target, old, new, options)
+        return self.update(target, changed, options)
 
-    def scale(self, target: Target, body: Any, options: WriteOptions) -> Object:
+    def scale(self, target: Target, wanted: Object, options: WriteOptions) -> Object:
         """PUT of a Scale; returns the Scale as it is then."""
         old = self.get(target)
-        new = scale.scaled(target.kind, old.copy(), body)
+        new = scale.scaled(target.kind, old.copy(), wanted)
         whole = Target(target.kind, target.namespace, target.name)
         written = self._change(whole, old, new, options)
         return scale.scale_of(target.kind, written.obj)
 
-    def bind(self, target: Target, body: Any, options: WriteOptions) -> Object:
+    def bind(self, target: Target, binding: Object, options: WriteOptions) -> Object:
         old = self.get(target)
         new = old.copy()
-        pod.bind(new, body, timestamp(self._clock()))
+        pod.bind(new, binding, timestamp(self._clock()))
         if not options.dry_run:
             self.store.put(POD.key, new)
         return success_of(201)
@@ -290,9 +290,9 @@ class Rest:
             new["metadata"]["managedFields"] = managed
         strategy.carry_over(kind, new, old.obj)
         strategy.fill_defaults(kind, new, self.store)
-        strategy.shape(kind, new, options)
+        options.unknown += strategy.shape(kind, new)
+        strategy.report_unknown(options)
         validation.check(kind, new, old.obj)
-        validation.check_update(kind, new, old.obj)
         if kind.key == POD.key:
             new.setdefault("status", {}).setdefault(
                 "qosClass", (old.obj.get("status") or {}).get("qosClass")

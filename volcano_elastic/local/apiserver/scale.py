@@ -7,11 +7,7 @@ from typing import Any
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver import json_path
 from volcano_elastic.local.apiserver.kind import Kind
-from volcano_elastic.local.apiserver.status import (
-    bad_request,
-    modified,
-    patch_refused,
-)
+from volcano_elastic.local.apiserver.status import bad_request, modified
 
 
 def scale_of(kind: Kind, obj: Object) -> Object:
@@ -33,18 +29,14 @@ def scale_of(kind: Kind, obj: Object) -> Object:
     }
 
 
-def scaled(kind: Kind, obj: Object, body: Any) -> Object:
-    """`obj`, changed in place, with the replicas that the Scale `body` asks for.
+def scaled(kind: Kind, obj: Object, wanted: Object) -> Object:
+    """`obj`, changed in place, with the replicas that the Scale `wanted` asks for.
 
     Raises:
-        StatusError: 400 for a bad Scale, 409 for one of an older object.
+        StatusError: 400 where they have no place, 409 for a Scale of an older object.
     """
-    spec = body.get("spec") if isinstance(body, dict) else None
-    replicas = spec.get("replicas", 0) if isinstance(spec, dict) else None
-    if not isinstance(replicas, int) or isinstance(replicas, bool):
-        raise patch_refused(f"Scale: expected spec.replicas to be a number, found {replicas!r}")
-    meta = body.get("metadata")
-    expected = meta.get("resourceVersion") if isinstance(meta, dict) else None
+    replicas = (wanted.get("spec") or {}).get("replicas", 0)
+    expected = (wanted.get("metadata") or {}).get("resourceVersion")
     if expected and expected != obj["metadata"]["resourceVersion"]:
         raise modified(kind, obj["metadata"]["name"])
     path = _path(kind, "specReplicasPath")

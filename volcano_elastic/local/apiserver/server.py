@@ -16,7 +16,6 @@ from aiohttp import web
 
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver import (
-    builtin_type,
     discovery,
     log,
     openapi,
@@ -43,6 +42,7 @@ from volcano_elastic.local.apiserver.request import (
     number,
     path_and_token,
     revision,
+    typed,
     write_options,
 )
 from volcano_elastic.local.apiserver.rest import Rest
@@ -227,12 +227,13 @@ class Server:
                 if request.method == "PATCH":
                     old = scale.scale_of(target.kind, self._rest.get(target).obj)
                     sent = patch.patched(old, request.content_type, sent, None)
+                sent = typed(sent, "Scale", options.refuse)
                 return _json(self._rest.scale(target, sent, options))
             case "binding", "POST":
                 sent, options = await body(request), write_options(request)
-                return _json(self._rest.bind(target, sent, options), 201)
+                return _json(self._rest.bind(target, typed(sent, "Binding"), options), 201)
             case "eviction", "POST":
-                eviction = builtin_type.read("Eviction", await body(request))
+                eviction = typed(await body(request), "Eviction")
                 if eviction.get("metadata", {}).get("name", target.name) != target.name:
                     raise bad_request("name in URL does not match name in Eviction object")
                 how = delete_options(eviction.get("deleteOptions"), request.query)

@@ -27,7 +27,6 @@ from volcano_elastic.local.apiserver.status import (
     forbidden,
     invalid,
     not_found,
-    patch_refused,
 )
 from volcano_elastic.local.apiserver.store import Store
 
@@ -40,15 +39,16 @@ def decoded(kind: Kind, body: Any, options: WriteOptions) -> Object:
     Raises:
         StatusError: 400, it is no object of this kind; 422 where a patch has made it so.
     """
-    refuse = patch_refused if options.patched else bad_request
     obj: Object = body
     if not isinstance(obj, dict):
-        raise refuse(f"expected a {kind.kind} object, found a {type(obj).__name__}")
+        raise options.refuse(f"expected a {kind.kind} object, found a {type(obj).__name__}")
     api_version, name = obj.get("apiVersion"), obj.get("kind")
     if kind.custom and not (api_version and name):
-        raise refuse(f"Object 'apiVersion' or 'Kind' is missing, found {api_version} and {name}")
+        raise options.refuse(
+            f"Object 'apiVersion' or 'Kind' is missing, found {api_version} and {name}"
+        )
     if (api_version or kind.api_version) != kind.api_version or (name or kind.kind) != kind.kind:
-        raise refuse(
+        raise options.refuse(
             f"the object provided is unrecognized: expected {kind.api_version} {kind.kind}, "
             f"found {api_version} {name}"
         )
@@ -58,7 +58,7 @@ def decoded(kind: Kind, body: Any, options: WriteOptions) -> Object:
     try:
         obj, unknown = decode(kind, obj)
     except DecodeError as error:
-        raise refuse(cannot + str(error)) from error
+        raise options.refuse(cannot + str(error)) from error
     options.unknown += unknown
     if not kind.custom:
         report_unknown(options, cannot)
@@ -100,8 +100,7 @@ def report_unknown(options: WriteOptions, where: str = "") -> None:
     unknown = [f'unknown field "{path}"' for path in options.unknown]
     options.unknown.clear()
     if unknown and options.field_validation == "Strict":
-        refuse = patch_refused if options.patched else bad_request
-        raise refuse(f"{where}strict decoding error: {', '.join(unknown)}")
+        raise options.refuse(f"{where}strict decoding error: {', '.join(unknown)}")
     if options.field_validation == "Warn":
         options.warnings += unknown
 
@@ -163,15 +162,8 @@ def carry_over(kind: Kind, new: Object, old: Object) -> None:
                 spec[name] = old["spec"][name]
 
 
-def shape(kind: Kind, obj: Object, options: WriteOptions) -> None:
-    """Defaults and pruning of a custom resource, in place; raises as `report_unknown`."""
-    if kind.custom:
-        options.unknown += shape_custom(kind, obj)
-        report_unknown(options)
-
-
-def shape_custom(kind: Kind, obj: Object) -> list[str]:
-    """Defaults and pruning by the CRD's schema, in place; returns the paths that were unknown."""
+def shape(kind: Kind, obj: Object) -> list[str]:
+    """Defaults and pruning of a custom resource, in place; returns the paths that were unknown."""
     if kind.schema is None:
         return []
     unknown = schema.prune(obj, kind.schema)
@@ -185,7 +177,7 @@ def reread(crd: Object, registry: Registry, store: Store) -> None:
     spec = crd["spec"]
     kind = registry.of_resource((spec["group"], spec["names"]["plural"]))
     if kind is not None and kind.version == kind.storage_version:
-        store.reread(kind.key, functools.partial(shape_custom, kind))
+        store.reread(kind.key, functools.partial(shape, kind))
 
 
 def _admit_priority(obj: Object, store: Store) -> None:

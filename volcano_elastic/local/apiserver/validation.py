@@ -61,7 +61,7 @@ _IMMUTABLE: dict[ResourceKey, Sequence[str]] = {
 
 
 def check(kind: Kind, obj: Object, old: Object | None = None) -> None:
-    """Refuse an object that is wrong in itself, or whose rules forbid the change from `old`.
+    """Refuse an object that is wrong in itself, or must not be what `old` becomes.
 
     Raises:
         StatusError: 422, with every field that is wrong.
@@ -92,45 +92,40 @@ def check(kind: Kind, obj: Object, old: Object | None = None) -> None:
             if most < least:
                 why = "must be greater than or equal to `minReplicas`"
                 causes.append(invalid_value("spec.maxReplicas", most, why))
+    if old is not None and not causes:
+        causes = [*_changes(kind, obj, old)]
     if causes:
         raise invalid(kind, obj["metadata"].get("name", ""), causes)
 
 
-def check_update(kind: Kind, new: Object, old: Object) -> None:
-    """Refuse a change of what must not change.
-
-    Raises:
-        StatusError: 422.
-    """
-    causes: list[Cause] = []
+def _changes(kind: Kind, new: Object, old: Object) -> Iterator[Cause]:
+    """What must not change and does."""
     before = old["metadata"].get("finalizers") or ()
     added = [one for one in new["metadata"].get("finalizers") or () if one not in before]
     if added and old["metadata"].get("deletionTimestamp"):
         why = f"no new finalizers can be added if the object is being deleted, found {added}"
-        causes.append(forbidden_field("metadata.finalizers", why))
+        yield forbidden_field("metadata.finalizers", why)
     for path in _IMMUTABLE.get(kind.key, ()):
         if (now := _at(new, path)) != _at(old, path):
-            causes.append(invalid_value(path, now, "field is immutable"))
+            yield invalid_value(path, now, "field is immutable")
     for path in ("spec.podCIDR", "spec.providerID") if kind.key == NODE.key else ():
         if (was := _at(old, path)) and _at(new, path) != was:
-            causes.append(forbidden_field(path, "may not be changed once it is set"))
+            yield forbidden_field(path, "may not be changed once it is set")
     match kind.key:
         case POD.key:
-            causes += pod.update_causes(new, old)
+            yield from pod.update_causes(new, old)
         case PRIORITY_CLASS.key:
             if new.get("value", 0) != old.get("value", 0):
-                causes.append(forbidden_field("value", "may not be changed in an update."))
+                yield forbidden_field("value", "may not be changed in an update.")
         case SERVICE.key:
-            causes += _address(new.get("spec") or {}, old.get("spec") or {})
+            yield from _address(new.get("spec") or {}, old.get("spec") or {})
         case ("", "namespaces"):
             leaving = (new.get("status") or {}).get("phase") == "Terminating"
             if leaving and not old["metadata"].get("deletionTimestamp"):
                 why = "may only be 'Active' if `deletionTimestamp` is empty"
-                causes.append(invalid_value("status.Phase", "Terminating", why))
+                yield invalid_value("status.Phase", "Terminating", why)
         case ("", "configmaps") | ("", "secrets"):
-            causes += _frozen(new, old)
-    if causes:
-        raise invalid(kind, old["metadata"]["name"], causes)
+            yield from _frozen(new, old)
 
 
 def _at(obj: Object, path: str) -> Any:
