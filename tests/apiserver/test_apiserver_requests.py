@@ -99,7 +99,7 @@ async def test_what_is_no_number_is_refused(
 async def test_no_grace_ends_after_time_itself(client: Client, namespace: str) -> None:
     await client.create(PODS, pod(namespace, "lasting", nodeName="node-1"))
     for grace in (10**15, -(10**15), "9" * 5000):
-        with pytest.raises(ApiError, match="integer") as caught:
+        with pytest.raises(ApiError, match="gracePeriodSeconds") as caught:
             await client.request(
                 "DELETE",
                 PODS.path(namespace, "lasting"),

@@ -13,28 +13,42 @@ from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver.builtin_rule import schema_of
 from volcano_elastic.local.apiserver.builtin_type import type_of
 from volcano_elastic.local.apiserver.kind import Kind
-from volcano_elastic.local.apiserver.request import WriteOptions
-from volcano_elastic.local.apiserver.schema import LIST_TYPE, below, identity
-from volcano_elastic.local.apiserver.status import StatusError
+from volcano_elastic.local.apiserver.request import Target, WriteOptions
+from volcano_elastic.local.apiserver.schema import (
+    LIST_TYPE,
+    apply_defaults,
+    below,
+    identity,
+)
+from volcano_elastic.local.apiserver.status import StatusError, bad_request
 
 # The way to a field: names, and for an element of a keyed list its keys as JSON.
 Path = tuple[str, ...]
+# Who applied: its name, and to which subresource.
+Manager = tuple[str, str]
 _MERGED = ("map", "set")
 _UNOWNED = {("f:apiVersion",), ("f:kind",), ("f:metadata", "f:name"), ("f:metadata", "f:namespace")}
 
 
 def apply(
-    old: Object, configuration: Object, kind: Kind, options: WriteOptions, now: str
+    old: Object,
+    configuration: Object,
+    target: Target,
+    options: WriteOptions,
+    now: str,
 ) -> Object:
     """`old` with the configuration in it, less what the manager applied before and now omits.
 
+    With that go the defaults that it brought along, and the configuration does no longer.
+
     Raises:
-        StatusError: 409, another manager applied other values, and this one doesn't force its own.
+        StatusError: 409, another manager applied other values, and this one doesn't force its own;
+            400, two elements of a list have the same keys.
     """
-    manager, schema = options.field_manager, _schema(kind)
-    wanted, have = _leaves(configuration, schema), _leaves(old, schema)
+    schema, manager = _schema(target.kind), (options.field_manager, target.subresource)
+    wanted, have = _leaves(configuration, schema, alone=True), _leaves(old, schema)
     others = {
-        entry.get("manager", ""): _paths(entry.get("fieldsV1") or {})
+        _manager(entry): _paths(entry.get("fieldsV1") or {})
         for entry in old["metadata"].get("managedFields") or ()
         if entry.get("operation") == "Apply"
     }
@@ -47,34 +61,52 @@ def apply(
         raise _conflict(taken)
     new: Object = copy.deepcopy(_merge(old, configuration, schema))
     kept = set(wanted).union(*others.values())
-    _drop(new, schema, (), before - kept, _ways(before - kept), _ways(kept))
+    gone = before - kept
+    if gone:
+        then, filled = copy.deepcopy(old), copy.deepcopy(configuration)
+        alien = have.keys() - before
+        _drop(then, schema, (), alien, _ways(alien), _ways(before))
+        apply_defaults(then, schema)
+        apply_defaults(filled, schema)
+        brought = {path for path, one in _leaves(then, schema).items() if have.get(path) == one}
+        gone |= brought - kept - _leaves(filled, schema).keys()
+    _drop(new, schema, (), gone, _ways(gone), _ways(kept))
     mine: Object = {
-        "manager": manager,
+        "manager": options.field_manager,
         "operation": "Apply",
-        "apiVersion": kind.api_version,
+        **({"subresource": target.subresource} if target.subresource else {}),
+        "apiVersion": target.kind.api_version,
         "time": now,
         "fieldsType": "FieldsV1",
         "fieldsV1": _tree(set(wanted) - _UNOWNED),
     }
-    entries = {}
+    entries = []
     for entry in old["metadata"].get("managedFields") or ():
-        by, what = entry.get("manager", ""), entry.get("fieldsV1") or {}
-        if taken.get(by):
-            entry = {**entry, "fieldsV1": _tree(_paths(what) - taken[by])}
-        entries[by, entry.get("operation"), entry.get("subresource")] = entry
-    same = entries.get((manager, "Apply", None), {}).get("fieldsV1") == mine["fieldsV1"]
-    # An apply that changes nothing must not change its time either.
-    if not same:
-        entries[manager, "Apply", None] = mine
-    new["metadata"]["managedFields"] = list(entries.values())
+        by, what = _manager(entry), entry.get("fieldsV1") or {}
+        if entry.get("operation") != "Apply":
+            entries.append(entry)
+        # An apply that changes nothing must not change its time either.
+        elif by == manager and what == mine["fieldsV1"]:
+            mine = entry
+        elif by != manager:
+            left = _tree(_paths(what) - taken[by]) if taken.get(by) else what
+            entries.append({**entry, "fieldsV1": left})
+    entries.append(mine)
+    new["metadata"]["managedFields"] = [
+        one for one in entries if one.get("operation") != "Apply" or one.get("fieldsV1")
+    ]
     return new
 
 
-def _conflict(taken: dict[str, set[Path]]) -> StatusError:
+def _manager(entry: Object) -> Manager:
+    return entry.get("manager", ""), entry.get("subresource") or ""
+
+
+def _conflict(taken: dict[Manager, set[Path]]) -> StatusError:
     causes = [
         {
             "reason": "FieldManagerConflict",
-            "message": f'conflict with "{manager}"',
+            "message": f'conflict with "{manager[0]}"',
             "field": "." + ".".join(part.partition(":")[2] for part in path),
         }
         for manager, paths in taken.items()
@@ -125,12 +157,20 @@ def _merge(old: Any, new: Any, schema: Object) -> Any:
     return new
 
 
-def _leaves(obj: Object, schema: Object) -> dict[Path, Any]:
-    """Every leaf (scalar, atomic list or map, empty object) by its path."""
+def _leaves(obj: Object, schema: Object, *, alone: bool = False) -> dict[Path, Any]:
+    """Every leaf (scalar, atomic list or map, empty object) by its path.
+
+    Raises:
+        StatusError: 400, an element's keys are to be its `alone`, and another has them too.
+    """
     found: dict[Path, Any] = {}
 
     def walk(value: Any, schema: Object, path: Path) -> None:
         parts = _parts(value, schema)
+        names = [part for part, _ in parts]
+        if alone and len({*names}) < len(names):
+            twice = next(one for one in names if names.count(one) > 1)
+            raise bad_request(f"apply: found duplicate entries for key {twice[2:]}")
         for part, at in parts:
             if (*path, part) != ("f:metadata", "f:managedFields"):
                 inner = _field(schema, at) if isinstance(value, dict) else below(schema, "items")

@@ -21,23 +21,85 @@ from volcano_elastic.local.apiserver.status import (
     forbidden_field,
     invalid_value,
     required,
+    shown,
     unsupported,
 )
 
-LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_PATTERNS = {
+    "grouped": re.compile(r"[^/]+/[^/]+"),
+    "kind": re.compile(r"[A-Za-z]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?"),
+    "label": re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"),
+    "port": re.compile(r"(?=.*[a-z])(?!.*--)[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?"),
+    "qualified": re.compile(
+        r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+    ),
+    "trimmed": re.compile(r"\S(.*\S)?", re.DOTALL),
+    "word": re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?"),
+}
+_EMPTY: tuple[Any, ...] = (None, "", [], {})
 
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
+    """`way`: the fields that lead from the struct to the one that has `field`."""
+
+    way: tuple[str, ...]
+    field: str
+    when: tuple[tuple[str, frozenset[str], bool], ...] = ()
+    """Fields beside it, the values they may have (none: any), and whether that is to hold."""
     default: bytes | None = None
     """As JSON, so that each object gets a value of its own."""
+    dropped: bool = False
     required: bool = False
+    forbidden: bool = False
     choices: tuple[str, ...] = ()
     least: int | None = None
     most: int | None = None
     within: bool = False
-    label: bool = False
-    unique: str = ""
+    pattern: re.Pattern[str] | None = None
+    unique: tuple[str, ...] = ()
+
+    def places(self, struct: Object, path: str) -> Iterator[tuple[Object, str]]:
+        """The structs that may have the field where the rule holds, and where the field is."""
+        found = [(struct, path)]
+        for part in self.way:
+            name = part.removesuffix("[]")
+            inner = [(one.get(name), f"{at}.{name}" if at else name) for one, at in found]
+            if part == name:
+                found = [(one, at) for one, at in inner if one is not None]
+            else:
+                found = [(e, f"{at}[{n}]") for ones, at in inner for n, e in enumerate(ones or ())]
+        for one, at in found:
+            if all(self._said(one.get(field), of) == holds for field, of, holds in self.when):
+                yield one, f"{at}.{self.field}" if at else self.field
+
+    @staticmethod
+    def _said(value: Any, of: frozenset[str]) -> bool:
+        if of:
+            return (value if isinstance(value, str) else shown(value)) in of
+        return value not in _EMPTY and value is not False
+
+    def causes(self, value: Any, place: str) -> Iterator[Cause]:
+        """What is wrong with the field's value."""
+        if value in _EMPTY:
+            if self.required:
+                yield required(place)
+        elif self.forbidden:
+            if value is not False:
+                yield forbidden_field(place, "may not be set here")
+        elif self.choices and value not in self.choices:
+            yield unsupported(place, value, self.choices)
+        elif self.within and (value.startswith("/") or ".." in value.split("/")):
+            yield invalid_value(place, value, "must be relative, without '..'")
+        elif self.unique:
+            yield from _twice(value, self.unique, place)
+        elif isinstance(value, str):
+            if self.pattern and not self.pattern.fullmatch(value):
+                yield invalid_value(place, value, f"must match '{self.pattern.pattern}'")
+        elif self.least is not None and value < self.least:
+            yield invalid_value(place, value, f"must be at least {self.least}")
+        elif self.most is not None and value > self.most:
+            yield invalid_value(place, value, f"must be at most {self.most}")
 
 
 def _alternatives(name: str) -> tuple[bool, list[str]]:
@@ -55,9 +117,12 @@ def _alternatives(name: str) -> tuple[bool, list[str]]:
 def fill_defaults(kind: Kind, obj: Object) -> None:
     """In place, in an object that its type has taken (builtin_type.py)."""
     for name, struct, _ in _structs(obj, type_of(kind), ""):
-        for field, rule in _rules()[name].items():
-            if rule.default is not None and struct.get(field) in (None, ""):
-                struct[field] = orjson.loads(rule.default)
+        for rule in _rules()[name].fills:
+            for holder, _ in rule.places(struct, ""):
+                if rule.dropped:
+                    holder.pop(rule.field, None)
+                elif rule.default is not None and holder.get(rule.field) in (None, ""):
+                    holder[rule.field] = orjson.loads(rule.default)
 
 
 def causes(kind: Kind, obj: Object) -> Iterator[Cause]:
@@ -69,33 +134,20 @@ def causes(kind: Kind, obj: Object) -> Iterator[Cause]:
             yield forbidden_field(f"{path}.{said[1]}", f"may not be beside {said[0]}")
         elif needed and not said:
             yield required(path, f"must have one of {', '.join(alternatives)}")
-        for field, rule in _rules()[name].items():
-            place, value = f"{path}.{field}" if path else field, struct.get(field)
-            if value in (None, "", [], {}):
-                if rule.required:
-                    yield required(place)
-            elif rule.choices and value not in rule.choices:
-                yield unsupported(place, value, rule.choices)
-            elif rule.within and (value.startswith("/") or ".." in value.split("/")):
-                yield invalid_value(place, value, "must be relative, without '..'")
-            elif rule.label and not LABEL.fullmatch(value):
-                yield invalid_value(place, value, f"must match '{LABEL.pattern}'")
-            elif rule.unique:
-                yield from _twice(value, rule.unique, place)
-            elif isinstance(value, int):
-                if rule.least is not None and value < rule.least:
-                    yield invalid_value(place, value, f"must be at least {rule.least}")
-                if rule.most is not None and value > rule.most:
-                    yield invalid_value(place, value, f"must be at most {rule.most}")
+        for rule in _rules()[name].checks:
+            # Most fields are not there.
+            if rule.way or rule.required or struct.get(rule.field) is not None:
+                for holder, place in rule.places(struct, path):
+                    yield from rule.causes(holder.get(rule.field), place)
 
 
-def _twice(items: list[Object], field: str, path: str) -> Iterator[Cause]:
+def _twice(items: list[Object], fields: tuple[str, ...], path: str) -> Iterator[Cause]:
     seen = set()
     for number, one in enumerate(items):
-        value = one.get(field)
+        value = tuple(one.get(field) for field in fields)
         # That it is missing is another rule's to say.
-        if value and value in seen:
-            yield duplicate(f"{path}[{number}].{field}", value)
+        if all(value) and value in seen:
+            yield duplicate(f"{path}[{number}].{fields[0]}", value[0])
         seen.add(value)
 
 
@@ -121,6 +173,14 @@ def _structs(value: Any, wanted: str, path: str) -> Iterator[tuple[str, Object, 
             yield from _structs(value[field], types()[wanted][field], below)
 
 
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """Of one type: those that fill in or drop, and those that refuse."""
+
+    fills: list[_Rule]
+    checks: list[_Rule]
+
+
 @functools.cache
 def schema_of(wanted: str) -> Object:
     """A field's type as a CRD would have it, as far as merging goes: what is in it, lists' keys."""
@@ -130,9 +190,9 @@ def schema_of(wanted: str) -> Object:
     if wanted not in types() or wanted == "JSONSchemaProps":
         return {}
     properties = {field: {**schema_of(inner)} for field, inner in types()[wanted].items()}
-    for field, rule in _rules().get(wanted, {}).items():
-        if rule.default is not None:
-            properties[field]["default"] = orjson.loads(rule.default)
+    for rule in _rules()[wanted].fills if wanted in _rules() else ():
+        if rule.default is not None and not rule.way and not rule.when:
+            properties[rule.field]["default"] = orjson.loads(rule.default)
     for field, keys in types("builtin_lists.txt").get(wanted, {}).items():
         sort = {LIST_TYPE: "set"} if keys == "*" else {LIST_TYPE: "map", KEYS: keys.split(",")}
         properties[field] |= sort
@@ -140,29 +200,47 @@ def schema_of(wanted: str) -> Object:
 
 
 @functools.cache
-def _rules() -> dict[str, dict[str, _Rule]]:
-    found: dict[str, dict[str, _Rule]] = {}
+def _rules() -> dict[str, _Rules]:
+    found: dict[str, _Rules] = {}
     for line in Path(__file__).with_name("builtin_rules.txt").read_text().splitlines():
         if line.startswith("#"):
             continue
         place, *words = line.split()
-        name, _, field = place.partition(".")
-        said: dict[str, Any] = {}
-        for word in words:
-            if word == "!":
-                said["required"] = True
-            elif word in ("within", "~label"):
-                said[word.strip("~")] = True
-            elif word.startswith("unique:"):
-                said["unique"] = word.partition(":")[2]
-            elif word.startswith("="):
-                said["default"] = word[1:].encode()
-            elif word.startswith((">=", "<=")):
-                said["least" if word[0] == ">" else "most"] = int(word[2:])
-            else:
-                said["choices"] = tuple(word.split("|"))
-        found.setdefault(name, {})[field] = _Rule(**said)
+        name, _, fields = place.partition(".")
+        said, when = _words(words)
+        of = found.setdefault(name, _Rules([], []))
+        for path in fields.split(","):
+            *way, field = path.split(".")
+            rule = _Rule(tuple(way), field, when, **said)
+            if said.keys() & {"default", "dropped"}:
+                of.fills.append(rule)
+            if said.keys() - {"default", "dropped"}:
+                of.checks.append(rule)
     return found
+
+
+def _words(words: list[str]) -> tuple[dict[str, Any], tuple[tuple[str, frozenset[str], bool], ...]]:
+    said: dict[str, Any] = {}
+    when = []
+    for word in words:
+        sort, _, what = word.partition(":")
+        if sort in ("if", "unless"):
+            field, _, values = what.partition("=")
+            when.append((field, frozenset(filter(None, values.split("|"))), sort == "if"))
+        elif sort == "unique":
+            said["unique"] = tuple(what.split("+"))
+        elif word in ("!", "-", "x", "within"):
+            names = {"!": "required", "-": "forbidden", "x": "dropped"}
+            said[names.get(word, word)] = True
+        elif word.startswith("~"):
+            said["pattern"] = _PATTERNS[word[1:]]
+        elif word.startswith("="):
+            said["default"] = word[1:].encode()
+        elif word.startswith((">=", "<=")):
+            said["least" if word[0] == ">" else "most"] = int(word[2:])
+        else:
+            said["choices"] = tuple(word.split("|"))
+    return said, tuple(when)
 
 
 @functools.cache

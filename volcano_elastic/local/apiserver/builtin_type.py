@@ -10,6 +10,7 @@ import base64
 import binascii
 import functools
 import re
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,10 @@ from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver.kind import Kind
 
 _MICRO = frozenset({"eventTime", "acquireTime", "renewTime", "lastObservedTime"})
-_PLAIN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{6})?Z")
+# Those of any month; the few others are parsed.
+_PLAIN = re.compile(
+    r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8])T([01]\d|2[0-3]):[0-5]\d:[0-5]\d(?P<micro>\.\d{6})?Z"
+)
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 _MICROSECONDS = re.compile(r".{19}\.\d{6}\D.*")
 _SCALARS: dict[str, Any] = {
@@ -32,6 +36,7 @@ _SCALARS: dict[str, Any] = {
     "time": str,
     "bytes": str,
 }
+_INT64 = 2**63
 
 
 class DecodeError(ValueError):
@@ -41,13 +46,26 @@ class DecodeError(ValueError):
 @functools.cache
 def types(file: str = "builtin_types.txt") -> dict[str, dict[str, str]]:
     """By name of the type: the type of each field (or what else the file says of it)."""
-    lines = Path(__file__).with_name(file).read_text().splitlines()
     found = {}
-    for line in lines:
+    for name, fields in _lines(file):
+        found[name] = {field: wanted.rstrip("?") for field, wanted in fields}
+    return found
+
+
+@functools.cache
+def _omitted() -> dict[str, set[str]]:
+    """By name of the type: the fields that are left out where they are empty, 0 or false."""
+    found = {}
+    for name, fields in _lines("builtin_types.txt"):
+        found[name] = {field for field, wanted in fields if wanted[-1] in "?]}"}
+    return found
+
+
+def _lines(file: str) -> Iterator[tuple[str, list[list[str]]]]:
+    for line in Path(__file__).with_name(file).read_text().splitlines():
         if not line.startswith("#"):
             name, _, fields = line.partition(": ")
-            found[name] = dict(field.split("=") for field in fields.split())
-    return found
+            yield name, [field.split("=") for field in fields.split()]
 
 
 def struct_of(wanted: str) -> str:
@@ -97,8 +115,8 @@ def _struct(value: Object, name: str, path: str, unknown: list[str]) -> Object:
             unknown.append(below)
         elif one is not None:
             found = _decode(one, wanted, below, unknown)
-            # Go leaves empty lists and maps out; an empty struct may say something (emptyDir: {}).
-            if found or wanted[0] not in "[{":
+            # An empty struct may say something (emptyDir: {}).
+            if found or field not in _omitted()[name]:
                 result[field] = found
     return result
 
@@ -111,9 +129,11 @@ def _decode(value: Any, wanted: str, path: str, unknown: list[str]) -> Any:
     bracket, inner = wanted[0], wanted[1:-1]
     expected = {"[": list, "{": dict}.get(bracket) or _SCALARS.get(wanted, dict)
     if wanted == "integer" and isinstance(value, float) and value.is_integer():
-        return int(value)
+        value = int(value)
     if not isinstance(value, expected) or (isinstance(value, bool) and wanted != "boolean"):
         raise DecodeError(f"{path}: expected {wanted}, found a {type(value).__name__}")
+    if wanted == "integer" and not -_INT64 <= value < _INT64:
+        raise DecodeError(f"{path}: expected an integer of 64 bits, found {value}")
     if bracket == "[":
         return [
             _decode(_zero(inner) if one is None else one, inner, f"{path}[{number}]", unknown)
@@ -145,7 +165,7 @@ def _time(text: str, path: str) -> str | None:
     """In UTC and to the second; to the microsecond where Kubernetes keeps that."""
     micro = path.rpartition(".")[2] in _MICRO
     match = _PLAIN.fullmatch(text)
-    if match and bool(match[1]) == micro:
+    if match and bool(match["micro"]) == micro:
         return text
     if not text:
         return None

@@ -38,6 +38,8 @@ def fill_defaults(spec: Object) -> None:
         image = str(container.get("image") or "")
         latest = ":" not in image.rpartition("/")[2] or image.endswith(":latest")
         container.setdefault("imagePullPolicy", "Always" if latest else "IfNotPresent")
+        for port in container.get("ports") or () if spec.get("hostNetwork") else ():
+            port.setdefault("hostPort", port.get("containerPort"))
         if limits := container["resources"].get("limits"):
             container["resources"]["requests"] = {
                 **limits,

@@ -43,8 +43,6 @@ _NUMBERS = {
     "LoadBalancerStatus": "",
     "ServiceAccount": "1 metadata 3 imagePullSecrets 4 automountServiceAccountToken",
 }
-# Sent where somebody set them; others are sent in any case, and left out here if they are false.
-_OPTIONAL = frozenset({"automountServiceAccountToken", "orphanDependents", "gracePeriodSeconds"})
 
 
 def decode(raw: bytes) -> Object:
@@ -86,9 +84,7 @@ def _message(raw: bytes, name: str) -> Object:
             key = _text(entry.get(1, b""))
             found.setdefault(field, {})[key] = _value(entry.get(2, b""), wanted[1:-1])
         else:
-            decoded = _value(value, wanted)
-            if decoded or field in _OPTIONAL:
-                found[field] = decoded
+            found[field] = _value(value, wanted)
     return found
 
 

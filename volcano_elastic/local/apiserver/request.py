@@ -20,6 +20,7 @@ from volcano_elastic.local.apiserver.status import (
     StatusError,
     bad_request,
     forbidden_field,
+    invalid_value,
     options_invalid,
     patch_refused,
     required,
@@ -33,6 +34,7 @@ _YAML = ("application/yaml", "application/x-yaml", "text/yaml", "application/app
 _JSON = ("", "application/json", "application/x-www-form-urlencoded", "text/plain")
 _ACCEPTED = "application/json, application/yaml"
 _NAMES = {"POST": "CreateOptions", "PATCH": "PatchOptions"}
+_PROPAGATIONS = ("Background", "Foreground", "Orphan")
 _VALIDATIONS = ("Ignore", "Strict", "Warn")
 # Python itself reads no number of thousands of digits.
 _NUMBER = re.compile(r"[-+]?[0-9]{1,19}")
@@ -240,28 +242,38 @@ def typed(sent: Any, name: str, refuse: Callable[[str], StatusError] = bad_reque
 
 
 def delete_options(sent: Any, query: Mapping[str, str]) -> DeleteOptions:
-    """From the body of a DELETE, else from its query.
+    """From the body of a DELETE; from its query where it has none.
 
     Raises:
         StatusError: 400 or 422, with what was expected.
     """
-    options = typed({} if sent is None else sent, "DeleteOptions")
-    preconditions = options.get("preconditions") or {}
-    grace = options.get("gracePeriodSeconds", number(query, "gracePeriodSeconds"))
+    if sent is None:
+        sent = {
+            "dryRun": [query["dryRun"]] if "dryRun" in query else None,
+            "gracePeriodSeconds": number(query, "gracePeriodSeconds"),
+            "orphanDependents": flag(query, "orphanDependents") or None,
+            "propagationPolicy": query.get("propagationPolicy"),
+        }
+    options = typed(sent, "DeleteOptions")
+    grace, orphan = options.get("gracePeriodSeconds"), options.get("orphanDependents")
     if abs(grace or 0) >= _NO_TIME:
         raise bad_request(f"expected gracePeriodSeconds an integer below {_NO_TIME}, found {grace}")
-    propagation = options.get("propagationPolicy") or query.get("propagationPolicy")
-    if propagation is None:
-        orphan = options.get("orphanDependents", flag(query, "orphanDependents"))
-        propagation = "Orphan" if orphan is True else "Background"
-    if propagation not in ("Background", "Foreground", "Orphan"):
-        known = ["Background", "Foreground", "Orphan"]
-        cause = unsupported("propagationPolicy", propagation, known)
-        raise options_invalid("DeleteOptions", cause)
+    propagation, dry_run = options.get("propagationPolicy"), options.get("dryRun") or []
+    causes = []
+    if propagation is not None and orphan is not None:
+        why = "may not be beside orphanDependents"
+        causes.append(invalid_value("propagationPolicy", propagation, why))
+    if propagation not in (None, *_PROPAGATIONS):
+        causes.append(unsupported("propagationPolicy", propagation, _PROPAGATIONS))
+    if {*dry_run} - {"All"}:
+        causes.append(unsupported("dryRun", dry_run, ["All"]))
+    if causes:
+        raise options_invalid("DeleteOptions", *causes)
+    preconditions = options.get("preconditions") or {}
     return DeleteOptions(
         grace,
         preconditions.get("uid"),
         preconditions.get("resourceVersion"),
-        propagation,
-        bool(options.get("dryRun") or query.get("dryRun")),
+        propagation or ("Orphan" if orphan else "Background"),
+        bool(dry_run),
     )

@@ -32,7 +32,6 @@ from volcano_elastic.local.apiserver.builtin_type import type_of
 from volcano_elastic.local.apiserver.custom_resource import establish
 from volcano_elastic.local.apiserver.kind import Kind
 from volcano_elastic.local.apiserver.request import DeleteOptions, Target, WriteOptions
-from volcano_elastic.local.apiserver.selector import Selector
 from volcano_elastic.local.apiserver.status import (
     StatusError,
     already_exists,
@@ -134,12 +133,7 @@ class Rest:
         unnamed = "" if options.patched else target.name
         if new["metadata"].setdefault("name", unnamed) != target.name:
             raise _misnamed(new, target)
-        old = self.get(target)
-        if target.kind.conditional and not new["metadata"].get("resourceVersion"):
-            cause = invalid_value("metadata.resourceVersion", 0, "must be specified for an update")
-            # As there, it is the resource that is named as the kind.
-            raise invalid(replace(target.kind, kind=target.kind.plural), target.name, [cause])
-        return self._change(target, old, new, options, managed=managed)
+        return self._change(target, self.get(target), new, options, managed=managed)
 
     def patch(self, target: Target, content_type: str, body: Any, options: WriteOptions) -> Stored:
         """PATCH by any of the four sorts; an apply patch creates what isn't there."""
@@ -207,19 +201,6 @@ class Rest:
             options = replace(options, resource_version=None)
         self.delete(target, options)
 
-    def delete_collection(
-        self, kind: Kind, namespace: str | None, selector: Selector | None, options: DeleteOptions
-    ) -> list[Stored]:
-        found = [
-            stored
-            for stored in self.store.all_of(kind.key, namespace)
-            if selector is None or selector(stored.obj)
-        ]
-        for stored in found:
-            meta = stored.obj["metadata"]
-            self.delete(Target(kind, meta.get("namespace", ""), meta["name"]), options)
-        return found
-
     def drop_finalizer(self, kind: Kind, stored: Stored, finalizer: str) -> None:
         """Take one finalizer off, and the object with it if that was the last."""
         new = _without(stored, "finalizers", lambda one: one == finalizer)
@@ -237,7 +218,7 @@ class Rest:
         whole = replace(strict, patched=False)
         if not isinstance(body, dict) or not (body.get("apiVersion") and body.get("kind")):
             raise bad_request("an apply patch: expected an object with apiVersion and kind")
-        configuration = strategy.decoded(kind, body, whole)
+        configuration = strategy.applied(target, body, whole)
         if configuration["metadata"].setdefault("name", target.name) != target.name:
             raise _misnamed(configuration, target)
         if configuration["metadata"].get("managedFields"):
@@ -247,10 +228,11 @@ class Rest:
         if stored is None:
             if target.subresource:
                 raise not_found(kind, target.name)
-            fresh = applied.apply({"metadata": {}}, configuration, kind, options, now)
+            nothing: Object = {"metadata": {}}
+            fresh = applied.apply(nothing, configuration, target, options, now)
             fresh["metadata"].pop("resourceVersion", None)
             return self.create(kind, target.namespace, fresh, whole)
-        new = applied.apply(stored.copy(), configuration, kind, options, now)
+        new = applied.apply(stored.copy(), configuration, target, options, now)
         managed = new["metadata"]["managedFields"]
         return self._change(target, stored, new, strict, managed=managed)
 
@@ -264,9 +246,6 @@ class Rest:
         """A copy of the body in its stored form, its type and namespace checked."""
         obj = strategy.decoded(kind, body, options)
         meta = obj["metadata"] = dict(obj.get("metadata") or {})
-        # Kubernetes leaves empty fields of the metadata out.
-        for field_name in [one for one, value in meta.items() if value in (None, "", {}, [])]:
-            del meta[field_name]
         if not kind.namespaced:
             meta.pop("namespace", None)
         elif meta.setdefault("namespace", namespace) != namespace:
@@ -295,6 +274,10 @@ class Rest:
     ) -> Stored:
         kind, name = target.kind, target.name
         meta, before = incoming["metadata"], old.obj["metadata"]
+        if kind.conditional and not meta.get("resourceVersion"):
+            cause = invalid_value("metadata.resourceVersion", 0, "must be specified for an update")
+            # As there, it is the resource that is named as the kind.
+            raise invalid(replace(kind, kind=kind.plural), name, [cause])
         if (wanted := meta.get("resourceVersion")) and wanted != before["resourceVersion"]:
             raise modified(kind, name)
         for field in ("uid", "deletionTimestamp") if options.patched else ():

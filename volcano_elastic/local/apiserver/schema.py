@@ -85,7 +85,8 @@ def validate(obj: Object, schema: Object) -> list[Cause]:
 
 def causes(value: Any, schema: Object, path: str) -> Iterator[Cause]:
     """What is wrong with a value at `path`."""
-    if value is None and schema.get("nullable"):
+    # A null gives way to a default.
+    if value is None and (schema.get("nullable") or "default" in schema):
         return
     either = schema.get("x-kubernetes-int-or-string")
     wanted = "integer or string" if either else schema.get("type")

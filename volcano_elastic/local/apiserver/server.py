@@ -48,6 +48,7 @@ from volcano_elastic.local.apiserver.request import (
 from volcano_elastic.local.apiserver.rest import Rest
 from volcano_elastic.local.apiserver.status import (
     StatusError,
+    bad_request,
     no_such_resource,
     not_served,
     success_of,
@@ -179,8 +180,10 @@ class Server:
             case "DELETE":
                 options_ = delete_options(await body(request), request.query)
                 wanted = selector.of_query(request.query, kind)
-                found = self._rest.delete_collection(kind, namespace, wanted, options_)
-                meta = {"resourceVersion": str(self._store.revision)}
+                found, meta = page(self._store, kind.key, namespace, wanted, request.query)
+                for stored in found:
+                    self._rest.delete(Target(kind, *stored.place), options_)
+                meta["resourceVersion"] = str(self._store.revision)
                 return _raw(Rendering(request, kind, self._clock).many(found, meta))
         raise _not_allowed(request)
 
@@ -231,6 +234,8 @@ class Server:
                 return _json(self._rest.bind(target, typed(sent, "Binding"), options), 201)
             case "eviction", "POST":
                 eviction = typed(await body(request), "Eviction")
+                if eviction.get("metadata", {}).get("name", target.name) != target.name:
+                    raise bad_request("name in URL does not match name in Eviction object")
                 how = delete_options(eviction.get("deleteOptions"), request.query)
                 self._rest.evict(target, how)
                 return _json(success_of(201), 201)

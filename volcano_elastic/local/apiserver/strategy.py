@@ -20,11 +20,12 @@ from volcano_elastic.local.apiserver.builtin import (
 from volcano_elastic.local.apiserver.builtin_type import DecodeError, decode
 from volcano_elastic.local.apiserver.kind import Kind
 from volcano_elastic.local.apiserver.registry import Registry
-from volcano_elastic.local.apiserver.request import WriteOptions
+from volcano_elastic.local.apiserver.request import Target, WriteOptions
 from volcano_elastic.local.apiserver.status import (
     Cause,
     bad_request,
     forbidden,
+    invalid,
     not_found,
 )
 from volcano_elastic.local.apiserver.store import Store
@@ -61,9 +62,33 @@ def decoded(kind: Kind, body: Any, options: WriteOptions) -> Object:
     options.unknown += unknown
     if not kind.custom:
         report_unknown(options, cannot)
+    if kind.kind == "Secret" and not kind.custom:
+        # Another way to write the same.
+        for key, value in obj.pop("stringData", {}).items():
+            obj.setdefault("data", {})[key] = base64.b64encode(value.encode()).decode()
     # The type in front, where lists can cut it off. Conversion by CRDs is of the name alone.
     typed = {"apiVersion": kind.storage_api_version, "kind": kind.kind}
     return typed | {name: value for name, value in obj.items() if name not in typed}
+
+
+def applied(target: Target, body: Object, options: WriteOptions) -> Object:
+    """A configuration to apply: as `decoded`, and without what this path cannot write.
+
+    Raises:
+        StatusError: as `decoded`; 422 for values of types that the CRD's schema doesn't have.
+    """
+    kind, configuration = target.kind, decoded(target.kind, body, options)
+    wrong = schema.validate(configuration, kind.schema) if kind.schema else []
+    if wrong := [cause for cause in wrong if cause.reason == "FieldValueTypeInvalid"]:
+        raise invalid(kind, target.name, wrong)
+    status_alone = target.subresource == "status"
+    return {
+        name: value
+        for name, value in configuration.items()
+        if name in ("apiVersion", "kind", "metadata")
+        or not kind.status
+        or (name == "status") == status_alone
+    }
 
 
 def report_unknown(options: WriteOptions, where: str = "") -> None:
@@ -121,12 +146,6 @@ def fill_defaults(kind: Kind, obj: Object, store: Store) -> None:
             labels["kubernetes.io/metadata.name"] = obj["metadata"]["name"]
         case SERVICE.key:
             _service_defaults(obj, store)
-        case ("", "secrets"):
-            if plain := obj.pop("stringData", None):
-                encoded = {
-                    key: base64.b64encode(value.encode()).decode() for key, value in plain.items()
-                }
-                obj["data"] = {**(obj.get("data") or {}), **encoded}
         case CRD.key:
             custom_resource.fill_defaults(obj)
 
@@ -184,24 +203,28 @@ def _admit_priority(obj: Object, store: Store) -> None:
 
 def _service_defaults(obj: Object, store: Store) -> None:
     spec = obj["spec"]
-    if spec["type"] != "ExternalName":
-        spec.setdefault("internalTrafficPolicy", "Cluster")
-    if spec["type"] in ("NodePort", "LoadBalancer"):
-        spec.setdefault("externalTrafficPolicy", "Cluster")
+    from_nodes = spec["type"] == "NodePort" or spec.get("allocateLoadBalancerNodePorts")
     for port in spec.get("ports") or ():
         port.setdefault("targetPort", port.get("port"))
+        if from_nodes and "nodePort" not in port:
+            port["nodePort"] = _free_node_port(obj, store)
     if spec["type"] != "ExternalName":
         if not spec.get("clusterIP"):
             spec["clusterIP"] = _free_address(store)
         spec["clusterIPs"] = [spec["clusterIP"]]
-        spec.setdefault("ipFamilies", ["IPv4"])
-        spec.setdefault("ipFamilyPolicy", "SingleStack")
 
 
 def _free_address(store: Store) -> str:
     taken = {(one.obj.get("spec") or {}).get("clusterIP") for one in store.all_of(SERVICE.key)}
     base = int(IPv4Address("10.96.0.10"))
     return next(text for n in range(2**20) if (text := str(IPv4Address(base + n))) not in taken)
+
+
+def _free_node_port(service: Object, store: Store) -> int:
+    services = [service, *(one.obj for one in store.all_of(SERVICE.key))]
+    ports = [port for one in services for port in one["spec"].get("ports") or ()]
+    taken = {port.get("nodePort") for port in ports}
+    return next(port for port in range(30000, 32768) if port not in taken)
 
 
 def check_namespace(kind: Kind, obj: Object, store: Store) -> None:

@@ -18,6 +18,7 @@ from volcano_elastic.local.apiserver import (
 from volcano_elastic.local.apiserver.builtin import (
     CRD,
     NAMESPACE,
+    NODE,
     POD,
     PRIORITY_CLASS,
     SERVICE,
@@ -43,6 +44,14 @@ _DATA_KEY = re.compile(r"(?!\.\.|\.$)[-._a-zA-Z0-9]{1,253}")
 _ANNOTATIONS_LIMIT = 256 * 1024
 _STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
 _SECRET: ResourceKey = ("", "secrets")
+# What a Secret of a known type must have; more than one: any of them.
+_SECRET_KEYS: dict[str, Sequence[Sequence[str]]] = {
+    "kubernetes.io/basic-auth": [("username", "password")],
+    "kubernetes.io/dockercfg": [(".dockercfg",)],
+    "kubernetes.io/dockerconfigjson": [(".dockerconfigjson",)],
+    "kubernetes.io/ssh-auth": [("ssh-privatekey",)],
+    "kubernetes.io/tls": [("tls.crt",), ("tls.key",)],
+}
 # Fields that stand still once they are set.
 _IMMUTABLE: dict[ResourceKey, Sequence[str]] = {
     PRIORITY_CLASS.key: ("preemptionPolicy",),
@@ -71,6 +80,7 @@ def check(kind: Kind, obj: Object, old: Object | None = None) -> None:
             causes += custom_resource.causes(obj)
         case SERVICE.key:
             causes += _service(spec)
+            causes += _labels("spec.selector", spec.get("selector"))
         case PRIORITY_CLASS.key:
             causes += _priority_class(obj)
         case ("", "configmaps") | ("", "secrets"):
@@ -98,6 +108,9 @@ def _changes(kind: Kind, new: Object, old: Object) -> Iterator[Cause]:
     for path in _IMMUTABLE.get(kind.key, ()):
         if (now := _at(new, path)) != _at(old, path):
             yield invalid_value(path, now, "field is immutable")
+    for path in ("spec.podCIDR", "spec.providerID") if kind.key == NODE.key else ():
+        if (was := _at(old, path)) and _at(new, path) != was:
+            yield forbidden_field(path, "may not be changed once it is set")
     match kind.key:
         case POD.key:
             yield from pod.update_causes(new, old)
@@ -180,10 +193,9 @@ def _data(obj: Object) -> Iterator[Cause]:
     for key in {**(obj.get("data") or {}), **(obj.get("binaryData") or {})}:
         if not _DATA_KEY.fullmatch(key):
             yield invalid_value(f"data[{key}]", key, f"must match '{_DATA_KEY.pattern}'")
-    if obj.get("type") == "kubernetes.io/tls":
-        for key in ("tls.crt", "tls.key"):
-            if key not in (obj.get("data") or {}):
-                yield required(f"data[{key}]")
+    for keys in _SECRET_KEYS.get(obj.get("type", ""), ()):
+        if not {*keys} & (obj.get("data") or {}).keys():
+            yield required(f"data[{keys[0]}]")
 
 
 def _frozen(new: Object, old: Object) -> Iterator[Cause]:
