@@ -6,10 +6,10 @@ import copy
 from typing import Any
 
 import pytest
-from apiserver_world import OLD_TOYS, gone, toy, toy_crd, until
+from apiserver_world import OLD_TOYS, configmap, gone, toy, toy_crd, until
 
 from volcano_elastic.kube.client import ApiError, Client, Invalid, NotFound
-from volcano_elastic.kube.resource import CRDS, Object, Resource
+from volcano_elastic.kube.resource import CONFIGMAPS, CRDS, Object, Resource
 from volcano_elastic.local.apiserver import rule
 from volcano_elastic.local.apiserver.schema import causes, prune
 
@@ -45,6 +45,19 @@ def test_a_text_that_is_too_short_is_shown_a_list_is_counted() -> None:
     (few,) = causes([7], {"minItems": 2}, "spec.parts")
     assert 'Invalid value: "a": spec.code in body should be at least 2 chars' in short.message
     assert "Invalid value: 1: spec.parts in body should be at least 2 items" in few.message
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "fits"),
+    [
+        (r"^(a+)+$", "a" * 60 + "b", False),
+        (r"^a$", "a\n", False),
+        (r"^\d$", "٣", False),
+        (r"^\pL$", "ä", True),
+    ],
+)
+def test_patterns_are_those_of_re2(pattern: str, text: str, fits: bool) -> None:
+    assert (not [*causes(text, {"pattern": pattern}, "spec.code")]) is fits
 
 
 @pytest.mark.parametrize("extra", [True, {}, {"type": "integer"}])
@@ -216,8 +229,13 @@ async def test_a_crd_takes_its_objects_with_it(client: Client) -> None:
     crd["spec"]["names"] = {"plural": "boxes", "kind": "Box"}
     boxes = Resource("test.example.org", "v1", "boxes", "Box")
     await client.create(CRDS, crd)
-    await client.create(boxes, {**toy("default", "one"), "kind": "Box"})
+    one = await client.create(boxes, {**toy("default", "one"), "kind": "Box"})
+    within = configmap("default", "within")
+    owner = {"apiVersion": one["apiVersion"], "kind": "Box", "name": "one"}
+    within["metadata"]["ownerReferences"] = [owner | {"uid": one["metadata"]["uid"]}]
+    await client.create(CONFIGMAPS, within)
     await client.delete(CRDS, "boxes.test.example.org")
+    await until(lambda: gone(client, CONFIGMAPS, "within", "default"))
     await until(lambda: gone(client, CRDS, "boxes.test.example.org", None))
     with pytest.raises(NotFound, match="404 page not found"):
         await client.list(boxes, "default")

@@ -72,6 +72,18 @@ async def test_a_dependent_that_comes_too_late_goes_too(client: Client, namespac
     await until(lambda: gone(client, PODS, "late", namespace))
 
 
+async def test_an_owner_of_a_kind_that_is_not_served_may_yet_be_there(
+    client: Client, namespace: str
+) -> None:
+    odd = {"apiVersion": "odd.example.org/v1", "kind": "Odd", "metadata": {"name": "a", "uid": "7"}}
+    await client.create(CONFIGMAPS, owned(configmap(namespace, "kept"), odd))
+    gone_one = await client.create(CONFIGMAPS, configmap(namespace, "owner"))
+    await client.create(CONFIGMAPS, owned(configmap(namespace, "child"), gone_one))
+    await client.delete(CONFIGMAPS, "owner", namespace)
+    await until(lambda: gone(client, CONFIGMAPS, "child", namespace))
+    assert await client.get(CONFIGMAPS, "kept", namespace)
+
+
 async def test_foreground_and_orphaning_deletion(client: Client, namespace: str) -> None:
     owner = await client.create(CONFIGMAPS, configmap(namespace, "owner"))
     held = owned(configmap(namespace, "held"), owner, block=True)

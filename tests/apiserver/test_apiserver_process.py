@@ -65,6 +65,19 @@ async def test_a_token_is_required_but_for_health_and_version(process: ApiServer
             assert answer.status == 200
 
 
+async def test_a_long_request_is_answered_and_no_token_is_logged(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with ApiServerProcess(tmp_path) as own:
+        async with aiohttp.ClientSession() as session:
+            for size, code in ((16_000, 200), (2_000_000, 400)):
+                path = f"/token/{TOKEN}/api/v1/pods?labelSelector=a!={'b' * 60}"
+                path += ",a!=b" * (size // 5)
+                async with session.get(own.server + path) as answer:
+                    assert answer.status == code
+    assert TOKEN not in capfd.readouterr().err
+
+
 async def test_acknowledged_writes_survive_sigkill(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with ApiServerProcess(tmp_path, data_dir=data) as own:

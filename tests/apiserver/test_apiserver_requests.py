@@ -11,6 +11,11 @@ from apiserver_world import pod
 from volcano_elastic.kube.client import ApiError, Client, NotFound
 from volcano_elastic.kube.resource import PODS, Object
 
+# Nine of nine of nine..., which nobody could write down.
+_ALIASES = b"a: &a [x,x,x,x,x,x,x,x,x]\n" + b"".join(
+    b"%c: &%c [%b]\n" % (name, name, b",".join([b"*%c" % (name - 1)] * 9)) for name in b"bcdefghij"
+)
+
 
 @pytest.mark.parametrize(
     ("content_type", "body", "code"),
@@ -29,6 +34,7 @@ from volcano_elastic.kube.resource import PODS, Object
         ("application/json", b'{"metadata":{"name":"x"},"spec":null}', 422),
         ("application/json", b'{"kind":"Node","metadata":{"name":"x"}}', 400),
         ("application/yaml", b"{a: [", 400),
+        pytest.param("application/yaml", _ALIASES, 400, id="aliases"),
         pytest.param("application/json", b"[" * 100_000, 400, id="deep"),
         ("application/vnd.kubernetes.protobuf", b"k8s\x00", 400),
         pytest.param("application/json", b" " * (4 * 1024 * 1024), 413, id="large"),
