@@ -25,10 +25,11 @@ from volcano_elastic.local.apiserver.status import (
     unsupported,
 )
 
-_PATTERNS = {
+PATTERNS = {
     "grouped": re.compile(r"[^/]+/[^/]+"),
     "kind": re.compile(r"[A-Za-z]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?"),
     "label": re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"),
+    "labelValue": re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?"),
     "port": re.compile(r"(?=.*[a-z])(?!.*--)[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?"),
     "qualified": re.compile(
         r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
@@ -233,7 +234,7 @@ def _words(words: list[str]) -> tuple[dict[str, Any], tuple[tuple[str, frozenset
             names = {"!": "required", "-": "forbidden", "x": "dropped"}
             said[names.get(word, word)] = True
         elif word.startswith("~"):
-            said["pattern"] = _PATTERNS[word[1:]]
+            said["pattern"] = PATTERNS[word[1:]]
         elif word.startswith("="):
             said["default"] = word[1:].encode()
         elif word.startswith((">=", "<=")):

@@ -71,6 +71,11 @@ class Kind:
         return self.custom or self.key == ("coordination.k8s.io", "leases")
 
     @property
+    def put_creates(self) -> bool:
+        """Whether a PUT of an object that isn't there creates it."""
+        return self.key in (("", "events"), ("", "services"), ("coordination.k8s.io", "leases"))
+
+    @property
     def key(self) -> ResourceKey:
         return self.group, self.plural
 

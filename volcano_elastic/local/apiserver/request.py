@@ -186,19 +186,20 @@ def revision(query: Mapping[str, str]) -> int | None:
 def write_options(request: web.BaseRequest) -> WriteOptions:
     """Raises StatusError, 422, for values Kubernetes doesn't know, or an apply by nobody."""
     query, name = request.query, _NAMES.get(request.method, "UpdateOptions")
-    dry_run, validation = query.get("dryRun", ""), query.get("fieldValidation") or "Warn"
-    if dry_run not in ("", "All"):
-        raise options_invalid(name, unsupported("dryRun", [dry_run], ["All"]))
+    dry_run, validation = query.getall("dryRun", []), query.get("fieldValidation") or "Warn"
+    if {*dry_run} - {"All"}:
+        raise options_invalid(name, unsupported("dryRun", dry_run, ["All"]))
     if validation not in _VALIDATIONS:
         raise options_invalid(name, unsupported("fieldValidation", validation, _VALIDATIONS))
     manager = query.get("fieldManager")
     if not manager and request.content_type == APPLY:
         raise options_invalid(name, required("fieldManager", "is required for apply patch"))
+    if manager and not (len(manager.encode()) <= 128 and manager.isprintable()):
+        why = "must be printable, of at most 128 bytes"
+        raise options_invalid(name, invalid_value("fieldManager", manager, why))
     agent = request.headers.get("User-Agent", "unknown").partition("/")[0]
     patched = request.method == "PATCH"
-    return WriteOptions(
-        dry_run == "All", validation, manager or agent, flag(query, "force"), patched
-    )
+    return WriteOptions(bool(dry_run), validation, manager or agent, flag(query, "force"), patched)
 
 
 def check_list(query: Mapping[str, str], *, watch: bool) -> None:

@@ -133,6 +133,10 @@ class Rest:
         unnamed = "" if options.patched else target.name
         if new["metadata"].setdefault("name", unnamed) != target.name:
             raise _misnamed(new, target)
+        absent = self.store.get(target.kind.key, target.namespace, target.name) is None
+        if absent and target.kind.put_creates and not target.subresource:
+            new["metadata"].pop("resourceVersion", None)
+            return self.create(target.kind, target.namespace, new, options)
         return self._change(target, self.get(target), new, options, managed=managed)
 
     def patch(self, target: Target, content_type: str, body: Any, options: WriteOptions) -> Stored:
@@ -219,6 +223,7 @@ class Rest:
         if not isinstance(body, dict) or not (body.get("apiVersion") and body.get("kind")):
             raise bad_request("an apply patch: expected an object with apiVersion and kind")
         configuration = strategy.applied(target, body, whole)
+        named = "name" in configuration["metadata"]
         if configuration["metadata"].setdefault("name", target.name) != target.name:
             raise _misnamed(configuration, target)
         if configuration["metadata"].get("managedFields"):
@@ -228,6 +233,8 @@ class Rest:
         if stored is None:
             if target.subresource:
                 raise not_found(kind, target.name)
+            if not named:
+                raise bad_request("metadata.name must be provided for an object that is new")
             nothing: Object = {"metadata": {}}
             fresh = applied.apply(nothing, configuration, target, options, now)
             fresh["metadata"].pop("resourceVersion", None)
@@ -274,11 +281,13 @@ class Rest:
     ) -> Stored:
         kind, name = target.kind, target.name
         meta, before = incoming["metadata"], old.obj["metadata"]
-        if kind.conditional and not meta.get("resourceVersion"):
+        # 0 stands for none, there too.
+        wanted = meta.get("resourceVersion") or "0"
+        if kind.conditional and wanted == "0":
             cause = invalid_value("metadata.resourceVersion", 0, "must be specified for an update")
             # As there, it is the resource that is named as the kind.
             raise invalid(replace(kind, kind=kind.plural), name, [cause])
-        if (wanted := meta.get("resourceVersion")) and wanted != before["resourceVersion"]:
+        if wanted not in ("0", before["resourceVersion"]):
             raise modified(kind, name)
         for field in ("uid", "deletionTimestamp") if options.patched else ():
             if field in meta and meta[field] != before.get(field):
@@ -286,8 +295,10 @@ class Rest:
                 raise invalid(kind, name, [cause])
         _check_precondition(target, "UID", meta.get("uid"), before["uid"])
         new = self._merged(target, old, incoming)
-        if managed is not None:
+        if managed:
             new["metadata"]["managedFields"] = managed
+        elif managed is not None:
+            new["metadata"].pop("managedFields", None)
         strategy.carry_over(kind, new, old.obj)
         strategy.fill_defaults(kind, new, self.store)
         options.unknown += strategy.shape(kind, new)

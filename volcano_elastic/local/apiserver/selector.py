@@ -7,18 +7,21 @@ from collections.abc import Callable, Mapping
 
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver import json_path
+from volcano_elastic.local.apiserver.builtin_rule import PATTERNS
 from volcano_elastic.local.apiserver.kind import Kind
 from volcano_elastic.local.apiserver.status import bad_request
 
 Selector = Callable[[Object], bool]
-# A label's key, an operator (in, notin, exists, !) and its values.
+# A label's key, an operator (in, notin, exists, !, <, >) and its values.
 _Requirement = tuple[str, str, set[str]]
 _OPERATORS = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "!"}
 # Outside of parentheses.
 _COMMA = re.compile(r",(?![^()]*\))")
 _SET = re.compile(r"^\s*(?P<key>[^\s!=,()]+)\s+(?P<op>in|notin)\s*\((?P<values>[^()]*)\)\s*$")
 _EQUAL = re.compile(r"^\s*(?P<key>[^\s!=,()]+)\s*(?P<op>!=|==|=)\s*(?P<value>[^\s!=,()]*)\s*$")
+_BEYOND = re.compile(r"^\s*(?P<key>[^\s!=<>,()]+)\s*(?P<op>[<>])\s*(?P<value>[0-9]{1,18})\s*$")
 _EXISTS = re.compile(r"^\s*(?P<not>!?)\s*(?P<key>[^\s!=,()]+)\s*$")
+_NUMBER = re.compile(r"[0-9]{1,18}")
 # Fields beside metadata.name and metadata.namespace by which Kubernetes selects.
 _FIELDS: dict[str, list[str]] = {
     kind: fields.split()
@@ -45,7 +48,13 @@ def of_query(query: Mapping[str, str], kind: Kind) -> Selector | None:
     label_selector, field_selector = query.get("labelSelector", ""), query.get("fieldSelector", "")
     tests: list[Selector] = []
     if label_selector.strip():
-        wanted = [_requirement(part) for part in _COMMA.split(label_selector) if part.strip()]
+        wanted = [_requirement(part) for part in _COMMA.split(label_selector)]
+        for key, _, values in wanted:
+            if not PATTERNS["qualified"].fullmatch(key):
+                raise bad_request(f"labelSelector: expected the key of a label, found {key!r}")
+            for value in values:
+                if not PATTERNS["labelValue"].fullmatch(value):
+                    raise bad_request(f"labelSelector: expected a label's value, found {value!r}")
         tests.append(lambda obj: _holds(wanted, obj["metadata"].get("labels") or {}))
     for part in field_selector.split(","):
         if part.strip():
@@ -80,6 +89,9 @@ def _meets(value: str | None, operator: str, values: set[str]) -> bool:
             return value is not None
         case "!":
             return value is None
+        case "<" | ">" if value and _NUMBER.fullmatch(value):
+            found, (limit,) = int(value), map(int, values)
+            return found < limit if operator == "<" else found > limit
     return False
 
 
@@ -88,6 +100,8 @@ def _requirement(part: str) -> _Requirement:
         return match["key"], match["op"], {value.strip() for value in match["values"].split(",")}
     if match := _EQUAL.match(part):
         return match["key"], "notin" if match["op"] == "!=" else "in", {match["value"]}
+    if match := _BEYOND.match(part):
+        return match["key"], match["op"], {match["value"]}
     if match := _EXISTS.match(part):
         return match["key"], match["not"] or "exists", set()
     raise bad_request(

@@ -30,6 +30,8 @@ from volcano_elastic.local.apiserver.status import (
 )
 from volcano_elastic.local.apiserver.store import Store
 
+# The types of Services that are reached by ports of the nodes.
+_FROM_NODES = ("LoadBalancer", "NodePort")
 CRD_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 
 
@@ -62,10 +64,6 @@ def decoded(kind: Kind, body: Any, options: WriteOptions) -> Object:
     options.unknown += unknown
     if not kind.custom:
         report_unknown(options, cannot)
-    if kind.kind == "Secret" and not kind.custom:
-        # Another way to write the same.
-        for key, value in obj.pop("stringData", {}).items():
-            obj.setdefault("data", {})[key] = base64.b64encode(value.encode()).decode()
     # The type in front, where lists can cut it off. Conversion by CRDs is of the name alone.
     typed = {"apiVersion": kind.storage_api_version, "kind": kind.kind}
     return typed | {name: value for name, value in obj.items() if name not in typed}
@@ -146,6 +144,9 @@ def fill_defaults(kind: Kind, obj: Object, store: Store) -> None:
             labels["kubernetes.io/metadata.name"] = obj["metadata"]["name"]
         case SERVICE.key:
             _service_defaults(obj, store)
+        case ("", "secrets"):
+            for key, value in obj.pop("stringData", {}).items():
+                obj.setdefault("data", {})[key] = base64.b64encode(value.encode()).decode()
         case CRD.key:
             custom_resource.fill_defaults(obj)
 
@@ -160,6 +161,27 @@ def carry_over(kind: Kind, new: Object, old: Object) -> None:
         for name in chosen:
             if spec.get(name) is None and name in old["spec"]:
                 spec[name] = old["spec"][name]
+        if kind.key == SERVICE.key:
+            _carry_type(spec, old["spec"])
+
+
+def _carry_type(new: Object, old: Object) -> None:
+    """Of a Service's spec: node ports stay; with its type goes what belonged to that, unchanged."""
+    sort, was = new.get("type", "ClusterIP"), old["type"]
+    ports = {(one["port"], one["protocol"]): one.get("nodePort") for one in old.get("ports") or ()}
+    for port in new.get("ports") or ():
+        chosen = ports.get((port.get("port"), port.get("protocol", "TCP")))
+        if sort not in _FROM_NODES and port.get("nodePort") == chosen:
+            port.pop("nodePort", None)
+        elif sort in _FROM_NODES and chosen:
+            port.setdefault("nodePort", chosen)
+    left = ["allocateLoadBalancerNodePorts", "healthCheckNodePort", "loadBalancerClass"]
+    left += ["externalTrafficPolicy"] if sort not in _FROM_NODES else []
+    if sort == "ExternalName":
+        left += ["clusterIP", "clusterIPs", "internalTrafficPolicy", "ipFamilies", "ipFamilyPolicy"]
+    for name in left if sort != was else ():
+        if new.get(name) == old.get(name):
+            new.pop(name, None)
 
 
 def shape(kind: Kind, obj: Object) -> list[str]:

@@ -126,6 +126,13 @@ def _pod_ready(obj: Object, _: datetime) -> str:
     return f"{sum(bool(one.get('ready')) for one in states)}/{len(obj['spec']['containers'])}"
 
 
+def _pod_gates(obj: Object, _: datetime) -> str:
+    gates = obj["spec"].get("readinessGates") or ()
+    conditions = (obj.get("status") or {}).get("conditions") or ()
+    true = {one["type"] for one in conditions if one.get("status") == "True"}
+    return f"{sum(one['conditionType'] in true for one in gates)}/{len(gates)}" if gates else _NONE
+
+
 def _pod_restarts(obj: Object, _: datetime) -> str:
     states = (obj.get("status") or {}).get("containerStatuses") or ()
     return str(sum(one.get("restartCount") or 0 for one in states))
@@ -184,17 +191,25 @@ def _event_object(obj: Object, _: datetime) -> str:
 
 
 def _event_source(obj: Object, _: datetime) -> str:
-    return (obj.get("source") or {}).get("component") or obj.get("reportingComponent") or ""
+    source = obj.get("source") or {}
+    component = source.get("component") or obj.get("reportingComponent")
+    instance = source.get("host") or obj.get("reportingInstance")
+    return f"{component or ''}, {instance}" if instance else component or ""
 
 
 def _event_seen(obj: Object, now: datetime) -> str:
-    created = obj["metadata"].get("creationTimestamp")
-    return _age(obj.get("lastTimestamp") or obj.get("eventTime") or created, now)
+    if "series" in obj:
+        return _age(obj["series"].get("lastObservedTime"), now)
+    last = obj.get("lastTimestamp")
+    return _age(last, now) if last else _event_first_seen(obj, now)
 
 
 def _event_first_seen(obj: Object, now: datetime) -> str:
-    first = obj.get("firstTimestamp")
-    return _age(first, now) if first else _event_seen(obj, now)
+    return _age(obj.get("firstTimestamp") or obj.get("eventTime"), now)
+
+
+def _event_count(obj: Object, _: datetime) -> int:
+    return (obj["series"].get("count") or 0) if "series" in obj else obj.get("count") or 1
 
 
 def _scale_target(obj: Object, _: datetime) -> str:
@@ -232,7 +247,7 @@ _COLUMNS: dict[str, list[Column]] = {
         _wide("IP", ".status.podIP", _NONE),
         _wide("Node", ".spec.nodeName", _NONE),
         _wide("Nominated Node", ".status.nominatedNodeName", _NONE),
-        _wide("Readiness Gates", lambda obj, now: _NONE),
+        _wide("Readiness Gates", _pod_gates),
     ],
     "nodes": [
         _NAME,
@@ -257,20 +272,20 @@ _COLUMNS: dict[str, list[Column]] = {
     ],
     "events": [
         _column("Last Seen", _event_seen),
-        _column("Type", ".type"),
-        _column("Reason", ".reason"),
+        _column("Type", ".type", ""),
+        _column("Reason", ".reason", ""),
         _column("Object", _event_object),
         _wide("Subobject", ".involvedObject.fieldPath", ""),
         _wide("Source", _event_source),
         _column("Message", lambda obj, _: (obj.get("message") or "").strip()),
         _wide("First Seen", _event_first_seen),
-        _wide("Count", lambda obj, _: obj.get("count") or 1),
+        _wide("Count", _event_count),
         _wide("Name", ".metadata.name", ""),
     ],
     "namespaces": [_NAME, _column("Status", ".status.phase"), _AGE],
     "configmaps": [_NAME, _column("Data", _entries("data", "binaryData")), _AGE],
     "secrets": [_NAME, _column("Type", ".type"), _column("Data", _entries("data")), _AGE],
-    "leases": [_NAME, _column("Holder", ".spec.holderIdentity"), _AGE],
+    "leases": [_NAME, _column("Holder", ".spec.holderIdentity", ""), _AGE],
     "priorityclasses": [
         _NAME,
         _column("Value", ".value", 0, "integer"),

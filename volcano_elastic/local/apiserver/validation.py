@@ -36,10 +36,7 @@ from volcano_elastic.local.apiserver.status import (
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SERVICE = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
-_QUALIFIED = re.compile(
-    r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
-)
+_LABEL_VALUE, _QUALIFIED = builtin_rule.PATTERNS["labelValue"], builtin_rule.PATTERNS["qualified"]
 _DATA_KEY = re.compile(r"(?!\.\.|\.$)[-._a-zA-Z0-9]{1,253}")
 _ANNOTATIONS_LIMIT = 256 * 1024
 _STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
@@ -178,15 +175,13 @@ def _metadata(kind: Kind, meta: Object) -> Iterator[Cause]:
 def _labels(field: str, labels: Object | None) -> Iterator[Cause]:
     for key, value in (labels or {}).items():
         yield from _qualified(field, key)
-        if not _LABEL_VALUE.fullmatch(value) or len(value) > 63:
-            why = f"must match '{_LABEL_VALUE.pattern}' and have at most 63 characters"
-            yield invalid_value(field, value, why)
+        if not _LABEL_VALUE.fullmatch(value):
+            yield invalid_value(field, value, f"must match '{_LABEL_VALUE.pattern}'")
 
 
 def _qualified(field: str, key: str) -> Iterator[Cause]:
-    if not _QUALIFIED.fullmatch(key) or len(key.rpartition("/")[2]) > 63:
-        why = f"must match '{_QUALIFIED.pattern}', with at most 63 characters after the slash"
-        yield invalid_value(field, key, why)
+    if not _QUALIFIED.fullmatch(key):
+        yield invalid_value(field, key, f"must match '{_QUALIFIED.pattern}'")
 
 
 def _data(obj: Object) -> Iterator[Cause]:
