@@ -129,9 +129,7 @@ class Rest:
     ) -> Stored:
         """PUT of the object or of its status; `managed`: its managedFields from now on."""
         new = self._incoming(target.kind, target.namespace, body, options)
-        # A patch that takes the name away is refused; a PUT may leave it out.
-        unnamed = "" if options.patched else target.name
-        if new["metadata"].setdefault("name", unnamed) != target.name:
+        if new["metadata"].get("name") != target.name:
             raise _misnamed(new, target)
         absent = self.store.get(target.kind.key, target.namespace, target.name) is None
         if absent and target.kind.put_creates and not target.subresource:

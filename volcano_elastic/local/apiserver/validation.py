@@ -159,7 +159,8 @@ def _metadata(kind: Kind, meta: Object) -> Iterator[Cause]:
         yield Cause("metadata.annotations", "FieldValueTooLong", why)
     for number, finalizer in enumerate(meta.get("finalizers") or ()):
         yield from _qualified(f"metadata.finalizers[{number}]", finalizer)
-        if not {"/", "."} & set(finalizer) and finalizer not in _STANDARD_FINALIZERS:
+        plain = not kind.custom and not {"/", "."} & set(finalizer)
+        if plain and finalizer not in _STANDARD_FINALIZERS:
             why = "name is neither a standard finalizer name nor is it fully qualified"
             yield invalid_value(f"metadata.finalizers[{number}]", finalizer, why)
     owners = meta.get("ownerReferences") or ()
