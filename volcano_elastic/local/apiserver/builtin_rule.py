@@ -154,17 +154,18 @@ def _twice(items: list[Object], fields: tuple[str, ...], path: str) -> Iterator[
 
 def _structs(value: Any, wanted: str, path: str) -> Iterator[tuple[str, Object, str]]:
     """Each struct within that has rules: the name of its type, itself, and where it is."""
-    if wanted.startswith("["):
+    if wanted[0] == "[":
         for number, one in enumerate(value):
             yield from _structs(one, wanted[1:-1], f"{path}[{number}]")
         return
-    if wanted.startswith("{"):
+    if wanted[0] == "{":
         for key, one in value.items():
             yield from _structs(one, wanted[1:-1], f"{path}[{key}]")
         return
-    wanted = struct_of(wanted)
-    if isinstance(value, bool):
-        return
+    if "|" in wanted:
+        if isinstance(value, bool):
+            return
+        wanted = struct_of(wanted)
     if wanted in _rules():
         yield wanted, value, path
     for field in _leading(wanted):
