@@ -153,8 +153,10 @@ class _Mask:
         text = text.replace(self._namespace, "$ns")
         text = _TIME.sub("TIME", text)
         text = _ADDRESS.sub("ADDRESS", text)
-        for version in self._seen:
-            text = re.sub(rf"\b{version}\b", "REVISION", text)
-        return _UID.sub(
+        # Before revisions, whose digits may stand between two hyphens of a uid.
+        text = _UID.sub(
             lambda match: self._uids.setdefault(match[0], f"uid {len(self._uids) + 1}"), text
         )
+        for version in self._seen:
+            text = re.sub(rf"(?<!uid )\b{version}\b", "REVISION", text)
+        return text
