@@ -38,3 +38,17 @@ async def test_services_get_an_address_and_keep_it(client: Client, namespace: st
     assert put["spec"]["clusterIP"] == made["spec"]["clusterIP"]
     headless = {"metadata": {**meta, "name": "two"}, "spec": {"clusterIP": "None"}}
     assert (await client.create(SERVICES, headless))["spec"]["clusterIP"] == "None"
+
+
+async def test_services_for_nodes_get_ports_of_their_own_and_keep_them(
+    client: Client, namespace: str
+) -> None:
+    spec = {"type": "NodePort", "ports": [{"port": port, "name": f"p{port}"} for port in (80, 81)]}
+    chosen = []
+    for name in ("here", "there"):
+        service = {"metadata": {"name": name, "namespace": namespace}, "spec": spec}
+        made = await client.create(SERVICES, service)
+        put = await client.replace(SERVICES, service)
+        chosen += [port["nodePort"] for port in made["spec"]["ports"]]
+        assert put["spec"]["ports"] == made["spec"]["ports"]
+    assert len({*chosen}) == 4 and all(30000 <= port < 32768 for port in chosen)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,47 +60,58 @@ class _Rule:
     pattern: re.Pattern[str] | None = None
     unique: tuple[str, ...] = ()
 
-    def places(self, struct: Object, path: str) -> Iterator[tuple[Object, str]]:
-        """The structs that may have the field where the rule holds, and where the field is."""
+    def places(self, struct: Object, path: str) -> Sequence[tuple[Object, str]]:
+        """The structs that may have the field where the rule holds, and where those are."""
+        if not self.way and not self.when:
+            return ((struct, path),)
         found = [(struct, path)]
         for part in self.way:
             name = part.removesuffix("[]")
-            inner = [(one.get(name), f"{at}.{name}" if at else name) for one, at in found]
+            inner = [(one.get(name), _below(at, name)) for one, at in found]
             if part == name:
                 found = [(one, at) for one, at in inner if one is not None]
             else:
                 found = [(e, f"{at}[{n}]") for ones, at in inner for n, e in enumerate(ones or ())]
-        for one, at in found:
-            if all(self._said(one.get(field), of) == holds for field, of, holds in self.when):
-                yield one, f"{at}.{self.field}" if at else self.field
+        return [
+            (one, at)
+            for one, at in found
+            if all(_said(one.get(field), of) == holds for field, of, holds in self.when)
+        ]
 
-    @staticmethod
-    def _said(value: Any, of: frozenset[str]) -> bool:
-        if of:
-            return (value if isinstance(value, str) else shown(value)) in of
-        return value not in _EMPTY and value is not False
-
-    def causes(self, value: Any, place: str) -> Iterator[Cause]:
-        """What is wrong with the field's value."""
+    def causes(self, struct: Object, path: str) -> Iterable[Cause]:
+        """What is wrong with the field of a struct that is at `path`."""
+        value: Any = struct.get(self.field)
+        place = _below(path, self.field)
         if value in _EMPTY:
-            if self.required:
-                yield required(place)
-        elif self.forbidden:
-            if value is not False:
-                yield forbidden_field(place, "may not be set here")
-        elif self.choices and value not in self.choices:
-            yield unsupported(place, value, self.choices)
-        elif self.within and (value.startswith("/") or ".." in value.split("/")):
-            yield invalid_value(place, value, "must be relative, without '..'")
-        elif self.unique:
-            yield from _twice(value, self.unique, place)
-        elif isinstance(value, str):
-            if self.pattern and not self.pattern.fullmatch(value):
-                yield invalid_value(place, value, f"must match '{self.pattern.pattern}'")
+            return (required(place),) if self.required else ()
+        if self.forbidden:
+            return (forbidden_field(place, "may not be set here"),) if value is not False else ()
+        if self.choices and value not in self.choices:
+            return (unsupported(place, value, self.choices),)
+        if self.unique:
+            return _twice(value, self.unique, place)
+        why = ""
+        if isinstance(value, str):
+            if self.within and (value.startswith("/") or ".." in value.split("/")):
+                why = "must be relative, without '..'"
+            elif self.pattern and not self.pattern.fullmatch(value):
+                why = f"must match '{self.pattern.pattern}'"
         elif self.least is not None and value < self.least:
-            yield invalid_value(place, value, f"must be at least {self.least}")
+            why = f"must be at least {self.least}"
         elif self.most is not None and value > self.most:
-            yield invalid_value(place, value, f"must be at most {self.most}")
+            why = f"must be at most {self.most}"
+        return (invalid_value(place, value, why),) if why else ()
+
+
+def _below(path: str, field: str) -> str:
+    return f"{path}.{field}" if path else field
+
+
+def _said(value: Any, of: frozenset[str]) -> bool:
+    """Whether a field has one of these values, if they are told, else whether it says anything."""
+    if of:
+        return (value if isinstance(value, str) else shown(value)) in of
+    return value not in _EMPTY and value is not False
 
 
 def _alternatives(name: str) -> tuple[bool, list[str]]:
@@ -117,29 +128,37 @@ def _alternatives(name: str) -> tuple[bool, list[str]]:
 
 def fill_defaults(kind: Kind, obj: Object) -> None:
     """In place, in an object that its type has taken (builtin_type.py)."""
-    for name, struct, _ in _structs(obj, type_of(kind), ""):
-        for rule in _rules()[name].fills:
-            for holder, _ in rule.places(struct, ""):
+
+    def fill(rules: _Rules, _: str, struct: Object, path: str) -> None:
+        for rule in rules.fills:
+            for holder, _ in rule.places(struct, path):
                 if rule.dropped:
                     holder.pop(rule.field, None)
                 elif rule.default is not None and holder.get(rule.field) in (None, ""):
                     holder[rule.field] = orjson.loads(rule.default)
 
+    _walk(obj, type_of(kind), "", fill)
 
-def causes(kind: Kind, obj: Object) -> Iterator[Cause]:
+
+def causes(kind: Kind, obj: Object) -> list[Cause]:
     """What is wrong with such an object, field by field."""
-    for name, struct, path in _structs(obj, type_of(kind), ""):
+    found: list[Cause] = []
+
+    def check(rules: _Rules, name: str, struct: Object, path: str) -> None:
         needed, alternatives = _alternatives(name)
         said = [field for field in alternatives if struct.get(field) not in (None, "")]
         if len(said) > 1:
-            yield forbidden_field(f"{path}.{said[1]}", f"may not be beside {said[0]}")
+            found.append(forbidden_field(f"{path}.{said[1]}", f"may not be beside {said[0]}"))
         elif needed and not said:
-            yield required(path, f"must have one of {', '.join(alternatives)}")
-        for rule in _rules()[name].checks:
+            found.append(required(path, f"must have one of {', '.join(alternatives)}"))
+        for rule in rules.checks:
             # Most fields are not there.
-            if rule.way or rule.required or struct.get(rule.field) is not None:
-                for holder, place in rule.places(struct, path):
-                    yield from rule.causes(holder.get(rule.field), place)
+            if rule.way or rule.required or rule.field in struct:
+                for holder, at in rule.places(struct, path):
+                    found.extend(rule.causes(holder, at))
+
+    _walk(obj, type_of(kind), "", check)
+    return found
 
 
 def _twice(items: list[Object], fields: tuple[str, ...], path: str) -> Iterator[Cause]:
@@ -152,27 +171,28 @@ def _twice(items: list[Object], fields: tuple[str, ...], path: str) -> Iterator[
         seen.add(value)
 
 
-def _structs(value: Any, wanted: str, path: str) -> Iterator[tuple[str, Object, str]]:
-    """Each struct within that has rules: the name of its type, itself, and where it is."""
-    if wanted[0] == "[":
-        for number, one in enumerate(value):
-            yield from _structs(one, wanted[1:-1], f"{path}[{number}]")
-        return
-    if wanted[0] == "{":
-        for key, one in value.items():
-            yield from _structs(one, wanted[1:-1], f"{path}[{key}]")
-        return
-    if "|" in wanted:
-        if isinstance(value, bool):
-            return
-        wanted = struct_of(wanted)
-    if wanted in _rules():
-        yield wanted, value, path
-    for field in _leading(wanted):
+def _walk(
+    struct: Object, name: str, path: str, visit: Callable[[_Rules, str, Object, str], None]
+) -> None:
+    """Have each struct within that has rules visited, with its type's name, and where it is."""
+    rules = _rules().get(name)
+    if rules is not None:
+        visit(rules, name, struct, path)
+    for field, inner, shape in _leading(name):
         # A default of a parent is there by now, and may be looked into as well.
-        if value.get(field) is not None:
-            below = f"{path}.{field}" if path else field
-            yield from _structs(value[field], types()[wanted][field], below)
+        value = struct.get(field)
+        if value is None:
+            continue
+        at = _below(path, field)
+        if shape == "[":
+            for number, one in enumerate(value):
+                _walk(one, inner, f"{at}[{number}]", visit)
+        elif shape == "{":
+            for key, one in value.items():
+                _walk(one, inner, f"{at}[{key}]", visit)
+        # Where there is a choice, it may be a boolean.
+        elif isinstance(value, dict):
+            _walk(value, inner, at, visit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,10 +266,10 @@ def _words(words: list[str]) -> tuple[dict[str, Any], tuple[tuple[str, frozenset
 
 
 @functools.cache
-def _leading(name: str) -> tuple[str, ...]:
-    """The fields of a type by which one gets to a type with rules."""
+def _leading(name: str) -> tuple[tuple[str, str, str], ...]:
+    """The fields of a type by which one gets to a type with rules: that type, and [ or { around."""
     return tuple(
-        field
+        (field, inner, wanted[0] if wanted[0] in "[{" else "")
         for field, wanted in types()[name].items()
         if (inner := struct_of(wanted)) in types() and _matters(inner, frozenset({name}))
     )

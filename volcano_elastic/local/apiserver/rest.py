@@ -21,6 +21,7 @@ from volcano_elastic.local.apiserver import (
 )
 from volcano_elastic.local.apiserver.builtin import (
     CRD,
+    EVENT,
     NAMESPACE,
     NAMESPACES,
     POD,
@@ -360,7 +361,9 @@ class Rest:
         finalizers = list(meta.get("finalizers") or ())
         if kind.key == CRD.key and not meta.get("deletionTimestamp"):
             finalizers.append(strategy.CRD_FINALIZER)
-        for finalizer in {"Foreground": [FOREGROUND], "Orphan": [ORPHAN]}.get(propagation, []):
+        # Nothing waits for an event.
+        waiting = {"Foreground": [FOREGROUND], "Orphan": [ORPHAN]} if kind.key != EVENT.key else {}
+        for finalizer in waiting.get(propagation, []):
             if finalizer not in finalizers and not meta.get("deletionTimestamp"):
                 finalizers.append(finalizer)
         if finalizers:
