@@ -26,6 +26,7 @@ from volcano_elastic.local.scheduler.effect import (
 from volcano_elastic.local.scheduler.observe import Observed, snapshot_of
 from volcano_elastic.local.scheduler.plugins import ARGUMENTS
 from volcano_elastic.local.scheduler.session import Session
+from volcano_elastic.local.scheduler.snapshot import Snapshot
 
 GPU = "nvidia.com/gpu"
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -133,7 +134,7 @@ class Cluster:
     def _stamp(self) -> str:
         return self.now.strftime("%Y-%m-%dT%H:%M:%SZ")
 
-    def session(self) -> Session:
+    def snapshot(self) -> Snapshot:
         observed = Observed(
             self.nodes.values(),
             self.pods.values(),
@@ -141,8 +142,10 @@ class Cluster:
             self.queues.values(),
             [{"metadata": {"name": n}, "value": value} for n, value in self.classes.items()],
         )
-        snapshot = snapshot_of(observed, NAMES)
-        return session_of(snapshot, self.conf, self.now)
+        return snapshot_of(observed, NAMES)
+
+    def session(self) -> Session:
+        return session_of(self.snapshot(), self.conf, self.now)
 
     def step(self) -> list[Effect]:
         return self.carry_out(self.session())

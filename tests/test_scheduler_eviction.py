@@ -6,10 +6,11 @@ from datetime import timedelta
 
 import pytest
 
-from tests.scheduler_world import GPU, OVERCOMMIT, PROPORTION, cluster
+from tests.scheduler_world import GPU, OVERCOMMIT, PROPORTION, START, cluster
 from volcano_elastic.local.scheduler.configuration import DEFAULT
 from volcano_elastic.local.scheduler.duration import go_duration
 from volcano_elastic.local.scheduler.plugins.proportion import share_out
+from volcano_elastic.local.scheduler.scheduler import next_look
 
 
 def test_a_newcomer_takes_the_surplus_of_its_queue_highest_index_first() -> None:
@@ -136,6 +137,23 @@ def test_cooling_surplus_stays_until_it_has_cooled() -> None:
     c.now += timedelta(seconds=12)
     c.settle()
     assert (c.members_of("a"), c.members_of("b")) == ([0, 1], [0, 1])
+
+
+def test_the_next_look_is_when_the_first_protection_of_surplus_ends() -> None:
+    c = cluster(6)
+    c.gang("a", 1, 2, cooldown="60s", preemptable="none")
+    c.gang("b", 1, 2, cooldown="90s")
+    c.gang("c", 1, 2, cooldown="2m")
+    c.settle()
+    assert next_look(c.snapshot(), c.now) is None
+    c.gang("d", 1)
+    c.settle()
+    # What is protected for good doesn't count.
+    assert next_look(c.snapshot(), c.now) == START + timedelta(seconds=90)
+    c.now = START + timedelta(seconds=90)
+    assert next_look(c.snapshot(), c.now) == START + timedelta(seconds=120)
+    c.settle()
+    assert c.evicted == ["b-worker-1 by preempt"]
 
 
 def test_surplus_on_several_nodes_makes_room_for_a_gang() -> None:
@@ -266,7 +284,16 @@ def test_a_share_nobody_uses_goes_to_the_others(
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("12s", 12), ("1m30s", 90), ("1.5h", 5400), ("", None), ("12", None)]
+    ("text", "seconds"),
+    [
+        ("12s", 12),
+        ("1m30s", 90),
+        ("1.5h", 5400),
+        ("", None),
+        ("12", None),
+        ("2562048h", None),
+        (f"{'9' * 400}h", None),
+    ],
 )
 def test_go_durations(text: str, seconds: float | None) -> None:
     expected = None if seconds is None else timedelta(seconds=seconds)

@@ -76,8 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_seconds,
         default=0.2,
         metavar="SECONDS",
-        help="how soon to look again though nothing changed: a write failed, or a pod waits for "
-        "one that cools (%(default)s)",
+        help="how soon to look again after a write has failed (%(default)s)",
     )
     parser.add_argument(
         "--scheduler-name",
