@@ -172,9 +172,15 @@ async def test_gangs_are_bound_surplus_is_evicted_and_a_kill_loses_nothing(tmp_p
             assert told["DisruptionTarget"]["reason"] == "PreemptionByScheduler"
             assert told["Ready"]["reason"] == "Evict"
             events = (await client.list(EVENTS, "default"))["items"]
-            evictions = [e for e in events if e["reason"] == "Evict"]
-            assert {e["involvedObject"]["name"] for e in evictions} == set(two)
-            assert {e["message"] for e in evictions} == {"Pod is evicted, because of preempt"}
+            assert {
+                (e["type"], e["involvedObject"]["kind"], e["involvedObject"]["name"], e["message"])
+                for e in events
+                if e["reason"] == "Evict"
+            } == {
+                ("Warning", "Pod", "a-worker-2", "Pod is evicted, because of preempt"),
+                ("Warning", "Pod", "a-worker-3", "Pod is evicted, because of preempt"),
+                ("Normal", "PodGroup", "a", "preempt"),
+            }
             # There is no kubelet in this test.
             for name in two:
                 await client.delete(PODS, name, "default", grace_period_seconds=0)
