@@ -84,6 +84,30 @@ def test_what_it_does_not_do_is_refused_and_said() -> None:
     assert "has no podAntiAffinity" in told["message"]
 
 
+def test_the_clusters_own_critical_pods_stay() -> None:
+    c = cluster(3)
+    c.classes = {"system-node-critical": 9}
+    c.gang("a", 1, 3, podSpec={"priorityClassName": "system-node-critical"})
+    c.settle()
+    c.gang("b", 1)
+    c.settle()
+    assert c.evicted == []
+
+
+def test_a_job_in_a_queue_with_queues_below_it_waits_and_is_told_why() -> None:
+    conf = DEFAULT.read_text().replace(
+        "name: capacity", "name: capacity\n    enableHierarchy: true"
+    )
+    c = cluster(2, conf=conf)
+    c.queue("lab")
+    c.queue("qa", parent="lab")
+    c.gang("a", 1, queue="lab")
+    c.gang("b", 1, queue="qa")
+    c.settle()
+    assert (c.members_of("a"), c.members_of("b")) == ([], [0])
+    assert "has queues below it" in c.condition("a", "Unschedulable")["message"]
+
+
 def test_nobody_is_evicted_for_surplus() -> None:
     c = cluster(4)
     c.gang("a", 1, 4)

@@ -87,7 +87,7 @@ class Metrics:
         self._jobs.set(len(unready))
         for job in unready:
             waiting = session.count(job, TaskStatus.PENDING, TaskStatus.PIPELINED)
-            self._tasks.labels(job.key).set(waiting)
+            self._tasks.labels(job.name).set(waiting)
         for queue in session.queues.values():
             if figures := session.figures(queue):
                 self._queue(queue.name, figures)
