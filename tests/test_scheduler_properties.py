@@ -166,7 +166,7 @@ def judged(c: Cluster) -> Session:
     def queue_of(pod: Task) -> Queue:
         return session.queues[session.jobs[str(pod.job)].queue or ""]
 
-    for action in c.conf.actions:
+    for action in (action.name for action in c.conf.actions):
         told, known = len(session.effects), set(session.nominated)
         over = {name: pods_over_limit(session, queue) for name, queue in session.queues.items()}
         session.action = action

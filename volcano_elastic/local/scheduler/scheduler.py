@@ -11,12 +11,12 @@ from datetime import UTC, datetime, timedelta
 from volcano_elastic.kube.client import Client
 from volcano_elastic.kube.informer import Informer
 from volcano_elastic.kube.resource import NODES, PODGROUPS, PODS, PRIORITYCLASSES, QUEUES, Object
-from volcano_elastic.local.scheduler.configuration import Configuration
 from volcano_elastic.local.scheduler.cycle import effects_of, session_of
 from volcano_elastic.local.scheduler.executor import Executor
 from volcano_elastic.local.scheduler.metrics import Metrics
 from volcano_elastic.local.scheduler.observe import Observed, snapshot_of
 from volcano_elastic.local.scheduler.snapshot import Snapshot, TaskStatus
+from volcano_elastic.queue_policy.scheduler_configuration import Configuration
 
 _log = logging.getLogger(__name__)
 # A gang's pods are created one request after another; waiting a moment sees them together.
@@ -62,7 +62,8 @@ class Scheduler:
                 tasks.create_task(informer.run())
             for informer in self._informers:
                 await informer.synced.wait()
-            _log.info("scheduling; actions: %s", ", ".join(self._configuration.actions))
+            actions = ", ".join(action.name for action in self._configuration.actions)
+            _log.info("scheduling; actions: %s", actions)
             while True:
                 self._changed.clear()
                 again = await self._session()

@@ -8,9 +8,8 @@ from datetime import datetime
 from itertools import chain
 from typing import Any, Literal
 
-from volcano_elastic.local.scheduler.configuration import Configuration, PluginOption
 from volcano_elastic.local.scheduler.effect import Bind, Evict
-from volcano_elastic.local.scheduler.functions import Functions, Points, QueueFigures
+from volcano_elastic.local.scheduler.functions import SWITCHES, Functions, Points, QueueFigures
 from volcano_elastic.local.scheduler.ranking import Ranking
 from volcano_elastic.local.scheduler.resources import Resources, add, fits, with_all
 from volcano_elastic.local.scheduler.snapshot import (
@@ -23,6 +22,7 @@ from volcano_elastic.local.scheduler.snapshot import (
     Task,
     TaskStatus,
 )
+from volcano_elastic.queue_policy.scheduler_configuration import Configuration, PluginOption
 
 Plugin = Callable[["Session", PluginOption], Functions]
 Action = Callable[["Session"], None]
@@ -57,7 +57,8 @@ class Session:
         self.touched: list[str] = []
         """Names of nodes, each time that what they hold changes."""
         self.action = ""
-        self._actions = configuration.actions
+        self.enqueues = configuration.action("enqueue") is not None
+        """Whether a job is let in by an action of its own, and not by allocate."""
         self._status: dict[str, TaskStatus] = {}
         self._node: dict[str, str | None] = {}
         self._on_node: dict[str, dict[str, Task]] = defaultdict(dict)
@@ -109,10 +110,6 @@ class Session:
         self.touched.append(name)
 
     # What is so
-
-    def enqueues(self) -> bool:
-        """Whether a job is let in by an action of its own, and not by allocate."""
-        return "enqueue" in self._actions
 
     def ancestry(self, queue: str | None) -> list[str]:
         """The queue, its parent, and so on up to root; a loop among parents ends there."""
@@ -218,7 +215,8 @@ class Session:
                 [
                     function
                     for option, functions in tier
-                    if name not in option.disabled and (function := getattr(functions, name))
+                    if (function := getattr(functions, name))
+                    and (name not in SWITCHES or option.on(SWITCHES[name]))
                 ]
                 for tier in self._tiers
             ]

@@ -11,15 +11,15 @@ from volcano_elastic.local.scheduler.claims import (
     requested,
     within,
 )
-from volcano_elastic.local.scheduler.configuration import PluginOption
 from volcano_elastic.local.scheduler.functions import Functions, QueueFigures
 from volcano_elastic.local.scheduler.resources import Resources, asked, fits, minus, plus, share
 from volcano_elastic.local.scheduler.session import Session
 from volcano_elastic.local.scheduler.snapshot import Job, Queue, Task
+from volcano_elastic.queue_policy.scheduler_configuration import PluginOption
 
 
 def capacity(session: Session, option: PluginOption) -> Functions:
-    tree = option.hierarchy
+    tree = option.on("enableHierarchy")
     bounds_of = capability_in_tree if tree else real_capability
     bounds = {queue.name: bounds_of(session, queue) for queue in session.queues.values()}
     deserved = {

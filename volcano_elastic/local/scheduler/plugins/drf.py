@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from volcano_elastic.local.scheduler.configuration import PluginOption
 from volcano_elastic.local.scheduler.functions import Functions
 from volcano_elastic.local.scheduler.resources import Resources, dominant_share, minus, plus
 from volcano_elastic.local.scheduler.session import Session
 from volcano_elastic.local.scheduler.snapshot import Task
+from volcano_elastic.queue_policy.scheduler_configuration import PluginOption
 
 _EQUAL = 1e-6
 
