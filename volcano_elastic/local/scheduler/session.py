@@ -11,7 +11,7 @@ from typing import Any, Literal
 from volcano_elastic.local.scheduler.effect import Bind, Evict
 from volcano_elastic.local.scheduler.functions import SWITCHES, Functions, Points, QueueFigures
 from volcano_elastic.local.scheduler.ranking import Ranking
-from volcano_elastic.local.scheduler.resources import Resources, add, fits, with_all
+from volcano_elastic.local.scheduler.resources import Resources, add
 from volcano_elastic.local.scheduler.snapshot import (
     HOLDING,
     READY,
@@ -82,6 +82,13 @@ class Session:
             tuple((option, plugins[option.name](self, option)) for option in tier)
             for tier in configuration.tiers
         )
+        # What plugins agree on, or object to; of what, Functions says.
+        self.job_ready: Callable[[Job], bool] = self._agree("job_ready")
+        self.job_pipelined: Callable[[Job], bool] = self._agree("job_pipelined")
+        self.preemptive: Callable[[Queue, Task], bool] = self._agree("preemptive")
+        self.predicate: Callable[[Task, Node], str | None] = self._objection("predicate")
+        self.not_allocatable: Callable[[Queue, Task], str | None] = self._objection("allocatable")
+        self._job_invalid: Callable[[Job], str | None] = self._objection("job_valid")
 
     def _enter(self, task: Task, status: TaskStatus, node: str | None) -> None:
         """Moves a task, and everything that is counted with it."""
@@ -186,8 +193,7 @@ class Session:
             return f"queue {job.queue} does not exist"
         if queue is not None and not queue.open:
             return f"queue {queue.name} is {queue.state or 'not open yet'}; it must be Open"
-        complaints = (valid(job) for valid in self._all("job_valid"))
-        return next((complaint for complaint in complaints if complaint), None)
+        return self._job_invalid(job)
 
     def has(self, plugin: str) -> bool:
         return any(option.name == plugin for tier in self._tiers for option, _ in tier)
@@ -198,10 +204,6 @@ class Session:
         if task.shape not in self._rankings:
             self._rankings[task.shape] = Ranking(self, task)
         return self._rankings[task.shape]
-
-    def predicate(self, task: Task, node: Node) -> str | None:
-        reasons = (function(task, node) for function in self._all("predicate"))
-        return next((reason for reason in reasons if reason), None)
 
     def points(self, task: Task) -> list[Points]:
         return [make(task) for make in self._all("node_order")]
@@ -245,11 +247,13 @@ class Session:
                 return None
         return None
 
-    def job_ready(self, job: Job) -> bool:
-        return all(function(job) for function in self._all("job_ready"))
+    def _agree(self, name: str) -> Callable[..., bool]:
+        functions = list(self._all(name))
+        return lambda *of: all(function(*of) for function in functions)
 
-    def job_pipelined(self, job: Job) -> bool:
-        return all(function(job) for function in self._all("job_pipelined"))
+    def _objection(self, name: str) -> Callable[..., str | None]:
+        functions = list(self._all(name))
+        return lambda *of: next((why for function in functions if (why := function(*of))), None)
 
     def job_starving(self, job: Job) -> bool:
         """The first tier that has an opinion decides; within it all must agree."""
@@ -260,14 +264,6 @@ class Session:
 
     def overused(self, queue: Queue) -> bool:
         return any(function(queue) for function in self._all("overused"))
-
-    def not_allocatable(self, queue: Queue, task: Task) -> str | None:
-        """Why the queue may not hold the task as well."""
-        reasons = (function(queue, task) for function in self._all("allocatable"))
-        return next((reason for reason in reasons if reason), None)
-
-    def preemptive(self, queue: Queue, task: Task) -> bool:
-        return all(function(queue, task) for function in self._all("preemptive"))
 
     def figures(self, queue: Queue) -> QueueFigures | None:
         return next((function(queue) for function in self._all("queue_figures")), None)
@@ -314,7 +310,7 @@ class Statement:
     """Changes that are kept together or undone together."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        self.session = session
         self._undo: list[tuple[Task, TaskStatus, str | None]] = []
         self._effects: list[Bind | Evict] = []
         self._nominated: dict[str, str] = {}
@@ -330,41 +326,12 @@ class Statement:
             self._nominated[task.uid] = node.name
 
     def evict(self, task: Task) -> None:
-        self._move(task, TaskStatus.RELEASING, self._session.node_of(task))
-        self._effects.append(Evict(task, self._session.action))
-
-    def make_room(
-        self,
-        kind: Literal["preemptable", "reclaimable"],
-        task: Task,
-        node: Node,
-        candidates: Sequence[Task],
-        has_room: Callable[[], bool],
-    ) -> bool:
-        """Pipelines `task` on `node` once as many of the candidates as it takes have gone.
-
-        Changes nothing and returns False if there is no room even then.
-        """
-        session = self._session
-        coming = with_all(session.future_idle(node), (victim.requests for victim in candidates))
-        # Quicker than asking whom plugins let go, on most nodes of a full cluster.
-        if not fits(task.requests, coming):
-            return False
-        attempt = Statement(session)
-        for victim in session.victims(kind, task, candidates):
-            if has_room():
-                break
-            attempt.evict(victim)
-        if not has_room():
-            attempt.discard()
-            return False
-        attempt.pipeline(task, node)
-        self.merge(attempt)
-        return True
+        self._move(task, TaskStatus.RELEASING, self.session.node_of(task))
+        self._effects.append(Evict(task, self.session.action))
 
     def commit(self) -> None:
-        self._session.effects += self._effects
-        self._session.nominated |= self._nominated
+        self.session.effects += self._effects
+        self.session.nominated |= self._nominated
         self._undo, self._effects, self._nominated = [], [], {}
 
     def merge(self, other: Statement) -> None:
@@ -374,10 +341,10 @@ class Statement:
 
     def discard(self) -> None:
         while self._undo:
-            self._session._enter(*self._undo.pop())
+            self.session._enter(*self._undo.pop())
         self._effects, self._nominated = [], {}
 
     def _move(self, task: Task, status: TaskStatus, node: str | None) -> None:
-        session = self._session
+        session = self.session
         self._undo.append((task, session.status(task), session.node_of(task)))
         session._enter(task, status, node)
