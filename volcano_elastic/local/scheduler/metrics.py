@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Gauge, Histogram, start_http_server
 
-from volcano_elastic.local.scheduler.effect import Bind, Evict
+from volcano_elastic.local.scheduler.effect import Evict
 from volcano_elastic.local.scheduler.functions import QueueFigures
 from volcano_elastic.local.scheduler.session import Session
 from volcano_elastic.local.scheduler.snapshot import TaskStatus
@@ -26,13 +26,6 @@ class Metrics:
         self._e2e = self._histogram("e2e_scheduling_latency_milliseconds", "One whole session.")
         self._actions = self._histogram(
             "action_scheduling_latency_milliseconds", "One action of a session.", ("action",)
-        )
-        self._attempts = Counter(
-            "schedule_attempts_total",
-            "Bindings and evictions asked for, by result: scheduled or error.",
-            ("result",),
-            subsystem="volcano",
-            registry=self.registry,
         )
         self._victims = self._gauge("pod_preemption_victims", "Pods that the last session evicts.")
         # A gauge: as a counter it would be renamed.
@@ -73,13 +66,8 @@ class Metrics:
         with self._milliseconds(self._e2e):
             yield
 
-    def failed(self) -> None:
-        self._attempts.labels("error").inc()
-
     def session(self, session: Session) -> None:
-        binds = sum(isinstance(effect, Bind) for effect in session.effects)
         evictions = sum(isinstance(effect, Evict) for effect in session.effects)
-        self._attempts.labels("scheduled").inc(binds)
         self._victims.set(evictions)
         self._preemptions.inc(evictions)
         self._tasks.clear()

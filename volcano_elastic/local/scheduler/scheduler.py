@@ -92,7 +92,6 @@ class Scheduler:
         again = next_look(snapshot, now)
         if await self._executor.perform(effects):
             return again
-        self._metrics.failed()
         retry = self._clock() + self._period
         return min(again or retry, retry)
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from volcano_elastic.local.scheduler.claims import (
     Claims,
-    capability_in_tree,
     real_capability,
     requested,
     within,
@@ -20,13 +19,10 @@ from volcano_elastic.queue_policy.scheduler_configuration import PluginOption
 
 def capacity(session: Session, option: PluginOption) -> Functions:
     tree = option.on("enableHierarchy")
-    bounds_of = capability_in_tree if tree else real_capability
-    bounds = {queue.name: bounds_of(session, queue) for queue in session.queues.values()}
-    deserved = {
-        queue.name: _deserved(queue, {} if tree else bounds[queue.name])
-        for queue in session.queues.values()
-    }
-    parents = {queue.parent for queue in session.queues.values()}
+    queues = session.queues.values()
+    bounds = {queue.name: real_capability(session, queue, tree=tree) for queue in queues}
+    deserved = {q.name: _deserved(q, {} if tree else bounds[q.name]) for q in queues}
+    parents = {queue.parent for queue in queues}
     claims = Claims(session, bounds, tree=tree)
 
     def beyond_capability(queue: Queue, task: Task) -> str | None:
