@@ -130,6 +130,12 @@ class Session:
             self._ancestry[queue] = path
         return self._ancestry[queue]
 
+    def job_of(self, task: Task) -> Job:
+        return self.jobs[task.job or ""]
+
+    def queue_of(self, task: Task) -> Queue:
+        return self.queues[self.job_of(task).queue or ""]
+
     def status(self, task: Task) -> TaskStatus:
         return self._status[task.uid]
 
@@ -292,13 +298,13 @@ class Session:
     def _victim_order(self, claimant: Task, tasks: Sequence[Task]) -> list[Task]:
         """The last in queue order, then in job order, then in task order, goes first; before all,
         whom a plugin wants to go first by its queue and the claimant's."""
-        mine = self.queues[self.jobs[claimant.job or ""].queue or ""]
+        mine = self.queue_of(claimant)
         keys: dict[str | None, tuple[object, ...]] = {}
 
         def key(task: Task) -> tuple[object, ...]:
             if task.job not in keys:
-                job = self.jobs[task.job or ""]
-                queue = self.queues[job.queue or ""]
+                job = self.job_of(task)
+                queue = self.queue_of(task)
                 first = [-order(queue, mine) for order in self._all("victim_queue_order")]
                 keys[task.job] = (*first, self.queue_key(queue), self.job_key(job))
             return (*keys[task.job], self.task_key(task))

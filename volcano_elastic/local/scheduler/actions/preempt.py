@@ -14,9 +14,9 @@ _EVICTABLE = (TaskStatus.BOUND, TaskStatus.RUNNING)
 
 def preempt(session: Session) -> None:
     def place(job: Job) -> tuple[object, ...]:
-        return session.queue_key(session.queues[job.queue or ""])
+        return session.queue_key(session.queues[job.queue or ""]), session.job_key(job)
 
-    jobs = sorted(starving(session), key=lambda job: (place(job), session.job_key(job)))
+    jobs = sorted(starving(session), key=place)
     for _, of_queue in groupby(jobs, key=lambda job: job.queue):
         of_one_queue = list(of_queue)
         for job in of_one_queue:
@@ -31,13 +31,12 @@ def preempt(session: Session) -> None:
 
 def _make_room(statement: Statement, task: Task, *, own: bool) -> bool:
     session = statement.session
-    job = session.jobs[task.job or ""]
-    queue = session.queues[job.queue or ""]
+    queue = session.queue_of(task)
 
     def may_go(victim: Task) -> bool:
         return (
-            (victim.job == job.key) is own
-            and session.jobs[victim.job or ""].queue == queue.name
+            (victim.job == task.job) is own
+            and session.job_of(victim).queue == queue.name
             and session.status(victim) in _EVICTABLE
             and (victim.best_effort or not task.best_effort)
         )

@@ -19,10 +19,10 @@ def _make_room(statement: Statement, task: Task) -> None:
     """Volcano takes any node where its victims leave it room, here one where nobody has to go comes
     first."""
     session = statement.session
-    queue = session.queues[session.jobs[task.job or ""].queue or ""]
+    queue = session.queue_of(task)
 
     def takeable(victim: Task) -> bool:
-        its = session.queues.get(session.jobs[victim.job or ""].queue or "")
+        its = session.queues.get(session.job_of(victim).queue or "")
         others = its is not None and its is not queue and its.reclaimable
         return others and session.status(victim) is TaskStatus.RUNNING
 

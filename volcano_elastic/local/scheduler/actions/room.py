@@ -42,6 +42,10 @@ def make_room(
         allowed: whether the queue may hold it.
     """
     session = statement.session
+
+    def has_room(node: Node) -> bool:
+        return fits(task.requests, session.future_idle(node)) and allowed()
+
     for node in nodes:
         candidates = [v for v in session.tasks_on(node) if v.preemptable and may_go(v)]
         # As Volcano: reclaim passes over a node without anybody to take from.
@@ -51,15 +55,14 @@ def make_room(
         # Quicker than asking whom plugins let go, on most nodes of a full cluster.
         if not fits(task.requests, coming):
             continue
-        victims = iter(session.victims(kind, task, candidates))
         attempt = Statement(session)
-        while not (fits(task.requests, session.future_idle(node)) and allowed()):
-            if (victim := next(victims, None)) is None:
-                attempt.discard()
+        for victim in session.victims(kind, task, candidates):
+            if has_room(node):
                 break
             attempt.evict(victim)
-        else:
+        if has_room(node):
             attempt.pipeline(task, node)
             statement.merge(attempt)
             return True
+        attempt.discard()
     return False

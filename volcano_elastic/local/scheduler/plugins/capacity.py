@@ -44,7 +44,7 @@ def capacity(session: Session, option: PluginOption) -> Functions:
         held: dict[str, Resources] = {}
         victims = []
         for task in candidates:
-            queue = session.queues[session.jobs[task.job or ""].queue or ""]
+            queue = session.queue_of(task)
             before, due = held.get(queue.name, session.allocated(queue)), deserved[queue.name]
             after = minus(before, task.requests)
             names = asked(task.requests)

@@ -34,7 +34,7 @@ def gang(session: Session, option: PluginOption) -> Functions:
         spare: Counter[str] = Counter()
         victims = []
         for task in candidates:
-            job = session.jobs[task.job or ""]
+            job = session.job_of(task)
             spare[job.key] += 1
             if spare[job.key] <= session.ready_members(job) - job.min_member:
                 victims.append(task)

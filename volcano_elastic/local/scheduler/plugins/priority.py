@@ -16,14 +16,14 @@ def priority(session: Session, option: PluginOption) -> Functions:
         return session.ready_members(job) + waiting < len(job.tasks)
 
     def lower(claimant: Task, candidates: Sequence[Task]) -> list[Task]:
-        job = session.jobs[claimant.job or ""]
+        job = session.job_of(claimant)
         return [
             task
             for task in candidates
             if (
                 task.priority < claimant.priority
                 if task.job == claimant.job
-                else session.jobs[task.job or ""].priority < job.priority
+                else session.job_of(task).priority < job.priority
             )
         ]
 

@@ -44,7 +44,7 @@ def proportion(session: Session, option: PluginOption) -> Functions:
         left: dict[str, Resources] = {}
         victims = []
         for task in candidates:
-            queue = session.queues[session.jobs[task.job or ""].queue or ""]
+            queue = session.queue_of(task)
             held = left.get(queue.name, session.allocated(queue))
             if any(amount > deserved[queue.name].get(name, 0) for name, amount in held.items()):
                 left[queue.name] = minus(held, task.requests)
