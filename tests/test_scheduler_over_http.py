@@ -264,6 +264,36 @@ async def test_while_pods_cool_it_rests_and_then_looks_again(tmp_path: Path) -> 
         assert await stop(running) == 0
 
 
+async def test_a_write_that_failed_is_tried_again_though_nothing_changes(tmp_path: Path) -> None:
+    async with (
+        api_server(tmp_path) as kubeconfig,
+        Client.from_kubeconfig(str(kubeconfig)) as client,
+        scheduler(kubeconfig) as running,
+    ):
+        assert running.stderr is not None
+        await install(client, gpus=1)
+        await gang(client, "a", 1, 1)
+
+        async def phase() -> str:
+            group = await client.get(PODGROUPS, "a", "default")
+            return str(group.get("status", {}).get("phase"))
+
+        await until(lambda: _is(phase(), "Running"), "a runs")
+        name = "podgroups.scheduling.volcano.sh"
+        versions = (await client.get(CRDS, name))["spec"]["versions"]
+        status = versions[0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
+        allowed, status["phase"]["enum"] = dict(status["phase"]), ["Running"]
+        await client.patch(CRDS, name, None, {"spec": {"versions": versions}})
+        await client.delete(PODS, "a-worker-0", "default", grace_period_seconds=0)
+        for _ in range(4):
+            failed = running.stderr.readuntil(b"status of PodGroup default/a failed")
+            await asyncio.wait_for(failed, PATIENCE)
+        status["phase"] = allowed
+        await client.patch(CRDS, name, None, {"spec": {"versions": versions}})
+        await until(lambda: _is(phase(), "Inqueue"), "the phase is written after all")
+        assert await stop(running) == 0
+
+
 async def _runs(client: Client, pod: str, *, since: datetime) -> None:
     """As a kubelet would say it."""
     bound = {"type": "PodScheduled", "status": "True", "lastTransitionTime": timestamp(since)}
