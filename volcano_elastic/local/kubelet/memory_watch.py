@@ -1,14 +1,13 @@
-"""Memory limits: containers' processes are looked at, four times a second."""
+"""Memory limits: what containers have of the machine's memory, in one look at all its processes."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 
 from volcano_elastic.local.kubelet import shim
 
-_LOOK_SECONDS = 0.25
 # Resident memory counts pages that several processes share several times, so it can only be too
 # much; but it is read quickly.
 _FIGURES = (("status", b"VmRSS:"), ("smaps_rollup", b"Pss:"))
@@ -24,19 +23,18 @@ def _total(pids: Iterable[int], file: str, figure: bytes) -> int:
     return total
 
 
-async def watch(limits: Callable[[], dict[int, int]], exceeded: Callable[[int], None]) -> None:
-    """Until cancelled.
+def exceeded(limits: Mapping[int, int], shims: Mapping[int, int]) -> list[int]:
+    """Which containers have more than their limit. Reads files of the kernel, for a while.
 
     Args:
-        limits: bytes by shim, as things are.
-        exceeded: told of a shim whose container has more than its limit.
+        limits: bytes by container, which is the pid of its own shim.
+        shims: the container of every shim, those of what is run inside of it too.
     """
-    while True:
-        await asyncio.sleep(_LOOK_SECONDS)
-        if not (now := limits()):
-            continue
-        parents = shim.parents()
-        for pid, limit in now.items():
-            family = shim.descendants(pid, parents)
-            if all(_total(family, *figure) > limit for figure in _FIGURES):
-                exceeded(pid)
+    members: dict[int, list[int]] = defaultdict(list)
+    for pid, nearest in shim.ancestors(shims, shim.parents()).items():
+        members[shims[nearest]].append(pid)
+    return [
+        container
+        for container, limit in limits.items()
+        if all(_total(members[container], *figure) > limit for figure in _FIGURES)
+    ]

@@ -36,6 +36,7 @@ _KEPT = ("HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "TZ", "LD_LIBRARY_PATH", "P
 _PR_SET_CHILD_SUBREAPER = 36
 _PROBE_SECONDS = 10.0
 _OUTPUT_LIMIT = 10 * 1024
+_MEMORY_LOOK_SECONDS = 0.25
 
 
 class StartError(Exception):
@@ -74,6 +75,8 @@ class Process:
     pid: int
     """Of its main process; 0 before it has started."""
     end: asyncio.Future[End]
+    container: Process | None = None
+    """The one that it was run inside of, by `execute`; None: it is one."""
     over_limit: bool = False
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -96,7 +99,7 @@ class ProcessRuntime:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
         if not self._plain:
             self.isolation = await self._allowed()
-        self._watching = asyncio.create_task(memory_watch.watch(self._limits, self._exceeded))
+        self._watching = asyncio.create_task(self._watch_memory())
         _log.info("containers are held by: %s", _HELD_BY[self.isolation])
         return self
 
@@ -152,7 +155,7 @@ class ProcessRuntime:
                 process.command.log,
                 directory=process.command.directory,
             )
-            inside = await self._launch(command, output, join=process.pid)
+            inside = await self._launch(command, output, process)
             try:
                 async with asyncio.timeout(seconds):
                     end = await asyncio.shield(inside.end)
@@ -162,8 +165,10 @@ class ProcessRuntime:
         finally:
             os.close(output)
 
-    async def _launch(self, command: Command, output: str | int, join: int = 0) -> Process:
-        """Output is a file to append to, or a descriptor; `join` is a process whose namespaces are
+    async def _launch(
+        self, command: Command, output: str | int, container: Process | None = None
+    ) -> Process:
+        """Output is a file to append to, or a descriptor; with `container` its namespaces are
         entered, instead of making some."""
         variables = {name: os.environ[name] for name in _KEPT if name in os.environ}
         variables |= command.variables
@@ -174,7 +179,7 @@ class ProcessRuntime:
         plan = os.memfd_create("plan", os.MFD_CLOEXEC)
         facts = {
             "output": output,
-            "join": join,
+            "join": container.pid if container else 0,
             "hostname": command.hostname,
             "root": str(command.root),
             "mounts": [asdict(mount) for mount in command.mounts],
@@ -204,7 +209,7 @@ class ProcessRuntime:
                 os.close(reading)
                 raise StartError(f"exec: {command.words[0]!r}: {error}") from error
         loop = asyncio.get_running_loop()
-        process = Process(command, child, 0, loop.create_future())
+        process = Process(command, child, 0, loop.create_future(), container)
         self._running[child.pid] = process
         ready: asyncio.Future[None] = loop.create_future()
         task = asyncio.create_task(self._follow(process, reading, ready))
@@ -241,6 +246,8 @@ class ProcessRuntime:
         finally:
             transport.close()
             del self._running[process.shim.pid]
+            # By now that is only what is run inside of it.
+            self.kill(process)
             if not ready.done():
                 ready.set_exception(StartError("its shim died before it had started"))
             process.end.set_result(end or End(137, process.over_limit))
@@ -254,7 +261,7 @@ class ProcessRuntime:
             if not strangers:
                 return
             for stranger in strangers:
-                for pid in {stranger, *shim.descendants(stranger, parents)}:
+                for pid in {stranger, *shim.ancestors([stranger], parents)}:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
             for stranger in strangers:
@@ -266,9 +273,11 @@ class ProcessRuntime:
         self._signal(process, signal.SIGTERM)
 
     def kill(self, process: Process, *, oom: bool = False) -> None:
-        """SIGKILL to all of it."""
+        """SIGKILL to all of it, and to what is run inside of it."""
         process.over_limit = process.over_limit or oom
-        self._signal(process, signal.SIGUSR1)
+        for one in self._running.values():
+            if process in (one, one.container):
+                self._signal(one, signal.SIGUSR1)
 
     def freeze(self, process: Process) -> None:
         self._signal(process, signal.SIGTSTP)
@@ -280,14 +289,17 @@ class ProcessRuntime:
         if process.shim.returncode is None and process.shim.pid in self._running:
             process.shim.send_signal(number)
 
-    def _limits(self) -> dict[int, int]:
-        return {
-            pid: process.command.limit
-            for pid, process in self._running.items()
-            if process.command.limit and not process.over_limit
-        }
-
-    def _exceeded(self, pid: int) -> None:
-        process = self._running.get(pid)
-        if process is not None:
-            self.kill(process, oom=True)
+    async def _watch_memory(self) -> None:
+        while True:
+            await asyncio.sleep(_MEMORY_LOOK_SECONDS)
+            running = dict(self._running)
+            limits = {
+                pid: process.command.limit
+                for pid, process in running.items()
+                if process.command.limit and not process.over_limit
+            }
+            if limits:
+                shims = {pid: (one.container or one).shim.pid for pid, one in running.items()}
+                # Not on the loop: it takes long where there are many processes, or large ones.
+                for pid in await asyncio.to_thread(memory_watch.exceeded, limits, shims):
+                    self.kill(running[pid], oom=True)

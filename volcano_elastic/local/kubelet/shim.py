@@ -19,6 +19,7 @@ import re
 import signal
 import stat
 import sys
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -205,16 +206,22 @@ def parents() -> dict[int, int]:
     return found
 
 
-def descendants(ancestor: int, parents: dict[int, int]) -> set[int]:
-    """Without the ancestor itself."""
-    found = {ancestor}
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {ancestor}
+def ancestors(among: Iterable[int], parents: Mapping[int, int]) -> dict[int, int]:
+    """The nearest of `among` above each process that is below one of them, and isn't one itself."""
+    nearest = {pid: pid for pid in among}
+    for process in parents:
+        above, way = process, []
+        while above in parents and above not in nearest:
+            # For now: pids that were used again meanwhile may lead in a circle.
+            nearest[above] = 0
+            way.append(above)
+            above = parents[above]
+        nearest |= dict.fromkeys(way, nearest.get(above, 0))
+    return {pid: found for pid, found in nearest.items() if found not in (0, pid)}
 
 
 def _signal_all(number: signal.Signals) -> None:
-    for pid in descendants(os.getpid(), parents()):
+    for pid in ancestors([os.getpid()], parents()):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
