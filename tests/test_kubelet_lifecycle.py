@@ -14,7 +14,6 @@ from volcano_elastic.local.kubelet.container import Container, Running, Terminat
 from volcano_elastic.local.kubelet.lifecycle import (
     Action,
     Ask,
-    BackOff,
     Kill,
     Lifecycle,
     Start,
@@ -40,9 +39,9 @@ def _pod(*containers: dict[str, Any], policy: str = "Always", **spec: Any) -> di
 class World:
     """A pod, a clock, and processes that do as the test says."""
 
-    def __init__(self, pod: dict[str, Any], back_off: BackOff | None = None) -> None:
+    def __init__(self, pod: dict[str, Any]) -> None:
         self.pod, self.now = pod, _NOW
-        self.life = Lifecycle(pod, _NOW, back_off)
+        self.life = Lifecycle(pod, _NOW)
         self.running: dict[str, Container] = {}
         self.told: list[Tell] = []
         self.terminated: list[str] = []

@@ -24,7 +24,7 @@ async def test_a_node_taken_for_lost_says_that_it_is_ready(
             await node.register(client, ["node-1"], 2)
             lost = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
             await client.patch(NODES, "node-1", None, lost, subresource="status")
-            alive = asyncio.create_task(node.Heartbeats(client, ["node-1"], 2, None).run())
+            alive = asyncio.create_task(node.VirtualNodes(client, ["node-1"], 2).run())
             try:
                 async with asyncio.timeout(20):
                     await _ready(client)

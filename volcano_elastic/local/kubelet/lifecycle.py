@@ -23,22 +23,9 @@ from volcano_elastic.local.kubelet.pod_status import Verdict, phase_of, pod_stat
 
 # A container whose grace is over sooner would have no chance to end by itself.
 _LEAST_GRACE = timedelta(seconds=2)
+# As multiples of the first back-off: the longest one, and a run after which it begins anew.
+_LONGEST, _FORGIVEN = 30, 60
 _FIRST_RETRY, _LAST_RETRY = 1.0, 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class BackOff:
-    """Seconds between restarts: none before the first, then `start`, doubling up to `cap`; a
-    container that ran for `forgiven` begins anew. Kubernetes' own figures."""
-
-    start: float = 10.0
-    cap: float = 300.0
-    forgiven: float = 600.0
-
-    @classmethod
-    def beginning_with(cls, seconds: float) -> BackOff:
-        """In Kubernetes' proportions."""
-        return cls(seconds, seconds * 30, seconds * 60)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +70,14 @@ class Lifecycle:
 
     Args:
         pod: as it was when this kubelet first saw it; an earlier life is read from its status.
+        back_off: seconds; between restarts: none before the first, then so many, doubling.
     """
 
-    def __init__(self, pod: Object, now: datetime, back_off: BackOff | None = None) -> None:
+    def __init__(self, pod: Object, now: datetime, back_off: float = 10.0) -> None:
         self._pod = pod
         self._spec = pod["spec"]
         self._policy = self._spec.get("restartPolicy", "Always")
-        self._back_off = back_off or BackOff()
+        self._back_off = back_off
         status = pod.get("status", {})
         started = status.get("startTime")
         self.start_time = datetime.fromisoformat(started) if started else now
@@ -288,8 +276,8 @@ class Lifecycle:
         if container.retry_at is not None and not self._reached(container.retry_at, now):
             return []
         if not container.failures and (isinstance(ended, Terminated) or container.last):
-            first = self._back_off.start
-            container.back_off = min(container.back_off * 2 or first, self._back_off.cap)
+            longest = self._back_off * _LONGEST
+            container.back_off = min(container.back_off * 2 or self._back_off, longest)
         container.starting = True
         return [Start(container)]
 
@@ -302,7 +290,7 @@ class Lifecycle:
 
     def _forgiven(self, container: Container, ended: Terminated) -> bool:
         since = container.restarted or ended.started
-        return (ended.finished - since).total_seconds() > self._back_off.forgiven
+        return (ended.finished - since).total_seconds() > self._back_off * _FORGIVEN
 
     def _stop_some(self, now: datetime) -> None:
         assert self._kill_at is not None

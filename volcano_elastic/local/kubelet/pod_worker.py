@@ -24,7 +24,6 @@ from volcano_elastic.local.kubelet.container import Container
 from volcano_elastic.local.kubelet.lifecycle import (
     Action,
     Ask,
-    BackOff,
     Kill,
     Lifecycle,
     Start,
@@ -55,7 +54,8 @@ class Host:
     state_dir: Path
     memory_dir: Path
     """On a tmpfs, for this kubelet alone."""
-    back_off: BackOff
+    back_off: float
+    """Seconds; see Lifecycle."""
 
     def now(self) -> datetime:
         return datetime.now(UTC)
