@@ -9,7 +9,7 @@ from typing import Any
 from volcano_elastic.api.quantity import QuantityError, milli
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.kubelet.address import Resolve, resolve_value
-from volcano_elastic.local.kubelet.source import ConfigError, Sources, content
+from volcano_elastic.local.kubelet.source import ConfigError, Sources, StartError, content
 
 _SOURCES = {
     "configMapRef": "ConfigMap",
@@ -172,11 +172,11 @@ def command_line(container: Object, variables: Mapping[str, str], python: str) -
     """command + args expanded; `python` and `python3` become the interpreter at `python`.
 
     Raises:
-        ConfigError: there is no command; an image's entry point can't be known here.
+        StartError: there is no command; an image's entry point can't be known here.
     """
     command = [expand(str(word), variables) for word in container.get("command") or []]
     if not command:
-        raise ConfigError(
+        raise StartError(
             f"container {container['name']!r}: expected a command, found none; images are not run "
             "here, so their entry point is unknown: give spec.containers[].command"
         )

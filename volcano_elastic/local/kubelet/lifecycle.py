@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Literal
 
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.kubelet import probe
@@ -29,19 +30,10 @@ _FIRST_RETRY, _LAST_RETRY = 1.0, 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    container: Container
+class Do:
+    """To terminate is preStop, then SIGTERM."""
 
-
-@dataclass(frozen=True, slots=True)
-class Terminate:
-    """preStop, then SIGTERM."""
-
-    container: Container
-
-
-@dataclass(frozen=True, slots=True)
-class Kill:
+    what: Literal["start", "terminate", "kill"]
     container: Container
 
 
@@ -62,7 +54,7 @@ class Tell:
     warning: bool = False
 
 
-Action = Start | Terminate | Kill | Ask | Tell
+Action = Do | Ask | Tell
 
 
 class Lifecycle:
@@ -135,20 +127,32 @@ class Lifecycle:
         container.state = Running(now)
         container.reset_probes()
 
-    def not_made(self, container: Container, reason: str, message: str, now: datetime) -> Tell:
-        """It can't be made as things are; it is tried again."""
+    def not_made(
+        self, container: Container, message: str, now: datetime, *, mounting: bool = False
+    ) -> list[Tell]:
+        """It, or with `mounting` a volume of it, can't be made as things are; it is tried again."""
         container.starting = False
-        self._wait(container, Waiting(reason, message))
+        if self.stopping:
+            # Deleted along with what it reads.
+            return []
+        what = Waiting() if mounting else Waiting("CreateContainerConfigError", message)
+        self._wait(container, what)
         seconds = min(_FIRST_RETRY * 2.0**container.failures, _LAST_RETRY)
         container.failures += 1
         container.retry_at = now + timedelta(seconds=seconds)
-        return Tell("Failed", f"container {container.name}: {message}", warning=True)
+        if mounting:
+            return [Tell("FailedMount", message, warning=True)]
+        return [self._failed(container, message)]
 
-    def not_started(self, container: Container, message: str, now: datetime) -> Tell:
+    def not_started(self, container: Container, message: str, now: datetime) -> list[Tell]:
         """Its command can't be run, which counts as its end."""
         container.starting = False
         self._begin(container, now)
         container.state = Terminated(127, "StartError", now, now, message)
+        return [self._failed(container, message)]
+
+    @staticmethod
+    def _failed(container: Container, message: str) -> Tell:
         return Tell("Failed", f"container {container.name}: {message}", warning=True)
 
     def given_up(self, container: Container) -> None:
@@ -279,7 +283,7 @@ class Lifecycle:
             longest = self._back_off * _LONGEST
             container.back_off = min(container.back_off * 2 or self._back_off, longest)
         container.starting = True
-        return [Start(container)]
+        return [Do("start", container)]
 
     def _restarts(self, container: Container, ended: Terminated) -> bool:
         policy = self._policy
@@ -316,10 +320,13 @@ class Lifecycle:
         end: list[Action] = []
         if not stop.told:
             stop.told = True
-            end = [Tell("Killing", f"Stopping container {container.name}"), Terminate(container)]
+            end = [
+                Tell("Killing", f"Stopping container {container.name}"),
+                Do("terminate", container),
+            ]
         if not stop.killed and self._reached(stop.kill_at, now):
             stop.killed = True
-            end.append(Kill(container))
+            end.append(Do("kill", container))
         return end
 
     # What it amounts to

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from volcano_elastic.local.kubelet import memory_watch, shim
+from volcano_elastic.local.kubelet.source import StartError
 from volcano_elastic.local.kubelet.volume import Mount
 
 _log = logging.getLogger(__name__)
@@ -39,20 +40,18 @@ _OUTPUT_LIMIT = 10 * 1024
 _MEMORY_LOOK_SECONDS = 0.25
 
 
-class StartError(Exception):
-    """The command can't be run; the message says which and why."""
-
-
 @dataclass(frozen=True, slots=True)
 class Command:
     """What a container runs, and where.
 
-    `limit`: bytes of memory, 0 for any; `root`: an empty folder, where its root is put together.
+    `log_start`: where in the log its output begins; `root`: an empty folder, where its root is put
+    together; `limit`: bytes of memory, 0 for any.
     """
 
     words: Sequence[str]
     variables: dict[str, str]
     log: Path
+    log_start: int = 0
     directory: str | None = None
     hostname: str = ""
     root: Path = Path()

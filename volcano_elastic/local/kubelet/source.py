@@ -1,4 +1,4 @@
-"""ConfigMaps and Secrets, as containers and volumes refer to them."""
+"""ConfigMaps and Secrets, as containers and volumes refer to them; what else may be wrong there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ Sources = Mapping[tuple[str, str], Object]
 
 
 class ConfigError(Exception):
-    """The container can't be made from what the pod says; becomes CreateContainerConfigError."""
+    """The container can't be made as things are; becomes CreateContainerConfigError."""
+
+
+class StartError(Exception):
+    """The command can't be run, which counts as its end; the message says which and why."""
 
 
 def content(
