@@ -309,6 +309,16 @@ def test_what_cannot_be_made_is_tried_again_ever_more_seldom() -> None:
     assert status["containerStatuses"][0]["restartCount"] == 0
 
 
+@pytest.mark.parametrize("mounting", [True, False])
+def test_what_a_deleted_pod_lacks_is_not_told(mounting: bool) -> None:
+    life = Lifecycle(_pod(), _NOW)
+    (start,) = life.advance(_NOW)
+    assert isinstance(start, Do)
+    life.stop(30, _NOW)
+    assert life.not_made(start.container, "gone with it", _NOW, mounting=mounting) == []
+    assert life.advance(_NOW) == [] and life.over
+
+
 def test_conditions_keep_their_time_and_those_of_others() -> None:
     world = World(_pod()).go()
     world.pod["status"] = {"conditions": [{"type": "example.com/mine", "status": "True"}]}

@@ -75,6 +75,7 @@ class Lifecycle:
         self.start_time = datetime.fromisoformat(started) if started else now
         self.init = containers_of(pod, now, init=True)
         self.containers = containers_of(pod, now, init=False)
+        self._all = [*self.init, *self.containers]
         self.finished = status.get("phase") in ("Succeeded", "Failed")
         """Ended under an earlier kubelet, or by somebody else's verdict: nothing is left to do."""
         self._kill_at: datetime | None = None
@@ -84,17 +85,13 @@ class Lifecycle:
         """When `advance` has something to do next, if nothing happens before."""
 
     @property
-    def all(self) -> list[Container]:
-        return [*self.init, *self.containers]
-
-    @property
     def stopping(self) -> bool:
         return self._kill_at is not None
 
     @property
     def quiet(self) -> bool:
         """No process of it runs, or is about to."""
-        return not any(c.running or c.starting for c in self.all)
+        return not any(c.running or c.starting for c in self._all)
 
     @property
     def over(self) -> bool:
@@ -109,7 +106,7 @@ class Lifecycle:
         """The pod is to end within `grace` seconds; the earliest of several ends holds."""
         kill_at = now + timedelta(seconds=grace)
         self._kill_at = kill_at if self._kill_at is None else min(self._kill_at, kill_at)
-        for container in self.all:
+        for container in self._all:
             if container.stop is not None:
                 container.stop.kill_at = min(container.stop.kill_at, kill_at)
 
@@ -117,15 +114,14 @@ class Lifecycle:
         """The pod is Failed from now on, whatever its containers' exit codes."""
         if self._verdict is None and not self.over:
             self._verdict = verdict
-            grace = self._spec.get("terminationGracePeriodSeconds")
-            self.stop(float(30 if grace is None else grace), now)
+            self.stop(self._grace({}), now)
 
     def started(self, container: Container, container_id: str, now: datetime) -> None:
         container.starting = False
         self._begin(container, now)
         container.container_id = container_id
         container.state = Running(now)
-        container.reset_probes()
+        container.probes = probe.probes_of(container.spec, now)
 
     def not_made(
         self, container: Container, message: str, now: datetime, *, mounting: bool = False
@@ -187,17 +183,15 @@ class Lifecycle:
         if not success:
             told.append(Tell("Unhealthy", f"{kind.title()} probe failed: {output}", warning=True))
         if asked.failed and container.stop is None:
-            grace = asked.spec.get("terminationGracePeriodSeconds")
-            if grace is None:
-                grace = self._spec.get("terminationGracePeriodSeconds")
-            self._stop(container, timedelta(seconds=30 if grace is None else grace), now)
-            told.append(
-                Tell(
-                    "Killing",
-                    f"Container {container.name} failed {kind} probe, will be restarted",
-                )
-            )
+            self._stop(container, timedelta(seconds=self._grace(asked.spec)), now)
+            message = f"Container {container.name} failed {kind} probe, will be restarted"
+            told.append(Tell("Killing", message))
         return told
+
+    def _grace(self, probe: Object) -> float:
+        """Seconds; a probe may have its own."""
+        named = (of.get("terminationGracePeriodSeconds") for of in (probe, self._spec))
+        return float(next((grace for grace in named if grace is not None), 30))
 
     @staticmethod
     def _begin(container: Container, now: datetime) -> None:
@@ -240,7 +234,7 @@ class Lifecycle:
         else:
             for container in self._wanted():
                 actions += self._start(container, now)
-        for container in self.all:
+        for container in self._all:
             if container.running:
                 actions += self._attend(container, now)
         return actions
@@ -265,13 +259,15 @@ class Lifecycle:
         if isinstance(ended, Terminated):
             if not self._restarts(container, ended):
                 return []
-            if container.back_off and self._forgiven(container, ended):
+            ran = ended.finished - (container.restarted or ended.started)
+            if ran.total_seconds() > self._back_off * _FORGIVEN:
                 container.back_off = 0.0
             due = ended.finished + timedelta(seconds=container.back_off)
             if now < due:
+                meta = self._pod["metadata"]
                 message = (
                     f"back-off {container.back_off:g}s restarting failed container="
-                    f"{container.name} pod={self._identity()}"
+                    f"{container.name} pod={meta['name']}_{meta['namespace']}({meta['uid']})"
                 )
                 self._wait(container, Waiting("CrashLoopBackOff", message))
                 container.retry_at = due
@@ -292,17 +288,13 @@ class Lifecycle:
             policy = "OnFailure"
         return policy == "Always" or (policy == "OnFailure" and ended.exit_code != 0)
 
-    def _forgiven(self, container: Container, ended: Terminated) -> bool:
-        since = container.restarted or ended.started
-        return (ended.finished - since).total_seconds() > self._back_off * _FORGIVEN
-
     def _stop_some(self, now: datetime) -> None:
         assert self._kill_at is not None
-        for container in self.all:
+        for container in self._all:
             if isinstance(container.state, Waiting) and container.last and not container.starting:
                 # It was to start again; now its latest end is its last.
                 container.state = container.last
-        for container in self.all:
+        for container in self._all:
             if container.running and container.stop is None:
                 self._stop(container, max(self._kill_at - now, timedelta()), now)
 
@@ -310,13 +302,10 @@ class Lifecycle:
         """Carries on its stop, or probes it."""
         stop = container.stop
         if stop is None:
-            ready = probe.due(container.probes)
-            actions: list[Action] = []
+            ready = [one for one in probe.due(container.probes) if self._reached(one.due, now)]
             for one in ready:
-                if self._reached(one.due, now):
-                    one.asked = True
-                    actions.append(Ask(container, one))
-            return actions
+                one.asked = True
+            return [Ask(container, one) for one in ready]
         end: list[Action] = []
         if not stop.told:
             stop.told = True
@@ -334,10 +323,6 @@ class Lifecycle:
     def _phase(self) -> str:
         stopped = self.stopping and self.quiet
         return phase_of(self.init, self.containers, self._policy, stopped=stopped)
-
-    def _identity(self) -> str:
-        meta = self._pod["metadata"]
-        return f"{meta['name']}_{meta['namespace']}({meta['uid']})"
 
     def status(self, pod: Object, address: str, now: datetime) -> Object:
         """For the pod as it is now: conditions that others wrote are kept."""

@@ -31,7 +31,7 @@ from volcano_elastic.local.kubelet.names import Names
 from volcano_elastic.local.kubelet.pod_report import PodReport
 from volcano_elastic.local.kubelet.pod_status import HOST_IP, Verdict
 from volcano_elastic.local.kubelet.process import Command, Process, ProcessRuntime
-from volcano_elastic.local.kubelet.source import ConfigError, StartError
+from volcano_elastic.local.kubelet.source import ConfigError, StartError, references
 
 _log = logging.getLogger(__name__)
 
@@ -214,7 +214,7 @@ class PodWorker:
         if refusal or (not isolation and (refusal := volume.without_namespaces(spec, self._pod))):
             raise ConfigError(refusal)
         pod = self._pod | {"status": {"podIP": self._address, "hostIP": HOST_IP}}
-        sources = await self._sources(environment.references(spec) | volume.references(pod))
+        sources = await self._sources(environment.entries(spec) + volume.volumes_of(pod))
         if isolation:
             await asyncio.to_thread(self._volumes.make, pod, sources)
         hostname = str(self._pod["spec"].get("hostname") or self._name)
@@ -248,9 +248,9 @@ class PodWorker:
             mounts.append(volume.Mount(str(self._hosts), "/etc/hosts"))
         return mounts + self._volumes.mounts(spec, self._pod, variables)
 
-    async def _sources(self, wanted: set[tuple[str, str]]) -> dict[tuple[str, str], Object]:
+    async def _sources(self, entries: list[Object]) -> dict[tuple[str, str], Object]:
         found = {}
-        for kind, name in wanted:
+        for kind, name in references(entries):
             try:
                 found[kind, name] = await self._host.client.get(
                     _SOURCES[kind], name, self._namespace
