@@ -35,7 +35,7 @@ _UNTOLD = ("osImage", "kernelVersion", "kubeProxyVersion", "bootID", "machineID"
 _VIRTUAL = "volcano-elastic.io/virtual"
 _LEASE_NAMESPACE = "kube-node-lease"
 _RENEW_SECONDS = 10.0
-_NO_ANSWER = (ApiError, aiohttp.ClientError, OSError, TimeoutError)
+_NOT_DONE = (ApiError, aiohttp.ClientError, OSError)
 # kube-controller-manager's own patience with a silent node is a little longer.
 _TAKEN_FOR_LOST_SECONDS = 40.0
 _AT_ONCE = 16
@@ -159,7 +159,7 @@ class VirtualNodes:
 
     async def run(self) -> None:
         """Until cancelled."""
-        with contextlib.suppress(*_NO_ANSWER):
+        with contextlib.suppress(*_NOT_DONE):
             namespace = {"apiVersion": "v1", "kind": "Namespace"}
             await self._client.create(
                 NAMESPACES, namespace | {"metadata": {"name": _LEASE_NAMESPACE}}
@@ -178,7 +178,7 @@ class VirtualNodes:
                 await register(self._client, [name], self._gpus, self._log_port)
             await self._renew(name)
             self._renewed[name] = self._clock()
-        except _NO_ANSWER as error:
+        except _NOT_DONE as error:
             _log.warning("renewing the lease of %s: %s", name, error or type(error).__name__)
 
     async def _renew(self, name: str) -> None:

@@ -18,7 +18,7 @@ from volcano_elastic.local.kubelet.lifecycle import Tell
 
 _log = logging.getLogger(__name__)
 
-_NO_ANSWER = (aiohttp.ClientError, OSError, TimeoutError)
+_NOT_DONE = (ApiError, aiohttp.ClientError, OSError)
 _LAST_WRITE_SECONDS = 10.0
 
 
@@ -75,7 +75,7 @@ class PodReport:
         )
         try:
             await self._client.create(EVENTS, body)
-        except (ApiError, *_NO_ANSWER) as error:
+        except _NOT_DONE as error:
             _log.warning("event about pod %s: %s", self.key, error or type(error).__name__)
 
     async def remove(self, *, with_status: bool) -> None:
@@ -115,7 +115,7 @@ class PodReport:
             except (NotFound, Conflict):
                 # Removed, or another pod bears the name: the informer will say so.
                 return None
-            except (ApiError, *_NO_ANSWER) as error:
+            except _NOT_DONE as error:
                 _log.warning("%s pod %s: %s", what, self.key, error or type(error).__name__)
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, 5.0)

@@ -35,7 +35,6 @@ from volcano_elastic.local.kubelet.source import ConfigError, StartError, refere
 
 _log = logging.getLogger(__name__)
 
-_NO_ANSWER = (aiohttp.ClientError, OSError, TimeoutError)
 _SOURCES = {"ConfigMap": CONFIGMAPS, "Secret": SECRETS}
 _SHUTDOWN_GRACE = 3.0
 
@@ -257,7 +256,7 @@ class PodWorker:
                 )
             except NotFound:
                 continue
-            except (ApiError, *_NO_ANSWER) as error:
+            except (ApiError, aiohttp.ClientError, OSError) as error:
                 raise ConfigError(f"reading {kind} {name!r}: {error}") from error
         return found
 
