@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -77,7 +77,7 @@ class Process:
     container: Process | None = None
     """The one that it was run inside of, by `execute`; None: it is one."""
     over_limit: bool = False
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    follower: asyncio.Task[None] | None = None
 
 
 class ProcessRuntime:
@@ -174,8 +174,6 @@ class ProcessRuntime:
         # The interpreter's own folder first, so that `torchrun` and a shell's `python` are ours.
         own = str(Path(sys.executable).parent)
         variables["PATH"] = own + os.pathsep + variables.get("PATH", os.defpath)
-        reading, writing = os.pipe2(os.O_CLOEXEC)
-        plan = os.memfd_create("plan", os.MFD_CLOEXEC)
         facts = {
             "output": output,
             "join": container.pid if container else 0,
@@ -187,32 +185,28 @@ class ProcessRuntime:
             "directory": command.directory,
             "home": os.getcwd(),
             "isolation": self.isolation,
-            "report": writing,
             "parent": os.getpid(),
         }
-        os.write(plan, json.dumps(facts).encode())
-        os.lseek(plan, 0, os.SEEK_SET)
-        with contextlib.ExitStack() as stack:
-            stack.callback(os.close, plan)
-            stack.callback(os.close, writing)
+        with open(os.memfd_create("plan", os.MFD_CLOEXEC), "w+b") as plan:
+            plan.write(json.dumps(facts).encode())
+            plan.seek(0)
             try:
                 # At once, so that it is the main thread's child: its life is tied to that.
                 child = subprocess.Popen(  # noqa: ASYNC220
                     [sys.executable, "-I", "-S", shim.__file__],
                     stdin=plan,
-                    stdout=subprocess.DEVNULL,
-                    pass_fds=(writing, *([output] if isinstance(output, int) else ())),
+                    stdout=subprocess.PIPE,
+                    bufsize=0,
+                    pass_fds=(output,) if isinstance(output, int) else (),
                     start_new_session=True,
                 )
             except OSError as error:
-                os.close(reading)
                 raise StartError(f"exec: {command.words[0]!r}: {error}") from error
         loop = asyncio.get_running_loop()
         process = Process(command, child, 0, loop.create_future(), container)
         self._running[child.pid] = process
         ready: asyncio.Future[None] = loop.create_future()
-        task = asyncio.create_task(self._follow(process, reading, ready))
-        process.tasks.add(task)
+        process.follower = asyncio.create_task(self._follow(process, ready))
         try:
             await asyncio.shield(ready)
         except asyncio.CancelledError:
@@ -220,12 +214,12 @@ class ProcessRuntime:
             raise
         return process
 
-    async def _follow(self, process: Process, pipe: int, ready: asyncio.Future[None]) -> None:
+    async def _follow(self, process: Process, ready: asyncio.Future[None]) -> None:
         """Reads the shim's report to its end, which is the container's."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader()
         transport, _ = await loop.connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(pipe, "rb", 0)
+            lambda: asyncio.StreamReaderProtocol(reader), process.shim.stdout
         )
         end: End | None = None
         try:

@@ -3,8 +3,8 @@
 Run as a file with `-I -S`, so that it starts quickly and loads nothing of ours. Its plan (see
 process.py) is JSON on standard input. It adopts whatever its descendants orphan, so that all of
 them are found whatever they do with sessions and environments; and it ends them with the command,
-or with the kubelet, whichever is first. It reports by a pipe, a JSON object a line: {"pid"} or
-{"error"} once, and at last {"code"}.
+or with the kubelet, whichever is first. It reports on standard output, a JSON object a line:
+{"pid"} or {"error"} once, and at last {"code"}.
 
 Signals: TERM goes to the command; USR1 kills everything; TSTP and CONT freeze and thaw everything.
 """
@@ -259,12 +259,10 @@ def _supervise(main: int) -> int:
 
 def main() -> int:
     plan = json.load(sys.stdin)
-    report = plan["report"]
-    os.set_inheritable(report, False)
 
     def tell(**facts: object) -> None:
         with contextlib.suppress(BrokenPipeError):
-            os.write(report, json.dumps(facts).encode() + b"\n")
+            os.write(1, json.dumps(facts).encode() + b"\n")
 
     signal.pthread_sigmask(signal.SIG_BLOCK, _KEPT_SIGNALS)
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
