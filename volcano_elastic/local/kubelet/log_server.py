@@ -37,14 +37,14 @@ async def serving(
 
     async def answer(request: web.Request) -> web.StreamResponse:
         asked = request.match_info
-        key = f"{asked['namespace']}/{asked['pod']}"
-        pod = pods.get(key)
+        name = f"{asked['namespace']}/{asked['pod']}"
+        pod = pods.get(name)
         if pod is None:
-            return web.Response(status=404, text=f"pod {key} is not known here")
+            return web.Response(status=404, text=f"pod {name} is not known here")
         uid = pod["metadata"]["uid"]
 
         def current() -> Object | None:
-            now = pods.get(key)
+            now = pods.get(name)
             return now if now is not None and now["metadata"]["uid"] == uid else None
 
         try:

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from volcano_elastic.local.kubelet import shim
 
-# Resident memory counts pages that several processes share several times, so it can only be too
-# much; but it is read quickly.
-_FIGURES = (("status", b"VmRSS:"), ("smaps_rollup", b"Pss:"))
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-def _total(pids: Iterable[int], file: str, figure: bytes) -> int:
-    """Bytes."""
-    total = 0
-    for pid in pids:
-        # Not as text: a process may call itself anything, and the kernel cuts names anywhere.
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/{file}", "rb") as lines:
-            total += next((int(ln.split()[1]) for ln in lines if ln.startswith(figure)), 0) * 1024
-    return total
+def _resident(pid: int) -> int:
+    """Bytes; pages that several processes share count for each of them."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/statm", "rb") as file:
+        return int(file.read().split()[1]) * _PAGE
+    return 0
+
+
+def _proportional(pid: int) -> int:
+    """Bytes; of shared pages a share."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+        return next((int(ln.split()[1]) for ln in file if ln.startswith(b"Pss:")), 0) * 1024
+    return 0
 
 
 def exceeded(limits: Mapping[int, int], shims: Mapping[int, int]) -> list[int]:
@@ -33,8 +36,9 @@ def exceeded(limits: Mapping[int, int], shims: Mapping[int, int]) -> list[int]:
     members: dict[int, list[int]] = defaultdict(list)
     for pid, nearest in shim.ancestors(shims, shim.parents()).items():
         members[shims[nearest]].append(pid)
+    # The first can only be too much, and is read quickly: most containers need no second look.
     return [
         container
         for container, limit in limits.items()
-        if all(_total(members[container], *figure) > limit for figure in _FIGURES)
+        if all(sum(map(of, members[container])) > limit for of in (_resident, _proportional))
     ]

@@ -101,19 +101,17 @@ async def register(
     async def one(name: str) -> None:
         async with limit:
             node = node_object(name, gpus, datetime.now(UTC), log_port)
-            try:
-                answer = await client.create(NODES, node)
-            except AlreadyExists:
-                body = {"metadata": {"labels": node["metadata"]["labels"]}}
-                await client.patch(NODES, name, None, body)
-                answer = {}
-            # A restarted node's GPU count may have changed, and must not be merged into the old.
-            if answer.get("status", {}).get("allocatable") != node["status"]["allocatable"]:
-                status = dict(node["status"])
-                if not gpus:
-                    gone = {"nvidia.com/gpu": None}
-                    status |= {key: status[key] | gone for key in ("capacity", "allocatable")}
-                await client.patch(NODES, name, None, {"status": status}, subresource="status")
+            with contextlib.suppress(AlreadyExists):
+                await client.create(NODES, node)
+                return
+            body = {"metadata": {"labels": node["metadata"]["labels"]}}
+            await client.patch(NODES, name, None, body)
+            status = node["status"]
+            if not gpus:
+                # It may have had some, and is merged into what it was.
+                gone = {"nvidia.com/gpu": None}
+                status |= {key: status[key] | gone for key in ("capacity", "allocatable")}
+            await client.patch(NODES, name, None, {"status": status}, subresource="status")
 
     await asyncio.gather(*(one(name) for name in names))
 

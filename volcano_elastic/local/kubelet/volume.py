@@ -15,6 +15,14 @@ from volcano_elastic.local.kubelet.source import ConfigError, Reference, Sources
 # The API server's admission mounts the token everywhere; our processes don't use it.
 _TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 _KINDS = ("emptyDir", "hostPath", "configMap", "secret")
+_HOST_PATH_TESTS: dict[str, Callable[[Path], bool]] = {
+    "": Path.exists,
+    "Directory": Path.is_dir,
+    "File": Path.is_file,
+    "Socket": Path.is_socket,
+    "CharDevice": Path.is_char_device,
+    "BlockDevice": Path.is_block_device,
+}
 
 
 class NotMounted(Exception):
@@ -204,14 +212,6 @@ def _check_host_path(path: Path, kind: str) -> None:
         path.mkdir(parents=True, exist_ok=True)
     elif kind == "FileOrCreate":
         path.touch(exist_ok=True)
-    tests: dict[str, Callable[[], bool]] = {
-        "": path.exists,
-        "Directory": path.is_dir,
-        "File": path.is_file,
-        "Socket": path.is_socket,
-        "CharDevice": path.is_char_device,
-        "BlockDevice": path.is_block_device,
-    }
-    test = tests.get(kind.removesuffix("OrCreate"))
-    if test is None or not test():
+    test = _HOST_PATH_TESTS.get(kind.removesuffix("OrCreate"))
+    if test is None or not test(path):
         raise ConfigError(f"hostPath type check failed: {path} is not a {kind}")
