@@ -31,8 +31,6 @@ from volcano_elastic.local.kubelet.process import ProcessRuntime
 _log = logging.getLogger(__name__)
 
 _REGISTER_SECONDS = 30.0
-# Many services come at once; their names are written once for all of them.
-_NAMES_SECONDS = 0.05
 _FOLDER = "volcano-elastic-kubelet-"
 
 
@@ -62,18 +60,14 @@ class ProcessPods:
         self._workers: dict[str, PodWorker] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
-        self._names_due: asyncio.TimerHandle | None = None
         pods.on_change(self._on_change)
         nodes.handlers.append(self._on_outage)
-        host.names.on_change(self._names_changed)
         for pod in pods:
             self._on_change(None, pod)
 
     async def stop(self) -> None:
         """Ends every container; the pods stay in the API."""
         self._stopping = True
-        if self._names_due:
-            self._names_due.cancel()
         for worker in self._workers.values():
             worker.shut_down()
         if self._tasks:
@@ -125,16 +119,6 @@ class ProcessPods:
         if worker.crashed and pod is not None:
             # Its node may be up again by now.
             self._on_change(None, pod)
-
-    def _names_changed(self) -> None:
-        if self._names_due is None and self._host.runtime.isolation:
-            loop = asyncio.get_running_loop()
-            self._names_due = loop.call_later(_NAMES_SECONDS, self._write_names)
-
-    def _write_names(self) -> None:
-        self._names_due = None
-        for worker in self._workers.values():
-            worker.refresh_names()
 
 
 async def serve(options: Options) -> None:

@@ -65,6 +65,7 @@ class PodWorker:
         meta = pod["metadata"]
         self._name, self._namespace, self._uid = meta["name"], meta["namespace"], meta["uid"]
         self._folder = host.state_dir / "pods" / f"{self._namespace}_{self._name}_{self._uid}"
+        self._hosts = self._folder / "etc-hosts"
         self._volumes = volume.Volumes(self._folder / "volumes", host.memory_dir / self._uid)
         self._life = Lifecycle(pod, host.now(), host.back_off)
         self._processes: dict[str, Process] = {}
@@ -108,15 +109,6 @@ class PodWorker:
         deleted = bool(self._pod["metadata"].get("deletionTimestamp"))
         return deleted or self._report.closed or self._shut_down
 
-    def refresh_names(self) -> None:
-        """Writes its /etc/hosts anew."""
-        if self._hosts.exists():
-            self._host.names.write_hosts(self._hosts, self._pod, self._address)
-
-    @property
-    def _hosts(self) -> Path:
-        return self._folder / "etc-hosts"
-
     async def run(self) -> None:
         writer = asyncio.create_task(self._report.write_changes())
         try:
@@ -129,6 +121,7 @@ class PodWorker:
         finally:
             for task in (writer, *self._tasks):
                 task.cancel()
+            self._host.names.drop_hosts(self._hosts)
             if not self.crashed and not self._shut_down:
                 await asyncio.to_thread(self._volumes.remove)
 
@@ -243,7 +236,7 @@ class PodWorker:
         path = spec.get("terminationMessagePath") or termination.PATH
         mounts = [volume.Mount(str(message), path)]
         if not self._pod["spec"].get("hostNetwork"):
-            self._host.names.write_hosts(self._hosts, self._pod, self._address)
+            self._host.names.keep_hosts(self._hosts, self._pod, self._address)
             mounts.append(volume.Mount(str(self._hosts), "/etc/hosts"))
         return mounts + self._volumes.mounts(spec, self._pod, variables)
 
