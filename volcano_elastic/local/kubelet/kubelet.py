@@ -31,7 +31,8 @@ from volcano_elastic.local.kubelet.process import ProcessRuntime
 _log = logging.getLogger(__name__)
 
 _REGISTER_SECONDS = 30.0
-_FOLDER = "volcano-elastic-kubelet-"
+# No other folder may be called so: those of kubelets that are gone are removed.
+_MEMORY_FOLDER = "volcano-elastic-kubelet-"
 
 
 @dataclass(slots=True)
@@ -88,11 +89,9 @@ class ProcessPods:
         worker = self._workers.get(uid)
         if worker is None:
             meta = new["metadata"]
-            address = (
-                HOST_IP
-                if new["spec"].get("hostNetwork")
-                else self._addresses.of(meta["namespace"], meta["name"])
-            )
+            address = self._addresses.of(meta["namespace"], meta["name"])
+            if new["spec"].get("hostNetwork"):
+                address = HOST_IP
             worker = self._workers[uid] = PodWorker(new, address, self._host)
             task = asyncio.create_task(worker.run())
             self._tasks.add(task)
@@ -136,7 +135,7 @@ async def serve(options: Options) -> None:
         AsyncExitStack() as stack,
     ):
         pods, all_nodes = Informer(client, PODS), Informer(client, NODES)
-        temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix=_FOLDER))
+        temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="volcano-elastic-pods-"))
         state = (options.state_dir or Path(temporary)).resolve()
         state.mkdir(parents=True, exist_ok=True)
         port = None
@@ -195,11 +194,11 @@ def _memory_folder() -> Iterator[Path]:
     place = Path("/dev/shm")
     if not place.is_dir():
         place = Path(tempfile.gettempdir())
-    for old in place.glob(f"{_FOLDER}*"):
-        pid = old.name.removeprefix(_FOLDER)
+    for old in place.glob(f"{_MEMORY_FOLDER}*"):
+        pid = old.name.removeprefix(_MEMORY_FOLDER)
         if not Path("/proc", pid).exists():
             shutil.rmtree(old, ignore_errors=True)
-    folder = place / f"{_FOLDER}{os.getpid()}"
+    folder = place / f"{_MEMORY_FOLDER}{os.getpid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     try:
         yield folder
