@@ -16,8 +16,10 @@ import pytest
 from volcano_elastic.kube.informer import Informer
 from volcano_elastic.kube.resource import PODS, SERVICES
 from volcano_elastic.local.kubelet import handler, memory_watch, shim
+from volcano_elastic.local.kubelet.__main__ import parser
 from volcano_elastic.local.kubelet.address import AddressBook, resolve_value
 from volcano_elastic.local.kubelet.environment import environment, expand
+from volcano_elastic.local.kubelet.kubelet import Options
 from volcano_elastic.local.kubelet.names import Names, hosts_file
 from volcano_elastic.local.kubelet.source import ConfigError
 from volcano_elastic.local.kubelet.volume import (
@@ -347,6 +349,25 @@ def test_names_in_values_are_those_of_services_seen_from_the_pods_namespace() ->
     assert resolve("early") == book.of("ns", "early"), "its service is on its way"
     for host in ("api", "web.other", "web.ns.com", "a b"):
         assert resolve(host) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        (("--nodes", "0"), "expected a whole number, 1 or more, found '0'"),
+        (("--nodes", "1.5"), "expected a whole number, 1 or more, found '1.5'"),
+        (("--gpus-per-node", "-1"), "expected a whole number, 0 or more, found '-1'"),
+        (("--restart-back-off", "nan"), "expected seconds, 0.001 or more, found 'nan'"),
+        (("--node-monitor-grace-period", "inf"), "expected seconds, 0.001 or more, found 'inf'"),
+    ],
+)
+def test_numbers_that_a_kubelet_cannot_have_are_refused_in_words(
+    given: tuple[str, ...], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args(given)
+    assert complaint in capsys.readouterr().err
+    assert parser().parse_args(("--nodes", "3"), namespace=Options()) == Options(nodes=3)
 
 
 _NAMELESS = """
