@@ -20,12 +20,10 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from volcano_elastic.local.scheduler.actions import ACTIONS
 from volcano_elastic.local.scheduler.configuration import DEFAULT, load
 from volcano_elastic.local.scheduler.cycle import effects_of, session_of
 from volcano_elastic.local.scheduler.effect import Bind
 from volcano_elastic.local.scheduler.observe import Observed, snapshot_of
-from volcano_elastic.local.scheduler.plugins import ARGUMENTS
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 STAMP = "2026-01-01T00:00:00Z"
@@ -46,7 +44,7 @@ class Row:
 
 
 def measure(pods: int, gangs: int, nodes: int, shapes: int) -> Row:
-    conf = load(DEFAULT, actions=ACTIONS, plugins=ARGUMENTS)
+    conf = load(DEFAULT)
     objects = cluster(pods, gangs, nodes, shapes)
     snapshot, read = timed(lambda: snapshot_of(Observed(**objects), {"volcano"}))
     effects, session = timed(lambda: effects_of(session_of(snapshot, conf, NOW)))

@@ -13,8 +13,7 @@ import yaml
 
 from tests import volcano_scenario
 from volcano_elastic.kube.resource import PODGROUPS, PODS, QUEUES
-from volcano_elastic.local.scheduler.actions import ACTIONS
-from volcano_elastic.local.scheduler.configuration import DEFAULT, Configuration, load, parse
+from volcano_elastic.local.scheduler.configuration import DEFAULT, load, parse
 from volcano_elastic.local.scheduler.cycle import effects_of, session_of
 from volcano_elastic.local.scheduler.effect import (
     Bind,
@@ -24,8 +23,9 @@ from volcano_elastic.local.scheduler.effect import (
     SetStatus,
 )
 from volcano_elastic.local.scheduler.observe import Observed, snapshot_of
-from volcano_elastic.local.scheduler.plugins import ARGUMENTS
 from volcano_elastic.local.scheduler.session import Session
+from volcano_elastic.local.scheduler.snapshot import Snapshot
+from volcano_elastic.queue_policy.scheduler_configuration import Configuration
 
 GPU = "nvidia.com/gpu"
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -34,8 +34,8 @@ NAMES = frozenset({"volcano", "default-scheduler"})
 
 def configuration(text: str | None = None) -> Configuration:
     if text is None:
-        return load(DEFAULT, actions=ACTIONS, plugins=ARGUMENTS)
-    return parse(yaml.safe_load(text), actions=ACTIONS, plugins=ARGUMENTS)
+        return load(DEFAULT)
+    return parse(yaml.safe_load(text))
 
 
 PROPORTION = """
@@ -133,7 +133,7 @@ class Cluster:
     def _stamp(self) -> str:
         return self.now.strftime("%Y-%m-%dT%H:%M:%SZ")
 
-    def session(self) -> Session:
+    def snapshot(self) -> Snapshot:
         observed = Observed(
             self.nodes.values(),
             self.pods.values(),
@@ -141,8 +141,10 @@ class Cluster:
             self.queues.values(),
             [{"metadata": {"name": n}, "value": value} for n, value in self.classes.items()],
         )
-        snapshot = snapshot_of(observed, NAMES)
-        return session_of(snapshot, self.conf, self.now)
+        return snapshot_of(observed, NAMES)
+
+    def session(self) -> Session:
+        return session_of(self.snapshot(), self.conf, self.now)
 
     def step(self) -> list[Effect]:
         return self.carry_out(self.session())

@@ -264,7 +264,7 @@ def test_the_shipped_configurations_have_no_pitfall_and_the_embedded_scheduler_r
     file: Path,
 ) -> None:
     assert check(file.read_text(), file.name) == []
-    read = load(file, actions=EMBEDDED_ACTIONS, plugins=EMBEDDED_PLUGINS)
+    read = load(file)
     assert ("proportion" in {o.name for tier in read.tiers for o in tier}) == (
         "proportion" in file.name
     )

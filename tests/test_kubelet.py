@@ -15,9 +15,11 @@ import pytest
 
 from volcano_elastic.kube.informer import Informer
 from volcano_elastic.kube.resource import PODS, SERVICES
-from volcano_elastic.local.kubelet import handler, memory_watch
+from volcano_elastic.local.kubelet import handler, memory_watch, shim
+from volcano_elastic.local.kubelet.__main__ import parser
 from volcano_elastic.local.kubelet.address import AddressBook, resolve_value
 from volcano_elastic.local.kubelet.environment import environment, expand
+from volcano_elastic.local.kubelet.kubelet import Options
 from volcano_elastic.local.kubelet.names import Names, hosts_file
 from volcano_elastic.local.kubelet.source import ConfigError
 from volcano_elastic.local.kubelet.volume import (
@@ -102,6 +104,8 @@ def test_environment_takes_values_fields_config_maps_and_secrets() -> None:
             {"name": "IP", "valueFrom": field("status.podIP")},
             {"name": "NODE", "valueFrom": field("spec.nodeName")},
             {"name": "ROLE", "valueFrom": field("metadata.labels['role']")},
+            {"name": "HOSTS", "valueFrom": field("status.hostIPs")},
+            {"name": "ACCOUNT", "valueFrom": field("spec.serviceAccountName")},
             {"name": "CPU", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
             {"name": "MIB", "valueFrom": memory},
             {"name": "ALL", "valueFrom": {"resourceFieldRef": {"resource": "limits.memory"}}},
@@ -127,6 +131,8 @@ def test_environment_takes_values_fields_config_maps_and_secrets() -> None:
         "IP": "127.16.0.1",
         "NODE": "node-1",
         "ROLE": "worker",
+        "HOSTS": "127.0.0.1",
+        "ACCOUNT": "default",
         "CPU": "2",
         "MIB": "1024",
         "ALL": str(256 * 2**30),
@@ -345,6 +351,25 @@ def test_names_in_values_are_those_of_services_seen_from_the_pods_namespace() ->
         assert resolve(host) is None
 
 
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        (("--nodes", "0"), "expected a whole number, 1 or more, found '0'"),
+        (("--nodes", "1.5"), "expected a whole number, 1 or more, found '1.5'"),
+        (("--gpus-per-node", "-1"), "expected a whole number, 0 or more, found '-1'"),
+        (("--restart-back-off", "nan"), "expected seconds, 0.001 or more, found 'nan'"),
+        (("--node-monitor-grace-period", "inf"), "expected seconds, 0.001 or more, found 'inf'"),
+    ],
+)
+def test_numbers_that_a_kubelet_cannot_have_are_refused_in_words(
+    given: tuple[str, ...], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args(given)
+    assert complaint in capsys.readouterr().err
+    assert parser().parse_args(("--nodes", "3"), namespace=Options()) == Options(nodes=3)
+
+
 _NAMELESS = """
 import ctypes, sys
 ctypes.CDLL(None).prctl(15, b"\\xff", 0, 0, 0)  # PR_SET_NAME
@@ -354,22 +379,36 @@ sys.stdin.read()
 
 
 async def test_a_process_with_a_name_that_is_no_text_is_held_to_its_limit_too() -> None:
-    found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     words = (sys.executable, "-S", "-c", _NAMELESS)
     process = await asyncio.create_subprocess_exec(*words, stdin=PIPE, stdout=PIPE)
     try:
         assert process.stdout is not None
         await asyncio.wait_for(process.stdout.readline(), 30)
-
-        def limits() -> dict[int, int]:
-            return {} if found.done() else {os.getpid(): 1}  # it is the only descendant
-
-        watching = asyncio.create_task(memory_watch.watch(limits, found.set_result))
-        either: set[asyncio.Future[Any]] = {found, watching}
-        await asyncio.wait(either, timeout=30, return_when=asyncio.FIRST_COMPLETED)
-        watching.cancel()
+        me = os.getpid()  # it is the only descendant
+        assert memory_watch.exceeded({me: 1}, {me: me}) == [me]
+        assert memory_watch.exceeded({me: 2**40}, {me: me}) == []
     finally:
         process.kill()
         await process.wait()
-    assert found.done(), watching
-    assert found.result() == os.getpid()
+
+
+def test_a_process_is_its_nearest_shims_though_its_pids_were_used_again() -> None:
+    parents = {2: 1, 3: 2, 10: 3, 11: 10, 12: 11, 20: 3, 21: 20, 30: 1, 40: 41, 41: 40, 42: 41}
+    assert shim.ancestors([10, 20], parents) == {11: 10, 12: 10, 21: 20}
+    assert shim.ancestors([3, 20], parents) == {10: 3, 11: 3, 12: 3, 21: 20}
+    assert shim.ancestors([99], parents) == {}
+
+
+def test_a_look_at_memory_takes_as_many_steps_as_there_are_processes() -> None:
+    """However long the line of their ancestors is."""
+
+    class Counted(dict[int, int]):
+        steps = 0
+
+        def __getitem__(self, pid: int) -> int:
+            self.steps += 1
+            return super().__getitem__(pid)
+
+    parents = Counted({pid: pid - 1 for pid in range(5000, 1, -1)})
+    assert len(shim.ancestors([2], parents)) == 4998
+    assert parents.steps < 5000

@@ -14,12 +14,9 @@ from volcano_elastic.local.kubelet.container import Container, Running, Terminat
 from volcano_elastic.local.kubelet.lifecycle import (
     Action,
     Ask,
-    BackOff,
-    Kill,
+    Do,
     Lifecycle,
-    Start,
     Tell,
-    Terminate,
 )
 from volcano_elastic.local.kubelet.pod_status import Verdict, phase_of
 
@@ -40,9 +37,9 @@ def _pod(*containers: dict[str, Any], policy: str = "Always", **spec: Any) -> di
 class World:
     """A pod, a clock, and processes that do as the test says."""
 
-    def __init__(self, pod: dict[str, Any], back_off: BackOff | None = None) -> None:
+    def __init__(self, pod: dict[str, Any]) -> None:
         self.pod, self.now = pod, _NOW
-        self.life = Lifecycle(pod, _NOW, back_off)
+        self.life = Lifecycle(pod, _NOW)
         self.running: dict[str, Container] = {}
         self.told: list[Tell] = []
         self.terminated: list[str] = []
@@ -64,16 +61,16 @@ class World:
 
     def _do(self, action: Action) -> None:
         match action:
-            case Start(container):
+            case Do("start", container):
                 assert container.name not in self.running
                 self.starts[container.name] += 1
                 self.running[container.name] = container
                 self.life.started(container, "process://1", self.now)
                 self.go()
-            case Terminate(container):
+            case Do("terminate", container):
                 assert container.name in self.running
                 self.terminated.append(container.name)
-            case Kill(container):
+            case Do(_, container):
                 self.killed.append(container.name)
                 self.end(container.name, 137)
             case Ask():
@@ -248,7 +245,7 @@ def test_two_seconds_are_the_least_grace_but_for_a_pod_that_is_gone() -> None:
 def test_a_pod_deleted_while_it_starts_starts_nothing_more() -> None:
     life = Lifecycle(_pod(initContainers=[{"name": "a"}]), _NOW)
     (start,) = life.advance(_NOW)
-    assert isinstance(start, Start)
+    assert isinstance(start, Do)
     life.stop(30, _NOW)
     assert life.advance(_NOW) == [] and not life.over
     life.given_up(start.container)
@@ -301,8 +298,8 @@ def test_what_cannot_be_made_is_tried_again_ever_more_seldom() -> None:
     now, pauses = _NOW, []
     for _ in range(7):
         (start,) = life.advance(now)
-        assert isinstance(start, Start)
-        life.not_made(start.container, "CreateContainerConfigError", "why", now)
+        assert isinstance(start, Do)
+        life.not_made(start.container, "why", now)
         assert life.advance(now) == [] and life.wake is not None
         pauses.append((life.wake - now).total_seconds())
         now = life.wake
@@ -310,6 +307,16 @@ def test_what_cannot_be_made_is_tried_again_ever_more_seldom() -> None:
     status = life.status(_pod(), "", now)
     assert status["phase"] == "Pending"
     assert status["containerStatuses"][0]["restartCount"] == 0
+
+
+@pytest.mark.parametrize("mounting", [True, False])
+def test_what_a_deleted_pod_lacks_is_not_told(mounting: bool) -> None:
+    life = Lifecycle(_pod(), _NOW)
+    (start,) = life.advance(_NOW)
+    assert isinstance(start, Do)
+    life.stop(30, _NOW)
+    assert life.not_made(start.container, "gone with it", _NOW, mounting=mounting) == []
+    assert life.advance(_NOW) == [] and life.over
 
 
 def test_conditions_keep_their_time_and_those_of_others() -> None:

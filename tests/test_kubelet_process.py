@@ -258,6 +258,23 @@ async def test_a_container_beyond_its_memory_is_killed_and_told_so(any_world: Wo
     await any_world.phase("modest", "Succeeded")
 
 
+async def test_what_a_probe_takes_counts_as_its_containers(any_world: World) -> None:
+    probe = {"exec": {"command": ["python", "-c", _HUNGRY]}, "timeoutSeconds": 60}
+    limits = {"limits": {"memory": "100Mi"}}
+    await any_world.create("p", "sleep", "60", resources=limits, readinessProbe=probe)
+    pod = await any_world.phase("p", "Failed")
+    assert state_of(pod)["reason"] == "OOMKilled" and state_of(pod)["exitCode"] == 137
+
+
+async def test_a_probe_ends_with_its_container(any_world: World, tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    probe = {"exec": {"command": ["sh", "-c", f"echo $$ > {pid}; exec sleep 60"]}}
+    script = f"until test -s {pid}; do sleep 0.05; done"
+    await any_world.create("p", "sh", "-c", script, readinessProbe=probe | {"timeoutSeconds": 60})
+    await any_world.phase("p", "Succeeded")
+    await dead([int(pid.read_text())])
+
+
 async def test_a_container_that_ends_leaves_its_neighbours_alone(world: World) -> None:
     # The one's name begins with the other's.
     neighbour = {"name": "main-2", "image": "any", "command": ["sh", "-c", "sleep 1; exit 6"]}

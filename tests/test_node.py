@@ -24,7 +24,7 @@ async def test_a_node_taken_for_lost_says_that_it_is_ready(
             await node.register(client, ["node-1"], 2)
             lost = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
             await client.patch(NODES, "node-1", None, lost, subresource="status")
-            alive = asyncio.create_task(node.Heartbeats(client, ["node-1"], 2, None).run())
+            alive = asyncio.create_task(node.VirtualNodes(client, ["node-1"], 2).run())
             try:
                 async with asyncio.timeout(20):
                     await _ready(client)
@@ -32,6 +32,17 @@ async def test_a_node_taken_for_lost_says_that_it_is_ready(
                 alive.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await alive
+
+
+async def test_a_node_has_the_gpus_that_it_was_registered_with_last(tmp_path: Path) -> None:
+    with ApiServerProcess(tmp_path) as apiserver:
+        async with apiserver.client() as client:
+            for gpus in (2, 3, 0):
+                await node.register(client, ["node-1"], gpus)
+                status = (await client.get(NODES, "node-1"))["status"]
+                for amounts in (status["capacity"], status["allocatable"]):
+                    assert amounts.get("nvidia.com/gpu") == (str(gpus) if gpus else None)
+                    assert amounts["cpu"] == "64"
 
 
 async def _ready(client: Client) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests import volcano_scenario
 from tests.scheduler_world import GPU, Cluster, cluster
+from volcano_elastic.local.scheduler.configuration import DEFAULT
 
 
 def test_a_gang_that_fits_is_placed_whole_and_runs() -> None:
@@ -94,6 +95,45 @@ def test_surplus_grows_in_turns() -> None:
     assert (len(c.members_of("a")), len(c.members_of("b"))) == (3, 3)
 
 
+def test_without_the_action_enqueue_allocate_lets_gangs_in() -> None:
+    c = cluster(2, conf=DEFAULT.read_text().replace("enqueue, ", ""))
+    c.gang("a", 3)
+    c.gang("b", 1)
+    c.settle()
+    assert (c.phase("a"), c.phase("b"), c.members_of("b")) == ("Inqueue", "Running", [0])
+
+
+def test_a_condition_stays_when_the_other_becomes_true() -> None:
+    c = cluster(2)
+    c.gang("a", 1)
+    c.settle()
+    del c.pods["default/a-worker-0"]
+    c.nodes.clear()
+    c.members("a", [0])
+    c.settle()
+    assert c.condition("a", "Scheduled")["reason"] == "tasks in gang are ready to be scheduled"
+    assert c.condition("a", "Unschedulable")["reason"] == "NotEnoughResources"
+
+
+def test_queues_are_opened_where_nobody_does_and_count_what_does_not_leave() -> None:
+    c = cluster(4)
+    c.queue("odd")
+    c.queues["odd"]["status"] = {"state": "Unknown", "allocated": {"gone": "3"}}
+    c.settle()
+    assert {name: queue["status"]["state"] for name, queue in c.queues.items()} == {
+        "root": "Open",
+        "default": "Open",
+        "odd": "Open",
+    }
+    # A merge patch would leave it as it was.
+    assert c.queues["odd"]["status"]["allocated"]["gone"] == "0"
+    c.gang("a", 1, 3, queue="odd")
+    c.settle()
+    c.pods["default/a-worker-2"]["metadata"]["deletionTimestamp"] = "soon"
+    c.settle()
+    assert (c.gpus("odd"), c.gpus("root")) == ("2", "2")
+
+
 def test_a_gang_with_fewer_pods_than_its_minimum_waits_for_them() -> None:
     c = cluster(4)
     c.gang("a", 3, 2)
@@ -169,6 +209,43 @@ AFFINITY = {
         }
     }
 }
+EXPRESSIONS = [
+    ({"key": "zone", "operator": "NotIn", "values": ["east"]}, "n1"),
+    ({"key": "gpus", "operator": "Exists"}, "n1"),
+    ({"key": "gpus", "operator": "DoesNotExist"}, "n2"),
+    ({"key": "gpus", "operator": "Gt", "values": ["7"]}, "n1"),
+    ({"key": "gpus", "operator": "Lt", "values": ["8"]}, None),
+]
+
+
+@pytest.mark.parametrize(("expression", "node"), EXPRESSIONS)
+def test_nodes_are_told_apart_by_their_labels(expression: Any, node: str | None) -> None:
+    c = Cluster()
+    c.node("n1", 0, labels={"zone": "west", "gpus": "8"})
+    c.node("n2", 0, labels={"zone": "east"})
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+    c.pod("p", affinity={"nodeAffinity": required})
+    c.settle()
+    assert c.placed().get("p") == node
+
+
+def test_a_pod_goes_to_the_node_it_names_prefers_or_that_wants_no_other() -> None:
+    c = Cluster()
+    c.node("n1", 0, taints=[{"key": "slow", "effect": "PreferNoSchedule"}])
+    c.node("n2", 0)
+    c.node("n3", 0, labels={"zone": "east"})
+    named = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [named]}}
+    wish = {"weight": 1, "preference": {"matchExpressions": [IN]}}
+    preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [wish]}
+    c.pod("named", affinity={"nodeAffinity": required})
+    c.pod("prefers", affinity={"nodeAffinity": preferred})
+    c.pod("any")
+    c.settle()
+    assert c.placed() == {"named": "n1", "prefers": "n3", "any": "n2"}
+
+
 TAINT = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
 
 

@@ -15,23 +15,48 @@ from volcano_elastic.local.scheduler.configuration import ConfigurationError
     ("text", "complaint"),
     [
         ("actions: 'enqueue, alocate'", "did you mean allocate?"),
-        ("actions: [enqueue]", "actions: expected a text"),
-        ("actions: enqueue", "tiers: expected a list"),
+        ("actions: [enqueue]", "actions: actions is ['enqueue'], not a text; write one text"),
+        ("actions: enqueue", "tiers: no plugin is named"),
         (
             "{actions: enqueue, tiers: [{plugins: [{name: gangs}]}]}",
-            "tiers[0].plugins[0].name: unknown plugin 'gangs'; did you mean gang?",
+            "tiers[0].plugins[0].name: there is no plugin 'gangs'; did you mean gang?",
         ),
         (
             "{actions: enqueue, tiers: [{plugins: [{name: gang, enablePremptable: false}]}]}",
-            "did you mean enablePreemptable?",
+            "write enablePreemptable",
         ),
         (
             "{actions: enqueue, tiers: [{plugins: [{name: gang, enablePreemptable: 'no'}]}]}",
-            "expected true or false",
+            "write true or false",
         ),
         (
             "{actions: enqueue, tiers: [{plugins: [{name: binpack, arguments: {weight: 1}}]}]}",
-            "did you mean binpack.weight?",
+            "there are: binpack.cpu, binpack.memory, binpack.resources, binpack.resources.*, "
+            "binpack.weight",
+        ),
+        (
+            "{actions: enqueue, tiers: [{plugins: [{name: binpack, arguments: [weight]}]}]}",
+            "tiers[0].plugins[0].arguments: expected a mapping, found ['weight']",
+        ),
+        (
+            "{actions: enqueue, tiers: [{plugins: [{name: overcommit, arguments: "
+            "{overcommit-factor: much}}]}]}",
+            "argument overcommit-factor of overcommit: expected a number, found 'much'",
+        ),
+        ("", "actions: actions is None, not a text"),
+        ("enqueue", "the file: expected a mapping, found 'enqueue'"),
+        ("actions: 'enqueue, gangpreempt'", "there is no action 'gangpreempt'"),
+        ("{actions: enqueue, tiers: [{plugins: [gang]}]}", "expected a mapping, found 'gang'"),
+        ("{actions: enqueue, tiers: [{plugins: [{name: sla}]}]}", "there is no plugin 'sla'"),
+        ("{actions: enqueue, tiers: [{plugins: [{arguments: {}}]}]}", "there is no plugin 'None'"),
+        (
+            "{actions: enqueue, tiers: [{plugins: [{name: gang}, {name: gang}]}]}",
+            "gang is named more than once",
+        ),
+        (
+            "{actions: preempt, configurations: [{name: preempt}], "
+            "tiers: [{plugins: [{name: gang}]}]}",
+            "configurations: the embedded scheduler doesn't read it",
         ),
         (
             "{actions: enqueue, tiers: [{plugins: [{name: capacity}, {name: proportion}]}]}",

@@ -6,10 +6,11 @@ from datetime import timedelta
 
 import pytest
 
-from tests.scheduler_world import GPU, OVERCOMMIT, PROPORTION, cluster
+from tests.scheduler_world import GPU, OVERCOMMIT, PROPORTION, START, cluster
 from volcano_elastic.local.scheduler.configuration import DEFAULT
 from volcano_elastic.local.scheduler.duration import go_duration
 from volcano_elastic.local.scheduler.plugins.proportion import share_out
+from volcano_elastic.local.scheduler.scheduler import next_look
 
 
 def test_a_newcomer_takes_the_surplus_of_its_queue_highest_index_first() -> None:
@@ -83,6 +84,30 @@ def test_what_it_does_not_do_is_refused_and_said() -> None:
     assert "has no podAntiAffinity" in told["message"]
 
 
+def test_the_clusters_own_critical_pods_stay() -> None:
+    c = cluster(3)
+    c.classes = {"system-node-critical": 9}
+    c.gang("a", 1, 3, podSpec={"priorityClassName": "system-node-critical"})
+    c.settle()
+    c.gang("b", 1)
+    c.settle()
+    assert c.evicted == []
+
+
+def test_a_job_in_a_queue_with_queues_below_it_waits_and_is_told_why() -> None:
+    conf = DEFAULT.read_text().replace(
+        "name: capacity", "name: capacity\n    enableHierarchy: true"
+    )
+    c = cluster(2, conf=conf)
+    c.queue("lab")
+    c.queue("qa", parent="lab")
+    c.gang("a", 1, queue="lab")
+    c.gang("b", 1, queue="qa")
+    c.settle()
+    assert (c.members_of("a"), c.members_of("b")) == ([], [0])
+    assert "has queues below it" in c.condition("a", "Unschedulable")["message"]
+
+
 def test_nobody_is_evicted_for_surplus() -> None:
     c = cluster(4)
     c.gang("a", 1, 4)
@@ -136,6 +161,23 @@ def test_cooling_surplus_stays_until_it_has_cooled() -> None:
     c.now += timedelta(seconds=12)
     c.settle()
     assert (c.members_of("a"), c.members_of("b")) == ([0, 1], [0, 1])
+
+
+def test_the_next_look_is_when_the_first_protection_of_surplus_ends() -> None:
+    c = cluster(6)
+    c.gang("a", 1, 2, cooldown="60s", preemptable="none")
+    c.gang("b", 1, 2, cooldown="90s")
+    c.gang("c", 1, 2, cooldown="2m")
+    c.settle()
+    assert next_look(c.snapshot(), c.now) is None
+    c.gang("d", 1)
+    c.settle()
+    # What is protected for good doesn't count.
+    assert next_look(c.snapshot(), c.now) == START + timedelta(seconds=90)
+    c.now = START + timedelta(seconds=90)
+    assert next_look(c.snapshot(), c.now) == START + timedelta(seconds=120)
+    c.settle()
+    assert c.evicted == ["b-worker-1 by preempt"]
 
 
 def test_surplus_on_several_nodes_makes_room_for_a_gang() -> None:
@@ -266,7 +308,16 @@ def test_a_share_nobody_uses_goes_to_the_others(
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("12s", 12), ("1m30s", 90), ("1.5h", 5400), ("", None), ("12", None)]
+    ("text", "seconds"),
+    [
+        ("12s", 12),
+        ("1m30s", 90),
+        ("1.5h", 5400),
+        ("", None),
+        ("12", None),
+        ("2562048h", None),
+        (f"{'9' * 400}h", None),
+    ],
 )
 def test_go_durations(text: str, seconds: float | None) -> None:
     expected = None if seconds is None else timedelta(seconds=seconds)

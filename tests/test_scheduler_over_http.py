@@ -9,12 +9,14 @@ import sys
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from volcano_elastic.kube.client import Client
+from volcano_elastic.kube.event import timestamp
 from volcano_elastic.kube.resource import CRDS, EVENTS, NODES, PODGROUPS, PODS, QUEUES
 
 ROOT = Path(__file__).parents[1]
@@ -94,7 +96,9 @@ async def install(client: Client, gpus: int) -> None:
     await client.patch(NODES, "n1", None, {"status": status}, subresource="status")
 
 
-async def gang(client: Client, name: str, minimum: int, pods: int) -> None:
+async def gang(
+    client: Client, name: str, minimum: int, pods: int, cooldown: str | None = None
+) -> None:
     group = {
         "apiVersion": PODGROUPS.api_version,
         "kind": PODGROUPS.kind,
@@ -114,6 +118,7 @@ async def gang(client: Client, name: str, minimum: int, pods: int) -> None:
             "metadata": {
                 "name": f"{name}-worker-{index}",
                 "namespace": "default",
+                "labels": {"volcano.sh/cooldown-time": cooldown} if cooldown else {},
                 "annotations": annotations,
             },
             "spec": {"schedulerName": "volcano", "containers": [container]},
@@ -143,9 +148,6 @@ async def test_gangs_are_bound_surplus_is_evicted_and_a_kill_loses_nothing(tmp_p
         Client.from_kubeconfig(str(kubeconfig)) as client,
     ):
 
-        async def has(name: str, *indexes: str) -> bool:
-            return await bound(client, name) == list(indexes)
-
         async def phase(name: str) -> str:
             group = await client.get(PODGROUPS, name, "default")
             return str(group.get("status", {}).get("phase"))
@@ -153,7 +155,7 @@ async def test_gangs_are_bound_surplus_is_evicted_and_a_kill_loses_nothing(tmp_p
         await install(client, gpus=4)
         async with scheduler(kubeconfig) as first:
             await gang(client, "a", 1, 4)
-            await until(lambda: has("a", "0", "1", "2", "3"), "a is bound")
+            await until(lambda: _is_bound(client, "a", "0", "1", "2", "3"), "a is bound")
             await until(lambda: _is(phase("a"), "Running"), "a runs")
             queue = await client.get(QUEUES, "default")
             assert queue["status"]["state"] == "Open"
@@ -163,29 +165,26 @@ async def test_gangs_are_bound_surplus_is_evicted_and_a_kill_loses_nothing(tmp_p
 
         await gang(client, "b", 2, 3)
         async with scheduler(kubeconfig) as second:
-
-            async def leaving() -> list[str]:
-                pods = (await client.list(PODS, "default"))["items"]
-                return sorted(
-                    p["metadata"]["name"] for p in pods if p["metadata"].get("deletionTimestamp")
-                )
-
-            async def two_leave() -> bool:
-                return await leaving() == ["a-worker-2", "a-worker-3"]
-
-            await until(two_leave, "a's surplus leaves")
+            two = ("a-worker-2", "a-worker-3")
+            await until(lambda: _is_leaving(client, *two), "a's surplus leaves")
             pod = await client.get(PODS, "a-worker-3", "default")
             told = {c["type"]: c for c in pod["status"]["conditions"]}
             assert told["DisruptionTarget"]["reason"] == "PreemptionByScheduler"
             assert told["Ready"]["reason"] == "Evict"
             events = (await client.list(EVENTS, "default"))["items"]
-            evictions = [e for e in events if e["reason"] == "Evict"]
-            assert {e["involvedObject"]["name"] for e in evictions} == set(await leaving())
-            assert {e["message"] for e in evictions} == {"Pod is evicted, because of preempt"}
+            assert {
+                (e["type"], e["involvedObject"]["kind"], e["involvedObject"]["name"], e["message"])
+                for e in events
+                if e["reason"] == "Evict"
+            } == {
+                ("Warning", "Pod", "a-worker-2", "Pod is evicted, because of preempt"),
+                ("Warning", "Pod", "a-worker-3", "Pod is evicted, because of preempt"),
+                ("Normal", "PodGroup", "a", "preempt"),
+            }
             # There is no kubelet in this test.
-            for name in await leaving():
+            for name in two:
                 await client.delete(PODS, name, "default", grace_period_seconds=0)
-            await until(lambda: has("b", "0", "1"), "b's minimum is bound")
+            await until(lambda: _is_bound(client, "b", "0", "1"), "b's minimum is bound")
 
             surplus = await client.get(PODS, "b-worker-2", "default")
             (condition,) = surplus["status"]["conditions"]
@@ -205,6 +204,19 @@ async def test_gangs_are_bound_surplus_is_evicted_and_a_kill_loses_nothing(tmp_p
             assert await stop(second) == 0
 
 
+async def _is_bound(client: Client, name: str, *indexes: str) -> bool:
+    return await bound(client, name) == list(indexes)
+
+
+async def _leaving(client: Client) -> list[str]:
+    pods = (await client.list(PODS, "default"))["items"]
+    return sorted(p["metadata"]["name"] for p in pods if p["metadata"].get("deletionTimestamp"))
+
+
+async def _is_leaving(client: Client, *pods: str) -> bool:
+    return await _leaving(client) == list(pods)
+
+
 async def _is(value: Awaitable[str], expected: str) -> bool:
     return await value == expected
 
@@ -219,6 +231,74 @@ def _metrics(port: int) -> dict[str, float]:
 async def _versions(client: Client) -> list[str]:
     lists = [await client.list(resource) for resource in (PODS, PODGROUPS, QUEUES)]
     return [item["metadata"]["resourceVersion"] for each in lists for item in each["items"]]
+
+
+async def test_while_pods_cool_it_rests_and_then_looks_again(tmp_path: Path) -> None:
+    async with (
+        api_server(tmp_path) as kubeconfig,
+        Client.from_kubeconfig(str(kubeconfig)) as client,
+        scheduler(kubeconfig) as running,
+    ):
+        assert running.stderr is not None
+        await asyncio.wait_for(running.stderr.readuntil(b"metrics on port "), PATIENCE)
+        port = int(await running.stderr.readline())
+        await install(client, gpus=2)
+        await gang(client, "a", 1, 2, cooldown="1h")
+        await until(lambda: _is_bound(client, "a", "0", "1"), "a is bound")
+        await _runs(client, "a-worker-1", since=datetime.now(UTC))
+        await gang(client, "b", 1, 1)
+
+        async def rests() -> bool:
+            before = await asyncio.to_thread(_metrics, port)
+            await asyncio.sleep(1)
+            after = await asyncio.to_thread(_metrics, port)
+            sessions = "volcano_e2e_scheduling_latency_milliseconds_count"
+            assert await _leaving(client) == []
+            return before[sessions] == after[sessions]
+
+        await until(rests, "b waits, and nobody looks")
+        await _runs(
+            client, "a-worker-1", since=datetime.now(UTC) - timedelta(minutes=59, seconds=57)
+        )
+        await until(lambda: _is_leaving(client, "a-worker-1"), "a's surplus has cooled and leaves")
+        assert await stop(running) == 0
+
+
+async def test_a_write_that_failed_is_tried_again_though_nothing_changes(tmp_path: Path) -> None:
+    async with (
+        api_server(tmp_path) as kubeconfig,
+        Client.from_kubeconfig(str(kubeconfig)) as client,
+        scheduler(kubeconfig) as running,
+    ):
+        assert running.stderr is not None
+        await install(client, gpus=1)
+        await gang(client, "a", 1, 1)
+
+        async def phase() -> str:
+            group = await client.get(PODGROUPS, "a", "default")
+            return str(group.get("status", {}).get("phase"))
+
+        await until(lambda: _is(phase(), "Running"), "a runs")
+        name = "podgroups.scheduling.volcano.sh"
+        versions = (await client.get(CRDS, name))["spec"]["versions"]
+        status = versions[0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
+        allowed, status["phase"]["enum"] = dict(status["phase"]), ["Running"]
+        await client.patch(CRDS, name, None, {"spec": {"versions": versions}})
+        await client.delete(PODS, "a-worker-0", "default", grace_period_seconds=0)
+        for _ in range(4):
+            failed = running.stderr.readuntil(b"status of PodGroup default/a failed")
+            await asyncio.wait_for(failed, PATIENCE)
+        status["phase"] = allowed
+        await client.patch(CRDS, name, None, {"spec": {"versions": versions}})
+        await until(lambda: _is(phase(), "Inqueue"), "the phase is written after all")
+        assert await stop(running) == 0
+
+
+async def _runs(client: Client, pod: str, *, since: datetime) -> None:
+    """As a kubelet would say it."""
+    bound = {"type": "PodScheduled", "status": "True", "lastTransitionTime": timestamp(since)}
+    status = {"phase": "Running", "conditions": [bound]}
+    await client.patch(PODS, pod, "default", {"status": status}, subresource="status")
 
 
 async def test_it_stops_cleanly_though_no_server_answers(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ INVALID = (
     "Volcano only logs an invalid configuration, and goes on with the previous one or its own "
     "default (enqueue, allocate, backfill), which never evicts"
 )
-_FLAG = "start the scheduler with --disable-default-scheduler-config, so that it says so"
+_SILENT = f"{INVALID}, unless it was started with --disable-default-scheduler-config"
 _NAMED = Fields({"metadata": METADATA}, open=True)
 _SHAPES = {"ConfigMap": CONFIG_MAP, "Deployment": DEPLOYMENT}
 _IGNORED = "Volcano ignores it without a word"
@@ -202,9 +202,18 @@ def _child(node: yaml.Node | None, path: Path, *, of_key: bool = False) -> yaml.
     return node
 
 
-def parse(document: Any) -> tuple[Configuration, list[Finding]]:
-    """What Volcano makes of the document, and what in it Volcano can't or won't read."""
-    reader = _Reader()
+def parse(
+    document: Any,
+    actions: Mapping[str, Iterable[str]] = ACTIONS,
+    plugins: Mapping[str, Iterable[str]] = PLUGINS,
+) -> tuple[Configuration, list[Finding]]:
+    """What a scheduler makes of the document, and what in it that one can't or won't read.
+
+    Args:
+        actions: that it has, with their arguments.
+        plugins: likewise.
+    """
+    reader = _Reader(actions, plugins)
     top = reader.mapping((), document)
     reader.known("key", (), top, ("actions", "tiers", "configurations", "metrics"))
     given = {
@@ -213,26 +222,29 @@ def parse(document: Any) -> tuple[Configuration, list[Finding]]:
         )
         for n, entry in enumerate(reader.mappings(("configurations",), top.get("configurations")))
     }
-    actions = reader.actions(top.get("actions"), given)
+    named = reader.actions(top.get("actions"), given)
     for n, (name, arguments) in enumerate(given.items()):
-        if name in ACTIONS:
+        if name in actions:
             where = ("configurations", n, "arguments")
-            reader.known(f"argument of {name}", where, arguments, ACTIONS[name])
+            reader.known(f"argument of {name}", where, arguments, actions[name])
         else:
-            reader.known("action", ("configurations", n, "name"), [name], ACTIONS)
+            reader.known("action", ("configurations", n, "name"), [name], actions)
     tiers = []
     for n, tier in enumerate(reader.mappings(("tiers",), top.get("tiers"))):
         reader.known("key", ("tiers", n), tier, ("plugins",))
         where = ("tiers", n, "plugins")
-        plugins = reader.mappings(where, tier.get("plugins"))
-        tiers.append(tuple(reader.option((*where, m), entry) for m, entry in enumerate(plugins)))
+        listed = reader.mappings(where, tier.get("plugins"))
+        tiers.append(tuple(reader.option((*where, m), entry) for m, entry in enumerate(listed)))
     if not any(tiers):
         reader.invalid(("tiers",), "no plugin is named", "name plugins under tiers")
-    return Configuration(actions, tuple(tiers)), reader.findings
+    return Configuration(named, tuple(tiers)), reader.findings
 
 
 class _Reader:
-    def __init__(self) -> None:
+    def __init__(
+        self, actions: Mapping[str, Iterable[str]], plugins: Mapping[str, Iterable[str]]
+    ) -> None:
+        self._actions, self._plugins = actions, plugins
         self.findings: list[Finding] = []
 
     def actions(self, text: Any, given: Mapping[str, Mapping[str, Any]]) -> tuple[Action, ...]:
@@ -242,11 +254,11 @@ class _Reader:
             return ()
         names = [name.strip() for name in text.split(",")]
         for name in names:
-            if name not in ACTIONS:
-                fix = f"remove it; there are {', '.join(ACTIONS)}"
-                if name.lower() in ACTIONS:
+            if name not in self._actions:
+                fix = f"remove it; there are {', '.join(self._actions)}"
+                if name.lower() in self._actions:
                     fix = f"write {name.lower()}, in lower case"
-                elif near := _near(name, ACTIONS):
+                elif near := _near(name, self._actions):
                     fix = f"did you mean {near}?"
                 elif not name:
                     fix = "remove the comma without an action beside it"
@@ -255,22 +267,24 @@ class _Reader:
                     Severity.ERROR,
                     ("actions",),
                     f"there is no action {name!r}, so the whole file is invalid",
-                    INVALID,
-                    f"{fix}; and {_FLAG}",
+                    _SILENT,
+                    fix,
                 )
-        return tuple(Action(name, given.get(name, {})) for name in names if name in ACTIONS)
+        return tuple(Action(name, given.get(name, {})) for name in names if name in self._actions)
 
     def option(self, path: Path, entry: Mapping[str, Any]) -> PluginOption:
         name = str(entry.get("name"))
-        if name not in PLUGINS:
-            near = _near(name, PLUGINS)
+        if name not in self._plugins:
+            near = _near(name, self._plugins)
             self._add(
                 "UnknownPlugin",
                 Severity.ERROR,
                 (*path, "name"),
                 f"there is no plugin {name!r}",
                 "Volcano logs it and goes on without the plugin",
-                f"did you mean {near}?" if near else f"remove it; there are {', '.join(PLUGINS)}",
+                f"did you mean {near}?"
+                if near
+                else f"remove it; there are {', '.join(self._plugins)}",
             )
         self.known("key", path, entry, {"name", "arguments", *SWITCHES})
         switches = {}
@@ -281,8 +295,8 @@ class _Reader:
                 found = f"{key} is {entry[key]!r}, not a boolean"
                 self.invalid((*path, key), found, "write true or false, without quotes")
         arguments = self.mapping((*path, "arguments"), entry.get("arguments"))
-        if name in PLUGINS:
-            self.known(f"argument of {name}", (*path, "arguments"), arguments, PLUGINS[name])
+        if name in self._plugins:
+            self.known(f"argument of {name}", (*path, "arguments"), arguments, self._plugins[name])
         return PluginOption(name, path, switches, arguments)
 
     def known(self, what: str, path: Path, names: Iterable[Any], known: Iterable[str]) -> None:
@@ -321,8 +335,7 @@ class _Reader:
         return []
 
     def invalid(self, path: Path, found: str, repair: str) -> None:
-        repair = f"{repair}; and {_FLAG}"
-        self._add("InvalidConfiguration", Severity.ERROR, path, found, INVALID, repair)
+        self._add("InvalidConfiguration", Severity.ERROR, path, found, _SILENT, repair)
 
     def _add(self, code: str, severity: Severity, path: Path, *words: str) -> None:
         finding, consequence, repair = words

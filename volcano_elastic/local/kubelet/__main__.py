@@ -8,15 +8,12 @@ import contextlib
 import logging
 import signal
 import sys
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from volcano_elastic.kube.client import ApiError
 from volcano_elastic.kube.kubeconfig import KubeconfigError
 from volcano_elastic.local.kubelet.kubelet import Options, serve
-from volcano_elastic.local.kubelet.lifecycle import BackOff
-from volcano_elastic.local.kubelet.log_server import Tls
 
 
 def parser() -> argparse.ArgumentParser:
@@ -26,11 +23,11 @@ def parser() -> argparse.ArgumentParser:
         "processes (their images are ignored), or only pretend to run.",
     )
     parser.add_argument("--kubeconfig", help="default: $KUBECONFIG, then ~/.kube/config")
-    parser.add_argument("--nodes", type=_positive, default=1, help="default: 1")
+    parser.add_argument("--nodes", type=_number(int, 1), help="default: 1")
     parser.add_argument(
-        "--gpus-per-node", type=_natural, default=0, help="nvidia.com/gpu of each; default: 0"
+        "--gpus-per-node", type=_number(int, 0), help="nvidia.com/gpu of each; default: 0"
     )
-    parser.add_argument("--mode", choices=("process", "fake"), default="process")
+    parser.add_argument("--mode", choices=("process", "fake"), help="default: process")
     parser.add_argument(
         "--state-dir", type=Path, help="where pods' logs are kept; default: a temporary folder"
     )
@@ -49,15 +46,14 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--restart-back-off",
-        type=_seconds,
-        default=10.0,
+        type=_number(float, 0.001),
         metavar="SECONDS",
         help="before a container's second restart; it doubles up to 30 times that, and begins "
         "anew after 60 times that; default: 10, as Kubernetes has it",
     )
     parser.add_argument(
         "--node-monitor-grace-period",
-        type=_seconds,
+        type=_number(float, 0.001),
         metavar="SECONDS",
         help="mark nodes that were silent for so long, taint them and evict their pods, as "
         "kube-controller-manager does (40 there); default: leave it to that",
@@ -65,59 +61,36 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected seconds above 0, found {text}")
-    return value
+def _number(kind: type[int] | type[float], least: float) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = kind(-1)
+        if not least <= value < 10**6:
+            what = "a whole number" if kind is int else "seconds"
+            raise argparse.ArgumentTypeError(f"expected {what}, {least:g} or more, found {text!r}")
+        return value
+
+    return read
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected at least 1, found {value}")
-    return value
-
-
-def _natural(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"expected at least 0, found {value}")
-    return value
-
-
-async def _until_signal(kubeconfig: str | None, options: argparse.Namespace, state: Path) -> None:
+async def _until_signal(options: Options) -> None:
     task = asyncio.current_task()
     assert task is not None
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, task.cancel)
     with contextlib.suppress(asyncio.CancelledError):
-        await serve(
-            kubeconfig,
-            Options(
-                nodes=options.nodes,
-                gpus=options.gpus_per_node,
-                mode=options.mode,
-                state_dir=state,
-                tls=Tls(*options.serve_logs) if options.serve_logs else None,
-                plain=options.plain,
-                back_off=BackOff.beginning_with(options.restart_back_off),
-                node_grace=options.node_monitor_grace_period,
-            ),
-        )
+        await serve(options)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    options = parser().parse_args(argv)
+    # What isn't given is as Options have it.
+    options = parser().parse_args(argv, namespace=Options())
     logging.basicConfig(level=logging.INFO, format="%(asctime)s kubelet %(levelname)s %(message)s")
     try:
-        with contextlib.ExitStack() as stack:
-            state = options.state_dir or Path(
-                stack.enter_context(tempfile.TemporaryDirectory(prefix="volcano-elastic-kubelet-"))
-            )
-            state.mkdir(parents=True, exist_ok=True)
-            asyncio.run(_until_signal(options.kubeconfig, options, state.resolve()))
+        asyncio.run(_until_signal(options))
     except (KubeconfigError, ApiError, OSError) as error:
         print(f"kubelet: {error}", file=sys.stderr)
         return 1

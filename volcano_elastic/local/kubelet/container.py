@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from volcano_elastic.kube.resource import Object
-from volcano_elastic.local.kubelet.probe import Probe, probes_of
+from volcano_elastic.local.kubelet.probe import Probe
+
+_LOST = "its node, or the kubelet that ran it, was lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +83,6 @@ class Container:
     def _holds(self, kind: str) -> bool:
         return all(probe.holds for probe in self.probes if probe.kind == kind)
 
-    def reset_probes(self) -> None:
-        state = self.state
-        self.probes = probes_of(self.spec, state.started) if isinstance(state, Running) else []
-
     @property
     def running(self) -> bool:
         return isinstance(self.state, Running)
@@ -102,23 +100,21 @@ def containers_of(pod: Object, now: datetime, *, init: bool) -> list[Container]:
     found = []
     for spec in pod["spec"].get(field_of_spec) or ():
         status = statuses.get(spec["name"], {})
-        container = Container(spec, init=init)
-        container.restarts = int(status.get("restartCount", 0))
-        container.container_id = status.get("containerID", "")
-        state = status.get("state", {})
+        state, last = status.get("state", {}), status.get("lastState", {})
+        container = Container(
+            spec,
+            init=init,
+            last=_terminated(last["terminated"]) if "terminated" in last else None,
+            restarts=int(status.get("restartCount", 0)),
+            container_id=status.get("containerID", ""),
+        )
         if "running" in state:
+            started = datetime.fromisoformat(state["running"]["startedAt"])
             container.state = Terminated(
-                255,
-                "Unknown",
-                datetime.fromisoformat(state["running"]["startedAt"]),
-                now,
-                "its node, or the kubelet that ran it, was lost",
-                container.container_id,
+                255, "Unknown", started, now, _LOST, container.container_id
             )
         elif "terminated" in state:
             container.state = _terminated(state["terminated"])
-        if "terminated" in status.get("lastState", {}):
-            container.last = _terminated(status["lastState"]["terminated"])
         found.append(container)
     return found
 

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from volcano_elastic.api.quantity import QuantityError, milli
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.kubelet.address import Resolve, resolve_value
-from volcano_elastic.local.kubelet.source import ConfigError, Sources, content
+from volcano_elastic.local.kubelet.source import ConfigError, Reference, Sources, StartError
 
-_SOURCES = {
-    "configMapRef": "ConfigMap",
-    "secretRef": "Secret",
-    "configMapKeyRef": "ConfigMap",
-    "secretKeyRef": "Secret",
-}
 _REFERENCE = re.compile(r"\$\$|\$\(([^()]*)\)")
 _KEYED = re.compile(r"metadata\.(labels|annotations)\['([^']*)'\]")
 
@@ -35,18 +28,10 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
     return _REFERENCE.sub(replace, text)
 
 
-def _sources(of: Object) -> Iterator[tuple[str, Object]]:
-    """(kind, reference) of what an `envFrom` entry or a `valueFrom` takes from elsewhere."""
-    for field, reference in of.items():
-        if field in _SOURCES:
-            yield _SOURCES[field], reference
-
-
-def references(container: Object) -> set[tuple[str, str]]:
-    """The (kind, name) of every ConfigMap and Secret whose content the environment needs."""
-    asking = [*(container.get("envFrom") or ())]
-    asking += [entry.get("valueFrom") or {} for entry in container.get("env") or ()]
-    return {(kind, ref.get("name", "")) for of in asking for kind, ref in _sources(of)}
+def entries(container: Object) -> list[Object]:
+    """What of its environment comes from elsewhere."""
+    own = [entry.get("valueFrom") or {} for entry in container.get("env") or ()]
+    return [*(container.get("envFrom") or ()), *own]
 
 
 def environment(
@@ -59,7 +44,7 @@ def environment(
 
     Args:
         pod: with status.podIP and hostIP already set.
-        sources: the ConfigMaps and Secrets of `references` that exist.
+        sources: the ConfigMaps and Secrets of its `entries` that exist.
         resolve: host names in values become addresses by it; None leaves them.
 
     Raises:
@@ -71,8 +56,8 @@ def environment(
 
     variables: dict[str, str] = {}
     for source in container.get("envFrom") or []:
-        for kind, reference in _sources(source):
-            for key, found in (content(kind, reference, sources) or {}).items():
+        if reference := Reference.of(source):
+            for key, found in reference.content(sources).items():
                 variables[(source.get("prefix") or "") + key] = resolved(_text(found))
     for entry in container.get("env") or []:
         name = entry["name"]
@@ -96,13 +81,13 @@ def _value_from(
     pod: Object,
     sources: Sources,
 ) -> str | None:
-    for kind, selector in _sources(value_from):
-        data = content(kind, selector, sources) or {}
-        if (key := selector.get("key", "")) in data:
+    if reference := Reference.of(value_from):
+        data, key = reference.content(sources), reference.fields.get("key", "")
+        if key in data:
             return _text(data[key])
-        if selector.get("optional"):
+        if reference.optional:
             return None
-        raise ConfigError(f"env {name}: {kind} {selector.get('name')} has no key {key!r}")
+        raise ConfigError(f"env {name}: {reference.lacks(key)}")
     if "fieldRef" in value_from:
         return _pod_field(name, str(value_from["fieldRef"].get("fieldPath", "")), pod)
     if "resourceFieldRef" in value_from:
@@ -121,25 +106,20 @@ def _text(value: bytes) -> str:
 def _pod_field(name: str, path: str, pod: Object) -> str:
     """The downward API's `fieldPath`."""
     meta, status = pod["metadata"], pod.get("status", {})
-    keyed = _KEYED.fullmatch(path)
-    if keyed:
+    spec = {"serviceAccountName": "default"} | pod["spec"]
+    if keyed := _KEYED.fullmatch(path):
         return str((meta.get(keyed.group(1)) or {}).get(keyed.group(2), ""))
-    simple: dict[str, Any] = {
-        "metadata.name": meta["name"],
-        "metadata.namespace": meta.get("namespace", ""),
-        "metadata.uid": meta.get("uid", ""),
-        "spec.nodeName": pod["spec"].get("nodeName", ""),
-        "spec.serviceAccountName": pod["spec"].get("serviceAccountName", "default"),
-        "status.podIP": status.get("podIP", ""),
-        "status.podIPs": status.get("podIP", ""),
-        "status.hostIP": status.get("hostIP", ""),
-        "status.hostIPs": status.get("hostIP", ""),
+    fields = {
+        **{f"metadata.{field}": meta for field in ("name", "namespace", "uid")},
+        **{f"spec.{field}": spec for field in ("nodeName", "serviceAccountName")},
+        **{f"status.{field}": status for field in ("podIP", "podIPs", "hostIP", "hostIPs")},
     }
-    if path not in simple:
+    if path not in fields:
         raise ConfigError(
-            f"env {name}: expected a fieldPath of {', '.join(simple)}, found {path!r}"
+            f"env {name}: expected a fieldPath of {', '.join(fields)}, found {path!r}"
         )
-    return str(simple[path])
+    # There is one address of each kind.
+    return str(fields[path].get(path.partition(".")[2].removesuffix("s"), ""))
 
 
 def _resource_field(name: str, selector: Object, pod: Object, own: Object) -> str:
@@ -172,11 +152,11 @@ def command_line(container: Object, variables: Mapping[str, str], python: str) -
     """command + args expanded; `python` and `python3` become the interpreter at `python`.
 
     Raises:
-        ConfigError: there is no command; an image's entry point can't be known here.
+        StartError: there is no command; an image's entry point can't be known here.
     """
     command = [expand(str(word), variables) for word in container.get("command") or []]
     if not command:
-        raise ConfigError(
+        raise StartError(
             f"container {container['name']!r}: expected a command, found none; images are not run "
             "here, so their entry point is unknown: give spec.containers[].command"
         )

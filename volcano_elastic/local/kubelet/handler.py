@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ssl
-from typing import Any
 
 import aiohttp
 
 from volcano_elastic.kube.resource import Object
-from volcano_elastic.local.kubelet.process import Process, ProcessRuntime, StartError
+from volcano_elastic.local.kubelet.process import Process, ProcessRuntime
+from volcano_elastic.local.kubelet.source import StartError
 
 _KINDS = ("exec", "httpGet", "tcpSocket", "sleep")
 _PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
-
-
-class HandlerFailed(Exception):
-    """The answer was no, or none came; the message is for the event."""
 
 
 def refusal(container: Object) -> str | None:
@@ -42,50 +36,44 @@ async def carry_out(
     runtime: ProcessRuntime,
     address: str,
     seconds: float,
-) -> None:
-    """Until it succeeds.
-
-    Raises:
-        HandlerFailed: it did not, within `seconds`.
-    """
+) -> str:
+    """Why it failed, for the event; "" if it succeeded within `seconds`."""
     try:
         async with asyncio.timeout(seconds):
             if "exec" in spec:
                 code, output = await runtime.execute(process, spec["exec"]["command"], seconds)
-                if code:
-                    raise HandlerFailed(output or f"exit code {code}")
-            elif "httpGet" in spec:
-                await _get(spec["httpGet"], container, address)
-            elif "tcpSocket" in spec:
-                socket = spec["tcpSocket"]
-                port = _port(socket["port"], container)
-                _, writer = await asyncio.open_connection(socket.get("host") or address, port)
+                return (output or f"exit code {code}") if code else ""
+            if "httpGet" in spec:
+                return await _get(spec["httpGet"], container, address)
+            if "tcpSocket" in spec:
+                host = spec["tcpSocket"].get("host") or address
+                port = _port(spec["tcpSocket"]["port"], container)
+                _, writer = await asyncio.open_connection(host, port)
                 writer.close()
-                with contextlib.suppress(OSError):
-                    await writer.wait_closed()
             else:
                 await asyncio.sleep(spec["sleep"].get("seconds") or 0)
+            return ""
     except TimeoutError:
-        raise HandlerFailed(f"no answer within {seconds:g} s") from None
-    except (StartError, aiohttp.ClientError, OSError, ssl.SSLError) as error:
-        raise HandlerFailed(str(error) or type(error).__name__) from error
+        return f"no answer within {seconds:g} s"
+    except (StartError, aiohttp.ClientError, OSError, LookupError) as error:
+        return str(error) or type(error).__name__
 
 
-async def _get(request: Object, container: Object, address: str) -> None:
+async def _get(request: Object, container: Object, address: str) -> str:
     port = _port(request["port"], container)
     scheme = str(request.get("scheme") or "HTTP").lower()
     path = str(request.get("path") or "/").removeprefix("/")
     url = f"{scheme}://{request.get('host') or address}:{port}/{path}"
-    headers: dict[str, str] = {"User-Agent": "kube-probe/1.32"}
+    headers = {"User-Agent": "kube-probe/1.32"}
     headers |= {h["name"]: h["value"] for h in request.get("httpHeaders") or ()}
     # As a kubelet: whose certificate it is doesn't matter.
-    arguments: dict[str, Any] = {"ssl": False, "headers": headers, "max_redirects": 10}
+    connector = aiohttp.TCPConnector(force_close=True, ssl=False)
     async with (
-        aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as session,
-        session.get(url, **arguments) as answer,
+        aiohttp.ClientSession(connector=connector, headers=headers) as session,
+        session.get(url, max_redirects=10) as answer,
     ):
-        if not 200 <= answer.status < 400:
-            raise HandlerFailed(f"HTTP probe failed with statuscode: {answer.status}")
+        fine = 200 <= answer.status < 400
+        return "" if fine else f"HTTP probe failed with statuscode: {answer.status}"
 
 
 def _port(port: int | str, container: Object) -> int:
@@ -94,4 +82,4 @@ def _port(port: int | str, container: Object) -> int:
     for known in container.get("ports") or ():
         if known.get("name") == port:
             return int(known["containerPort"])
-    raise HandlerFailed(f"port {port!r}: no port of the container has this name")
+    raise LookupError(f"port {port!r}: no port of the container has this name")

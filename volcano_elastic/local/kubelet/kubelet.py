@@ -8,10 +8,9 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator
-from collections.abc import Set as AbstractSet
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
@@ -19,12 +18,11 @@ import aiohttp
 from volcano_elastic.kube.client import ApiError, Client
 from volcano_elastic.kube.informer import Informer
 from volcano_elastic.kube.resource import NAMESPACES, NODES, PODS, SERVICES, Object, key_of
-from volcano_elastic.local.kubelet import fault, node
 from volcano_elastic.local.kubelet.address import AddressBook
 from volcano_elastic.local.kubelet.fake import FakePods
-from volcano_elastic.local.kubelet.lifecycle import BackOff
-from volcano_elastic.local.kubelet.log_server import Tls, serving
+from volcano_elastic.local.kubelet.log_server import serving
 from volcano_elastic.local.kubelet.names import Names
+from volcano_elastic.local.kubelet.node import VirtualNodes, node_names, register
 from volcano_elastic.local.kubelet.node_lifecycle import NodeLifecycle
 from volcano_elastic.local.kubelet.pod_status import HOST_IP
 from volcano_elastic.local.kubelet.pod_worker import Host, PodWorker
@@ -33,91 +31,44 @@ from volcano_elastic.local.kubelet.process import ProcessRuntime
 _log = logging.getLogger(__name__)
 
 _REGISTER_SECONDS = 30.0
-# Many services come at once; their names are written once for all of them.
-_NAMES_SECONDS = 0.05
+# No other folder may be called so: those of kubelets that are gone are removed.
 _MEMORY_FOLDER = "volcano-elastic-kubelet-"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Options:
-    """What a kubelet is to be.
+    """What a kubelet is to be; `--help` says what each means."""
 
-    `tls`: with it, an API server is served the containers' logs. `plain`: no namespaces.
-    `node_grace`: seconds of silence after which a node of ours is taken for lost by ourselves; None
-    leaves that to a kube-controller-manager.
-    """
-
-    nodes: int
-    gpus: int
-    mode: str
-    state_dir: Path
-    tls: Tls | None = None
+    kubeconfig: str | None = None
+    nodes: int = 1
+    gpus_per_node: int = 0
+    mode: str = "process"
+    state_dir: Path | None = None
+    serve_logs: Sequence[Path] = ()
     plain: bool = False
-    back_off: BackOff = field(default_factory=BackOff)
-    node_grace: float | None = None
-
-
-class Outages:
-    """Which of our nodes are down, as their annotations say."""
-
-    def __init__(self, nodes: Informer, names: frozenset[str]) -> None:
-        self._names = names
-        self._since: dict[str, float] = {}
-        self.handlers: list[Callable[[str, bool], None]] = []
-        """Told of a node's name, and whether it is down now."""
-        nodes.on_change(self._on_change)
-
-    @property
-    def down(self) -> AbstractSet[str]:
-        return self._since.keys()
-
-    def seconds(self, name: str) -> float:
-        """For how long it has been down; 0 if it isn't."""
-        now = asyncio.get_running_loop().time()
-        return now - self._since.get(name, now)
-
-    def _on_change(self, old: Object | None, new: Object | None) -> None:
-        name = (new or old or {})["metadata"]["name"]
-        down = new is not None and fault.is_down(new)
-        if name not in self._names or down == (name in self.down):
-            return
-        if down:
-            self._since[name] = asyncio.get_running_loop().time()
-        else:
-            del self._since[name]
-        _log.info("node %s is %s by request", name, "down" if down else "up again")
-        for handler in self.handlers:
-            handler(name, down)
+    restart_back_off: float = 10.0
+    node_monitor_grace_period: float | None = None
 
 
 class ProcessPods:
     """A worker for each pod on our nodes, by uid. Make it once the informers have synced."""
 
     def __init__(
-        self,
-        pods: Informer,
-        nodes: frozenset[str],
-        outages: Outages,
-        addresses: AddressBook,
-        host: Host,
+        self, pods: Informer, nodes: VirtualNodes, addresses: AddressBook, host: Host
     ) -> None:
-        self._pods, self._nodes, self._outages = pods, nodes, outages
+        self._pods, self._nodes = pods, nodes
         self._addresses, self._host = addresses, host
         self._workers: dict[str, PodWorker] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
-        self._names_due: asyncio.TimerHandle | None = None
         pods.on_change(self._on_change)
-        outages.handlers.append(self._on_outage)
-        host.names.on_change(self._names_changed)
+        nodes.handlers.append(self._on_outage)
         for pod in pods:
             self._on_change(None, pod)
 
     async def stop(self) -> None:
         """Ends every container; the pods stay in the API."""
         self._stopping = True
-        if self._names_due:
-            self._names_due.cancel()
         for worker in self._workers.values():
             worker.shut_down()
         if self._tasks:
@@ -132,17 +83,15 @@ class ProcessPods:
             gone = self._workers.get(old["metadata"]["uid"])
             if gone is not None:
                 gone.removed()
-        if new is None or new["spec"].get("nodeName") not in self._nodes - self._outages.down:
+        if new is None or not self._nodes.up(new["spec"].get("nodeName")):
             return
         uid = new["metadata"]["uid"]
         worker = self._workers.get(uid)
         if worker is None:
             meta = new["metadata"]
-            address = (
-                HOST_IP
-                if new["spec"].get("hostNetwork")
-                else self._addresses.of(meta["namespace"], meta["name"])
-            )
+            address = self._addresses.of(meta["namespace"], meta["name"])
+            if new["spec"].get("hostNetwork"):
+                address = HOST_IP
             worker = self._workers[uid] = PodWorker(new, address, self._host)
             task = asyncio.create_task(worker.run())
             self._tasks.add(task)
@@ -170,85 +119,73 @@ class ProcessPods:
             # Its node may be up again by now.
             self._on_change(None, pod)
 
-    def _names_changed(self) -> None:
-        if self._names_due is None and self._host.runtime.isolation:
-            loop = asyncio.get_running_loop()
-            self._names_due = loop.call_later(_NAMES_SECONDS, self._write_names)
 
-    def _write_names(self) -> None:
-        self._names_due = None
-        for worker in self._workers.values():
-            worker.refresh_names()
-
-
-async def serve(kubeconfig: str | None, options: Options) -> None:
+async def serve(options: Options) -> None:
     """Until cancelled; then every container has ended.
 
     Raises:
         KubeconfigError: no usable kubeconfig.
-        OSError: a file of `options.tls` can't be used.
+        OSError: a file or folder of `options` can't be used.
         ApiError: a node was refused.
         ConnectionError: no API server answered for half a minute.
     """
-    names = node.node_names(options.nodes)
-    mine = frozenset(names)
+    names, gpus = node_names(options.nodes), options.gpus_per_node
     async with (
-        Client.from_kubeconfig(kubeconfig, user_agent="volcano-elastic-kubelet") as client,
+        Client.from_kubeconfig(options.kubeconfig, user_agent="volcano-elastic-kubelet") as client,
         AsyncExitStack() as stack,
     ):
-        pods, nodes = Informer(client, PODS), Informer(client, NODES)
-        port = await stack.enter_async_context(serving(pods, options.tls)) if options.tls else None
-        await _register(client, lambda: node.register(client, names, options.gpus, port))
-        outages = Outages(nodes, mine)
-        hearts = node.Heartbeats(client, names, options.gpus, port, outages.down)
+        pods, all_nodes = Informer(client, PODS), Informer(client, NODES)
+        temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="volcano-elastic-pods-"))
+        state = (options.state_dir or Path(temporary)).resolve()
+        state.mkdir(parents=True, exist_ok=True)
+        port = None
+        if options.serve_logs:
+            port = await stack.enter_async_context(serving(pods, *options.serve_logs))
+        await _until_answered(client, lambda: register(client, names, gpus, port))
+        nodes = VirtualNodes(client, names, gpus, port)
+        all_nodes.on_change(nodes.on_change)
         async with asyncio.TaskGroup() as group:
 
             def on_outage(name: str, down: bool) -> None:
                 if not down:
-                    group.create_task(hearts.beat(name, returned=True))
+                    group.create_task(nodes.beat(name, returned=True))
 
-            outages.handlers.append(on_outage)
-            for informer in (pods, nodes):
+            nodes.handlers.append(on_outage)
+            for informer in (pods, all_nodes):
                 group.create_task(informer.run())
-            await nodes.synced.wait()
-            group.create_task(hearts.run())
-            if options.node_grace is not None:
+            await all_nodes.synced.wait()
+            group.create_task(nodes.run())
+            if (grace := options.node_monitor_grace_period) is not None:
                 # Not by the leases: while nobody can renew any, no node is to blame.
-                watcher = NodeLifecycle(
-                    client, nodes, pods, names, outages.seconds, options.node_grace
-                )
+                watcher = NodeLifecycle(client, all_nodes, pods, names, nodes.seconds_down, grace)
                 group.create_task(watcher.run())
             if options.mode == "fake":
-                fake = FakePods(client, pods, mine, outages.down)
-                outages.handlers.append(fake.on_outage)
+                fake = FakePods(client, pods, frozenset(names), nodes.down.keys())
+                nodes.handlers.append(fake.on_outage)
                 group.create_task(fake.run())
             else:
-                group.create_task(_run_pods(client, pods, mine, outages, options))
+                group.create_task(_run_pods(client, pods, nodes, options, state))
 
 
 async def _run_pods(
-    client: Client, pods: Informer, nodes: frozenset[str], outages: Outages, options: Options
+    client: Client, pods: Informer, nodes: VirtualNodes, options: Options, state: Path
 ) -> None:
     services = Informer(client, SERVICES)
-    addresses = AddressBook(await _cluster_uid(client))
+    # A cluster is known by its kube-system, as everywhere in Kubernetes.
+    cluster = await client.get(NAMESPACES, "kube-system")
+    addresses = AddressBook(cluster["metadata"]["uid"])
     with _memory_folder() as memory:
         async with ProcessRuntime(plain=options.plain) as runtime, asyncio.TaskGroup() as group:
             watching = group.create_task(services.run())
             await services.synced.wait()
             await pods.synced.wait()
             names = Names(pods, services, addresses)
-            host = Host(client, pods, runtime, names, options.state_dir, memory, options.back_off)
-            containers = ProcessPods(pods, nodes, outages, addresses, host)
+            host = Host(client, pods, runtime, names, state, memory, options.restart_back_off)
+            containers = ProcessPods(pods, nodes, addresses, host)
             try:
                 await watching
             finally:
                 await containers.stop()
-
-
-async def _cluster_uid(client: Client) -> str:
-    """That of kube-system, as everywhere in Kubernetes."""
-    namespace = await client.get(NAMESPACES, "kube-system")
-    return str(namespace["metadata"]["uid"])
 
 
 @contextlib.contextmanager
@@ -269,7 +206,7 @@ def _memory_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _register(client: Client, attempt: Callable[[], Awaitable[None]]) -> None:
+async def _until_answered(client: Client, attempt: Callable[[], Awaitable[None]]) -> None:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _REGISTER_SECONDS
     while True:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Literal
 
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.kubelet import probe
@@ -23,38 +24,16 @@ from volcano_elastic.local.kubelet.pod_status import Verdict, phase_of, pod_stat
 
 # A container whose grace is over sooner would have no chance to end by itself.
 _LEAST_GRACE = timedelta(seconds=2)
+# As multiples of the first back-off: the longest one, and a run after which it begins anew.
+_LONGEST, _FORGIVEN = 30, 60
 _FIRST_RETRY, _LAST_RETRY = 1.0, 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class BackOff:
-    """Seconds between restarts: none before the first, then `start`, doubling up to `cap`; a
-    container that ran for `forgiven` begins anew. Kubernetes' own figures."""
+class Do:
+    """To terminate is preStop, then SIGTERM."""
 
-    start: float = 10.0
-    cap: float = 300.0
-    forgiven: float = 600.0
-
-    @classmethod
-    def beginning_with(cls, seconds: float) -> BackOff:
-        """In Kubernetes' proportions."""
-        return cls(seconds, seconds * 30, seconds * 60)
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    container: Container
-
-
-@dataclass(frozen=True, slots=True)
-class Terminate:
-    """preStop, then SIGTERM."""
-
-    container: Container
-
-
-@dataclass(frozen=True, slots=True)
-class Kill:
+    what: Literal["start", "terminate", "kill"]
     container: Container
 
 
@@ -75,7 +54,7 @@ class Tell:
     warning: bool = False
 
 
-Action = Start | Terminate | Kill | Ask | Tell
+Action = Do | Ask | Tell
 
 
 class Lifecycle:
@@ -83,18 +62,20 @@ class Lifecycle:
 
     Args:
         pod: as it was when this kubelet first saw it; an earlier life is read from its status.
+        back_off: seconds; between restarts: none before the first, then so many, doubling.
     """
 
-    def __init__(self, pod: Object, now: datetime, back_off: BackOff | None = None) -> None:
+    def __init__(self, pod: Object, now: datetime, back_off: float = 10.0) -> None:
         self._pod = pod
         self._spec = pod["spec"]
         self._policy = self._spec.get("restartPolicy", "Always")
-        self._back_off = back_off or BackOff()
+        self._back_off = back_off
         status = pod.get("status", {})
         started = status.get("startTime")
         self.start_time = datetime.fromisoformat(started) if started else now
         self.init = containers_of(pod, now, init=True)
         self.containers = containers_of(pod, now, init=False)
+        self._all = [*self.init, *self.containers]
         self.finished = status.get("phase") in ("Succeeded", "Failed")
         """Ended under an earlier kubelet, or by somebody else's verdict: nothing is left to do."""
         self._kill_at: datetime | None = None
@@ -104,17 +85,13 @@ class Lifecycle:
         """When `advance` has something to do next, if nothing happens before."""
 
     @property
-    def all(self) -> list[Container]:
-        return [*self.init, *self.containers]
-
-    @property
     def stopping(self) -> bool:
         return self._kill_at is not None
 
     @property
     def quiet(self) -> bool:
         """No process of it runs, or is about to."""
-        return not any(c.running or c.starting for c in self.all)
+        return not any(c.running or c.starting for c in self._all)
 
     @property
     def over(self) -> bool:
@@ -129,7 +106,7 @@ class Lifecycle:
         """The pod is to end within `grace` seconds; the earliest of several ends holds."""
         kill_at = now + timedelta(seconds=grace)
         self._kill_at = kill_at if self._kill_at is None else min(self._kill_at, kill_at)
-        for container in self.all:
+        for container in self._all:
             if container.stop is not None:
                 container.stop.kill_at = min(container.stop.kill_at, kill_at)
 
@@ -137,30 +114,41 @@ class Lifecycle:
         """The pod is Failed from now on, whatever its containers' exit codes."""
         if self._verdict is None and not self.over:
             self._verdict = verdict
-            grace = self._spec.get("terminationGracePeriodSeconds")
-            self.stop(float(30 if grace is None else grace), now)
+            self.stop(self._grace({}), now)
 
     def started(self, container: Container, container_id: str, now: datetime) -> None:
         container.starting = False
         self._begin(container, now)
         container.container_id = container_id
         container.state = Running(now)
-        container.reset_probes()
+        container.probes = probe.probes_of(container.spec, now)
 
-    def not_made(self, container: Container, reason: str, message: str, now: datetime) -> Tell:
-        """It can't be made as things are; it is tried again."""
+    def not_made(
+        self, container: Container, message: str, now: datetime, *, mounting: bool = False
+    ) -> list[Tell]:
+        """It, or with `mounting` a volume of it, can't be made as things are; it is tried again."""
         container.starting = False
-        self._wait(container, Waiting(reason, message))
+        if self.stopping:
+            # Deleted along with what it reads.
+            return []
+        what = Waiting() if mounting else Waiting("CreateContainerConfigError", message)
+        self._wait(container, what)
         seconds = min(_FIRST_RETRY * 2.0**container.failures, _LAST_RETRY)
         container.failures += 1
         container.retry_at = now + timedelta(seconds=seconds)
-        return Tell("Failed", f"container {container.name}: {message}", warning=True)
+        if mounting:
+            return [Tell("FailedMount", message, warning=True)]
+        return [self._failed(container, message)]
 
-    def not_started(self, container: Container, message: str, now: datetime) -> Tell:
+    def not_started(self, container: Container, message: str, now: datetime) -> list[Tell]:
         """Its command can't be run, which counts as its end."""
         container.starting = False
         self._begin(container, now)
         container.state = Terminated(127, "StartError", now, now, message)
+        return [self._failed(container, message)]
+
+    @staticmethod
+    def _failed(container: Container, message: str) -> Tell:
         return Tell("Failed", f"container {container.name}: {message}", warning=True)
 
     def given_up(self, container: Container) -> None:
@@ -195,17 +183,15 @@ class Lifecycle:
         if not success:
             told.append(Tell("Unhealthy", f"{kind.title()} probe failed: {output}", warning=True))
         if asked.failed and container.stop is None:
-            grace = asked.spec.get("terminationGracePeriodSeconds")
-            if grace is None:
-                grace = self._spec.get("terminationGracePeriodSeconds")
-            self._stop(container, timedelta(seconds=30 if grace is None else grace), now)
-            told.append(
-                Tell(
-                    "Killing",
-                    f"Container {container.name} failed {kind} probe, will be restarted",
-                )
-            )
+            self._stop(container, timedelta(seconds=self._grace(asked.spec)), now)
+            message = f"Container {container.name} failed {kind} probe, will be restarted"
+            told.append(Tell("Killing", message))
         return told
+
+    def _grace(self, probe: Object) -> float:
+        """Seconds; a probe may have its own."""
+        named = (of.get("terminationGracePeriodSeconds") for of in (probe, self._spec))
+        return float(next((grace for grace in named if grace is not None), 30))
 
     @staticmethod
     def _begin(container: Container, now: datetime) -> None:
@@ -248,7 +234,7 @@ class Lifecycle:
         else:
             for container in self._wanted():
                 actions += self._start(container, now)
-        for container in self.all:
+        for container in self._all:
             if container.running:
                 actions += self._attend(container, now)
         return actions
@@ -273,13 +259,15 @@ class Lifecycle:
         if isinstance(ended, Terminated):
             if not self._restarts(container, ended):
                 return []
-            if container.back_off and self._forgiven(container, ended):
+            ran = ended.finished - (container.restarted or ended.started)
+            if ran.total_seconds() > self._back_off * _FORGIVEN:
                 container.back_off = 0.0
             due = ended.finished + timedelta(seconds=container.back_off)
             if now < due:
+                meta = self._pod["metadata"]
                 message = (
                     f"back-off {container.back_off:g}s restarting failed container="
-                    f"{container.name} pod={self._identity()}"
+                    f"{container.name} pod={meta['name']}_{meta['namespace']}({meta['uid']})"
                 )
                 self._wait(container, Waiting("CrashLoopBackOff", message))
                 container.retry_at = due
@@ -288,10 +276,10 @@ class Lifecycle:
         if container.retry_at is not None and not self._reached(container.retry_at, now):
             return []
         if not container.failures and (isinstance(ended, Terminated) or container.last):
-            first = self._back_off.start
-            container.back_off = min(container.back_off * 2 or first, self._back_off.cap)
+            longest = self._back_off * _LONGEST
+            container.back_off = min(container.back_off * 2 or self._back_off, longest)
         container.starting = True
-        return [Start(container)]
+        return [Do("start", container)]
 
     def _restarts(self, container: Container, ended: Terminated) -> bool:
         policy = self._policy
@@ -300,17 +288,13 @@ class Lifecycle:
             policy = "OnFailure"
         return policy == "Always" or (policy == "OnFailure" and ended.exit_code != 0)
 
-    def _forgiven(self, container: Container, ended: Terminated) -> bool:
-        since = container.restarted or ended.started
-        return (ended.finished - since).total_seconds() > self._back_off.forgiven
-
     def _stop_some(self, now: datetime) -> None:
         assert self._kill_at is not None
-        for container in self.all:
+        for container in self._all:
             if isinstance(container.state, Waiting) and container.last and not container.starting:
                 # It was to start again; now its latest end is its last.
                 container.state = container.last
-        for container in self.all:
+        for container in self._all:
             if container.running and container.stop is None:
                 self._stop(container, max(self._kill_at - now, timedelta()), now)
 
@@ -318,20 +302,20 @@ class Lifecycle:
         """Carries on its stop, or probes it."""
         stop = container.stop
         if stop is None:
-            ready = probe.due(container.probes)
-            actions: list[Action] = []
+            ready = [one for one in probe.due(container.probes) if self._reached(one.due, now)]
             for one in ready:
-                if self._reached(one.due, now):
-                    one.asked = True
-                    actions.append(Ask(container, one))
-            return actions
+                one.asked = True
+            return [Ask(container, one) for one in ready]
         end: list[Action] = []
         if not stop.told:
             stop.told = True
-            end = [Tell("Killing", f"Stopping container {container.name}"), Terminate(container)]
+            end = [
+                Tell("Killing", f"Stopping container {container.name}"),
+                Do("terminate", container),
+            ]
         if not stop.killed and self._reached(stop.kill_at, now):
             stop.killed = True
-            end.append(Kill(container))
+            end.append(Do("kill", container))
         return end
 
     # What it amounts to
@@ -339,10 +323,6 @@ class Lifecycle:
     def _phase(self) -> str:
         stopped = self.stopping and self.quiet
         return phase_of(self.init, self.containers, self._policy, stopped=stopped)
-
-    def _identity(self) -> str:
-        meta = self._pod["metadata"]
-        return f"{meta['name']}_{meta['namespace']}({meta['uid']})"
 
     def status(self, pod: Object, address: str, now: datetime) -> Object:
         """For the pod as it is now: conditions that others wrote are kept."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from aiohttp import web
@@ -17,40 +16,35 @@ from volcano_elastic.local.apiserver.status import StatusError
 from volcano_elastic.local.kubelet.pod_status import HOST_IP
 
 
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """PEM files. Only who shows a certificate signed by `client_ca` is answered."""
-
-    certificate: Path
-    key: Path
-    client_ca: Path
-
-    def context(self) -> ssl.SSLContext:
-        """Raises OSError (ssl.SSLError is one) if a file can't be used."""
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=self.client_ca)
-        context.verify_mode = ssl.CERT_REQUIRED
-        context.load_cert_chain(self.certificate, self.key)
-        return context
+def _only_for(certificate: Path, key: Path, client_ca: Path) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=client_ca)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(certificate, key)
+    return context
 
 
 @asynccontextmanager
-async def serving(pods: Informer, tls: Tls) -> AsyncIterator[int]:
-    """The port, while it serves `/containerLogs/NAMESPACE/POD/CONTAINER` as a kubelet does.
+async def serving(
+    pods: Informer, certificate: Path, key: Path, client_ca: Path
+) -> AsyncIterator[int]:
+    """The port, while it serves `/containerLogs/NAMESPACE/POD/CONTAINER` as a kubelet does, to who
+    shows a certificate signed by `client_ca`. All are PEM files.
 
     Raises:
-        OSError: a file of `tls` can't be used.
+        OSError: a file can't be used (ssl.SSLError is one).
     """
+    context = _only_for(certificate, key, client_ca)
 
     async def answer(request: web.Request) -> web.StreamResponse:
         asked = request.match_info
-        key = f"{asked['namespace']}/{asked['pod']}"
-        pod = pods.get(key)
+        name = f"{asked['namespace']}/{asked['pod']}"
+        pod = pods.get(name)
         if pod is None:
-            return web.Response(status=404, text=f"pod {key} is not known here")
+            return web.Response(status=404, text=f"pod {name} is not known here")
         uid = pod["metadata"]["uid"]
 
         def current() -> Object | None:
-            now = pods.get(key)
+            now = pods.get(name)
             return now if now is not None and now["metadata"]["uid"] == uid else None
 
         try:
@@ -69,7 +63,7 @@ async def serving(pods: Informer, tls: Tls) -> AsyncIterator[int]:
     runner = web.AppRunner(application, access_log=None, handler_cancellation=True)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, HOST_IP, 0, ssl_context=tls.context(), shutdown_timeout=1)
+        site = web.TCPSite(runner, HOST_IP, 0, ssl_context=context, shutdown_timeout=1)
         await site.start()
         yield runner.addresses[0][1]
     finally:

@@ -1,42 +1,44 @@
-"""Memory limits: containers' processes are looked at, four times a second."""
+"""Memory limits: what containers have of the machine's memory, in one look at all its processes."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+import os
+from collections import defaultdict
+from collections.abc import Mapping
 
 from volcano_elastic.local.kubelet import shim
 
-_LOOK_SECONDS = 0.25
-# Resident memory counts pages that several processes share several times, so it can only be too
-# much; but it is read quickly.
-_FIGURES = (("status", b"VmRSS:"), ("smaps_rollup", b"Pss:"))
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-def _total(pids: Iterable[int], file: str, figure: bytes) -> int:
-    """Bytes."""
-    total = 0
-    for pid in pids:
-        # Not as text: a process may call itself anything, and the kernel cuts names anywhere.
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/{file}", "rb") as lines:
-            total += next((int(ln.split()[1]) for ln in lines if ln.startswith(figure)), 0) * 1024
-    return total
+def _resident(pid: int) -> int:
+    """Bytes; pages that several processes share count for each of them."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/statm", "rb") as file:
+        return int(file.read().split()[1]) * _PAGE
+    return 0
 
 
-async def watch(limits: Callable[[], dict[int, int]], exceeded: Callable[[int], None]) -> None:
-    """Until cancelled.
+def _proportional(pid: int) -> int:
+    """Bytes; of shared pages a share."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+        return next((int(ln.split()[1]) for ln in file if ln.startswith(b"Pss:")), 0) * 1024
+    return 0
+
+
+def exceeded(limits: Mapping[int, int], shims: Mapping[int, int]) -> list[int]:
+    """Which containers have more than their limit. Reads files of the kernel, for a while.
 
     Args:
-        limits: bytes by shim, as things are.
-        exceeded: told of a shim whose container has more than its limit.
+        limits: bytes by container, which is the pid of its own shim.
+        shims: the container of every shim, those of what is run inside of it too.
     """
-    while True:
-        await asyncio.sleep(_LOOK_SECONDS)
-        if not (now := limits()):
-            continue
-        parents = shim.parents()
-        for pid, limit in now.items():
-            family = shim.descendants(pid, parents)
-            if all(_total(family, *figure) > limit for figure in _FIGURES):
-                exceeded(pid)
+    members: dict[int, list[int]] = defaultdict(list)
+    for pid, nearest in shim.ancestors(shims, shim.parents()).items():
+        members[shims[nearest]].append(pid)
+    # The first can only be too much, and is read quickly: most containers need no second look.
+    return [
+        container
+        for container, limit in limits.items()
+        if all(sum(map(of, members[container])) > limit for of in (_resident, _proportional))
+    ]

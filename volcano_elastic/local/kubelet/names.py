@@ -1,8 +1,10 @@
-"""What service names stand for, and the /etc/hosts that says so to a pod."""
+"""What service names stand for, and the /etc/hosts that say so to pods."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import asyncio
+import contextlib
+from collections.abc import Iterable
 from pathlib import Path
 
 from volcano_elastic.kube.informer import Informer
@@ -11,6 +13,8 @@ from volcano_elastic.local.kubelet.address import AddressBook, Resolve
 
 _HEAD = "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost\n"
 _DOMAIN = "svc.cluster.local"
+# Many services come at once; their names are written once for all of them.
+_WRITE_SECONDS = 0.05
 
 
 def hosts_file(pod: Object, address: str, services: Iterable[tuple[str, str, str]]) -> str:
@@ -43,7 +47,11 @@ class Names:
     def __init__(self, pods: Informer, services: Informer, addresses: AddressBook) -> None:
         self._pods, self._services, self._addresses = pods, services, addresses
         self._known: list[tuple[str, str, str]] | None = None
-        """All services; None once something has changed."""
+        """All services; None once one has come, changed or gone, or a pod has left one."""
+        self._files: dict[Path, tuple[Object, str]] = {}
+        """Those that are kept current, with their pod and its address."""
+        services.on_change(self._changed)
+        pods.on_change(self._pod_changed)
 
     def resolver(self, namespace: str) -> Resolve:
         """For a pod of that namespace, as its /etc/hosts would; pods whose service may still be on
@@ -56,29 +64,39 @@ class Names:
             for alias in _aliases(other, name, namespace)
         }.get
 
-    def write_hosts(self, file: Path, pod: Object, address: str) -> None:
+    def keep_hosts(self, file: Path, pod: Object, address: str) -> None:
+        """Writes the pod's, and keeps it current until it is dropped."""
+        self._files[file] = (pod, address)
+        file.touch()
+        self._write(file)
+
+    def drop_hosts(self, file: Path) -> None:
+        self._files.pop(file, None)
+
+    def _write(self, file: Path) -> None:
         """In place, since containers have this very file mounted."""
-        text = hosts_file(pod, address, self._all())
-        if not file.exists() or file.read_text() != text:
+        text = hosts_file(*self._files[file], self._all())
+        if file.read_text() != text:
             # Not truncated first: whoever reads it meanwhile shouldn't find nothing.
-            with file.open("r+" if file.exists() else "w") as open_file:
+            with file.open("r+") as open_file:
                 open_file.write(text)
                 open_file.truncate()
 
-    def on_change(self, changed: Callable[[], None]) -> None:
-        """`changed` is called when a service comes, changes or goes, or a pod leaves one."""
+    def _changed(self, old: Object | None, new: Object | None) -> None:
+        if self._known is not None and self._files:
+            asyncio.get_running_loop().call_later(_WRITE_SECONDS, self._write_all)
+        self._known = None
 
-        def told(old: Object | None, new: Object | None) -> None:
-            self._known = None
-            changed()
+    def _pod_changed(self, old: Object | None, new: Object | None) -> None:
+        # Most services have one pod, whose address doesn't change with its status.
+        if old is None or new is None or _leaving(old) != _leaving(new):
+            self._changed(old, new)
 
-        def pod_told(old: Object | None, new: Object | None) -> None:
-            # Most services have one pod, whose address doesn't change with its status.
-            if old is None or new is None or _leaving(old) != _leaving(new):
-                told(old, new)
-
-        self._services.on_change(told)
-        self._pods.on_change(pod_told)
+    def _write_all(self) -> None:
+        for file in self._files:
+            # Somebody may have removed it.
+            with contextlib.suppress(OSError):
+                self._write(file)
 
     def _all(self) -> list[tuple[str, str, str]]:
         if self._known is None:

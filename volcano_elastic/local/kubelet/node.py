@@ -1,11 +1,11 @@
-"""The virtual nodes: registered once, kept alive by a lease each."""
+"""The virtual nodes: registered once, kept alive by a lease each, down when asked to be."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import aiohttp
@@ -13,22 +13,29 @@ import aiohttp
 from volcano_elastic.kube.client import AlreadyExists, ApiError, Client, NotFound
 from volcano_elastic.kube.event import timestamp
 from volcano_elastic.kube.resource import LEASES, NAMESPACES, NODES, Object
+from volcano_elastic.local.kubelet import fault
 from volcano_elastic.local.kubelet.environment import CAPACITY
 from volcano_elastic.local.kubelet.pod_status import HOST_IP
 
 _log = logging.getLogger(__name__)
 
-_CONDITIONS = (
-    ("MemoryPressure", "False", "KubeletHasSufficientMemory", "virtual node"),
-    ("DiskPressure", "False", "KubeletHasNoDiskPressure", "virtual node"),
-    ("PIDPressure", "False", "KubeletHasSufficientPID", "virtual node"),
-    ("Ready", "True", "KubeletReady", "virtual node"),
-)
+_CONDITIONS = {
+    "MemoryPressure": ("False", "KubeletHasSufficientMemory"),
+    "DiskPressure": ("False", "KubeletHasNoDiskPressure"),
+    "PIDPressure": ("False", "KubeletHasSufficientPID"),
+    "Ready": ("True", "KubeletReady"),
+}
+_NODE_INFO = {
+    "kubeletVersion": "v1.32.0-volcano-elastic",
+    "operatingSystem": "linux",
+    "architecture": "amd64",
+    "containerRuntimeVersion": "process://1",
+}
+_UNTOLD = ("osImage", "kernelVersion", "kubeProxyVersion", "bootID", "machineID", "systemUUID")
 _VIRTUAL = "volcano-elastic.io/virtual"
 _LEASE_NAMESPACE = "kube-node-lease"
-_LEASE_SECONDS = 40
 _RENEW_SECONDS = 10.0
-_NO_ANSWER = (ApiError, aiohttp.ClientError, OSError, TimeoutError)
+_NOT_DONE = (ApiError, aiohttp.ClientError, OSError)
 # kube-controller-manager's own patience with a silent node is a little longer.
 _TAKEN_FOR_LOST_SECONDS = 40.0
 _AT_ONCE = 16
@@ -48,22 +55,14 @@ def node_object(name: str, gpus: int, now: datetime, log_port: int | None = None
     Args:
         log_port: where its containers' logs are served, if they are.
     """
-    capacity = dict(CAPACITY)
-    if gpus:
-        capacity["nvidia.com/gpu"] = str(gpus)
+    capacity = CAPACITY | ({"nvidia.com/gpu": str(gpus)} if gpus else {})
     stamp = timestamp(now)
     endpoints = {"daemonEndpoints": {"kubeletEndpoint": {"Port": log_port}}} if log_port else {}
+    labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", _VIRTUAL: "true"}
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {
-            "name": name,
-            "labels": {
-                "kubernetes.io/hostname": name,
-                "kubernetes.io/os": "linux",
-                _VIRTUAL: "true",
-            },
-        },
+        "metadata": {"name": name, "labels": labels},
         "spec": {},
         "status": {
             **endpoints,
@@ -78,37 +77,13 @@ def node_object(name: str, gpus: int, now: datetime, log_port: int | None = None
                     "type": kind,
                     "status": status,
                     "reason": reason,
-                    "message": message,
+                    "message": "virtual node",
                     "lastHeartbeatTime": stamp,
                     "lastTransitionTime": stamp,
                 }
-                for kind, status, reason, message in _CONDITIONS
+                for kind, (status, reason) in _CONDITIONS.items()
             ],
-            "nodeInfo": {
-                "kubeletVersion": "v1.32.0-volcano-elastic",
-                "operatingSystem": "linux",
-                "architecture": "amd64",
-                "containerRuntimeVersion": "process://1",
-                "osImage": "",
-                "kernelVersion": "",
-                "kubeProxyVersion": "",
-                "bootID": "",
-                "machineID": "",
-                "systemUUID": "",
-            },
-        },
-    }
-
-
-def lease_object(name: str, now: datetime) -> Object:
-    return {
-        "apiVersion": "coordination.k8s.io/v1",
-        "kind": "Lease",
-        "metadata": {"name": name, "namespace": _LEASE_NAMESPACE},
-        "spec": {
-            "holderIdentity": name,
-            "leaseDurationSeconds": _LEASE_SECONDS,
-            "renewTime": now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "nodeInfo": _NODE_INFO | dict.fromkeys(_UNTOLD, ""),
         },
     }
 
@@ -126,74 +101,90 @@ async def register(
     async def one(name: str) -> None:
         async with limit:
             node = node_object(name, gpus, datetime.now(UTC), log_port)
-            try:
-                answer = await client.create(NODES, node)
-            except AlreadyExists:
-                body = {"metadata": {"labels": node["metadata"]["labels"]}}
-                await client.patch(NODES, name, None, body)
-                answer = {}
-            # A restarted node's GPU count may have changed, and must not be merged into the old.
-            if answer.get("status", {}).get("allocatable") != node["status"]["allocatable"]:
-                status = dict(node["status"])
-                if not gpus:
-                    gone = {"nvidia.com/gpu": None}
-                    status |= {key: status[key] | gone for key in ("capacity", "allocatable")}
-                await client.patch(NODES, name, None, {"status": status}, subresource="status")
+            with contextlib.suppress(AlreadyExists):
+                await client.create(NODES, node)
+                return
+            body = {"metadata": {"labels": node["metadata"]["labels"]}}
+            await client.patch(NODES, name, None, body)
+            status = node["status"]
+            if not gpus:
+                # It may have had some, and is merged into what it was.
+                gone = {"nvidia.com/gpu": None}
+                status |= {key: status[key] | gone for key in ("capacity", "allocatable")}
+            await client.patch(NODES, name, None, {"status": status}, subresource="status")
 
     await asyncio.gather(*(one(name) for name in names))
 
 
-class Heartbeats:
+class VirtualNodes:
     """Renews the lease of each node that isn't down, spread over the interval.
 
     Args:
         gpus, log_port: as in `register`, which brings back a node that was silent for long.
-        down: names of nodes whose lease is left alone, as things are.
     """
 
     def __init__(
-        self,
-        client: Client,
-        names: list[str],
-        gpus: int,
-        log_port: int | None,
-        down: AbstractSet[str] = frozenset(),
+        self, client: Client, names: list[str], gpus: int, log_port: int | None = None
     ) -> None:
-        self._client, self._gpus, self._log_port, self._down = client, gpus, log_port, down
+        self._client, self._gpus, self._log_port = client, gpus, log_port
         self._clock = asyncio.get_running_loop().time
         self._renewed = dict.fromkeys(names, self._clock())
+        self.down: dict[str, float] = {}
+        """Since when the nodes are down whose annotation says so."""
+        self.handlers: list[Callable[[str, bool], None]] = []
+        """Told of a node's name, and whether it is down now."""
 
-    def silent(self, name: str) -> float:
-        """Seconds since the lease was renewed."""
-        return self._clock() - self._renewed[name]
+    def up(self, name: str | None) -> bool:
+        """Whether it is one of them, and not down."""
+        return name in self._renewed and name not in self.down
+
+    def seconds_down(self, name: str) -> float:
+        return self._clock() - self.down.get(name, self._clock())
+
+    def on_change(self, old: Object | None, new: Object | None) -> None:
+        """To be told of all nodes there are."""
+        name = (new or old or {})["metadata"]["name"]
+        down = new is not None and fault.is_down(new)
+        if name not in self._renewed or down == (name in self.down):
+            return
+        if down:
+            self.down[name] = self._clock()
+        else:
+            del self.down[name]
+        _log.info("node %s is %s by request", name, "down" if down else "up again")
+        for handler in self.handlers:
+            handler(name, down)
 
     async def run(self) -> None:
         """Until cancelled."""
-        with contextlib.suppress(*_NO_ANSWER):
+        with contextlib.suppress(*_NOT_DONE):
             namespace = {"apiVersion": "v1", "kind": "Namespace"}
             await self._client.create(
                 NAMESPACES, namespace | {"metadata": {"name": _LEASE_NAMESPACE}}
             )
         while True:
             for name in self._renewed:
-                if name not in self._down:
+                if name not in self.down:
                     await self.beat(name)
                 await asyncio.sleep(_RENEW_SECONDS / len(self._renewed))
 
     async def beat(self, name: str, *, returned: bool = False) -> None:
         """Renews the lease of one; one that `returned` says that it is ready too."""
         try:
-            if returned or self.silent(name) > _TAKEN_FOR_LOST_SECONDS:
+            silent = self._clock() - self._renewed[name]
+            if returned or silent > _TAKEN_FOR_LOST_SECONDS:
                 await register(self._client, [name], self._gpus, self._log_port)
-            await _renew(self._client, name)
+            await self._renew(name)
             self._renewed[name] = self._clock()
-        except _NO_ANSWER as error:
+        except _NOT_DONE as error:
             _log.warning("renewing the lease of %s: %s", name, error or type(error).__name__)
 
-
-async def _renew(client: Client, name: str) -> None:
-    lease = lease_object(name, datetime.now(UTC))
-    try:
-        await client.patch(LEASES, name, _LEASE_NAMESPACE, {"spec": lease["spec"]})
-    except NotFound:
-        await client.create(LEASES, lease)
+    async def _renew(self, name: str) -> None:
+        renewed = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        spec = {"holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": renewed}
+        try:
+            await self._client.patch(LEASES, name, _LEASE_NAMESPACE, {"spec": spec})
+        except NotFound:
+            about = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": spec}
+            meta = {"name": name, "namespace": _LEASE_NAMESPACE}
+            await self._client.create(LEASES, about | {"metadata": meta})

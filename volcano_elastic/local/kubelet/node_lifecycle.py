@@ -84,14 +84,6 @@ def eviction_due(pod: Object, since: datetime) -> datetime | None:
     return since + timedelta(seconds=max(min(seconds), 0)) if seconds else None
 
 
-def unready(pod: Object, now: datetime) -> list[Object]:
-    """What changes of the conditions of a pod on a silent node."""
-    ready = condition(pod, "Ready")
-    if ready is None or ready["status"] != "True":
-        return []
-    return [{"type": "Ready", "status": "False", "lastTransitionTime": timestamp(now)}]
-
-
 # Done
 
 
@@ -114,16 +106,13 @@ class NodeLifecycle:
         """Until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
-            for name in self._names:
-                node = self._nodes.get(name)
-                silent = self._silence(name) > self._grace
-                if node is None or not (silent or silent_since(node)):
-                    continue
+            for node in filter(None, map(self._nodes.get, self._names)):
+                name = node["metadata"]["name"]
                 try:
-                    await self._look(node, silent=silent)
+                    await self._look(node, silent=self._silence(name) > self._grace)
                 except (NotFound, Conflict):
                     continue
-                except (ApiError, aiohttp.ClientError, OSError, TimeoutError) as error:
+                except (ApiError, aiohttp.ClientError, OSError) as error:
                     _log.warning("node %s: %s", name, error or type(error).__name__)
 
     async def _look(self, node: Object, *, silent: bool) -> None:
@@ -137,21 +126,20 @@ class NodeLifecycle:
             )
         if not silent or (since := silent_since(self._nodes.get(name) or node)) is None:
             return
-        for pod in [pod for pod in self._pods if pod["spec"].get("nodeName") == name]:
-            await self._look_at_pod(pod, since, now)
+        for pod in self._pods:
+            over = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+            if pod["spec"].get("nodeName") == name and not over:
+                await self._look_at_pod(pod, since, now)
 
     async def _look_at_pod(self, pod: Object, since: datetime, now: datetime) -> None:
-        meta = pod["metadata"]
-        if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
-            return
-        if conditions := unready(pod, now):
-            await self._tell(self._pods, PODS, pod, conditions)
+        meta, stamp = pod["metadata"], {"lastTransitionTime": timestamp(now)}
+        if (condition(pod, "Ready") or {}).get("status") == "True":
+            unready = {"type": "Ready", "status": "False"}
+            await self._tell(self._pods, PODS, pod, [unready | stamp])
         due = eviction_due(pod, since)
-        if meta.get("deletionTimestamp") or due is None or now < due:
-            return
-        disrupted = _DISRUPTED | {"lastTransitionTime": timestamp(now)}
-        await self._tell(self._pods, PODS, pod, [disrupted])
-        await self._client.delete(PODS, meta["name"], meta["namespace"], uid=meta["uid"])
+        if not meta.get("deletionTimestamp") and due is not None and now >= due:
+            await self._tell(self._pods, PODS, pod, [_DISRUPTED | stamp])
+            await self._client.delete(PODS, meta["name"], meta["namespace"], uid=meta["uid"])
 
     async def _tell(
         self, informer: Informer, resource: Resource, about: Object, conditions: list[Object]

@@ -18,7 +18,7 @@ from volcano_elastic.local.kubelet.lifecycle import Tell
 
 _log = logging.getLogger(__name__)
 
-_NO_ANSWER = (aiohttp.ClientError, OSError, TimeoutError)
+_NOT_DONE = (ApiError, aiohttp.ClientError, OSError)
 _LAST_WRITE_SECONDS = 10.0
 
 
@@ -36,7 +36,8 @@ class PodReport:
         self._name, self._namespace, self._uid = meta["name"], meta["namespace"], meta["uid"]
         self._about = {"apiVersion": "v1", "kind": "Pod"} | pod
         self._client, self._pods, self._status = client, pods, status
-        self._dirty, self._written = asyncio.Event(), asyncio.Event()
+        self._written: Object | None = None
+        self._dirty, self._writing = asyncio.Event(), asyncio.Lock()
         self.closed = False
 
     @property
@@ -45,21 +46,20 @@ class PodReport:
 
     def changed(self) -> None:
         """The status may be another now."""
-        self._written.clear()
         self._dirty.set()
 
-    async def write_status(self) -> None:
-        """Whenever it has changed, until closed."""
-        last: Object | None = None
-        while not self.closed:
+    async def write_changes(self) -> None:
+        """Of the status, until cancelled."""
+        while True:
             await self._dirty.wait()
             self._dirty.clear()
-            status = self._status()
-            if status != last:
+            await self._write()
+
+    async def _write(self) -> None:
+        async with self._writing:
+            if (status := self._status()) != self._written:
                 await self._patch({"status": status}, "status")
-                last = status
-            if not self._dirty.is_set():
-                self._written.set()
+                self._written = status
 
     async def annotate(self, annotations: dict[str, str | None]) -> None:
         await self._patch({"metadata": {"annotations": annotations}}, None)
@@ -75,16 +75,15 @@ class PodReport:
         )
         try:
             await self._client.create(EVENTS, body)
-        except (ApiError, *_NO_ANSWER) as error:
+        except _NOT_DONE as error:
             _log.warning("event about pod %s: %s", self.key, error or type(error).__name__)
 
     async def remove(self, *, with_status: bool) -> None:
         """Lets the API server forget the pod, once it knows how it ended."""
         if with_status:
-            self.changed()
             try:
                 async with asyncio.timeout(_LAST_WRITE_SECONDS):
-                    await self._written.wait()
+                    await self._write()
             except TimeoutError:
                 _log.warning("pod %s: its last status could not be written", self.key)
         await self._until_answered(
@@ -116,7 +115,7 @@ class PodReport:
             except (NotFound, Conflict):
                 # Removed, or another pod bears the name: the informer will say so.
                 return None
-            except (ApiError, *_NO_ANSWER) as error:
+            except _NOT_DONE as error:
                 _log.warning("%s pod %s: %s", what, self.key, error or type(error).__name__)
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, 5.0)

@@ -10,21 +10,10 @@ from typing import Any, Literal
 from volcano_elastic.api.pod import condition
 from volcano_elastic.kube.event import timestamp
 from volcano_elastic.kube.resource import Object
-from volcano_elastic.local.kubelet.container import (
-    Container,
-    Running,
-    Terminated,
-    Waiting,
-)
+from volcano_elastic.local.kubelet.container import Container, Running, Terminated, Waiting
 
 HOST_IP = "127.0.0.1"
-_OURS = (
-    "PodReadyToStartContainers",
-    "Initialized",
-    "Ready",
-    "ContainersReady",
-    "PodScheduled",
-)
+_OURS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
 
 Phase = Literal["Pending", "Running", "Succeeded", "Failed"]
 
@@ -62,21 +51,22 @@ def phase_of(
 
 
 def _state(state: Waiting | Running | Terminated) -> dict[str, Any]:
+    said: dict[str, Any]
     match state:
-        case Waiting():
-            waiting = {"reason": state.reason}
-            return {"waiting": waiting | ({"message": state.message} if state.message else {})}
         case Running():
             return {"running": {"startedAt": timestamp(state.started)}}
+        case Waiting():
+            kind, said = "waiting", {"reason": state.reason}
         case Terminated():
-            ended: dict[str, Any] = {
+            kind = "terminated"
+            said = {
                 "exitCode": state.exit_code,
                 "reason": state.reason,
                 "startedAt": timestamp(state.started),
                 "finishedAt": timestamp(state.finished),
                 "containerID": state.container_id,
             }
-            return {"terminated": ended | ({"message": state.message} if state.message else {})}
+    return {kind: said | ({"message": state.message} if state.message else {})}
 
 
 _INITIALIZING = Waiting("PodInitializing")

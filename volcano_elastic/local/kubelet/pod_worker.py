@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import sys
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -24,22 +23,18 @@ from volcano_elastic.local.kubelet.container import Container
 from volcano_elastic.local.kubelet.lifecycle import (
     Action,
     Ask,
-    BackOff,
-    Kill,
+    Do,
     Lifecycle,
-    Start,
     Tell,
-    Terminate,
 )
 from volcano_elastic.local.kubelet.names import Names
 from volcano_elastic.local.kubelet.pod_report import PodReport
 from volcano_elastic.local.kubelet.pod_status import HOST_IP, Verdict
-from volcano_elastic.local.kubelet.process import Command, Process, ProcessRuntime, StartError
-from volcano_elastic.local.kubelet.source import ConfigError
+from volcano_elastic.local.kubelet.process import Command, Process, ProcessRuntime
+from volcano_elastic.local.kubelet.source import ConfigError, StartError, references
 
 _log = logging.getLogger(__name__)
 
-_NO_ANSWER = (aiohttp.ClientError, OSError, TimeoutError)
 _SOURCES = {"ConfigMap": CONFIGMAPS, "Secret": SECRETS}
 _SHUTDOWN_GRACE = 3.0
 
@@ -55,7 +50,8 @@ class Host:
     state_dir: Path
     memory_dir: Path
     """On a tmpfs, for this kubelet alone."""
-    back_off: BackOff
+    back_off: float
+    """Seconds; see Lifecycle."""
 
     def now(self) -> datetime:
         return datetime.now(UTC)
@@ -69,10 +65,10 @@ class PodWorker:
         meta = pod["metadata"]
         self._name, self._namespace, self._uid = meta["name"], meta["namespace"], meta["uid"]
         self._folder = host.state_dir / "pods" / f"{self._namespace}_{self._name}_{self._uid}"
+        self._hosts = self._folder / "etc-hosts"
         self._volumes = volume.Volumes(self._folder / "volumes", host.memory_dir / self._uid)
         self._life = Lifecycle(pod, host.now(), host.back_off)
         self._processes: dict[str, Process] = {}
-        self._log_starts: dict[str, int] = {}
         self._happened = asyncio.Event()
         self.crashed = False
         self._shut_down = False
@@ -113,17 +109,8 @@ class PodWorker:
         deleted = bool(self._pod["metadata"].get("deletionTimestamp"))
         return deleted or self._report.closed or self._shut_down
 
-    def refresh_names(self) -> None:
-        """Writes its /etc/hosts anew."""
-        if self._hosts.exists():
-            self._host.names.write_hosts(self._hosts, self._pod, self._address)
-
-    @property
-    def _hosts(self) -> Path:
-        return self._folder / "etc-hosts"
-
     async def run(self) -> None:
-        writer = asyncio.create_task(self._report.write_status())
+        writer = asyncio.create_task(self._report.write_changes())
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             if not self._life.finished and not self._leaving:
@@ -132,9 +119,9 @@ class PodWorker:
             if not self._report.closed and not self._shut_down:
                 await self._report.remove(with_status=not self._life.finished)
         finally:
-            writer.cancel()
-            for task in self._tasks:
+            for task in (writer, *self._tasks):
                 task.cancel()
+            self._host.names.drop_hosts(self._hosts)
             if not self.crashed and not self._shut_down:
                 await asyncio.to_thread(self._volumes.remove)
 
@@ -159,11 +146,11 @@ class PodWorker:
 
     def _do(self, action: Action) -> None:
         match action:
-            case Start(container):
+            case Do("start", container):
                 self._spawn(self._start(container))
-            case Terminate(container):
+            case Do("terminate", container):
                 self._spawn(self._terminate(container))
-            case Kill(container):
+            case Do(_, container):
                 self._host.runtime.kill(self._processes[container.name])
             case Ask():
                 self._spawn(self._ask(action))
@@ -186,7 +173,7 @@ class PodWorker:
     # Containers
 
     async def _start(self, container: Container) -> None:
-        life, spec = self._life, container.spec
+        life = self._life
         try:
             command = await self._command(container)
             if life.stopping:
@@ -194,19 +181,13 @@ class PodWorker:
                 return
             process = await self._host.runtime.start(command)
         except ConfigError as error:
-            if life.stopping:
-                # Deleted along with what it reads.
-                life.given_up(container)
-                return
-            reason = "CreateContainerConfigError"
-            self._tell(life.not_made(container, reason, str(error), self._host.now()))
+            self._tell(*life.not_made(container, str(error), self._host.now()))
         except volume.NotMounted as error:
-            life.not_made(container, "ContainerCreating", "", self._host.now())
-            self._tell(Tell("FailedMount", str(error), warning=True))
+            self._tell(*life.not_made(container, str(error), self._host.now(), mounting=True))
         except StartError as error:
-            with self._log(spec["name"]).open("a") as log:
+            with self._log(container.name).open("a") as log:
                 log.write(f"{error}\n")
-            self._tell(life.not_started(container, str(error), self._host.now()))
+            self._tell(*life.not_started(container, str(error), self._host.now()))
         except BaseException:
             life.given_up(container)
             raise
@@ -222,45 +203,30 @@ class PodWorker:
         """Raises ConfigError, NotMounted, StartError."""
         spec, isolation = container.spec, self._host.runtime.isolation
         refusal = handler.refusal(spec) or volume.refusal(self._pod)
-        if not refusal and not isolation:
-            refusal = volume.without_namespaces(spec, self._pod)
-        if refusal:
+        if refusal or (not isolation and (refusal := volume.without_namespaces(spec, self._pod))):
             raise ConfigError(refusal)
         pod = self._pod | {"status": {"podIP": self._address, "hostIP": HOST_IP}}
-        sources = await self._sources(environment.references(spec) | volume.references(pod))
+        sources = await self._sources(environment.entries(spec) + volume.volumes_of(pod))
         if isolation:
             await asyncio.to_thread(self._volumes.make, pod, sources)
         hostname = str(self._pod["spec"].get("hostname") or self._name)
         resolve = None if isolation else self._host.names.resolver(self._namespace)
         variables = {"HOSTNAME": hostname}
         variables |= environment.environment(spec, pod, sources, resolve)
-        mounts: list[volume.Mount] = []
-        if isolation:
-            mounts = self._mounts(spec, variables)
-        try:
-            words = environment.command_line(spec, variables, sys.executable)
-        except ConfigError as error:
-            raise StartError(str(error)) from error
-        log = self._log(container.name)
-        self._log_starts[container.name] = log.stat().st_size if log.exists() else 0
-        directory = spec.get("workingDir") or None
-        if directory and not isolation and not os.path.isdir(directory):
-            raise StartError(f"workingDir {directory!r} does not exist on this machine")
+        mounts = self._mounts(spec, variables) if isolation else []
+        root, log = self._folder / "root", self._log(container.name)
+        root.mkdir(exist_ok=True)
         return Command(
-            words,
+            environment.command_line(spec, variables, sys.executable),
             variables,
             log,
-            directory=directory,
+            log_start=log.stat().st_size if log.exists() else 0,
+            directory=spec.get("workingDir") or None,
             hostname=hostname,
-            root=self._root(),
+            root=root,
             mounts=mounts,
             limit=_memory_limit(spec),
         )
-
-    def _root(self) -> Path:
-        root = self._folder / "root"
-        root.mkdir(exist_ok=True)
-        return root
 
     def _mounts(self, spec: Object, variables: dict[str, str]) -> list[volume.Mount]:
         message = self._folder / f"{spec['name']}.termination"
@@ -270,20 +236,20 @@ class PodWorker:
         path = spec.get("terminationMessagePath") or termination.PATH
         mounts = [volume.Mount(str(message), path)]
         if not self._pod["spec"].get("hostNetwork"):
-            self._host.names.write_hosts(self._hosts, self._pod, self._address)
+            self._host.names.keep_hosts(self._hosts, self._pod, self._address)
             mounts.append(volume.Mount(str(self._hosts), "/etc/hosts"))
         return mounts + self._volumes.mounts(spec, self._pod, variables)
 
-    async def _sources(self, wanted: set[tuple[str, str]]) -> dict[tuple[str, str], Object]:
+    async def _sources(self, entries: list[Object]) -> dict[tuple[str, str], Object]:
         found = {}
-        for kind, name in wanted:
+        for kind, name in references(entries):
             try:
                 found[kind, name] = await self._host.client.get(
                     _SOURCES[kind], name, self._namespace
                 )
             except NotFound:
                 continue
-            except (ApiError, *_NO_ANSWER) as error:
+            except (ApiError, aiohttp.ClientError, OSError) as error:
                 raise ConfigError(f"reading {kind} {name!r}: {error}") from error
         return found
 
@@ -294,8 +260,8 @@ class PodWorker:
             container.spec,
             end.code,
             self._folder / f"{container.name}.termination",
-            self._log(container.name),
-            self._log_starts.get(container.name, 0),
+            process.command.log,
+            process.command.log_start,
         )
         self._life.ended(container, end.code, self._host.now(), oom=end.oom, message=message)
 
@@ -305,44 +271,33 @@ class PodWorker:
             return
         hook = (container.spec.get("lifecycle") or {}).get("preStop")
         left = (container.stop.kill_at - self._host.now()).total_seconds()
-        if hook and left > 0:
-            try:
-                await handler.carry_out(
-                    hook, container.spec, process, self._host.runtime, self._address, left
-                )
-            except handler.HandlerFailed as error:
-                message = f"PreStopHook failed: {error}"
-                self._tell(Tell("FailedPreStopHook", message, warning=True))
-        if left > 0:
-            self._host.runtime.terminate(process)
+        if left <= 0:
+            return
+        if hook and (why := await self._carry_out(hook, container, process, left)):
+            self._tell(Tell("FailedPreStopHook", f"PreStopHook failed: {why}", warning=True))
+        self._host.runtime.terminate(process)
 
     async def _ask(self, ask: Ask) -> None:
         process = self._processes.get(ask.container.name)
-        if process is None:
-            return
-        success, output = True, ""
-        try:
-            await handler.carry_out(
-                ask.probe.spec,
-                ask.container.spec,
-                process,
-                self._host.runtime,
-                self._address,
-                ask.probe.seconds,
-            )
-        except handler.HandlerFailed as error:
-            success, output = False, str(error)
-        for told in self._life.answered(
-            ask.container, ask.probe, success, output, self._host.now()
-        ):
-            self._tell(told)
+        if process is not None:
+            why = await self._carry_out(ask.probe.spec, ask.container, process, ask.probe.seconds)
+            now = self._host.now()
+            self._tell(*self._life.answered(ask.container, ask.probe, not why, why, now))
+
+    async def _carry_out(
+        self, wanted: Object, container: Container, process: Process, seconds: float
+    ) -> str:
+        return await handler.carry_out(
+            wanted, container.spec, process, self._host.runtime, self._address, seconds
+        )
 
     def _status(self) -> Object:
         return self._life.status(self._pod, self._address, self._host.now())
 
-    def _tell(self, told: Tell) -> None:
+    def _tell(self, *told: Tell) -> None:
         if not self._report.closed and not self._shut_down:
-            self._spawn(self._report.tell(told))
+            for one in told:
+                self._spawn(self._report.tell(one))
 
     def _log(self, container: str) -> Path:
         return self._folder / f"{container}.log"

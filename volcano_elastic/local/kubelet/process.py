@@ -13,11 +13,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
 from volcano_elastic.local.kubelet import memory_watch, shim
+from volcano_elastic.local.kubelet.source import StartError
 from volcano_elastic.local.kubelet.volume import Mount
 
 _log = logging.getLogger(__name__)
@@ -36,22 +37,21 @@ _KEPT = ("HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "TZ", "LD_LIBRARY_PATH", "P
 _PR_SET_CHILD_SUBREAPER = 36
 _PROBE_SECONDS = 10.0
 _OUTPUT_LIMIT = 10 * 1024
-
-
-class StartError(Exception):
-    """The command can't be run; the message says which and why."""
+_MEMORY_LOOK_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
     """What a container runs, and where.
 
-    `limit`: bytes of memory, 0 for any; `root`: an empty folder, where its root is put together.
+    `log_start`: where in the log its output begins; `root`: an empty folder, where its root is put
+    together; `limit`: bytes of memory, 0 for any.
     """
 
     words: Sequence[str]
     variables: dict[str, str]
     log: Path
+    log_start: int = 0
     directory: str | None = None
     hostname: str = ""
     root: Path = Path()
@@ -74,8 +74,10 @@ class Process:
     pid: int
     """Of its main process; 0 before it has started."""
     end: asyncio.Future[End]
+    container: Process | None = None
+    """The one that it was run inside of, by `execute`; None: it is one."""
     over_limit: bool = False
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    follower: asyncio.Task[None] | None = None
 
 
 class ProcessRuntime:
@@ -96,7 +98,7 @@ class ProcessRuntime:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
         if not self._plain:
             self.isolation = await self._allowed()
-        self._watching = asyncio.create_task(memory_watch.watch(self._limits, self._exceeded))
+        self._watching = asyncio.create_task(self._watch_memory())
         _log.info("containers are held by: %s", _HELD_BY[self.isolation])
         return self
 
@@ -152,7 +154,7 @@ class ProcessRuntime:
                 process.command.log,
                 directory=process.command.directory,
             )
-            inside = await self._launch(command, output, join=process.pid)
+            inside = await self._launch(command, output, process)
             try:
                 async with asyncio.timeout(seconds):
                     end = await asyncio.shield(inside.end)
@@ -162,19 +164,19 @@ class ProcessRuntime:
         finally:
             os.close(output)
 
-    async def _launch(self, command: Command, output: str | int, join: int = 0) -> Process:
-        """Output is a file to append to, or a descriptor; `join` is a process whose namespaces are
+    async def _launch(
+        self, command: Command, output: str | int, container: Process | None = None
+    ) -> Process:
+        """Output is a file to append to, or a descriptor; with `container` its namespaces are
         entered, instead of making some."""
         variables = {name: os.environ[name] for name in _KEPT if name in os.environ}
         variables |= command.variables
         # The interpreter's own folder first, so that `torchrun` and a shell's `python` are ours.
         own = str(Path(sys.executable).parent)
         variables["PATH"] = own + os.pathsep + variables.get("PATH", os.defpath)
-        reading, writing = os.pipe2(os.O_CLOEXEC)
-        plan = os.memfd_create("plan", os.MFD_CLOEXEC)
         facts = {
             "output": output,
-            "join": join,
+            "join": container.pid if container else 0,
             "hostname": command.hostname,
             "root": str(command.root),
             "mounts": [asdict(mount) for mount in command.mounts],
@@ -183,32 +185,28 @@ class ProcessRuntime:
             "directory": command.directory,
             "home": os.getcwd(),
             "isolation": self.isolation,
-            "report": writing,
             "parent": os.getpid(),
         }
-        os.write(plan, json.dumps(facts).encode())
-        os.lseek(plan, 0, os.SEEK_SET)
-        with contextlib.ExitStack() as stack:
-            stack.callback(os.close, plan)
-            stack.callback(os.close, writing)
+        with open(os.memfd_create("plan", os.MFD_CLOEXEC), "w+b") as plan:
+            plan.write(json.dumps(facts).encode())
+            plan.seek(0)
             try:
                 # At once, so that it is the main thread's child: its life is tied to that.
                 child = subprocess.Popen(  # noqa: ASYNC220
                     [sys.executable, "-I", "-S", shim.__file__],
                     stdin=plan,
-                    stdout=subprocess.DEVNULL,
-                    pass_fds=(writing, *([output] if isinstance(output, int) else ())),
+                    stdout=subprocess.PIPE,
+                    bufsize=0,
+                    pass_fds=(output,) if isinstance(output, int) else (),
                     start_new_session=True,
                 )
             except OSError as error:
-                os.close(reading)
                 raise StartError(f"exec: {command.words[0]!r}: {error}") from error
         loop = asyncio.get_running_loop()
-        process = Process(command, child, 0, loop.create_future())
+        process = Process(command, child, 0, loop.create_future(), container)
         self._running[child.pid] = process
         ready: asyncio.Future[None] = loop.create_future()
-        task = asyncio.create_task(self._follow(process, reading, ready))
-        process.tasks.add(task)
+        process.follower = asyncio.create_task(self._follow(process, ready))
         try:
             await asyncio.shield(ready)
         except asyncio.CancelledError:
@@ -216,12 +214,12 @@ class ProcessRuntime:
             raise
         return process
 
-    async def _follow(self, process: Process, pipe: int, ready: asyncio.Future[None]) -> None:
+    async def _follow(self, process: Process, ready: asyncio.Future[None]) -> None:
         """Reads the shim's report to its end, which is the container's."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader()
         transport, _ = await loop.connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(pipe, "rb", 0)
+            lambda: asyncio.StreamReaderProtocol(reader), process.shim.stdout
         )
         end: End | None = None
         try:
@@ -241,6 +239,8 @@ class ProcessRuntime:
         finally:
             transport.close()
             del self._running[process.shim.pid]
+            # By now that is only what is run inside of it.
+            self.kill(process)
             if not ready.done():
                 ready.set_exception(StartError("its shim died before it had started"))
             process.end.set_result(end or End(137, process.over_limit))
@@ -254,7 +254,7 @@ class ProcessRuntime:
             if not strangers:
                 return
             for stranger in strangers:
-                for pid in {stranger, *shim.descendants(stranger, parents)}:
+                for pid in {stranger, *shim.ancestors([stranger], parents)}:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
             for stranger in strangers:
@@ -266,9 +266,11 @@ class ProcessRuntime:
         self._signal(process, signal.SIGTERM)
 
     def kill(self, process: Process, *, oom: bool = False) -> None:
-        """SIGKILL to all of it."""
+        """SIGKILL to all of it, and to what is run inside of it."""
         process.over_limit = process.over_limit or oom
-        self._signal(process, signal.SIGUSR1)
+        for one in self._running.values():
+            if process in (one, one.container):
+                self._signal(one, signal.SIGUSR1)
 
     def freeze(self, process: Process) -> None:
         self._signal(process, signal.SIGTSTP)
@@ -280,14 +282,17 @@ class ProcessRuntime:
         if process.shim.returncode is None and process.shim.pid in self._running:
             process.shim.send_signal(number)
 
-    def _limits(self) -> dict[int, int]:
-        return {
-            pid: process.command.limit
-            for pid, process in self._running.items()
-            if process.command.limit and not process.over_limit
-        }
-
-    def _exceeded(self, pid: int) -> None:
-        process = self._running.get(pid)
-        if process is not None:
-            self.kill(process, oom=True)
+    async def _watch_memory(self) -> None:
+        while True:
+            await asyncio.sleep(_MEMORY_LOOK_SECONDS)
+            running = dict(self._running)
+            limits = {
+                pid: process.command.limit
+                for pid, process in running.items()
+                if process.command.limit and not process.over_limit
+            }
+            if limits:
+                shims = {pid: (one.container or one).shim.pid for pid, one in running.items()}
+                # Not on the loop: it takes long where there are many processes, or large ones.
+                for pid in await asyncio.to_thread(memory_watch.exceeded, limits, shims):
+                    self.kill(running[pid], oom=True)

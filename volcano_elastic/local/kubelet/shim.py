@@ -3,8 +3,8 @@
 Run as a file with `-I -S`, so that it starts quickly and loads nothing of ours. Its plan (see
 process.py) is JSON on standard input. It adopts whatever its descendants orphan, so that all of
 them are found whatever they do with sessions and environments; and it ends them with the command,
-or with the kubelet, whichever is first. It reports by a pipe, a JSON object a line: {"pid"} or
-{"error"} once, and at last {"code"}.
+or with the kubelet, whichever is first. It reports on standard output, a JSON object a line:
+{"pid"} or {"error"} once, and at last {"code"}.
 
 Signals: TERM goes to the command; USR1 kills everything; TSTP and CONT freeze and thaw everything.
 """
@@ -19,6 +19,7 @@ import re
 import signal
 import stat
 import sys
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -205,16 +206,22 @@ def parents() -> dict[int, int]:
     return found
 
 
-def descendants(ancestor: int, parents: dict[int, int]) -> set[int]:
-    """Without the ancestor itself."""
-    found = {ancestor}
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {ancestor}
+def ancestors(among: Iterable[int], parents: Mapping[int, int]) -> dict[int, int]:
+    """The nearest of `among` above each process that is below one of them, and isn't one itself."""
+    nearest = {pid: pid for pid in among}
+    for process in parents:
+        above, way = process, []
+        while above in parents and above not in nearest:
+            # For now: pids that were used again meanwhile may lead in a circle.
+            nearest[above] = 0
+            way.append(above)
+            above = parents[above]
+        nearest |= dict.fromkeys(way, nearest.get(above, 0))
+    return {pid: found for pid, found in nearest.items() if found not in (0, pid)}
 
 
 def _signal_all(number: signal.Signals) -> None:
-    for pid in descendants(os.getpid(), parents()):
+    for pid in ancestors([os.getpid()], parents()):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
@@ -252,12 +259,10 @@ def _supervise(main: int) -> int:
 
 def main() -> int:
     plan = json.load(sys.stdin)
-    report = plan["report"]
-    os.set_inheritable(report, False)
 
     def tell(**facts: object) -> None:
         with contextlib.suppress(BrokenPipeError):
-            os.write(report, json.dumps(facts).encode() + b"\n")
+            os.write(1, json.dumps(facts).encode() + b"\n")
 
     signal.pthread_sigmask(signal.SIG_BLOCK, _KEPT_SIGNALS)
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)

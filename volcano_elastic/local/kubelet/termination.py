@@ -18,20 +18,19 @@ def message(container: Object, code: int, file: Path, log: Path, log_start: int)
     Args:
         log_start: where in `log` this run began.
     """
-    text = _tail(file, 0, _FILE_BYTES, from_start=True)
-    if text or code == 0:
+    text = _read(file, _FILE_BYTES)
+    if text or code == 0 or container.get("terminationMessagePolicy") != "FallbackToLogsOnError":
         return text
-    if container.get("terminationMessagePolicy") != "FallbackToLogsOnError":
-        return ""
-    lines = _tail(log, log_start, _LOG_BYTES).splitlines(keepends=True)
+    lines = _read(log, _LOG_BYTES, log_start).splitlines(keepends=True)
     return "".join(lines[-_LOG_LINES:])
 
 
-def _tail(path: Path, start: int, limit: int, *, from_start: bool = False) -> str:
+def _read(path: Path, limit: int, end_of: int | None = None) -> str:
+    """The first bytes; or the last ones, of what begins at `end_of`."""
     try:
         with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(start if from_start else max(start, size - limit))
+            if end_of is not None:
+                file.seek(max(end_of, file.seek(0, 2) - limit))
             return file.read(limit).decode(errors="replace")
     except OSError:
         return ""

@@ -10,12 +10,19 @@ from pathlib import Path
 
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.kubelet.environment import expand
-from volcano_elastic.local.kubelet.source import ConfigError, Sources, content
+from volcano_elastic.local.kubelet.source import ConfigError, Reference, Sources
 
 # The API server's admission mounts the token everywhere; our processes don't use it.
 _TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
-_SOURCES = {"configMap": "ConfigMap", "secret": "Secret"}
-_KINDS = ("emptyDir", "hostPath", *_SOURCES)
+_KINDS = ("emptyDir", "hostPath", "configMap", "secret")
+_HOST_PATH_TESTS: dict[str, Callable[[Path], bool]] = {
+    "": Path.exists,
+    "Directory": Path.is_dir,
+    "File": Path.is_file,
+    "Socket": Path.is_socket,
+    "CharDevice": Path.is_char_device,
+    "BlockDevice": Path.is_block_device,
+}
 
 
 class NotMounted(Exception):
@@ -29,22 +36,11 @@ class Mount:
     read_only: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class File:
-    content: bytes
-    mode: int
-
-
 # Decided
 
 
 def kind_of(volume: Object) -> str:
     return next((key for key in volume if key != "name"), "emptyDir")
-
-
-def _mounted(pod: Object) -> set[str]:
-    containers = [*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or ())]
-    return {m["name"] for c in containers for m in container_mounts(c)}
 
 
 def container_mounts(container: Object) -> list[Object]:
@@ -54,23 +50,9 @@ def container_mounts(container: Object) -> list[Object]:
 
 def volumes_of(pod: Object) -> list[Object]:
     """Those that some container mounts."""
-    mounted = _mounted(pod)
+    containers = [*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or ())]
+    mounted = {mount["name"] for one in containers for mount in container_mounts(one)}
     return [v for v in pod["spec"].get("volumes") or () if v["name"] in mounted]
-
-
-def _source(volume: Object) -> tuple[str, Object] | None:
-    """The kind of what its files are of, and the reference to it; None: it has no files."""
-    kind = kind_of(volume)
-    if kind not in _SOURCES:
-        return None
-    reference = volume[kind]
-    return _SOURCES[kind], reference | {"name": reference.get("secretName", reference.get("name"))}
-
-
-def references(pod: Object) -> set[tuple[str, str]]:
-    """The (kind, name) of every ConfigMap and Secret that the pod's volumes hold."""
-    sources = [_source(volume) for volume in volumes_of(pod)]
-    return {(source[0], source[1]["name"]) for source in sources if source}
 
 
 def refusal(pod: Object) -> str | None:
@@ -84,23 +66,20 @@ def refusal(pod: Object) -> str | None:
     return None
 
 
-def files_of(volume: Object, sources: Sources) -> dict[str, File] | None:
-    """The files of a configMap or secret volume, by path; None: it isn't one.
+def _files(reference: Reference, sources: Sources) -> dict[str, tuple[bytes, int]]:
+    """Content and mode by path.
 
     Raises:
         ConfigError: something is missing and not optional.
     """
-    if (source := _source(volume)) is None:
-        return None
-    kind, reference = source
-    data = content(kind, reference, sources, binary=True) or {}
-    default = reference.get("defaultMode", 0o644)
+    data, fields = reference.content(sources, binary=True), reference.fields
     found = {}
-    for item in reference.get("items") or [{"key": key, "path": key} for key in data]:
+    for item in fields.get("items") or [{"key": key, "path": key} for key in data]:
         if item["key"] in data:
-            found[item["path"]] = File(data[item["key"]], item.get("mode", default))
-        elif not reference.get("optional"):
-            raise ConfigError(f"{kind} {reference['name']!r} has no key {item['key']!r}")
+            mode = item.get("mode", fields.get("defaultMode", 0o644))
+            found[item["path"]] = (data[item["key"]], mode)
+        elif not reference.optional:
+            raise ConfigError(reference.lacks(item["key"]))
     return found
 
 
@@ -161,17 +140,18 @@ class Volumes:
         if kind_of(volume) == "hostPath":
             _check_host_path(path, volume["hostPath"].get("type") or "")
         elif not path.exists():
-            files = files_of(volume, sources)
+            reference = Reference.of(volume)
+            files = _files(reference, sources) if reference else {}
             # Under a name that no volume has until it is whole: who finds it takes it as it is.
             new = path.with_name(f".{path.name}")
             shutil.rmtree(new, ignore_errors=True)
             new.mkdir(parents=True)
-            for name, file in (files or {}).items():
+            for name, (content, mode) in files.items():
                 target = new / name
                 target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(file.content)
-                target.chmod(file.mode)
-            if files is None:
+                target.write_bytes(content)
+                target.chmod(mode)
+            if reference is None:
                 new.chmod(0o777)
             new.rename(path)
 
@@ -198,7 +178,7 @@ class Volumes:
             below = mount.get("subPath") or expand(mount.get("subPathExpr") or "", variables)
             if below:
                 path = _below(path, below)
-            read_only = bool(mount.get("readOnly")) or kind_of(volume) in _SOURCES
+            read_only = bool(mount.get("readOnly")) or Reference.of(volume) is not None
             found.append(Mount(str(path), mount["mountPath"], read_only))
         return found
 
@@ -232,15 +212,6 @@ def _check_host_path(path: Path, kind: str) -> None:
         path.mkdir(parents=True, exist_ok=True)
     elif kind == "FileOrCreate":
         path.touch(exist_ok=True)
-    tests: dict[str, Callable[[], bool]] = {
-        "": path.exists,
-        "Directory": path.is_dir,
-        "DirectoryOrCreate": path.is_dir,
-        "File": path.is_file,
-        "FileOrCreate": path.is_file,
-        "Socket": path.is_socket,
-        "CharDevice": path.is_char_device,
-        "BlockDevice": path.is_block_device,
-    }
-    if kind not in tests or not tests[kind]():
+    test = _HOST_PATH_TESTS.get(kind.removesuffix("OrCreate"))
+    if test is None or not test(path):
         raise ConfigError(f"hostPath type check failed: {path} is not a {kind}")

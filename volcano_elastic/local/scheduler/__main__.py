@@ -13,11 +13,9 @@ from pathlib import Path
 
 from volcano_elastic.kube.client import Client
 from volcano_elastic.kube.kubeconfig import KubeconfigError
-from volcano_elastic.local.scheduler.actions import ACTIONS
 from volcano_elastic.local.scheduler.configuration import DEFAULT, ConfigurationError, load
 from volcano_elastic.local.scheduler.metrics import Metrics
 from volcano_elastic.local.scheduler.observe import DEFAULT_SCHEDULER
-from volcano_elastic.local.scheduler.plugins import ARGUMENTS
 from volcano_elastic.local.scheduler.scheduler import Scheduler
 
 
@@ -29,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         format="%(asctime)s scheduler %(levelname)s %(message)s",
     )
     try:
-        configuration = load(options.scheduler_conf, actions=ACTIONS, plugins=ARGUMENTS)
+        configuration = load(options.scheduler_conf)
         client = Client.from_kubeconfig(options.kubeconfig, user_agent="vc-scheduler")
         metrics = Metrics()
         if options.listen_address:
@@ -76,8 +74,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_seconds,
         default=0.2,
         metavar="SECONDS",
-        help="how soon to look again though nothing changed: a write failed, or a pod waits for "
-        "one that cools (%(default)s)",
+        help="how soon to look again after a write has failed (%(default)s)",
     )
     parser.add_argument(
         "--scheduler-name",

@@ -19,11 +19,6 @@ from volcano_elastic.local.scheduler.session import Session
 from volcano_elastic.local.scheduler.snapshot import HOLDING, Job, Queue, Task, TaskStatus
 
 
-def elastic(session: Session, job: Job) -> dict[str, float]:
-    """Held beyond minResources; all of it where there is no minResources."""
-    return _positive(minus(session.allocated(job), job.min_resources or {}))
-
-
 def promised(session: Session, job: Job) -> dict[str, float]:
     """Let in by enqueue, but not held yet."""
     phase = session.phase.get(job.key)
@@ -54,25 +49,24 @@ def requested(session: Session, queue: Queue) -> dict[str, float]:
     return out
 
 
-def real_capability(session: Session, queue: Queue) -> dict[str, float]:
-    """The most it can hold: its capability, and what others' guarantees leave of the whole."""
-    return capped(_less_guarantees(session, session.total, queue, parent=None), queue.capability)
+def real_capability(session: Session, queue: Queue, *, tree: bool = False) -> dict[str, float]:
+    """The most it can hold: its capability, and what others' guarantees leave of the whole.
 
-
-def capability_in_tree(session: Session, queue: Queue) -> dict[str, float]:
-    """The same under queues with parents: the whole is what the parent can hold, the others are its
-    siblings, and what the queue doesn't name is as its parent has it. Root has no bounds."""
-    parent = session.queues.get(queue.parent or "")
-    if parent is None or queue.name in session.ancestry(queue.parent):
-        return capped(dict.fromkeys(session.total, UNLIMITED), queue.capability)
-    whole = _less_guarantees(
-        session, capability_in_tree(session, parent), queue, parent=queue.parent
-    )
-    return capped(whole, queue.capability)
-
-
-def capped(room: Resources, capability: Resources) -> dict[str, float]:
-    return {name: min(amount, capability.get(name, UNLIMITED)) for name, amount in room.items()}
+    In a tree the whole is what the parent can hold, and the others are its siblings; root, and who
+    has no parent or a ring of them, has no bounds but its own.
+    """
+    parent = session.queues.get(queue.parent or "") if tree else None
+    if tree and (parent is None or queue.name in session.ancestry(parent.name)):
+        left: dict[str, float] = dict.fromkeys(session.total, UNLIMITED)
+    else:
+        left = real_capability(session, parent, tree=True) if parent else dict(session.total)
+        for other in session.queues.values():
+            if other is not queue and (not tree or other.parent == queue.parent):
+                add(left, other.guarantee, -1)
+    return {
+        name: min(max(0, left[name]), queue.capability.get(name, UNLIMITED))
+        for name in session.total
+    }
 
 
 def within(held: Resources, task: Task, bounds: Resources) -> list[str]:
@@ -92,11 +86,13 @@ class Claims:
     def __init__(self, session: Session, bounds: Mapping[str, Resources], *, tree: bool) -> None:
         self._session, self._bounds, self._tree = session, bounds, tree
         self._promised: dict[str, dict[str, float]] = defaultdict(dict)
-        """By queue, less what is elastic."""
+        """By queue, less what is elastic: held beyond minResources, so all where there is none."""
         for job in session.jobs.values():
+            beyond = minus(session.allocated(job), job.min_resources or {})
+            elastic = {name: amount for name, amount in beyond.items() if amount > 0}
             for name in self._queues(job):
                 add(self._promised[name], promised(session, job))
-                add(self._promised[name], elastic(session, job), -1)
+                add(self._promised[name], elastic, -1)
 
     def _queues(self, job: Job) -> list[str]:
         names = self._session.ancestry(job.queue)
@@ -116,17 +112,3 @@ class Claims:
         for name in self._queues(job):
             add(self._promised[name], less_gated(session, job, least))
         return None
-
-
-def _less_guarantees(
-    session: Session, whole: Resources, queue: Queue, parent: str | None
-) -> dict[str, float]:
-    kept: dict[str, float] = {}
-    for other in session.queues.values():
-        if other.name != queue.name and (parent is None or other.parent == parent):
-            add(kept, other.guarantee)
-    return {name: max(0, amount - kept.get(name, 0)) for name, amount in whole.items()}
-
-
-def _positive(resources: Resources) -> dict[str, float]:
-    return {name: max(0, amount) for name, amount in resources.items()}

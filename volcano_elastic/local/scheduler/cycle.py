@@ -11,7 +11,6 @@ from datetime import datetime
 from volcano_elastic.api import quantity
 from volcano_elastic.kube.resource import PODGROUPS, QUEUES
 from volcano_elastic.local.scheduler.actions import ACTIONS
-from volcano_elastic.local.scheduler.configuration import Configuration
 from volcano_elastic.local.scheduler.effect import (
     Create,
     Effect,
@@ -31,6 +30,7 @@ from volcano_elastic.local.scheduler.snapshot import (
     Task,
     TaskStatus,
 )
+from volcano_elastic.queue_policy.scheduler_configuration import Configuration
 
 _FINISHED = (TaskStatus.SUCCEEDED, TaskStatus.FAILED)
 # What was placed in this very session is not there yet.
@@ -45,10 +45,10 @@ def session_of(
 ) -> Session:
     """All actions have run in it. `timed` is entered around each, with its name."""
     session = Session(snapshot, configuration, PLUGINS, now)
-    for name in configuration.actions:
-        session.action = name
-        with timed(name):
-            ACTIONS[name](session)
+    for action in configuration.actions:
+        session.action = action.name
+        with timed(action.name):
+            ACTIONS[action.name](session)
     return session
 
 

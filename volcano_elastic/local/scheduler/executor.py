@@ -119,15 +119,16 @@ class Executor:
             self.bound.pop(pod.uid, None)
             raise
         message = f"Successfully assigned {pod.key} to {node}"
-        await self._tell(pod, "Scheduled", message, warning=False)
+        await self._tell(PODS, pod.key, "Scheduled", message)
 
     async def _evict(self, pod: Task, action: str) -> None:
-        """As Volcano: an event, two conditions, then a plain DELETE with the pod's own grace."""
+        """As Volcano: two events, two conditions, then a plain DELETE with the pod's own grace."""
         message = f"Pod is evicted, because of {action}"
         _log.info("evicting %s, because of %s", pod.key, action)
         self.evicted.add(pod.uid)
         try:
-            await self._tell(pod, "Evict", message, warning=True)
+            await self._tell(PODS, pod.key, "Evict", message, warning=True)
+            await self._tell(PODGROUPS, pod.job or "", "Evict", action)
             now = self._clock()
             unready = condition("Ready", "False", "Evict", message, now)
             target = condition("DisruptionTarget", "True", "PreemptionByScheduler", message, now)
@@ -140,8 +141,10 @@ class Executor:
         if answer.get("kind") == "Pod" and answer["metadata"].get("deletionGracePeriodSeconds"):
             self._stores[PODS].put(answer)
 
-    async def _tell(self, pod: Task, reason: str, message: str, *, warning: bool) -> None:
-        about = self._stores[PODS].get(pod.key)
+    async def _tell(
+        self, resource: Resource, key: str, reason: str, message: str, *, warning: bool = False
+    ) -> None:
+        about = self._stores[resource].get(key)
         if about is None:
             return
         told = event.make(
@@ -156,7 +159,7 @@ class Executor:
             await self._client.create(EVENTS, told)
         except (ApiError, aiohttp.ClientError, TimeoutError) as error:
             # An event is only said; what it tells of must not fail for it.
-            _log.warning("event %s about %s: %s", reason, pod.key, error)
+            _log.warning("event %s about %s: %s", reason, key, error)
 
 
 def _words(effect: Effect) -> str:

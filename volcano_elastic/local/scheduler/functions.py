@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from volcano_elastic.local.scheduler.resources import Resources
 from volcano_elastic.local.scheduler.snapshot import Job, Node, Queue, Task
+from volcano_elastic.queue_policy.scheduler_configuration import PluginOption
 
 Victims = Callable[[Task, Sequence[Task]], list[Task]]
 """Which of the candidates, given in victim order, may go for the claimant."""
@@ -14,6 +15,10 @@ Victims = Callable[[Task, Sequence[Task]], list[Task]]
 
 Points = Callable[[Node], float]
 """How much a node is wanted."""
+
+
+def number(option: PluginOption, argument: str, default: float) -> float:
+    return float(option.arguments.get(argument, default))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +60,22 @@ class Functions:
     preemptable: Victims | None = None
     reclaimable: Victims | None = None
     queue_figures: Callable[[Queue], QueueFigures] | None = None
+
+
+SWITCHES: Mapping[str, str] = {
+    "job_order": "enableJobOrder",
+    "job_ready": "enableJobReady",
+    "job_pipelined": "enableJobPipelined",
+    "job_starving": "enableJobStarving",
+    "job_enqueueable": "enableJobEnqueued",
+    "task_order": "enableTaskOrder",
+    "queue_order": "enableQueueOrder",
+    "predicate": "enablePredicate",
+    "node_order": "enableNodeOrder",
+    "preemptable": "enablePreemptable",
+    "reclaimable": "enableReclaimable",
+    "preemptive": "enablePreemptive",
+    "overused": "enabledOverused",
+    "allocatable": "enabledAllocatable",
+}
+"""Volcano's switch for each function that has one, in Volcano's mixed spelling."""

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Gauge, Histogram, start_http_server
 
-from volcano_elastic.local.scheduler.effect import Bind, Evict
+from volcano_elastic.local.scheduler.effect import Evict
 from volcano_elastic.local.scheduler.functions import QueueFigures
 from volcano_elastic.local.scheduler.session import Session
 from volcano_elastic.local.scheduler.snapshot import TaskStatus
 
 _MILLISECONDS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
-_AMOUNTS = ("allocated", "request", "deserved", "capacity", "real_capacity")
 _PER_QUEUE = ("queue_name",)
 
 
@@ -27,13 +26,6 @@ class Metrics:
         self._actions = self._histogram(
             "action_scheduling_latency_milliseconds", "One action of a session.", ("action",)
         )
-        self._attempts = Counter(
-            "schedule_attempts_total",
-            "Bindings and evictions asked for, by result: scheduled or error.",
-            ("result",),
-            subsystem="volcano",
-            registry=self.registry,
-        )
         self._victims = self._gauge("pod_preemption_victims", "Pods that the last session evicts.")
         # A gauge: as a counter it would be renamed.
         self._preemptions = self._gauge("total_preemption_attempts", "Evictions so far.")
@@ -42,17 +34,15 @@ class Metrics:
         self._share = self._gauge("queue_share", "Of what it deserves.", _PER_QUEUE)
         self._weight = self._gauge("queue_weight", "spec.weight.", _PER_QUEUE)
         self._overused = self._gauge("queue_overused", "1: it gets no more.", _PER_QUEUE)
-        self._cpu, self._memory, self._scalars = (
-            {
-                what: self._gauge(f"queue_{what}_{unit}", f"{unit} of {what}.", labels)
-                for what in _AMOUNTS
-            }
+        self._amounts = {
+            (what, unit): self._gauge(f"queue_{what}_{unit}", f"{unit} of {what}.", labels)
+            for what in ("allocated", "request", "deserved", "capacity", "real_capacity")
             for unit, labels in (
                 ("milli_cpu", _PER_QUEUE),
                 ("memory_bytes", _PER_QUEUE),
                 ("scalar_resources", (*_PER_QUEUE, "resource")),
             )
-        )
+        }
 
     def serve(self, host: str, port: int) -> int:
         """On a thread of its own, until the process ends. Returns the port.
@@ -63,23 +53,14 @@ class Metrics:
         server, _ = start_http_server(port, host, self.registry)
         return int(server.server_port)
 
-    @contextmanager
-    def action(self, name: str) -> Iterator[None]:
-        with self._milliseconds(self._actions.labels(name)):
-            yield
+    def action(self, name: str) -> AbstractContextManager[None]:
+        return self._milliseconds(self._actions.labels(name))
 
-    @contextmanager
-    def whole(self) -> Iterator[None]:
-        with self._milliseconds(self._e2e):
-            yield
-
-    def failed(self) -> None:
-        self._attempts.labels("error").inc()
+    def whole(self) -> AbstractContextManager[None]:
+        return self._milliseconds(self._e2e)
 
     def session(self, session: Session) -> None:
-        binds = sum(isinstance(effect, Bind) for effect in session.effects)
         evictions = sum(isinstance(effect, Evict) for effect in session.effects)
-        self._attempts.labels("scheduled").inc(binds)
         self._victims.set(evictions)
         self._preemptions.inc(evictions)
         self._tasks.clear()
@@ -87,7 +68,7 @@ class Metrics:
         self._jobs.set(len(unready))
         for job in unready:
             waiting = session.count(job, TaskStatus.PENDING, TaskStatus.PIPELINED)
-            self._tasks.labels(job.key).set(waiting)
+            self._tasks.labels(job.name).set(waiting)
         for queue in session.queues.values():
             if figures := session.figures(queue):
                 self._queue(queue.name, figures)
@@ -97,13 +78,11 @@ class Metrics:
         self._weight.labels(name).set(figures.weight)
         self._overused.labels(name).set(figures.overused)
         for what, amounts in figures.amounts.items():
-            for resource, amount in {"cpu": 0, "memory": 0, **amounts}.items():
-                if resource == "cpu":
-                    self._cpu[what].labels(name).set(amount)
-                elif resource == "memory":
-                    self._memory[what].labels(name).set(amount / 1000)
-                else:
-                    self._scalars[what].labels(name, resource).set(amount)
+            self._amounts[what, "milli_cpu"].labels(name).set(amounts.get("cpu", 0))
+            self._amounts[what, "memory_bytes"].labels(name).set(amounts.get("memory", 0) / 1000)
+            for resource in sorted(amounts.keys() - {"cpu", "memory"}):
+                scalars = self._amounts[what, "scalar_resources"]
+                scalars.labels(name, resource).set(amounts[resource])
 
     @contextmanager
     def _milliseconds(self, histogram: Histogram) -> Iterator[None]:

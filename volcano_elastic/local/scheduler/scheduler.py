@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -10,12 +11,12 @@ from datetime import UTC, datetime, timedelta
 from volcano_elastic.kube.client import Client
 from volcano_elastic.kube.informer import Informer
 from volcano_elastic.kube.resource import NODES, PODGROUPS, PODS, PRIORITYCLASSES, QUEUES, Object
-from volcano_elastic.local.scheduler.configuration import Configuration
 from volcano_elastic.local.scheduler.cycle import effects_of, session_of
 from volcano_elastic.local.scheduler.executor import Executor
 from volcano_elastic.local.scheduler.metrics import Metrics
 from volcano_elastic.local.scheduler.observe import Observed, snapshot_of
 from volcano_elastic.local.scheduler.snapshot import Snapshot, TaskStatus
+from volcano_elastic.queue_policy.scheduler_configuration import Configuration
 
 _log = logging.getLogger(__name__)
 # A gang's pods are created one request after another; waiting a moment sees them together.
@@ -61,24 +62,22 @@ class Scheduler:
                 tasks.create_task(informer.run())
             for informer in self._informers:
                 await informer.synced.wait()
-            _log.info("scheduling; actions: %s", ", ".join(self._configuration.actions))
+            actions = ", ".join(action.name for action in self._configuration.actions)
+            _log.info("scheduling; actions: %s", actions)
             while True:
                 self._changed.clear()
-                waiting = await self._session()
-                await self._next(again=waiting)
+                again = await self._session()
+                await self._change_or(again)
                 await asyncio.sleep(_DEBOUNCE.total_seconds())
 
-    async def _next(self, *, again: bool) -> None:
-        """Something changed; or, with `again`, a period has passed."""
-        try:
-            await asyncio.wait_for(
-                self._changed.wait(), self._period.total_seconds() if again else None
-            )
-        except TimeoutError:
-            return
+    async def _change_or(self, again: datetime | None) -> None:
+        """Something changed, or it is that time."""
+        left = None if again is None else max(0.0, (again - self._clock()).total_seconds())
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), left)
 
-    async def _session(self) -> bool:
-        """Whether to look again though nothing changes: a write failed, or time may change it."""
+    async def _session(self) -> datetime | None:
+        """When to look again though nothing changes; None: not before something does."""
         now = self._clock()
         with self._metrics.whole():
             nodes, pods, groups, queues, classes = self._informers
@@ -90,14 +89,18 @@ class Scheduler:
         self._metrics.session(session)
         for effect in effects:
             _log.debug("%s", effect)
+        again = next_look(snapshot, now)
         if await self._executor.perform(effects):
-            return time_matters(snapshot, now)
-        self._metrics.failed()
-        return True
+            return again
+        retry = self._clock() + self._period
+        return min(again or retry, retry)
 
 
-def time_matters(snapshot: Snapshot, now: datetime) -> bool:
-    """Whether a pod waits while another is protected for some time yet."""
+def next_look(snapshot: Snapshot, now: datetime) -> datetime | None:
+    """When time alone may change what a session does: the first protection of a pod that may be
+    evicted ends, while another waits. None: it won't."""
     tasks = [task for job in snapshot.jobs for task in job.tasks]
-    waits = any(task.status is TaskStatus.PENDING for task in tasks)
-    return waits and any(task.cooling_until and task.cooling_until > now for task in tasks)
+    if not any(task.status is TaskStatus.PENDING for task in tasks):
+        return None
+    ends = (task.cooling_until for task in tasks if task.preemptable)
+    return min((end for end in ends if end and end > now), default=None)

@@ -8,11 +8,10 @@ from datetime import datetime
 from itertools import chain
 from typing import Any, Literal
 
-from volcano_elastic.local.scheduler.configuration import Configuration, PluginOption
 from volcano_elastic.local.scheduler.effect import Bind, Evict
-from volcano_elastic.local.scheduler.functions import Functions, Points, QueueFigures
+from volcano_elastic.local.scheduler.functions import SWITCHES, Functions, Points, QueueFigures
 from volcano_elastic.local.scheduler.ranking import Ranking
-from volcano_elastic.local.scheduler.resources import Resources, add, fits, with_all
+from volcano_elastic.local.scheduler.resources import Resources, add
 from volcano_elastic.local.scheduler.snapshot import (
     HOLDING,
     READY,
@@ -23,6 +22,7 @@ from volcano_elastic.local.scheduler.snapshot import (
     Task,
     TaskStatus,
 )
+from volcano_elastic.queue_policy.scheduler_configuration import Configuration, PluginOption
 
 Plugin = Callable[["Session", PluginOption], Functions]
 Action = Callable[["Session"], None]
@@ -57,7 +57,8 @@ class Session:
         self.touched: list[str] = []
         """Names of nodes, each time that what they hold changes."""
         self.action = ""
-        self._actions = configuration.actions
+        self.enqueues = configuration.action("enqueue") is not None
+        """Whether a job is let in by an action of its own, and not by allocate."""
         self._status: dict[str, TaskStatus] = {}
         self._node: dict[str, str | None] = {}
         self._on_node: dict[str, dict[str, Task]] = defaultdict(dict)
@@ -81,6 +82,13 @@ class Session:
             tuple((option, plugins[option.name](self, option)) for option in tier)
             for tier in configuration.tiers
         )
+        # What plugins agree on, or object to; of what, Functions says.
+        self.job_ready: Callable[[Job], bool] = self._agree("job_ready")
+        self.job_pipelined: Callable[[Job], bool] = self._agree("job_pipelined")
+        self.preemptive: Callable[[Queue, Task], bool] = self._agree("preemptive")
+        self.predicate: Callable[[Task, Node], str | None] = self._objection("predicate")
+        self.not_allocatable: Callable[[Queue, Task], str | None] = self._objection("allocatable")
+        self._job_invalid: Callable[[Job], str | None] = self._objection("job_valid")
 
     def _enter(self, task: Task, status: TaskStatus, node: str | None) -> None:
         """Moves a task, and everything that is counted with it."""
@@ -110,10 +118,6 @@ class Session:
 
     # What is so
 
-    def enqueues(self) -> bool:
-        """Whether a job is let in by an action of its own, and not by allocate."""
-        return "enqueue" in self._actions
-
     def ancestry(self, queue: str | None) -> list[str]:
         """The queue, its parent, and so on up to root; a loop among parents ends there."""
         if queue not in self._ancestry:
@@ -125,6 +129,12 @@ class Session:
                 name = known.parent if known else None
             self._ancestry[queue] = path
         return self._ancestry[queue]
+
+    def job_of(self, task: Task) -> Job:
+        return self.jobs[task.job or ""]
+
+    def queue_of(self, task: Task) -> Queue:
+        return self.queues[self.job_of(task).queue or ""]
 
     def status(self, task: Task) -> TaskStatus:
         return self._status[task.uid]
@@ -189,8 +199,7 @@ class Session:
             return f"queue {job.queue} does not exist"
         if queue is not None and not queue.open:
             return f"queue {queue.name} is {queue.state or 'not open yet'}; it must be Open"
-        complaints = (valid(job) for valid in self._all("job_valid"))
-        return next((complaint for complaint in complaints if complaint), None)
+        return self._job_invalid(job)
 
     def has(self, plugin: str) -> bool:
         return any(option.name == plugin for tier in self._tiers for option, _ in tier)
@@ -201,10 +210,6 @@ class Session:
         if task.shape not in self._rankings:
             self._rankings[task.shape] = Ranking(self, task)
         return self._rankings[task.shape]
-
-    def predicate(self, task: Task, node: Node) -> str | None:
-        reasons = (function(task, node) for function in self._all("predicate"))
-        return next((reason for reason in reasons if reason), None)
 
     def points(self, task: Task) -> list[Points]:
         return [make(task) for make in self._all("node_order")]
@@ -218,7 +223,8 @@ class Session:
                 [
                     function
                     for option, functions in tier
-                    if name not in option.disabled and (function := getattr(functions, name))
+                    if (function := getattr(functions, name))
+                    and (name not in SWITCHES or option.on(SWITCHES[name]))
                 ]
                 for tier in self._tiers
             ]
@@ -247,11 +253,13 @@ class Session:
                 return None
         return None
 
-    def job_ready(self, job: Job) -> bool:
-        return all(function(job) for function in self._all("job_ready"))
+    def _agree(self, name: str) -> Callable[..., bool]:
+        functions = list(self._all(name))
+        return lambda *of: all(function(*of) for function in functions)
 
-    def job_pipelined(self, job: Job) -> bool:
-        return all(function(job) for function in self._all("job_pipelined"))
+    def _objection(self, name: str) -> Callable[..., str | None]:
+        functions = list(self._all(name))
+        return lambda *of: next((why for function in functions if (why := function(*of))), None)
 
     def job_starving(self, job: Job) -> bool:
         """The first tier that has an opinion decides; within it all must agree."""
@@ -262,14 +270,6 @@ class Session:
 
     def overused(self, queue: Queue) -> bool:
         return any(function(queue) for function in self._all("overused"))
-
-    def not_allocatable(self, queue: Queue, task: Task) -> str | None:
-        """Why the queue may not hold the task as well."""
-        reasons = (function(queue, task) for function in self._all("allocatable"))
-        return next((reason for reason in reasons if reason), None)
-
-    def preemptive(self, queue: Queue, task: Task) -> bool:
-        return all(function(queue, task) for function in self._all("preemptive"))
 
     def figures(self, queue: Queue) -> QueueFigures | None:
         return next((function(queue) for function in self._all("queue_figures")), None)
@@ -298,13 +298,13 @@ class Session:
     def _victim_order(self, claimant: Task, tasks: Sequence[Task]) -> list[Task]:
         """The last in queue order, then in job order, then in task order, goes first; before all,
         whom a plugin wants to go first by its queue and the claimant's."""
-        mine = self.queues[self.jobs[claimant.job or ""].queue or ""]
+        mine = self.queue_of(claimant)
         keys: dict[str | None, tuple[object, ...]] = {}
 
         def key(task: Task) -> tuple[object, ...]:
             if task.job not in keys:
-                job = self.jobs[task.job or ""]
-                queue = self.queues[job.queue or ""]
+                job = self.job_of(task)
+                queue = self.queue_of(task)
                 first = [-order(queue, mine) for order in self._all("victim_queue_order")]
                 keys[task.job] = (*first, self.queue_key(queue), self.job_key(job))
             return (*keys[task.job], self.task_key(task))
@@ -316,7 +316,7 @@ class Statement:
     """Changes that are kept together or undone together."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        self.session = session
         self._undo: list[tuple[Task, TaskStatus, str | None]] = []
         self._effects: list[Bind | Evict] = []
         self._nominated: dict[str, str] = {}
@@ -332,41 +332,12 @@ class Statement:
             self._nominated[task.uid] = node.name
 
     def evict(self, task: Task) -> None:
-        self._move(task, TaskStatus.RELEASING, self._session.node_of(task))
-        self._effects.append(Evict(task, self._session.action))
-
-    def make_room(
-        self,
-        kind: Literal["preemptable", "reclaimable"],
-        task: Task,
-        node: Node,
-        candidates: Sequence[Task],
-        has_room: Callable[[], bool],
-    ) -> bool:
-        """Pipelines `task` on `node` once as many of the candidates as it takes have gone.
-
-        Changes nothing and returns False if there is no room even then.
-        """
-        session = self._session
-        coming = with_all(session.future_idle(node), (victim.requests for victim in candidates))
-        # Quicker than asking whom plugins let go, on most nodes of a full cluster.
-        if not fits(task.requests, coming):
-            return False
-        attempt = Statement(session)
-        for victim in session.victims(kind, task, candidates):
-            if has_room():
-                break
-            attempt.evict(victim)
-        if not has_room():
-            attempt.discard()
-            return False
-        attempt.pipeline(task, node)
-        self.merge(attempt)
-        return True
+        self._move(task, TaskStatus.RELEASING, self.session.node_of(task))
+        self._effects.append(Evict(task, self.session.action))
 
     def commit(self) -> None:
-        self._session.effects += self._effects
-        self._session.nominated |= self._nominated
+        self.session.effects += self._effects
+        self.session.nominated |= self._nominated
         self._undo, self._effects, self._nominated = [], [], {}
 
     def merge(self, other: Statement) -> None:
@@ -376,10 +347,10 @@ class Statement:
 
     def discard(self) -> None:
         while self._undo:
-            self._session._enter(*self._undo.pop())
+            self.session._enter(*self._undo.pop())
         self._effects, self._nominated = [], {}
 
     def _move(self, task: Task, status: TaskStatus, node: str | None) -> None:
-        session = self._session
+        session = self.session
         self._undo.append((task, session.status(task), session.node_of(task)))
         session._enter(task, status, node)

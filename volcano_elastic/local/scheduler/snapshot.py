@@ -100,6 +100,10 @@ class Job:
     refused: str | None = None
     """Why none of its pods can be placed, whatever room there is."""
 
+    @property
+    def name(self) -> str:
+        return self.key.rpartition("/")[2]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Queue:

@@ -10,7 +10,7 @@ from volcano_elastic.local.scheduler.snapshot import Job, Task
 
 
 def allocate(session: Session) -> None:
-    if not session.enqueues():
+    if not session.enqueues:
         for key, phase in session.phase.items():
             session.phase[key] = "Inqueue" if phase == "Pending" else phase
     jobs = session.jobs_to_place()

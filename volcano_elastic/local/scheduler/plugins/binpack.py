@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from volcano_elastic.local.scheduler.configuration import PluginOption
-from volcano_elastic.local.scheduler.functions import Functions, Points
+from volcano_elastic.local.scheduler.functions import Functions, Points, number
 from volcano_elastic.local.scheduler.session import Session
 from volcano_elastic.local.scheduler.snapshot import Node, Task
+from volcano_elastic.queue_policy.scheduler_configuration import PluginOption
 
 ARGUMENTS = (
     "binpack.weight",
@@ -17,10 +17,10 @@ ARGUMENTS = (
 
 
 def binpack(session: Session, option: PluginOption) -> Functions:
-    weights = {"cpu": option.number("binpack.cpu", 1), "memory": option.number("binpack.memory", 1)}
+    weights = {name: number(option, f"binpack.{name}", 1) for name in ("cpu", "memory")}
     for name in str(option.arguments.get("binpack.resources", "")).split(","):
         if name.strip():
-            weights[name.strip()] = option.number(f"binpack.resources.{name.strip()}", 1)
+            weights[name.strip()] = number(option, f"binpack.resources.{name.strip()}", 1)
 
     def order(task: Task) -> Points:
         asks = [(n, task.requests[n], w) for n, w in weights.items() if task.requests.get(n, 0) > 0]
@@ -35,7 +35,7 @@ def binpack(session: Session, option: PluginOption) -> Functions:
                 if used > total > 0:
                     return 0.0
                 score += weight * used / total if total else 0.0
-            return option.number("binpack.weight", 1) * 100 * score / whole if whole else 0.0
+            return number(option, "binpack.weight", 1) * 100 * score / whole if whole else 0.0
 
         return points
 

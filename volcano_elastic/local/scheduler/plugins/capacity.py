@@ -6,27 +6,23 @@ from collections.abc import Sequence
 
 from volcano_elastic.local.scheduler.claims import (
     Claims,
-    capability_in_tree,
     real_capability,
     requested,
     within,
 )
-from volcano_elastic.local.scheduler.configuration import PluginOption
 from volcano_elastic.local.scheduler.functions import Functions, QueueFigures
 from volcano_elastic.local.scheduler.resources import Resources, asked, fits, minus, plus, share
 from volcano_elastic.local.scheduler.session import Session
 from volcano_elastic.local.scheduler.snapshot import Job, Queue, Task
+from volcano_elastic.queue_policy.scheduler_configuration import PluginOption
 
 
 def capacity(session: Session, option: PluginOption) -> Functions:
-    tree = option.hierarchy
-    bounds_of = capability_in_tree if tree else real_capability
-    bounds = {queue.name: bounds_of(session, queue) for queue in session.queues.values()}
-    deserved = {
-        queue.name: _deserved(queue, {} if tree else bounds[queue.name])
-        for queue in session.queues.values()
-    }
-    parents = {queue.parent for queue in session.queues.values()}
+    tree = option.on("enableHierarchy")
+    queues = session.queues.values()
+    bounds = {queue.name: real_capability(session, queue, tree=tree) for queue in queues}
+    deserved = {q.name: _deserved(q, {} if tree else bounds[q.name]) for q in queues}
+    parents = {queue.parent for queue in queues}
     claims = Claims(session, bounds, tree=tree)
 
     def beyond_capability(queue: Queue, task: Task) -> str | None:
@@ -48,7 +44,7 @@ def capacity(session: Session, option: PluginOption) -> Functions:
         held: dict[str, Resources] = {}
         victims = []
         for task in candidates:
-            queue = session.queues[session.jobs[task.job or ""].queue or ""]
+            queue = session.queue_of(task)
             before, due = held.get(queue.name, session.allocated(queue)), deserved[queue.name]
             after = minus(before, task.requests)
             names = asked(task.requests)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from volcano_elastic.local.scheduler.configuration import PluginOption
 from volcano_elastic.local.scheduler.functions import Functions
 from volcano_elastic.local.scheduler.session import Session
 from volcano_elastic.local.scheduler.snapshot import Task, TaskStatus
+from volcano_elastic.queue_policy.scheduler_configuration import PluginOption
 
 
 def cdp(session: Session, option: PluginOption) -> Functions:

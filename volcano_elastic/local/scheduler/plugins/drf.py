@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from volcano_elastic.local.scheduler.configuration import PluginOption
 from volcano_elastic.local.scheduler.functions import Functions
 from volcano_elastic.local.scheduler.resources import Resources, dominant_share, minus, plus
 from volcano_elastic.local.scheduler.session import Session
 from volcano_elastic.local.scheduler.snapshot import Task
+from volcano_elastic.queue_policy.scheduler_configuration import PluginOption
 
 _EQUAL = 1e-6
 
 
 def drf(session: Session, option: PluginOption) -> Functions:
     def fairer(claimant: Task, candidates: Sequence[Task]) -> list[Task]:
-        mine = plus(session.allocated(session.jobs[claimant.job or ""]), claimant.requests)
+        mine = plus(session.allocated(session.job_of(claimant)), claimant.requests)
         left: dict[str, Resources] = {}
         victims = []
         for task in candidates:
-            job = session.jobs[task.job or ""]
+            job = session.job_of(task)
             left[job.key] = minus(left.get(job.key, session.allocated(job)), task.requests)
             theirs = dominant_share(left[job.key], session.total)
             if dominant_share(mine, session.total) <= theirs + _EQUAL:

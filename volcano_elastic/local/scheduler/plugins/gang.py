@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from volcano_elastic.local.scheduler.configuration import PluginOption
 from volcano_elastic.local.scheduler.functions import Functions
 from volcano_elastic.local.scheduler.session import Session
 from volcano_elastic.local.scheduler.snapshot import READY, Job, Task, TaskStatus
+from volcano_elastic.queue_policy.scheduler_configuration import PluginOption
 
 _PLACED = (*READY, TaskStatus.PIPELINED)
 _VALID = (*_PLACED, TaskStatus.PENDING)
@@ -34,7 +34,7 @@ def gang(session: Session, option: PluginOption) -> Functions:
         spare: Counter[str] = Counter()
         victims = []
         for task in candidates:
-            job = session.jobs[task.job or ""]
+            job = session.job_of(task)
             spare[job.key] += 1
             if spare[job.key] <= session.ready_members(job) - job.min_member:
                 victims.append(task)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from volcano_elastic.local.scheduler.configuration import PluginOption
-from volcano_elastic.local.scheduler.functions import Functions, Points
+from volcano_elastic.local.scheduler.functions import Functions, Points, number
 from volcano_elastic.local.scheduler.plugins.predicates import term_matches, tolerates
 from volcano_elastic.local.scheduler.session import Session
 from volcano_elastic.local.scheduler.snapshot import Node, Task
+from volcano_elastic.queue_policy.scheduler_configuration import PluginOption
 
 _GPU = "nvidia.com/gpu"
 ARGUMENTS = (
@@ -22,7 +22,7 @@ ARGUMENTS = (
 
 def nodeorder(session: Session, option: PluginOption) -> Functions:
     least, most, balanced, affinity, taints = (
-        option.number(name, default)
+        number(option, name, default)
         for name, default in zip(ARGUMENTS, (1.0, 0.0, 1.0, 2.0, 3.0), strict=True)
     )
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from volcano_elastic.local.scheduler.claims import less_gated, promised
-from volcano_elastic.local.scheduler.configuration import PluginOption
-from volcano_elastic.local.scheduler.functions import Functions
+from volcano_elastic.local.scheduler.functions import Functions, number
 from volcano_elastic.local.scheduler.resources import add, asked, lacking, minus
 from volcano_elastic.local.scheduler.session import Session
 from volcano_elastic.local.scheduler.snapshot import Job
+from volcano_elastic.queue_policy.scheduler_configuration import PluginOption
 
 _FACTOR = 1.2
 
 
 def overcommit(session: Session, option: PluginOption) -> Functions:
-    factor = option.number("overcommit-factor", _FACTOR)
+    factor = number(option, "overcommit-factor", _FACTOR)
     if factor < 1:
         factor = _FACTOR
     room = {name: amount * factor for name, amount in session.total.items()}

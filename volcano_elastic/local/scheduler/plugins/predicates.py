@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from volcano_elastic.local.scheduler.configuration import PluginOption
 from volcano_elastic.local.scheduler.functions import Functions
 from volcano_elastic.local.scheduler.session import Session
 from volcano_elastic.local.scheduler.snapshot import Node, Task
+from volcano_elastic.queue_policy.scheduler_configuration import PluginOption
 
 _UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 

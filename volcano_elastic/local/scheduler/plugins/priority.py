@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from volcano_elastic.local.scheduler.configuration import PluginOption
 from volcano_elastic.local.scheduler.functions import Functions
 from volcano_elastic.local.scheduler.session import Session
 from volcano_elastic.local.scheduler.snapshot import Job, Task, TaskStatus
+from volcano_elastic.queue_policy.scheduler_configuration import PluginOption
 
 
 def priority(session: Session, option: PluginOption) -> Functions:
@@ -16,14 +16,14 @@ def priority(session: Session, option: PluginOption) -> Functions:
         return session.ready_members(job) + waiting < len(job.tasks)
 
     def lower(claimant: Task, candidates: Sequence[Task]) -> list[Task]:
-        job = session.jobs[claimant.job or ""]
+        job = session.job_of(claimant)
         return [
             task
             for task in candidates
             if (
                 task.priority < claimant.priority
                 if task.job == claimant.job
-                else session.jobs[task.job or ""].priority < job.priority
+                else session.job_of(task).priority < job.priority
             )
         ]
 

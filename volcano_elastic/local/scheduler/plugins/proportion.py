@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from volcano_elastic.local.scheduler.claims import Claims, real_capability, requested, within
-from volcano_elastic.local.scheduler.configuration import PluginOption
 from volcano_elastic.local.scheduler.functions import Functions, QueueFigures
 from volcano_elastic.local.scheduler.resources import Resources, minus, share
 from volcano_elastic.local.scheduler.session import Session
 from volcano_elastic.local.scheduler.snapshot import Queue, Task
+from volcano_elastic.queue_policy.scheduler_configuration import PluginOption
 
 
 def proportion(session: Session, option: PluginOption) -> Functions:
@@ -44,7 +44,7 @@ def proportion(session: Session, option: PluginOption) -> Functions:
         left: dict[str, Resources] = {}
         victims = []
         for task in candidates:
-            queue = session.queues[session.jobs[task.job or ""].queue or ""]
+            queue = session.queue_of(task)
             held = left.get(queue.name, session.allocated(queue))
             if any(amount > deserved[queue.name].get(name, 0) for name, amount in held.items()):
                 left[queue.name] = minus(held, task.requests)
