@@ -41,7 +41,28 @@ from volcano_elastic.local.scheduler.configuration import ConfigurationError
         (
             "{actions: enqueue, tiers: [{plugins: [{name: overcommit, arguments: "
             "{overcommit-factor: much}}]}]}",
-            "argument overcommit-factor of overcommit: expected a number, found 'much'",
+            "argument overcommit-factor of overcommit: expected a number, without quotes, found "
+            "'much'",
+        ),
+        (
+            "{actions: enqueue, tiers: [{plugins: [{name: nodeorder, arguments: "
+            "{leastrequested.weight: '5'}}]}]}",
+            "expected a number, without quotes, found '5'",
+        ),
+        (
+            "{actions: enqueue, tiers: [{plugins: [{name: binpack, arguments: "
+            "{binpack.weight: true}}]}]}",
+            "expected a number, without quotes, found True",
+        ),
+        (
+            "{actions: enqueue, tiers: [{plugins: [{name: binpack, arguments: "
+            "{binpack.resources.a.resources: x}}]}]}",
+            "expected a number, without quotes, found 'x'",
+        ),
+        (
+            "{actions: enqueue, tiers: [{plugins: [{name: binpack, arguments: "
+            "{binpack.resources: [nvidia.com/gpu]}}]}]}",
+            "expected a text, found ['nvidia.com/gpu']",
         ),
         ("", "actions: actions is None, not a text"),
         ("enqueue", "the file: expected a mapping, found 'enqueue'"),
