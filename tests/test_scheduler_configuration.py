@@ -75,6 +75,10 @@ from volcano_elastic.local.scheduler.configuration import ConfigurationError
             "gang is named more than once",
         ),
         (
+            "{actions: enqueue, tiers: [{plugins: [{name: drf, enableHierarchy: true}]}]}",
+            "drf: the embedded scheduler has no enableHierarchy",
+        ),
+        (
             "{actions: preempt, configurations: [{name: preempt}], "
             "tiers: [{plugins: [{name: gang}]}]}",
             "configurations: the embedded scheduler doesn't read it",

@@ -52,6 +52,10 @@ def parse(document: Any) -> Configuration:
             raise ConfigurationError(
                 f"tiers: plugin {option.name} is named more than once; name it once"
             )
+        if option.name == "drf" and option.on("enableHierarchy"):
+            raise ConfigurationError(
+                "plugin drf: the embedded scheduler has no enableHierarchy of it; remove it"
+            )
         for argument, value in option.arguments.items():
             text = argument == "binpack.resources"
             # As Volcano, which ignores a number in quotes; to it, a boolean is no number.
