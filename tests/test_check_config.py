@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from volcano_elastic.cli.main import main
 from volcano_elastic.local.scheduler.actions import ACTIONS as EMBEDDED_ACTIONS
 from volcano_elastic.local.scheduler.configuration import load
+from volcano_elastic.local.scheduler.functions import SWITCHES as EMBEDDED_SWITCHES
 from volcano_elastic.local.scheduler.plugins import ARGUMENTS as EMBEDDED_PLUGINS
 from volcano_elastic.queue_policy.check_config import check
 from volcano_elastic.queue_policy.finding import Finding, Severity
@@ -289,7 +290,7 @@ def test_both_plugins_are_shipped() -> None:
 def test_what_the_embedded_scheduler_knows_volcano_knows_too() -> None:
     assert EMBEDDED_PLUGINS.keys() <= PLUGINS.keys()
     assert set(EMBEDDED_ACTIONS) <= ACTIONS.keys()
-    assert {"enablePreemptable", "enabledOverused"} <= SWITCHES
+    assert set(EMBEDDED_SWITCHES.values()) <= SWITCHES
 
 
 def test_a_finding_tells_its_line_also_inside_a_configmap() -> None:
