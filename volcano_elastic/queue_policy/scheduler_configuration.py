@@ -1,5 +1,5 @@
-"""volcano-scheduler.conf read leniently: what it means to Volcano, and what Volcano would not
-understand, as findings.
+"""volcano-scheduler.conf read leniently: what it means to a scheduler, and what that one would not
+understand, as findings. Consequences are Volcano's; the embedded scheduler refuses instead.
 
 Understood are the bare file and Kubernetes objects: ConfigMaps that hold it, and beside them the
 Queues and the scheduler's Deployment, since some pitfalls lie there. A file with other Deployments
