@@ -424,12 +424,14 @@ def test_gang_actions_need_a_release_that_has_them() -> None:
     ("text", "message"),
     [
         ("actions: [\n", "f, line 2: not YAML"),
+        ("actions: 2026-99-99\n", "f: not YAML: month must be in 1..12"),
         ("", "found nothing"),
         ("- 1\n", "found list"),
         ("kind: Pod\n", "found Pod"),
         ("kind: Deployment\nmetadata: {name: operator}\n", "found Deployment"),
         ("colour: red\n", "found keys colour"),
         ("kind: ConfigMap\nmetadata: {name: c}\ndata: {a.conf: 'x: ['}\n", "c, a.conf, line 1"),
+        ("kind: ConfigMap\ndata: {a.conf: 'actions: 2026-99-99'}\n", "a.conf: not YAML: month"),
     ],
 )
 def test_what_cannot_be_checked_is_said(text: str, message: str) -> None:

@@ -95,12 +95,23 @@ def test_a_wrong_configuration_says_what_would_be_right(text: str, complaint: st
     assert complaint in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (b"actions: gangPreempt\n", "gangPreempt"),
+        (b"actions: [\n", "is not YAML"),
+        (b"actions: 2026-99-99\n", "is not YAML: month must be in 1..12"),
+        (b"actions: \xff\n", "is not YAML"),
+        (None, "No such file or directory; give --scheduler-conf a readable file"),
+    ],
+)
 def test_a_wrong_configuration_ends_the_program_with_1(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: bytes | None, complaint: str
 ) -> None:
     conf = tmp_path / "volcano-scheduler.conf"
-    conf.write_text("actions: gangPreempt\n")
+    if text is not None:
+        conf.write_bytes(text)
     assert main(["--scheduler-conf", str(conf)]) == 1
     said = capsys.readouterr().err
     assert str(conf) in said
-    assert "gangPreempt" in said
+    assert complaint in said

@@ -100,7 +100,9 @@ def sources(text: str, file: str) -> list[Source]:
             node = loader.get_node()
             document = loader.construct_document(node)
             _gather(document, node, file, found, kinds)
-    except yaml.YAMLError as error:
+    except UnreadableConfiguration:
+        raise
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: e.g. a 13th month
         raise UnreadableConfiguration(_not_yaml(file, error)) from error
     finally:
         loader.dispose()
@@ -165,7 +167,7 @@ def _embedded(name: str, text: str, outer: yaml.Node | None) -> Source:
     """A configuration inside a string; only a literal block keeps its lines apart."""
     try:
         node, document = yaml.compose(text, yaml.SafeLoader), yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise UnreadableConfiguration(_not_yaml(name, error)) from error
     literal = isinstance(outer, yaml.ScalarNode) and outer.style == "|"
     offset = outer.start_mark.line + 1 if outer is not None and literal else None

@@ -31,7 +31,7 @@ def load(path: Path) -> Configuration:
         raise ConfigurationError(
             f"{path}: {error.strerror}; give --scheduler-conf a readable file"
         ) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or a 13th month
         raise ConfigurationError(f"{path} is not YAML: {error}") from error
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from error
