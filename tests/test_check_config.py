@@ -306,6 +306,12 @@ def test_a_finding_tells_its_line_also_inside_a_configmap() -> None:
     assert [finding.line for finding in check(folded, "f")] == [None]
 
 
+def test_a_finding_tells_its_line_also_behind_a_name_that_comes_twice() -> None:
+    named = "configurations:\n- name: enqueue\n- name: enqueue\n- name: alocate\n"
+    (found,) = check(GOOD + named, "f")
+    assert found.line == (GOOD + named).count("\n")
+
+
 QUEUE = {"kind": "Queue", "metadata": {"name": "q"}}
 HIERARCHY = with_("  - name: capacity\n", "  - name: capacity\n    enableHierarchy: true\n")
 BY_WEIGHT = with_("  - name: capacity\n", "  - name: proportion\n")

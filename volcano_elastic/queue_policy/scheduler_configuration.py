@@ -218,19 +218,15 @@ def parse(
     reader = _Reader(actions, plugins)
     top = reader.mapping((), document)
     reader.known("key", (), top, ("actions", "tiers", "configurations", "metrics"))
-    given = {
-        str(entry.get("name")): reader.mapping(
-            ("configurations", n, "arguments"), entry.get("arguments")
-        )
-        for n, entry in enumerate(reader.mappings(("configurations",), top.get("configurations")))
-    }
-    named = reader.actions(top.get("actions"), given)
-    for n, (name, arguments) in enumerate(given.items()):
+    given: dict[str, Mapping[str, Any]] = {}
+    for n, entry in enumerate(reader.mappings(("configurations",), top.get("configurations"))):
+        name, where = str(entry.get("name")), ("configurations", n, "arguments")
+        given[name] = reader.mapping(where, entry.get("arguments"))
         if name in actions:
-            where = ("configurations", n, "arguments")
-            reader.known(f"argument of {name}", where, arguments, actions[name])
+            reader.known(f"argument of {name}", where, given[name], actions[name])
         else:
             reader.known("action", ("configurations", n, "name"), [name], actions)
+    named = reader.actions(top.get("actions"), given)
     tiers = []
     for n, tier in enumerate(reader.mappings(("tiers",), top.get("tiers"))):
         reader.known("key", ("tiers", n), tier, ("plugins",))
