@@ -174,7 +174,7 @@ def _embedded(name: str, text: str, outer: yaml.Node | None) -> Source:
     return Source("Configuration", name, document, _finder(node, offset))
 
 
-def _not_yaml(name: str, error: yaml.YAMLError) -> str:
+def _not_yaml(name: str, error: yaml.YAMLError | ValueError) -> str:
     mark = getattr(error, "problem_mark", None)
     line = f", line {mark.line + 1}" if mark else ""
     return f"{name}{line}: not YAML: {getattr(error, 'problem', None) or error}"
