@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.scheduler_world import configuration
+from tests.scheduler_world import cluster, configuration
 from volcano_elastic.local.scheduler.__main__ import main
-from volcano_elastic.local.scheduler.configuration import ConfigurationError
+from volcano_elastic.local.scheduler.configuration import DEFAULT, ConfigurationError
 
 
 @pytest.mark.parametrize(
@@ -115,3 +115,40 @@ def test_a_wrong_configuration_ends_the_program_with_1(
     said = capsys.readouterr().err
     assert str(conf) in said
     assert complaint in said
+
+
+def with_(plugin: str, arguments: str) -> str:
+    return DEFAULT.read_text().replace(
+        f"- name: {plugin}\n", f"- name: {plugin}\n    arguments: {arguments}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "phase"),
+    [
+        ("{}", "Pending"),
+        ("{overcommit-factor: 1.5}", "Inqueue"),
+        ("{overcommit-factor: 0}", "Pending"),
+    ],
+)
+def test_overcommit_lets_in_by_its_factor(arguments: str, phase: str) -> None:
+    conf = with_("capacity", arguments).replace("name: capacity", "name: overcommit")
+    c = cluster(2, conf=conf)
+    c.gang("a", 2)
+    c.settle()
+    c.gang("b", 1)
+    c.settle()
+    assert c.phase("b") == phase
+
+
+@pytest.mark.parametrize(
+    ("arguments", "node"),
+    [("{}", "n2"), ("{leastrequested.weight: 0, mostrequested.weight: 2}", "n1")],
+)
+def test_nodeorder_spreads_or_packs_by_its_weights(arguments: str, node: str) -> None:
+    c = cluster(0, 0, conf=with_("nodeorder", arguments))
+    c.pod("first")
+    c.settle()
+    c.pod("second")
+    c.settle()
+    assert c.placed() == {"first": "n1", "second": node}
