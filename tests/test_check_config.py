@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from volcano_elastic.cli.main import main
 from volcano_elastic.local.scheduler.actions import ACTIONS as EMBEDDED_ACTIONS
 from volcano_elastic.local.scheduler.configuration import load
+from volcano_elastic.local.scheduler.functions import SWITCHES as EMBEDDED_SWITCHES
 from volcano_elastic.local.scheduler.plugins import ARGUMENTS as EMBEDDED_PLUGINS
 from volcano_elastic.queue_policy.check_config import check
 from volcano_elastic.queue_policy.finding import Finding, Severity
@@ -289,7 +290,7 @@ def test_both_plugins_are_shipped() -> None:
 def test_what_the_embedded_scheduler_knows_volcano_knows_too() -> None:
     assert EMBEDDED_PLUGINS.keys() <= PLUGINS.keys()
     assert set(EMBEDDED_ACTIONS) <= ACTIONS.keys()
-    assert {"enablePreemptable", "enabledOverused"} <= SWITCHES
+    assert set(EMBEDDED_SWITCHES.values()) <= SWITCHES
 
 
 def test_a_finding_tells_its_line_also_inside_a_configmap() -> None:
@@ -303,6 +304,12 @@ def test_a_finding_tells_its_line_also_inside_a_configmap() -> None:
     assert inside.source == "f: ConfigMap c, volcano-scheduler.conf"
     folded = yaml.safe_dump({"kind": "ConfigMap", "data": {"a.conf": broken}})
     assert [finding.line for finding in check(folded, "f")] == [None]
+
+
+def test_a_finding_tells_its_line_also_behind_a_name_that_comes_twice() -> None:
+    named = "configurations:\n- name: enqueue\n- name: enqueue\n- name: alocate\n"
+    (found,) = check(GOOD + named, "f")
+    assert found.line == (GOOD + named).count("\n")
 
 
 QUEUE = {"kind": "Queue", "metadata": {"name": "q"}}
@@ -423,12 +430,14 @@ def test_gang_actions_need_a_release_that_has_them() -> None:
     ("text", "message"),
     [
         ("actions: [\n", "f, line 2: not YAML"),
+        ("actions: 2026-99-99\n", "f: not YAML: month must be in 1..12"),
         ("", "found nothing"),
         ("- 1\n", "found list"),
         ("kind: Pod\n", "found Pod"),
         ("kind: Deployment\nmetadata: {name: operator}\n", "found Deployment"),
         ("colour: red\n", "found keys colour"),
         ("kind: ConfigMap\nmetadata: {name: c}\ndata: {a.conf: 'x: ['}\n", "c, a.conf, line 1"),
+        ("kind: ConfigMap\ndata: {a.conf: 'actions: 2026-99-99'}\n", "a.conf: not YAML: month"),
     ],
 )
 def test_what_cannot_be_checked_is_said(text: str, message: str) -> None:

@@ -187,10 +187,11 @@ def judged(c: Cluster) -> Session:
             assert idle < victim.requests[GPU] or full, f"{victim.name} need not have gone"
         if action == "preempt":
             gave = Counter(queue_of(victim).name for victim in victims)
-            gave.subtract(queue_of(taker).name for taker in takers)
+            got = Counter(queue_of(taker).name for taker in takers)
             # As seen: if its share has fallen below what it holds, it gives so much more than it
-            # gets (a-queue-above-its-share-gives-more-than-it-gets).
-            assert all(count <= 0 or count <= over[name] for name, count in gave.items())
+            # gets (a-queue-above-its-share-gives-more-than-it-gets); but to somebody.
+            assert gave.keys() <= got.keys(), "pods went for nobody"
+            assert all(count - got[name] <= over[name] for name, count in gave.items())
     return session
 
 

@@ -1,5 +1,5 @@
-"""volcano-scheduler.conf read leniently: what it means to Volcano, and what Volcano would not
-understand, as findings.
+"""volcano-scheduler.conf read leniently: what it means to a scheduler, and what that one would not
+understand, as findings. Consequences are Volcano's; the embedded scheduler refuses instead.
 
 Understood are the bare file and Kubernetes objects: ConfigMaps that hold it, and beside them the
 Queues and the scheduler's Deployment, since some pitfalls lie there. A file with other Deployments
@@ -100,7 +100,9 @@ def sources(text: str, file: str) -> list[Source]:
             node = loader.get_node()
             document = loader.construct_document(node)
             _gather(document, node, file, found, kinds)
-    except yaml.YAMLError as error:
+    except UnreadableConfiguration:
+        raise
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: e.g. a 13th month
         raise UnreadableConfiguration(_not_yaml(file, error)) from error
     finally:
         loader.dispose()
@@ -165,14 +167,14 @@ def _embedded(name: str, text: str, outer: yaml.Node | None) -> Source:
     """A configuration inside a string; only a literal block keeps its lines apart."""
     try:
         node, document = yaml.compose(text, yaml.SafeLoader), yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise UnreadableConfiguration(_not_yaml(name, error)) from error
     literal = isinstance(outer, yaml.ScalarNode) and outer.style == "|"
     offset = outer.start_mark.line + 1 if outer is not None and literal else None
     return Source("Configuration", name, document, _finder(node, offset))
 
 
-def _not_yaml(name: str, error: yaml.YAMLError) -> str:
+def _not_yaml(name: str, error: yaml.YAMLError | ValueError) -> str:
     mark = getattr(error, "problem_mark", None)
     line = f", line {mark.line + 1}" if mark else ""
     return f"{name}{line}: not YAML: {getattr(error, 'problem', None) or error}"
@@ -216,19 +218,15 @@ def parse(
     reader = _Reader(actions, plugins)
     top = reader.mapping((), document)
     reader.known("key", (), top, ("actions", "tiers", "configurations", "metrics"))
-    given = {
-        str(entry.get("name")): reader.mapping(
-            ("configurations", n, "arguments"), entry.get("arguments")
-        )
-        for n, entry in enumerate(reader.mappings(("configurations",), top.get("configurations")))
-    }
-    named = reader.actions(top.get("actions"), given)
-    for n, (name, arguments) in enumerate(given.items()):
+    given: dict[str, Mapping[str, Any]] = {}
+    for n, entry in enumerate(reader.mappings(("configurations",), top.get("configurations"))):
+        name, where = str(entry.get("name")), ("configurations", n, "arguments")
+        given[name] = reader.mapping(where, entry.get("arguments"))
         if name in actions:
-            where = ("configurations", n, "arguments")
-            reader.known(f"argument of {name}", where, arguments, actions[name])
+            reader.known(f"argument of {name}", where, given[name], actions[name])
         else:
             reader.known("action", ("configurations", n, "name"), [name], actions)
+    named = reader.actions(top.get("actions"), given)
     tiers = []
     for n, tier in enumerate(reader.mappings(("tiers",), top.get("tiers"))):
         reader.known("key", ("tiers", n), tier, ("plugins",))

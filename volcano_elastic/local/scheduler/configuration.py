@@ -8,7 +8,6 @@ from typing import Any
 import yaml
 
 from volcano_elastic.local.scheduler.actions import ACTIONS
-from volcano_elastic.local.scheduler.functions import number
 from volcano_elastic.local.scheduler.plugins import ARGUMENTS
 from volcano_elastic.queue_policy import scheduler_configuration
 from volcano_elastic.queue_policy.scheduler_configuration import Configuration
@@ -32,7 +31,7 @@ def load(path: Path) -> Configuration:
         raise ConfigurationError(
             f"{path}: {error.strerror}; give --scheduler-conf a readable file"
         ) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or a 13th month
         raise ConfigurationError(f"{path} is not YAML: {error}") from error
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from error
@@ -53,15 +52,18 @@ def parse(document: Any) -> Configuration:
             raise ConfigurationError(
                 f"tiers: plugin {option.name} is named more than once; name it once"
             )
-        for argument in option.arguments:
-            try:
-                if not argument.endswith(".resources"):
-                    number(option, argument, 0)
-            except (TypeError, ValueError) as error:
+        if option.name == "drf" and option.on("enableHierarchy"):
+            raise ConfigurationError(
+                "plugin drf: the embedded scheduler has no enableHierarchy of it; remove it"
+            )
+        for argument, value in option.arguments.items():
+            text = argument == "binpack.resources"
+            # As Volcano, which ignores a number in quotes; to it, a boolean is no number.
+            if isinstance(value, bool) or not isinstance(value, str if text else int | float):
                 raise ConfigurationError(
-                    f"argument {argument} of {option.name}: expected a number, "
-                    f"found {option.arguments[argument]!r}"
-                ) from error
+                    f"argument {argument} of {option.name}: expected a "
+                    f"{'text' if text else 'number, without quotes'}, found {value!r}"
+                )
     if {"capacity", "proportion"} <= set(used):
         raise ConfigurationError("tiers: capacity and proportion contradict each other; keep one")
     return read
