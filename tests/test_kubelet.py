@@ -21,7 +21,8 @@ from volcano_elastic.local.kubelet.address import AddressBook, resolve_value
 from volcano_elastic.local.kubelet.environment import environment, expand
 from volcano_elastic.local.kubelet.kubelet import Options
 from volcano_elastic.local.kubelet.names import Names, hosts_file
-from volcano_elastic.local.kubelet.source import ConfigError
+from volcano_elastic.local.kubelet.process import Command, ProcessRuntime
+from volcano_elastic.local.kubelet.source import ConfigError, StartError
 from volcano_elastic.local.kubelet.volume import (
     NotMounted,
     Volumes,
@@ -390,6 +391,16 @@ async def test_a_process_with_a_name_that_is_no_text_is_held_to_its_limit_too() 
     finally:
         process.kill()
         await process.wait()
+
+
+async def test_nothing_more_is_run_inside_of_a_container_that_has_ended(tmp_path: Path) -> None:
+    runtime = ProcessRuntime(plain=True)
+    async with asyncio.timeout(30):
+        process = await runtime.start(Command(["true"], {}, tmp_path / "log"))
+        await process.end
+        with pytest.raises(StartError, match="has ended"):
+            await runtime.execute(process, ["touch", str(tmp_path / "late")], 30)
+    assert not (tmp_path / "late").exists()
 
 
 def test_a_process_is_its_nearest_shims_though_its_pids_were_used_again() -> None:
