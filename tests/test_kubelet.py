@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from subprocess import PIPE
@@ -350,6 +351,25 @@ def test_names_in_values_are_those_of_services_seen_from_the_pods_namespace() ->
     assert resolve("early") == book.of("ns", "early"), "its service is on its way"
     for host in ("api", "web.other", "web.ns.com", "a b"):
         assert resolve(host) is None
+
+
+async def test_what_a_pod_writes_to_its_hosts_file_holds_up_no_other(tmp_path: Path) -> None:
+    client: Any = None  # nothing is listed or watched
+    services = Informer(client, SERVICES)
+    names = Names(Informer(client, PODS), services, AddressBook())
+    spoilt, other, dropped = (tmp_path / name for name in ("spoilt", "other", "dropped"))
+    for file in (spoilt, other, dropped):
+        names.keep_hosts(file, _bare_pod(), "127.16.0.1")
+    spoilt.write_bytes(b"\xff")
+    names.drop_hosts(dropped)
+    meta = {"namespace": "ns", "name": "web", "uid": "web", "resourceVersion": "1"}
+    services.put({"metadata": meta, "spec": {}})
+    deadline = time.monotonic() + 10
+    while "web.ns.svc" not in other.read_text():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+    assert spoilt.read_text() == other.read_text()
+    assert "web" not in dropped.read_text()
 
 
 @pytest.mark.parametrize(
