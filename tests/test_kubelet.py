@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
+import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +22,7 @@ from volcano_elastic.local.kubelet import handler, memory_watch, shim
 from volcano_elastic.local.kubelet.__main__ import parser
 from volcano_elastic.local.kubelet.address import AddressBook, resolve_value
 from volcano_elastic.local.kubelet.environment import environment, expand
-from volcano_elastic.local.kubelet.kubelet import Options
+from volcano_elastic.local.kubelet.kubelet import Options, serve
 from volcano_elastic.local.kubelet.names import Names, hosts_file
 from volcano_elastic.local.kubelet.process import Command, ProcessRuntime
 from volcano_elastic.local.kubelet.source import ConfigError, StartError
@@ -391,6 +393,35 @@ def test_numbers_that_a_kubelet_cannot_have_are_refused_in_words(
     assert parser().parse_args(("--nodes", "3"), namespace=Options()) == Options(nodes=3)
 
 
+@pytest.mark.parametrize("given", [True, False])
+async def test_a_temporary_folder_is_made_only_where_none_is_given(
+    given: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would outlive a kubelet that is killed."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    kubeconfig, state = tmp_path / "kubeconfig", tmp_path / "state"
+    kubeconfig.write_text(json.dumps(_NO_SERVER))
+    running = asyncio.create_task(
+        serve(Options(str(kubeconfig), state_dir=state if given else None))
+    )
+    deadline = time.monotonic() + 10
+    while not (made := [*temporary.iterdir(), *tmp_path.glob("state")]):
+        assert time.monotonic() < deadline and not running.done()
+        await asyncio.sleep(0.01)
+    assert made == [state] if given else made[0].name.startswith("volcano-elastic-pods-")
+    running.cancel()
+    await asyncio.wait([running])
+    assert list(temporary.iterdir()) == [], "it goes with the kubelet"
+
+
+_NO_SERVER = {
+    "current-context": "none",
+    "contexts": [{"name": "none", "context": {"cluster": "none", "user": "none"}}],
+    "clusters": [{"name": "none", "cluster": {"server": "http://127.0.0.1:1"}}],
+    "users": [{"name": "none", "user": {}}],
+}
 _NAMELESS = """
 import ctypes, sys
 ctypes.CDLL(None).prctl(15, b"\\xff", 0, 0, 0)  # PR_SET_NAME
