@@ -377,11 +377,15 @@ async def test_what_a_pod_writes_to_its_hosts_file_holds_up_no_other(tmp_path: P
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        (("--nodes", "0"), "expected a whole number, 1 or more, found '0'"),
-        (("--nodes", "1.5"), "expected a whole number, 1 or more, found '1.5'"),
-        (("--gpus-per-node", "-1"), "expected a whole number, 0 or more, found '-1'"),
-        (("--restart-back-off", "nan"), "expected seconds, 0.001 or more, found 'nan'"),
-        (("--node-monitor-grace-period", "inf"), "expected seconds, 0.001 or more, found 'inf'"),
+        (("--nodes", "0"), "expected a whole number from 1 to 1000000, found '0'"),
+        (("--nodes", "1000001"), "expected a whole number from 1 to 1000000, found '1000001'"),
+        (("--nodes", "1.5"), "expected a whole number from 1 to 1000000, found '1.5'"),
+        (("--gpus-per-node", "-1"), "expected a whole number from 0 to 1000000, found '-1'"),
+        (("--restart-back-off", "nan"), "expected seconds from 0.001 to 1000000, found 'nan'"),
+        (
+            ("--node-monitor-grace-period", "inf"),
+            "expected seconds from 0.001 to 1000000, found 'inf'",
+        ),
     ],
 )
 def test_numbers_that_a_kubelet_cannot_have_are_refused_in_words(
