@@ -15,6 +15,7 @@ from subprocess import PIPE
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from volcano_elastic.kube.informer import Informer
 from volcano_elastic.kube.resource import PODS, SERVICES
@@ -301,6 +302,34 @@ def test_what_a_container_may_not_ask_for_is_refused_in_words(
     asked: dict[str, Any], complaint: str
 ) -> None:
     assert complaint in str(handler.refusal({"name": "main", **asked}))
+
+
+async def test_a_handler_says_why_it_failed_and_nothing_when_it_did_not() -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(status=int(request.path[1:]))
+
+    server = web.Server(answer)
+    runner = web.ServerRunner(server)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    port = runner.addresses[0][1]
+    container = {"name": "main", "ports": [{"name": "web", "containerPort": port}]}
+    nobody: Any = None  # these need no process
+
+    async def why(**spec: Any) -> str:
+        return await handler.carry_out(spec, container, nobody, nobody, "127.0.0.1", 5)
+
+    try:
+        for code, found in ((200, ""), (204, ""), (404, "404"), (500, "500")):
+            expected = f"HTTP probe failed with statuscode: {found}" if found else ""
+            assert await why(httpGet={"port": "web", "path": f"/{code}"}) == expected
+        assert "no port of the container" in await why(httpGet={"port": "other"})
+        assert await why(tcpSocket={"port": port}) == ""
+        assert await why(sleep={"seconds": 0}) == ""
+    finally:
+        await runner.cleanup()
+    assert str(port) in await why(tcpSocket={"port": port}), "nobody listens any more"
+    assert str(port) in await why(httpGet={"port": port, "path": "/200"})
 
 
 @pytest.mark.parametrize(
