@@ -324,6 +324,9 @@ async def test_a_handler_says_why_it_failed_and_nothing_when_it_did_not() -> Non
             expected = f"HTTP probe failed with statuscode: {found}" if found else ""
             assert await why(httpGet={"port": "web", "path": f"/{code}"}) == expected
         assert "no port of the container" in await why(httpGet={"port": "other"})
+        broken = [{"name": "X-Key", "value": "one\ntwo"}]
+        assert await why(httpGet={"port": "web", "httpHeaders": broken}), "no header"
+        assert await why(tcpSocket={"port": port, "host": "no..host"}), "no name of a host"
         assert await why(tcpSocket={"port": port}) == ""
         assert await why(sleep={"seconds": 0}) == ""
     finally:
