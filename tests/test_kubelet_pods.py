@@ -405,3 +405,19 @@ async def test_a_node_that_fails_is_marked_loses_its_pods_and_comes_back(world: 
     )
     last = pod["status"]["containerStatuses"][0]["lastState"]["terminated"]
     assert (last["reason"], last["exitCode"]) == ("Unknown", 255)
+
+
+async def test_a_node_that_is_down_for_a_moment_begins_its_pods_anew(world: World) -> None:
+    script = "echo $$$$; trap '' TERM; sleep 60"
+    await world.create("p", "sh", "-c", script, restartPolicy="Always")
+    pod = await world.logged("p", "\n")
+    for fault in ("down", None):
+        body = {"metadata": {"annotations": {_FAULT: fault}}}
+        await world.client.patch(NODES, "node-1", None, body)
+    await dead([int(world.log(pod).split()[0])])
+    pod = await world.until(
+        "p", lambda pod: pod["status"]["containerStatuses"][0]["restartCount"] == 1
+    )
+    assert state_of(pod, "running") and _is_ready(pod)
+    last = pod["status"]["containerStatuses"][0]["lastState"]["terminated"]
+    assert (last["reason"], last["exitCode"]) == ("Unknown", 255)
