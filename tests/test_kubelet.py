@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -488,6 +490,32 @@ async def test_nothing_more_is_run_inside_of_a_container_that_has_ended(tmp_path
         with pytest.raises(StartError, match="has ended"):
             await runtime.execute(process, ["touch", str(tmp_path / "late")], 30)
     assert not (tmp_path / "late").exists()
+
+
+_HEADLESS = """
+import ctypes, sys, threading, time
+threading.Thread(target=time.sleep, args=(60,)).start()
+print("up", flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+async def test_a_process_whose_first_thread_has_ended_is_killed_too(tmp_path: Path) -> None:
+    runtime, log = ProcessRuntime(plain=True), tmp_path / "log"
+    async with asyncio.timeout(30):
+        process = await runtime.start(Command([sys.executable, "-S", "-c", _HEADLESS], {}, log))
+        stat = Path(f"/proc/{process.pid}/stat")
+        deadline = time.monotonic() + 10
+        while "up" not in log.read_text() or ") Z " not in stat.read_text():
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.02)
+        runtime.kill(process)
+        try:
+            end = await asyncio.wait_for(asyncio.shield(process.end), 5)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+    assert end.code == 137
 
 
 def test_a_process_is_its_nearest_shims_though_its_pids_were_used_again() -> None:
