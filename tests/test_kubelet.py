@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import os
+import signal
 import sys
+import tempfile
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from volcano_elastic.kube.informer import Informer
 from volcano_elastic.kube.resource import PODS, SERVICES
@@ -19,9 +25,10 @@ from volcano_elastic.local.kubelet import handler, memory_watch, shim
 from volcano_elastic.local.kubelet.__main__ import parser
 from volcano_elastic.local.kubelet.address import AddressBook, resolve_value
 from volcano_elastic.local.kubelet.environment import environment, expand
-from volcano_elastic.local.kubelet.kubelet import Options
+from volcano_elastic.local.kubelet.kubelet import Options, serve
 from volcano_elastic.local.kubelet.names import Names, hosts_file
-from volcano_elastic.local.kubelet.source import ConfigError
+from volcano_elastic.local.kubelet.process import Command, ProcessRuntime
+from volcano_elastic.local.kubelet.source import ConfigError, StartError
 from volcano_elastic.local.kubelet.volume import (
     NotMounted,
     Volumes,
@@ -299,6 +306,37 @@ def test_what_a_container_may_not_ask_for_is_refused_in_words(
     assert complaint in str(handler.refusal({"name": "main", **asked}))
 
 
+async def test_a_handler_says_why_it_failed_and_nothing_when_it_did_not() -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(status=int(request.path[1:]))
+
+    server = web.Server(answer)
+    runner = web.ServerRunner(server)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    port = runner.addresses[0][1]
+    container = {"name": "main", "ports": [{"name": "web", "containerPort": port}]}
+    nobody: Any = None  # these need no process
+
+    async def why(**spec: Any) -> str:
+        return await handler.carry_out(spec, container, nobody, nobody, "127.0.0.1", 5)
+
+    try:
+        for code, found in ((200, ""), (204, ""), (404, "404"), (500, "500")):
+            expected = f"HTTP probe failed with statuscode: {found}" if found else ""
+            assert await why(httpGet={"port": "web", "path": f"/{code}"}) == expected
+        assert "no port of the container" in await why(httpGet={"port": "other"})
+        broken = [{"name": "X-Key", "value": "one\ntwo"}]
+        assert await why(httpGet={"port": "web", "httpHeaders": broken}), "no header"
+        assert await why(tcpSocket={"port": port, "host": "no..host"}), "no name of a host"
+        assert await why(tcpSocket={"port": port}) == ""
+        assert await why(sleep={"seconds": 0}) == ""
+    finally:
+        await runner.cleanup()
+    assert str(port) in await why(tcpSocket={"port": port}), "nobody listens any more"
+    assert str(port) in await why(httpGet={"port": port, "path": "/200"})
+
+
 @pytest.mark.parametrize(
     ("volume", "path", "served"),
     [
@@ -351,14 +389,37 @@ def test_names_in_values_are_those_of_services_seen_from_the_pods_namespace() ->
         assert resolve(host) is None
 
 
+async def test_what_a_pod_writes_to_its_hosts_file_holds_up_no_other(tmp_path: Path) -> None:
+    client: Any = None  # nothing is listed or watched
+    services = Informer(client, SERVICES)
+    names = Names(Informer(client, PODS), services, AddressBook())
+    spoilt, other, dropped = (tmp_path / name for name in ("spoilt", "other", "dropped"))
+    for file in (spoilt, other, dropped):
+        names.keep_hosts(file, _bare_pod(), "127.16.0.1")
+    spoilt.write_bytes(b"\xff")
+    names.drop_hosts(dropped)
+    meta = {"namespace": "ns", "name": "web", "uid": "web", "resourceVersion": "1"}
+    services.put({"metadata": meta, "spec": {}})
+    deadline = time.monotonic() + 10
+    while "web.ns.svc" not in other.read_text():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+    assert spoilt.read_text() == other.read_text()
+    assert "web" not in dropped.read_text()
+
+
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        (("--nodes", "0"), "expected a whole number, 1 or more, found '0'"),
-        (("--nodes", "1.5"), "expected a whole number, 1 or more, found '1.5'"),
-        (("--gpus-per-node", "-1"), "expected a whole number, 0 or more, found '-1'"),
-        (("--restart-back-off", "nan"), "expected seconds, 0.001 or more, found 'nan'"),
-        (("--node-monitor-grace-period", "inf"), "expected seconds, 0.001 or more, found 'inf'"),
+        (("--nodes", "0"), "expected a whole number from 1 to 1000000, found '0'"),
+        (("--nodes", "1000001"), "expected a whole number from 1 to 1000000, found '1000001'"),
+        (("--nodes", "1.5"), "expected a whole number from 1 to 1000000, found '1.5'"),
+        (("--gpus-per-node", "-1"), "expected a whole number from 0 to 1000000, found '-1'"),
+        (("--restart-back-off", "nan"), "expected seconds from 0.001 to 1000000, found 'nan'"),
+        (
+            ("--node-monitor-grace-period", "inf"),
+            "expected seconds from 0.001 to 1000000, found 'inf'",
+        ),
     ],
 )
 def test_numbers_that_a_kubelet_cannot_have_are_refused_in_words(
@@ -370,6 +431,35 @@ def test_numbers_that_a_kubelet_cannot_have_are_refused_in_words(
     assert parser().parse_args(("--nodes", "3"), namespace=Options()) == Options(nodes=3)
 
 
+@pytest.mark.parametrize("given", [True, False])
+async def test_a_temporary_folder_is_made_only_where_none_is_given(
+    given: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would outlive a kubelet that is killed."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    kubeconfig, state = tmp_path / "kubeconfig", tmp_path / "state"
+    kubeconfig.write_text(json.dumps(_NO_SERVER))
+    running = asyncio.create_task(
+        serve(Options(str(kubeconfig), state_dir=state if given else None))
+    )
+    deadline = time.monotonic() + 10
+    while not (made := [*temporary.iterdir(), *tmp_path.glob("state")]):
+        assert time.monotonic() < deadline and not running.done()
+        await asyncio.sleep(0.01)
+    assert made == [state] if given else made[0].name.startswith("volcano-elastic-pods-")
+    running.cancel()
+    await asyncio.wait([running])
+    assert list(temporary.iterdir()) == [], "it goes with the kubelet"
+
+
+_NO_SERVER = {
+    "current-context": "none",
+    "contexts": [{"name": "none", "context": {"cluster": "none", "user": "none"}}],
+    "clusters": [{"name": "none", "cluster": {"server": "http://127.0.0.1:1"}}],
+    "users": [{"name": "none", "user": {}}],
+}
 _NAMELESS = """
 import ctypes, sys
 ctypes.CDLL(None).prctl(15, b"\\xff", 0, 0, 0)  # PR_SET_NAME
@@ -390,6 +480,42 @@ async def test_a_process_with_a_name_that_is_no_text_is_held_to_its_limit_too() 
     finally:
         process.kill()
         await process.wait()
+
+
+async def test_nothing_more_is_run_inside_of_a_container_that_has_ended(tmp_path: Path) -> None:
+    runtime = ProcessRuntime(plain=True)
+    async with asyncio.timeout(30):
+        process = await runtime.start(Command(["true"], {}, tmp_path / "log"))
+        await process.end
+        with pytest.raises(StartError, match="has ended"):
+            await runtime.execute(process, ["touch", str(tmp_path / "late")], 30)
+    assert not (tmp_path / "late").exists()
+
+
+_HEADLESS = """
+import ctypes, sys, threading, time
+threading.Thread(target=time.sleep, args=(60,)).start()
+print("up", flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+async def test_a_process_whose_first_thread_has_ended_is_killed_too(tmp_path: Path) -> None:
+    runtime, log = ProcessRuntime(plain=True), tmp_path / "log"
+    async with asyncio.timeout(30):
+        process = await runtime.start(Command([sys.executable, "-S", "-c", _HEADLESS], {}, log))
+        stat = Path(f"/proc/{process.pid}/stat")
+        deadline = time.monotonic() + 10
+        while "up" not in log.read_text() or ") Z " not in stat.read_text():
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.02)
+        runtime.kill(process)
+        try:
+            end = await asyncio.wait_for(asyncio.shield(process.end), 5)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+    assert end.code == 137
 
 
 def test_a_process_is_its_nearest_shims_though_its_pids_were_used_again() -> None:

@@ -245,7 +245,7 @@ def test_two_seconds_are_the_least_grace_but_for_a_pod_that_is_gone() -> None:
 def test_a_pod_deleted_while_it_starts_starts_nothing_more() -> None:
     life = Lifecycle(_pod(initContainers=[{"name": "a"}]), _NOW)
     (start,) = life.advance(_NOW)
-    assert isinstance(start, Do)
+    assert isinstance(start, Do) and start.what == "start"
     life.stop(30, _NOW)
     assert life.advance(_NOW) == [] and not life.over
     life.given_up(start.container)
@@ -298,7 +298,7 @@ def test_what_cannot_be_made_is_tried_again_ever_more_seldom() -> None:
     now, pauses = _NOW, []
     for _ in range(7):
         (start,) = life.advance(now)
-        assert isinstance(start, Do)
+        assert isinstance(start, Do) and start.what == "start"
         life.not_made(start.container, "why", now)
         assert life.advance(now) == [] and life.wake is not None
         pauses.append((life.wake - now).total_seconds())
@@ -313,7 +313,7 @@ def test_what_cannot_be_made_is_tried_again_ever_more_seldom() -> None:
 def test_what_a_deleted_pod_lacks_is_not_told(mounting: bool) -> None:
     life = Lifecycle(_pod(), _NOW)
     (start,) = life.advance(_NOW)
-    assert isinstance(start, Do)
+    assert isinstance(start, Do) and start.what == "start"
     life.stop(30, _NOW)
     assert life.not_made(start.container, "gone with it", _NOW, mounting=mounting) == []
     assert life.advance(_NOW) == [] and life.over

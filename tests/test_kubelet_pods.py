@@ -252,6 +252,30 @@ async def test_a_container_says_its_last_words(namespaced: World) -> None:
     assert not Path("/dev/termination-log").exists()
 
 
+async def test_what_the_machine_cannot_hold_now_is_tried_again_and_told(world: World) -> None:
+    """As on a full disk; root, whom these tests may run as, is refused little else."""
+    await world.create("p", "no-such-program", restartPolicy="Always")
+    pod = await world.until("p", lambda pod: pod.get("status", {}).get("containerStatuses"))
+    log = Path(pod["metadata"]["annotations"]["local.volcano-elastic.io/log-dir"], "main.log")
+
+    def restarted(times: int) -> Any:
+        return lambda pod: pod["status"]["containerStatuses"][0]["restartCount"] >= times
+
+    await world.until("p", restarted(1))
+    log.unlink()
+    log.mkdir()
+    await world.until("p", restarted(2))
+    root = log.with_name("root")
+    root.rmdir()
+    root.write_text("")
+    pod = await world.until("p", lambda pod: "File exists" in str(pod["status"]))
+    assert state_of(pod, "waiting")["reason"] == "CreateContainerConfigError"
+    root.unlink()
+    await world.until("p", restarted(3))
+    await world.client.delete(PODS, "p", "default")
+    await world.gone("p")
+
+
 async def test_a_deadline_ends_a_pod(world: World) -> None:
     await world.create("p", "sleep", "60", activeDeadlineSeconds=1)
     pod = await world.phase("p", "Failed")
@@ -379,5 +403,21 @@ async def test_a_node_that_fails_is_marked_loses_its_pods_and_comes_back(world: 
     pod = await world.until(
         "stays", lambda pod: pod["status"]["containerStatuses"][0]["restartCount"] == 1
     )
+    last = pod["status"]["containerStatuses"][0]["lastState"]["terminated"]
+    assert (last["reason"], last["exitCode"]) == ("Unknown", 255)
+
+
+async def test_a_node_that_is_down_for_a_moment_begins_its_pods_anew(world: World) -> None:
+    script = "echo $$$$; trap '' TERM; sleep 60"
+    await world.create("p", "sh", "-c", script, restartPolicy="Always")
+    pod = await world.logged("p", "\n")
+    for fault in ("down", None):
+        body = {"metadata": {"annotations": {_FAULT: fault}}}
+        await world.client.patch(NODES, "node-1", None, body)
+    await dead([int(world.log(pod).split()[0])])
+    pod = await world.until(
+        "p", lambda pod: pod["status"]["containerStatuses"][0]["restartCount"] == 1
+    )
+    assert state_of(pod, "running") and _is_ready(pod)
     last = pod["status"]["containerStatuses"][0]["lastState"]["terminated"]
     assert (last["reason"], last["exitCode"]) == ("Unknown", 255)

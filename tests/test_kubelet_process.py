@@ -102,6 +102,16 @@ async def test_a_pod_runs_logs_and_succeeds(world: World) -> None:
     assert served.decode() == world.log(pod)
 
 
+async def test_what_holds_containers_is_said_and_so(any_world: World) -> None:
+    await any_world.create("p", "readlink", "/proc/self/ns/mnt")
+    found = any_world.log(await any_world.phase("p", "Succeeded")).strip()
+    apart = found != os.readlink("/proc/self/ns/mnt")
+    log = (any_world.cluster.logs / "kubelet.log").read_text()
+    assert ("containers are held by: mount namespaces" in log) == apart
+    assert ("containers are held by: plain processes" in log) != apart
+    assert not (apart and "--plain" in any_world.arguments())
+
+
 async def test_exit_codes_signals_and_missing_commands_are_told(world: World) -> None:
     await world.create("code", "sh", "-c", "exit 3")
     await world.create("signal", "sh", "-c", "kill -9 $$$$")

@@ -15,6 +15,8 @@ from volcano_elastic.kube.client import ApiError
 from volcano_elastic.kube.kubeconfig import KubeconfigError
 from volcano_elastic.local.kubelet.kubelet import Options, serve
 
+_MOST = 1_000_000
+
 
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
@@ -67,9 +69,11 @@ def _number(kind: type[int] | type[float], least: float) -> Callable[[str], floa
             value = kind(text)
         except ValueError:
             value = kind(-1)
-        if not least <= value < 10**6:
+        if not least <= value <= _MOST:
             what = "a whole number" if kind is int else "seconds"
-            raise argparse.ArgumentTypeError(f"expected {what}, {least:g} or more, found {text!r}")
+            raise argparse.ArgumentTypeError(
+                f"expected {what} from {least:g} to {_MOST}, found {text!r}"
+            )
         return value
 
     return read

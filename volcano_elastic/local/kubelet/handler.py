@@ -55,7 +55,7 @@ async def carry_out(
             return ""
     except TimeoutError:
         return f"no answer within {seconds:g} s"
-    except (StartError, aiohttp.ClientError, OSError, LookupError) as error:
+    except (StartError, aiohttp.ClientError, OSError, LookupError, ValueError) as error:
         return str(error) or type(error).__name__
 
 

@@ -135,8 +135,10 @@ async def serve(options: Options) -> None:
         AsyncExitStack() as stack,
     ):
         pods, all_nodes = Informer(client, PODS), Informer(client, NODES)
-        temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="volcano-elastic-pods-"))
-        state = (options.state_dir or Path(temporary)).resolve()
+        if (state := options.state_dir) is None:
+            temporary = tempfile.TemporaryDirectory(prefix="volcano-elastic-pods-")
+            state = Path(stack.enter_context(temporary))
+        state = state.resolve()
         state.mkdir(parents=True, exist_ok=True)
         port = None
         if options.serve_logs:

@@ -75,10 +75,11 @@ class Names:
 
     def _write(self, file: Path) -> None:
         """In place, since containers have this very file mounted."""
-        text = hosts_file(*self._files[file], self._all())
-        if file.read_text() != text:
+        text = hosts_file(*self._files[file], self._all()).encode()
+        # Not as text: a container may have written anything there.
+        if file.read_bytes() != text:
             # Not truncated first: whoever reads it meanwhile shouldn't find nothing.
-            with file.open("r+") as open_file:
+            with file.open("r+b") as open_file:
                 open_file.write(text)
                 open_file.truncate()
 

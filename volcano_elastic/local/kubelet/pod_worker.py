@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import sys
 from collections.abc import Coroutine
@@ -180,12 +181,13 @@ class PodWorker:
                 life.given_up(container)
                 return
             process = await self._host.runtime.start(command)
-        except ConfigError as error:
+        except (ConfigError, OSError) as error:
+            # An OSError is the machine's: its disk may have room again, or it more descriptors.
             self._tell(*life.not_made(container, str(error), self._host.now()))
         except volume.NotMounted as error:
             self._tell(*life.not_made(container, str(error), self._host.now(), mounting=True))
         except StartError as error:
-            with self._log(container.name).open("a") as log:
+            with contextlib.suppress(OSError), self._log(container.name).open("a") as log:
                 log.write(f"{error}\n")
             self._tell(*life.not_started(container, str(error), self._host.now()))
         except BaseException:

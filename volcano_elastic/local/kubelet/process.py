@@ -146,6 +146,9 @@ class ProcessRuntime:
             StartError: it can't be run.
             TimeoutError: it ran longer than `seconds`, and was killed.
         """
+        if process.end.done():
+            # Nobody would end it: what was run inside has been told to end already.
+            raise StartError(f"exec: {words[0]!r}: its container has ended")
         output = os.memfd_create("output", os.MFD_CLOEXEC)
         try:
             command = Command(

@@ -192,17 +192,18 @@ def _become_the_command(plan: dict[str, Any], errors: int) -> NoReturn:
 
 
 def parents() -> dict[int, int]:
-    """The parent of every live process of this machine."""
+    """The parent of every process of this machine.
+
+    Of zombies too: one may only have lost its first thread, and go on with the others.
+    """
     found: dict[int, int] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
                 with open(f"/proc/{entry}/stat", "rb") as file:
-                    state, parent = file.read().rpartition(b")")[2].split()[:2]
+                    found[int(entry)] = int(file.read().rpartition(b")")[2].split()[1])
             except OSError:
                 continue
-            if state != b"Z":
-                found[int(entry)] = int(parent)
     return found
 
 
