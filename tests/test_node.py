@@ -17,14 +17,15 @@ from volcano_elastic.local.kubelet import node
 async def test_a_node_taken_for_lost_says_that_it_is_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node, "_TAKEN_FOR_LOST_SECONDS", -1.0)
     monkeypatch.setattr(node, "_RENEW_SECONDS", 0.02)
     with ApiServerProcess(tmp_path) as apiserver:
         async with apiserver.client() as client:
             await node.register(client, ["node-1"], 2)
             lost = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
             await client.patch(NODES, "node-1", None, lost, subresource="status")
-            alive = asyncio.create_task(node.VirtualNodes(client, ["node-1"], 2).run())
+            nodes = node.VirtualNodes(client, ["node-1"], 2)
+            nodes.on_change(None, await client.get(NODES, "node-1"))
+            alive = asyncio.create_task(nodes.run())
             try:
                 async with asyncio.timeout(20):
                     await _ready(client)

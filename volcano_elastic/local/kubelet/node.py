@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 import aiohttp
 
+from volcano_elastic.api.pod import condition
 from volcano_elastic.kube.client import AlreadyExists, ApiError, Client, NotFound
 from volcano_elastic.kube.event import timestamp
 from volcano_elastic.kube.resource import LEASES, NAMESPACES, NODES, Object
@@ -36,8 +37,6 @@ _VIRTUAL = "volcano-elastic.io/virtual"
 _LEASE_NAMESPACE = "kube-node-lease"
 _RENEW_SECONDS = 10.0
 _NOT_DONE = (ApiError, aiohttp.ClientError, OSError)
-# kube-controller-manager's own patience with a silent node is a little longer.
-_TAKEN_FOR_LOST_SECONDS = 40.0
 _AT_ONCE = 16
 
 
@@ -120,7 +119,7 @@ class VirtualNodes:
     """Renews the lease of each node that isn't down, spread over the interval.
 
     Args:
-        gpus, log_port: as in `register`, which brings back a node that was silent for long.
+        gpus, log_port: as in `register`, which brings back a node that was taken for lost.
     """
 
     def __init__(
@@ -128,7 +127,9 @@ class VirtualNodes:
     ) -> None:
         self._client, self._gpus, self._log_port = client, gpus, log_port
         self._clock = asyncio.get_running_loop().time
-        self._renewed = dict.fromkeys(names, self._clock())
+        self._names = frozenset(names)
+        self._unready: set[str] = set()
+        """Of which somebody says that they aren't ready."""
         self.down: dict[str, float] = {}
         """Since when the nodes are down whose annotation says so."""
         self.handlers: list[Callable[[str, bool], None]] = []
@@ -136,7 +137,7 @@ class VirtualNodes:
 
     def up(self, name: str | None) -> bool:
         """Whether it is one of them, and not down."""
-        return name in self._renewed and name not in self.down
+        return name in self._names and name not in self.down
 
     def seconds_down(self, name: str) -> float:
         return self._clock() - self.down.get(name, self._clock())
@@ -144,8 +145,12 @@ class VirtualNodes:
     def on_change(self, old: Object | None, new: Object | None) -> None:
         """To be told of all nodes there are."""
         name = (new or old or {})["metadata"]["name"]
+        if name not in self._names:
+            return
+        ready = condition(new or {}, "Ready")
+        (self._unready.add if ready and ready["status"] != "True" else self._unready.discard)(name)
         down = new is not None and fault.is_down(new)
-        if name not in self._renewed or down == (name in self.down):
+        if down == (name in self.down):
             return
         if down:
             self.down[name] = self._clock()
@@ -163,19 +168,17 @@ class VirtualNodes:
                 NAMESPACES, namespace | {"metadata": {"name": _LEASE_NAMESPACE}}
             )
         while True:
-            for name in self._renewed:
+            for name in sorted(self._names):
                 if name not in self.down:
                     await self.beat(name)
-                await asyncio.sleep(_RENEW_SECONDS / len(self._renewed))
+                await asyncio.sleep(_RENEW_SECONDS / len(self._names))
 
     async def beat(self, name: str, *, returned: bool = False) -> None:
         """Renews the lease of one; one that `returned` says that it is ready too."""
         try:
-            silent = self._clock() - self._renewed[name]
-            if returned or silent > _TAKEN_FOR_LOST_SECONDS:
+            if returned or name in self._unready:
                 await register(self._client, [name], self._gpus, self._log_port)
             await self._renew(name)
-            self._renewed[name] = self._clock()
         except _NOT_DONE as error:
             _log.warning("renewing the lease of %s: %s", name, error or type(error).__name__)
 
