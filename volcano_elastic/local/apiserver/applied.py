@@ -80,20 +80,17 @@ def apply(
         "fieldsType": "FieldsV1",
         "fieldsV1": _tree(set(wanted) - _UNOWNED),
     }
-    entries = []
+    entries = {}
     for entry in old["metadata"].get("managedFields") or ():
-        by, what = _manager(entry), entry.get("fieldsV1") or {}
-        if entry.get("operation") != "Apply":
-            entries.append(entry)
-        # An apply that changes nothing must not change its time either.
-        elif by == manager and what == mine["fieldsV1"]:
-            mine = entry
-        elif by != manager:
-            left = _tree(_paths(what) - taken[by]) if taken.get(by) else what
-            entries.append({**entry, "fieldsV1": left})
-    entries.append(mine)
+        by, how, what = _manager(entry), entry.get("operation"), entry.get("fieldsV1") or {}
+        if how == "Apply" and taken.get(by):
+            entry = {**entry, "fieldsV1": _tree(_paths(what) - taken[by])}
+        entries[by, how] = entry
+    # An apply that changes nothing must not change its time either.
+    if entries.get((manager, "Apply"), {}).get("fieldsV1") != mine["fieldsV1"]:
+        entries[manager, "Apply"] = mine
     new["metadata"]["managedFields"] = [
-        one for one in entries if one.get("operation") != "Apply" or one.get("fieldsV1")
+        entry for (_, how), entry in entries.items() if how != "Apply" or entry.get("fieldsV1")
     ]
     return new
 

@@ -35,6 +35,7 @@ PATTERNS = {
         r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
     ),
     "trimmed": re.compile(r"\S(.*\S)?", re.DOTALL),
+    "within": re.compile(r"(?!/)(?!(.*/)?\.\.(/|$)).*", re.DOTALL),
     "word": re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?"),
 }
 _EMPTY: tuple[Any, ...] = (None, "", [], {})
@@ -56,7 +57,6 @@ class _Rule:
     choices: tuple[str, ...] = ()
     least: int | None = None
     most: int | None = None
-    within: bool = False
     pattern: re.Pattern[str] | None = None
     unique: tuple[str, ...] = ()
 
@@ -92,9 +92,7 @@ class _Rule:
             return _twice(value, self.unique, place)
         why = ""
         if isinstance(value, str):
-            if self.within and (value.startswith("/") or ".." in value.split("/")):
-                why = "must be relative, without '..'"
-            elif self.pattern and not self.pattern.fullmatch(value):
+            if self.pattern and not self.pattern.fullmatch(value):
                 why = f"must match '{self.pattern.pattern}'"
         elif self.least is not None and value < self.least:
             why = f"must be at least {self.least}"
@@ -251,9 +249,8 @@ def _words(words: list[str]) -> tuple[dict[str, Any], tuple[tuple[str, frozenset
             when.append((field, frozenset(filter(None, values.split("|"))), sort == "if"))
         elif sort == "unique":
             said["unique"] = tuple(what.split("+"))
-        elif word in ("!", "-", "x", "within"):
-            names = {"!": "required", "-": "forbidden", "x": "dropped"}
-            said[names.get(word, word)] = True
+        elif word in ("!", "-", "x"):
+            said[{"!": "required", "-": "forbidden", "x": "dropped"}[word]] = True
         elif word.startswith("~"):
             said["pattern"] = PATTERNS[word[1:]]
         elif word.startswith("="):

@@ -39,6 +39,8 @@ _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-
 _LABEL_VALUE, _QUALIFIED = builtin_rule.PATTERNS["labelValue"], builtin_rule.PATTERNS["qualified"]
 _DATA_KEY = re.compile(r"(?!\.\.|\.$)[-._a-zA-Z0-9]{1,253}")
 _ANNOTATIONS_LIMIT = 256 * 1024
+# Whose finalizers need no domain, as those of custom resources don't.
+_FREE_FINALIZERS = ("admissionregistration.k8s.io", "apiextensions.k8s.io", "coordination.k8s.io")
 _STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
 _SECRET: ResourceKey = ("", "secrets")
 # What a Secret of a known type must have; more than one: any of them.
@@ -159,8 +161,8 @@ def _metadata(kind: Kind, meta: Object) -> Iterator[Cause]:
         yield Cause("metadata.annotations", "FieldValueTooLong", why)
     for number, finalizer in enumerate(meta.get("finalizers") or ()):
         yield from _qualified(f"metadata.finalizers[{number}]", finalizer)
-        plain = not kind.custom and not {"/", "."} & set(finalizer)
-        if plain and finalizer not in _STANDARD_FINALIZERS:
+        free = kind.custom or kind.group in _FREE_FINALIZERS
+        if not (free or "/" in finalizer or finalizer in _STANDARD_FINALIZERS):
             why = "name is neither a standard finalizer name nor is it fully qualified"
             yield invalid_value(f"metadata.finalizers[{number}]", finalizer, why)
     owners = meta.get("ownerReferences") or ()
