@@ -36,6 +36,7 @@ _ALIASES = b"a: &a [x,x,x,x,x,x,x,x,x]\n" + b"".join(
         ("application/yaml", b"{a: [", 400),
         pytest.param("application/yaml", _ALIASES, 400, id="aliases"),
         pytest.param("application/json", b"[" * 100_000, 400, id="deep"),
+        pytest.param("application/yaml", b"[" * 200_000 + b"]" * 200_000, 400, id="deep YAML"),
         ("application/vnd.kubernetes.protobuf", b"k8s\x00", 400),
         pytest.param("application/json", b" " * (4 * 1024 * 1024), 413, id="large"),
     ],
