@@ -10,6 +10,9 @@ from apiserver_world import pod
 
 from volcano_elastic.kube.client import ApiError, Client, NotFound
 from volcano_elastic.kube.resource import PODS, Object
+from volcano_elastic.local.apiserver import json_path, selector
+from volcano_elastic.local.apiserver.builtin import POD
+from volcano_elastic.local.apiserver.status import StatusError
 
 # Nine of nine of nine..., which nobody could write down.
 _ALIASES = b"a: &a [x,x,x,x,x,x,x,x,x]\n" + b"".join(
@@ -134,3 +137,23 @@ async def test_a_body_of_another_type_is_refused_by_its_field(
         await client.request(verb, PODS.path(namespace, "one", below or None), body=body)
     assert caught.value.code == 400
     assert "nodeName" not in (await client.get(PODS, "one", namespace))["spec"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("a=" + " " * 400_000 + "!", "unable to parse"),
+        ("a," * 200_000, "unable to parse"),
+        ("a," * 200_000 + "(", "unable to parse"),
+    ],
+    ids=["spaces", "commas", "parenthesis"],
+)
+def test_a_long_selector_is_read_once(wrong: str, said: str) -> None:
+    with pytest.raises(StatusError, match=said):
+        selector.of_query({"labelSelector": wrong}, POD)
+
+
+def test_a_columns_path_is_read_once() -> None:
+    assert json_path.find(".spec[?(@" + ".a" * 40 + " )]", {"spec": [{}]}) == []
+    found = json_path.find('.spec[?(@.a.b\\.c=="d")].e', {"spec": [{"a": {"b.c": "d"}, "e": 7}]})
+    assert found == [7]
