@@ -73,6 +73,7 @@ def test_what_additional_properties_allow_is_kept(extra: Any) -> None:
         ({"type": "null"}, r"spec\]\.type: Unsupported value"),
         ({"type": "array", "items": None}, r"items: Required value"),
         ({"type": "string", "default": 7}, r"default: Invalid value"),
+        ({"type": "string", "pattern": "(", "default": "a"}, r"pattern: Invalid value"),
         ({"type": "object", "x-kubernetes-validations": [{}]}, r"rule: Required value"),
         ({"type": "object", "additionalProperties": {"type": 7}}, "expected string, found a int"),
         ({"type": "string", "enum": "red"}, r"enum: expected \[any\], found a str"),
