@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from volcano_elastic.kube.client import Client
-from volcano_elastic.kube.resource import EVENTS, NODES, SERVICES
+import pytest
+
+from volcano_elastic.kube.client import Client, Conflict
+from volcano_elastic.kube.resource import EVENTS, LEASES, NODES, SERVICES
 
 
 async def test_nodes_keep_the_status_they_are_created_with(client: Client) -> None:
@@ -52,3 +54,14 @@ async def test_services_for_nodes_get_ports_of_their_own_and_keep_them(
         chosen += [port["nodePort"] for port in made["spec"]["ports"]]
         assert put["spec"]["ports"] == made["spec"]["ports"]
     assert len({*chosen}) == 4 and all(30000 <= port < 32768 for port in chosen)
+
+
+async def test_a_lease_that_has_gone_is_not_made_again_by_who_held_it(
+    client: Client, namespace: str
+) -> None:
+    meta = {"name": "one", "namespace": namespace}
+    held = await client.create(LEASES, {"metadata": meta, "spec": {"holderIdentity": "me"}})
+    await client.delete(LEASES, "one", namespace)
+    with pytest.raises(Conflict, match="UID in precondition"):
+        await client.replace(LEASES, held)
+    await client.replace(LEASES, {"metadata": meta, "spec": {"holderIdentity": "you"}})

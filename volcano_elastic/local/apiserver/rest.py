@@ -134,6 +134,8 @@ class Rest:
             raise _misnamed(new, target)
         absent = self.store.get(target.kind.key, target.namespace, target.name) is None
         if absent and target.kind.put_creates and not target.subresource:
+            # Whoever knows its uid means the one that has gone.
+            _check_precondition(target, "UID", new["metadata"].get("uid"), "")
             new["metadata"].pop("resourceVersion", None)
             return self.create(target.kind, target.namespace, new, options)
         return self._change(target, self.get(target), new, options, managed=managed)
