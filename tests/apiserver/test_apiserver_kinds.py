@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from volcano_elastic.kube.client import Client, Conflict
-from volcano_elastic.kube.resource import EVENTS, LEASES, NODES, SERVICES
+from volcano_elastic.kube.client import Client, Conflict, Invalid
+from volcano_elastic.kube.resource import AUTOSCALERS, EVENTS, LEASES, NODES, SERVICES, Object
 
 
 async def test_nodes_keep_the_status_they_are_created_with(client: Client) -> None:
@@ -65,3 +65,23 @@ async def test_a_lease_that_has_gone_is_not_made_again_by_who_held_it(
     with pytest.raises(Conflict, match="UID in precondition"):
         await client.replace(LEASES, held)
     await client.replace(LEASES, {"metadata": meta, "spec": {"holderIdentity": "you"}})
+
+
+@pytest.mark.parametrize(
+    ("sort", "source", "missing"),
+    [
+        ("Resource", {"name": "cpu"}, "target"),
+        ("Pods", {"metric": {"name": "m"}}, "target"),
+        ("External", {"target": {"type": "Value", "value": "1"}}, "metric"),
+    ],
+)
+async def test_a_metric_of_an_autoscaler_has_all_that_its_table_shows(
+    client: Client, namespace: str, sort: str, source: Object, missing: str
+) -> None:
+    target = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "j"}
+    metrics = [{"type": sort, sort.lower(): source}]
+    spec = {"scaleTargetRef": target, "maxReplicas": 3, "metrics": metrics}
+    with pytest.raises(Invalid, match=f"{sort.lower()}.{missing}: Required value"):
+        await client.create(
+            AUTOSCALERS, {"metadata": {"name": "a", "namespace": namespace}, "spec": spec}
+        )
