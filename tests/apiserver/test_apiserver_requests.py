@@ -19,6 +19,14 @@ _ALIASES = b"a: &a [x,x,x,x,x,x,x,x,x]\n" + b"".join(
     b"%c: &%c [%b]\n" % (name, name, b",".join([b"*%c" % (name - 1)] * 9)) for name in b"bcdefghij"
 )
 
+_DEEP = b"".join(
+    [
+        b'{"metadata":{"name":"x","managedFields":[{"fieldsV1":',
+        *[b'{"a":' * 300, b"{}", b"}" * 300],
+        b'}]},"spec":{"containers":[{"name":"c","image":"i"}]}}',
+    ]
+)
+
 
 @pytest.mark.parametrize(
     ("content_type", "body", "code"),
@@ -39,6 +47,7 @@ _ALIASES = b"a: &a [x,x,x,x,x,x,x,x,x]\n" + b"".join(
         ("application/yaml", b"{a: [", 400),
         pytest.param("application/yaml", _ALIASES, 400, id="aliases"),
         pytest.param("application/json", b"[" * 100_000, 400, id="deep"),
+        pytest.param("application/json", _DEEP, 400, id="deeper than can be told"),
         pytest.param("application/yaml", b"[" * 200_000 + b"]" * 200_000, 400, id="deep YAML"),
         ("application/vnd.kubernetes.protobuf", b"k8s\x00", 400),
         pytest.param("application/json", b" " * (4 * 1024 * 1024), 413, id="large"),
