@@ -199,3 +199,10 @@ async def test_a_patch_that_copies_itself_ever_larger_is_refused(
         with pytest.raises(ApiError, match=why) as caught:
             await client.patch(CONFIGMAPS, "one", namespace, operations, patch_type="json")
         assert caught.value.code == 413
+
+
+def test_long_lists_are_merged_element_by_element() -> None:
+    had = {"finalizers": [f"a/{number}" for number in range(20_000)]}
+    change = {"finalizers": [f"b/{number}" for number in range(20_000)]}
+    merged = strategic(had, change, schema_of("ObjectMeta"))
+    assert len(merged["finalizers"]) == 40_000

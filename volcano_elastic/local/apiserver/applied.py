@@ -167,11 +167,11 @@ def _leaves(obj: Object, schema: Object, *, alone: bool = False) -> dict[Path, A
 
     def walk(value: Any, schema: Object, path: Path) -> None:
         parts = _parts(value, schema)
-        names = [part for part, _ in parts]
-        if alone and len({*names}) < len(names):
-            twice = next(one for one in names if names.count(one) > 1)
-            raise bad_request(f"apply: found duplicate entries for key {twice[2:]}")
+        seen: set[str] = set()
         for part, at in parts:
+            if alone and part in seen:
+                raise bad_request(f"apply: found duplicate entries for key {part[2:]}")
+            seen.add(part)
             if (*path, part) != ("f:metadata", "f:managedFields"):
                 inner = _field(schema, at) if isinstance(value, dict) else below(schema, "items")
                 walk(value[at], inner, (*path, part))
