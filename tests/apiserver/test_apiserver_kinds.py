@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from volcano_elastic.kube.client import Client, Conflict, Invalid
+from volcano_elastic.kube.client import ApiError, Client, Conflict, Invalid
 from volcano_elastic.kube.resource import AUTOSCALERS, EVENTS, LEASES, NODES, SERVICES, Object
 
 
@@ -54,6 +54,11 @@ async def test_services_for_nodes_get_ports_of_their_own_and_keep_them(
         chosen += [port["nodePort"] for port in made["spec"]["ports"]]
         assert put["spec"]["ports"] == made["spec"]["ports"]
     assert len({*chosen}) == 4 and all(30000 <= port < 32768 for port in chosen)
+    more = [{"port": port, "name": f"p{port}"} for port in range(1, 2770)]
+    many = {"metadata": {"name": "many", "namespace": namespace}, "spec": {**spec, "ports": more}}
+    with pytest.raises(ApiError, match="no port is free from 30000 to 32767") as caught:
+        await client.create(SERVICES, many)
+    assert caught.value.code == 403
 
 
 async def test_a_lease_that_has_gone_is_not_made_again_by_who_held_it(
