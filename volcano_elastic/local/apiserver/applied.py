@@ -16,6 +16,7 @@ from volcano_elastic.local.apiserver.kind import Kind
 from volcano_elastic.local.apiserver.request import Target, WriteOptions
 from volcano_elastic.local.apiserver.schema import (
     LIST_TYPE,
+    MAP_TYPE,
     apply_defaults,
     below,
     identity,
@@ -129,7 +130,7 @@ def _field(schema: Object, name: str) -> Object:
 
 
 def _atomic(schema: Object) -> bool:
-    return bool(schema.get("x-kubernetes-map-type") == "atomic")
+    return bool(schema.get(MAP_TYPE) == "atomic")
 
 
 def _merge(old: Any, new: Any, schema: Object) -> Any:
