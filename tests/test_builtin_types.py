@@ -136,8 +136,8 @@ def test_every_rule_is_about_a_field_that_there_is() -> None:
     for name, fields in builtin_type.types("builtin_lists.txt").items():
         for field, keys in fields.items():
             inner = types.get(builtin_type.struct_of(types[name][field]), {})
-            assert types[name][field][0] == "["
-            assert keys == "*" or {*keys.split(",")} <= inner.keys()
+            assert types[name][field][0] == ("{" if keys == "{}" else "[")
+            assert keys in ("*", "{}") or {*keys.split(",")} <= inner.keys()
 
 
 if __name__ == "__main__":

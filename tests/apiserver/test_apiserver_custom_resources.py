@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import random
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,8 +12,13 @@ from apiserver_world import OLD_TOYS, configmap, gone, toy, toy_crd, until
 
 from volcano_elastic.kube.client import ApiError, Client, Invalid, NotFound
 from volcano_elastic.kube.resource import CONFIGMAPS, CRDS, Object, Resource
-from volcano_elastic.local.apiserver import rule
+from volcano_elastic.local.apiserver import patch, rule
+from volcano_elastic.local.apiserver.builtin import NAMESPACE
+from volcano_elastic.local.apiserver.custom_resource import kinds_of
+from volcano_elastic.local.apiserver.request import Target, WriteOptions
+from volcano_elastic.local.apiserver.rest import Rest
 from volcano_elastic.local.apiserver.schema import causes, prune
+from volcano_elastic.local.apiserver.store import Store
 
 
 async def test_a_crd_is_served_at_once(client: Client, namespace: str, toys: Resource) -> None:
@@ -73,6 +80,7 @@ def test_what_additional_properties_allow_is_kept(extra: Any) -> None:
         ({"type": "null"}, r"spec\]\.type: Unsupported value"),
         ({"type": "array", "items": None}, r"items: Required value"),
         ({"type": "string", "default": 7}, r"default: Invalid value"),
+        ({"type": "string", "pattern": "(", "default": "a"}, r"pattern: Invalid value"),
         ({"type": "object", "x-kubernetes-validations": [{}]}, r"rule: Required value"),
         ({"type": "object", "additionalProperties": {"type": 7}}, "expected string, found a int"),
         ({"type": "string", "enum": "red"}, r"enum: expected \[any\], found a str"),
@@ -129,6 +137,22 @@ def test_what_an_element_was_is_found_without_a_look_at_all_others() -> None:
     new = [{**one, "size": 7} for one in reversed(old)]
     assert len(rule.causes(new, old, keyed, [])) == 500 - 8
     assert Element.looks <= 2 * 500
+
+
+def test_a_patch_by_a_version_that_knows_less_leaves_what_is_stored_alone() -> None:
+    crd = toy_crd()
+    less = {"spec": {"type": "object", "properties": {"new": {"type": "string", "default": "n"}}}}
+    crd["spec"]["versions"][1]["schema"] = {
+        "openAPIV3Schema": {"type": "object", "properties": less}
+    }
+    new, old = kinds_of(crd)
+    rest = Rest(Store(revision=1), lambda: datetime.now(UTC), random.Random(1))
+    rest.create(NAMESPACE, "", {"metadata": {"name": "default"}}, WriteOptions())
+    stored = rest.create(new, "default", toy("default", "one", code="abc"), WriteOptions())
+    labels, options = {"metadata": {"labels": {"a": "b"}}}, WriteOptions(dry_run=True, patched=True)
+    seen = rest.patch(Target(old, "default", "one"), patch.MERGE, labels, options)
+    assert seen.obj["spec"] == {"new": "n"}
+    assert stored.obj == stored.copy()
 
 
 async def test_objects_are_read_as_their_crd_has_them_now(

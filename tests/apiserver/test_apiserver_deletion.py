@@ -131,3 +131,17 @@ async def test_deletecollection_takes_what_is_selected(client: Client, namespace
     await client.request("DELETE", CONFIGMAPS.path(namespace), params={"labelSelector": "half=1"})
     left = await client.list(CONFIGMAPS, namespace)
     assert [item["metadata"]["name"] for item in left["items"]] == ["c0", "c2"]
+
+
+async def test_what_has_gone_meanwhile_holds_up_no_deletion_of_many(
+    client: Client, namespace: str
+) -> None:
+    for name in "abc":
+        await client.create(CONFIGMAPS, configmap(namespace, name))
+    path, params = CONFIGMAPS.path(namespace), {"limit": "1"}
+    first = await client.request("DELETE", path, params=params)
+    await client.delete(CONFIGMAPS, "b", namespace)
+    await client.request(
+        "DELETE", path, params={"continue": first["metadata"]["continue"], "limit": "0"}
+    )
+    assert (await client.list(CONFIGMAPS, namespace))["items"] == []

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from volcano_elastic.kube.client import Client
-from volcano_elastic.kube.resource import EVENTS, NODES, SERVICES
+import pytest
+
+from volcano_elastic.kube.client import ApiError, Client, Conflict, Invalid
+from volcano_elastic.kube.resource import AUTOSCALERS, EVENTS, LEASES, NODES, SERVICES, Object
 
 
 async def test_nodes_keep_the_status_they_are_created_with(client: Client) -> None:
@@ -52,3 +54,39 @@ async def test_services_for_nodes_get_ports_of_their_own_and_keep_them(
         chosen += [port["nodePort"] for port in made["spec"]["ports"]]
         assert put["spec"]["ports"] == made["spec"]["ports"]
     assert len({*chosen}) == 4 and all(30000 <= port < 32768 for port in chosen)
+    more = [{"port": port, "name": f"p{port}"} for port in range(1, 2770)]
+    many = {"metadata": {"name": "many", "namespace": namespace}, "spec": {**spec, "ports": more}}
+    with pytest.raises(ApiError, match="no port is free from 30000 to 32767") as caught:
+        await client.create(SERVICES, many)
+    assert caught.value.code == 403
+
+
+async def test_a_lease_that_has_gone_is_not_made_again_by_who_held_it(
+    client: Client, namespace: str
+) -> None:
+    meta = {"name": "one", "namespace": namespace}
+    held = await client.create(LEASES, {"metadata": meta, "spec": {"holderIdentity": "me"}})
+    await client.delete(LEASES, "one", namespace)
+    with pytest.raises(Conflict, match="UID in precondition"):
+        await client.replace(LEASES, held)
+    await client.replace(LEASES, {"metadata": meta, "spec": {"holderIdentity": "you"}})
+
+
+@pytest.mark.parametrize(
+    ("sort", "source", "missing"),
+    [
+        ("Resource", {"name": "cpu"}, "target"),
+        ("Pods", {"metric": {"name": "m"}}, "target"),
+        ("External", {"target": {"type": "Value", "value": "1"}}, "metric"),
+    ],
+)
+async def test_a_metric_of_an_autoscaler_has_all_that_its_table_shows(
+    client: Client, namespace: str, sort: str, source: Object, missing: str
+) -> None:
+    target = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "j"}
+    metrics = [{"type": sort, sort.lower(): source}]
+    spec = {"scaleTargetRef": target, "maxReplicas": 3, "metrics": metrics}
+    with pytest.raises(Invalid, match=f"{sort.lower()}.{missing}: Required value"):
+        await client.create(
+            AUTOSCALERS, {"metadata": {"name": "a", "namespace": namespace}, "spec": spec}
+        )

@@ -199,3 +199,20 @@ async def test_a_patch_that_copies_itself_ever_larger_is_refused(
         with pytest.raises(ApiError, match=why) as caught:
             await client.patch(CONFIGMAPS, "one", namespace, operations, patch_type="json")
         assert caught.value.code == 413
+
+
+def test_long_lists_are_merged_element_by_element() -> None:
+    had = {"finalizers": [f"a/{number}" for number in range(20_000)]}
+    change = {"finalizers": [f"b/{number}" for number in range(20_000)]}
+    merged = strategic(had, change, schema_of("ObjectMeta"))
+    assert len(merged["finalizers"]) == 40_000
+
+
+async def test_an_applied_selector_is_one_value(client: Client, namespace: str) -> None:
+    meta = {"name": "one", "namespace": namespace}
+    spec = {"clusterIP": "None", "selector": {"a": "b"}}
+    await client.create(SERVICES, {"metadata": meta, "spec": spec})
+    body = {"apiVersion": "v1", "kind": "Service", "metadata": meta}
+    body["spec"] = {"selector": {"c": "d"}}
+    made = await client.patch(SERVICES, "one", namespace, body, patch_type="apply")
+    assert made["spec"]["selector"] == {"c": "d"}

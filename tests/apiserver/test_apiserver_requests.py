@@ -10,10 +10,21 @@ from apiserver_world import pod
 
 from volcano_elastic.kube.client import ApiError, Client, NotFound
 from volcano_elastic.kube.resource import PODS, Object
+from volcano_elastic.local.apiserver import json_path, selector
+from volcano_elastic.local.apiserver.builtin import POD
+from volcano_elastic.local.apiserver.status import StatusError
 
 # Nine of nine of nine..., which nobody could write down.
 _ALIASES = b"a: &a [x,x,x,x,x,x,x,x,x]\n" + b"".join(
     b"%c: &%c [%b]\n" % (name, name, b",".join([b"*%c" % (name - 1)] * 9)) for name in b"bcdefghij"
+)
+
+_DEEP = b"".join(
+    [
+        b'{"metadata":{"name":"x","managedFields":[{"fieldsV1":',
+        *[b'{"a":' * 300, b"{}", b"}" * 300],
+        b'}]},"spec":{"containers":[{"name":"c","image":"i"}]}}',
+    ]
 )
 
 
@@ -36,6 +47,8 @@ _ALIASES = b"a: &a [x,x,x,x,x,x,x,x,x]\n" + b"".join(
         ("application/yaml", b"{a: [", 400),
         pytest.param("application/yaml", _ALIASES, 400, id="aliases"),
         pytest.param("application/json", b"[" * 100_000, 400, id="deep"),
+        pytest.param("application/json", _DEEP, 400, id="deeper than can be told"),
+        pytest.param("application/yaml", b"[" * 200_000 + b"]" * 200_000, 400, id="deep YAML"),
         ("application/vnd.kubernetes.protobuf", b"k8s\x00", 400),
         pytest.param("application/json", b" " * (4 * 1024 * 1024), 413, id="large"),
     ],
@@ -133,3 +146,23 @@ async def test_a_body_of_another_type_is_refused_by_its_field(
         await client.request(verb, PODS.path(namespace, "one", below or None), body=body)
     assert caught.value.code == 400
     assert "nodeName" not in (await client.get(PODS, "one", namespace))["spec"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("a=" + " " * 400_000 + "!", "unable to parse"),
+        ("a," * 200_000, "unable to parse"),
+        ("a," * 200_000 + "(", "unable to parse"),
+    ],
+    ids=["spaces", "commas", "parenthesis"],
+)
+def test_a_long_selector_is_read_once(wrong: str, said: str) -> None:
+    with pytest.raises(StatusError, match=said):
+        selector.of_query({"labelSelector": wrong}, POD)
+
+
+def test_a_columns_path_is_read_once() -> None:
+    assert json_path.find(".spec[?(@" + ".a" * 40 + " )]", {"spec": [{}]}) == []
+    found = json_path.find('.spec[?(@.a.b\\.c=="d")].e', {"spec": [{"a": {"b.c": "d"}, "e": 7}]})
+    assert found == [7]

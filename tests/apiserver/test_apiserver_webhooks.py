@@ -87,3 +87,15 @@ async def test_an_object_cannot_be_changed_out_of_a_webhooks_selector(
             await client.patch(
                 CONFIGMAPS, "one", namespace, {"metadata": {"labels": {"guarded": None}}}
             )
+
+
+async def test_an_apply_that_leaves_nothing_owned_does_so_past_a_webhook_too(
+    client: Client, namespace: str
+) -> None:
+    closed = {"clientConfig": {"url": "https://127.0.0.1:1/"}, "failurePolicy": "Ignore"}
+    obj = {"apiVersion": "v1", "kind": "ConfigMap", **configmap(namespace, "one", k="v")}
+    await client.patch(CONFIGMAPS, "one", namespace, obj, patch_type="apply")
+    obj.pop("data")
+    async with _guarding(client, namespace, **closed):
+        left = await client.patch(CONFIGMAPS, "one", namespace, obj, patch_type="apply")
+    assert not {"data", "managedFields"} & {*left, *left["metadata"]}

@@ -98,7 +98,9 @@ class Admission:
         if old is None:
             return self._rest.create(target.kind, target.namespace, new, options)
         new["metadata"]["resourceVersion"] = old.obj["metadata"]["resourceVersion"]
-        return self._rest.update(target, new, options, managed=new["metadata"].get("managedFields"))
+        # None would keep those that are there, of which an apply may leave none.
+        managed = new["metadata"].get("managedFields") or []
+        return self._rest.update(target, new, options, managed=managed)
 
     def _hooks(self, kind: Kind, target: Target) -> list[Object]:
         # As there, no webhook guards the webhooks, so that any of them can be taken away.

@@ -16,6 +16,7 @@ from volcano_elastic.local.apiserver.kind import Kind
 from volcano_elastic.local.apiserver.request import Target, WriteOptions
 from volcano_elastic.local.apiserver.schema import (
     LIST_TYPE,
+    MAP_TYPE,
     apply_defaults,
     below,
     identity,
@@ -126,7 +127,7 @@ def _field(schema: Object, name: str) -> Object:
 
 
 def _atomic(schema: Object) -> bool:
-    return bool(schema.get("x-kubernetes-map-type") == "atomic")
+    return bool(schema.get(MAP_TYPE) == "atomic")
 
 
 def _merge(old: Any, new: Any, schema: Object) -> Any:
@@ -164,11 +165,11 @@ def _leaves(obj: Object, schema: Object, *, alone: bool = False) -> dict[Path, A
 
     def walk(value: Any, schema: Object, path: Path) -> None:
         parts = _parts(value, schema)
-        names = [part for part, _ in parts]
-        if alone and len({*names}) < len(names):
-            twice = next(one for one in names if names.count(one) > 1)
-            raise bad_request(f"apply: found duplicate entries for key {twice[2:]}")
+        seen: set[str] = set()
         for part, at in parts:
+            if alone and part in seen:
+                raise bad_request(f"apply: found duplicate entries for key {part[2:]}")
+            seen.add(part)
             if (*path, part) != ("f:metadata", "f:managedFields"):
                 inner = _field(schema, at) if isinstance(value, dict) else below(schema, "items")
                 walk(value[at], inner, (*path, part))

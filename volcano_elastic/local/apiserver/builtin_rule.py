@@ -14,7 +14,7 @@ import orjson
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver.builtin_type import struct_of, type_of, types
 from volcano_elastic.local.apiserver.kind import Kind
-from volcano_elastic.local.apiserver.schema import KEYS, LIST_TYPE
+from volcano_elastic.local.apiserver.schema import KEYS, LIST_TYPE, MAP_TYPE
 from volcano_elastic.local.apiserver.status import (
     Cause,
     duplicate,
@@ -214,8 +214,8 @@ def schema_of(wanted: str) -> Object:
         if rule.default is not None and not rule.way and not rule.when:
             properties[rule.field]["default"] = orjson.loads(rule.default)
     for field, keys in types("builtin_lists.txt").get(wanted, {}).items():
-        sort = {LIST_TYPE: "set"} if keys == "*" else {LIST_TYPE: "map", KEYS: keys.split(",")}
-        properties[field] |= sort
+        sorts: dict[str, Object] = {"*": {LIST_TYPE: "set"}, "{}": {MAP_TYPE: "atomic"}}
+        properties[field] |= sorts.get(keys) or {LIST_TYPE: "map", KEYS: keys.split(",")}
     return {"properties": properties}
 
 

@@ -129,6 +129,16 @@ def causes(crd: Object) -> Iterator[Cause]:
 
 def _schema_causes(root: Object, path: str, *, typed: bool = True) -> Iterator[Cause]:
     """What makes a schema unusable beside builtin_rules.txt; `typed`: whether it needs a type."""
+    wrong = list(_keyword_causes(root, path, typed=typed))
+    yield from wrong
+    # By a schema that can't be used, no default can be looked at.
+    if "default" in root and not wrong:
+        schema.apply_defaults(default := copy.deepcopy(root["default"]), root)
+        yield from schema.causes(default, root, f"{path}.default")
+
+
+def _keyword_causes(root: Object, path: str, *, typed: bool) -> Iterator[Cause]:
+    """What is wrong with it but for its default, and with the schemas in it."""
     free = ("x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields")
     if typed and not any(root.get(name) for name in ("type", *free)):
         yield required(f"{path}.type", "must not be empty")
@@ -145,9 +155,6 @@ def _schema_causes(root: Object, path: str, *, typed: bool = True) -> Iterator[C
         schema.compiled(root.get("pattern", ""))
     except ValueError as error:
         yield invalid_value(f"{path}.pattern", root["pattern"], f"must be a pattern: {error}")
-    if "default" in root:
-        schema.apply_defaults(default := copy.deepcopy(root["default"]), root)
-        yield from schema.causes(default, root, f"{path}.default")
     yield from rule.check(root, path)
     for key, sub in (root.get("properties") or {}).items():
         yield from _schema_causes(sub, f"{path}.properties[{key}]", typed=typed)

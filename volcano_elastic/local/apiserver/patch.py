@@ -228,19 +228,23 @@ def _strategic_list(field: str, old: Any, new: list[Any], schema: Object) -> lis
     if "replace" in said:
         return [_plain(item) for item, one in zip(new, said, strict=True) if one != "replace"]
     before: list[Any] = old if isinstance(old, list) else []
-    key, result = _key(schema), list(before)
+    key, result, deleted = _key(schema), list(before), set()
+    # Of those that are there twice, the first.
+    places = {_told(item, key): at for at, item in reversed([*enumerate(before)])}
     for item, one in zip(new, said, strict=True):
         if key and (not isinstance(item, dict) or key not in item):
             raise bad_request(f"strategic merge patch: an element of {field} has no {key}")
-        told = [_told(each, key) for each in result]
-        at = told.index(_told(item, key)) if _told(item, key) in told else None
-        if at is None and one != "delete":
+        told = _told(item, key)
+        if one == "delete":
+            deleted.add(places.pop(told, None))
+        elif told in places:
+            at = places[told]
+            result[at] = strategic(result[at], item, below(schema, "items"))
+        else:
+            places[told] = len(result)
             result.append(_plain(item))
-        elif at is not None:
-            result[at : at + 1] = (
-                [] if one == "delete" else [strategic(result[at], item, below(schema, "items"))]
-            )
-    return _ordered(result, new, before, schema)
+    left = [item for at, item in enumerate(result) if at not in deleted]
+    return _ordered(left, new, before, schema)
 
 
 def _key(schema: Object) -> str | None:

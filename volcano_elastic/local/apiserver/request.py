@@ -36,6 +36,7 @@ _ACCEPTED = "application/json, application/yaml"
 _NAMES = {"POST": "CreateOptions", "PATCH": "PatchOptions"}
 _PROPAGATIONS = ("Background", "Foreground", "Orphan")
 _VALIDATIONS = ("Ignore", "Strict", "Warn")
+_YAML_DEPTH = 200
 # Python itself reads no number of thousands of digits.
 _NUMBER = re.compile(r"[-+]?[0-9]{1,19}")
 _NO_TIME = 10**9
@@ -112,14 +113,24 @@ async def body(request: web.BaseRequest) -> Any:
         if content_type not in _YAML:
             raise bad_request(f"the body is not JSON: {error}") from error
     try:
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(raw, yaml.CSafeLoader)):
-            # A few aliases of aliases would fill the memory.
-            raise ValueError("aliases are not read here; say what is meant where it is meant")
+        _check_yaml(raw)
         value = yaml.load(raw, yaml.CSafeLoader)
         # What JSON cannot say (dates, sets, numbers as keys) must not reach the store.
         return orjson.loads(orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS))
     except (yaml.YAMLError, orjson.JSONEncodeError, RecursionError, ValueError) as error:
         raise bad_request(f"the body is not YAML: {error}") from error
+
+
+def _check_yaml(raw: bytes) -> None:
+    """Raises ValueError for what would fill the memory, or the stack, once it is read."""
+    depth = 0
+    for event in yaml.parse(raw, yaml.CSafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > _YAML_DEPTH:
+            raise ValueError(f"expected at most {_YAML_DEPTH} lists and objects within each other")
+        if isinstance(event, yaml.AliasEvent):
+            raise ValueError("aliases are not read here; say what is meant where it is meant")
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,6 +134,8 @@ class Rest:
             raise _misnamed(new, target)
         absent = self.store.get(target.kind.key, target.namespace, target.name) is None
         if absent and target.kind.put_creates and not target.subresource:
+            # Whoever knows its uid means the one that has gone.
+            _check_precondition(target, "UID", new["metadata"].get("uid"), "")
             new["metadata"].pop("resourceVersion", None)
             return self.create(target.kind, target.namespace, new, options)
         return self._change(target, self.get(target), new, options, managed=managed)
@@ -144,9 +146,11 @@ class Rest:
         if content_type == patch.APPLY:
             return self._apply(target, body, options)
         old = self.get(target)
-        shown = old.shown_as(kind.api_version).obj
+        shown = old.shown_as(kind.api_version)
+        # A merge shares what it leaves alone. Types read that anew; a CRD's schema would change it.
+        mine = shown.copy() if kind.custom else shown.obj
         merged_by = None if kind.custom else schema_of(type_of(kind))
-        changed = patch.patched(shown, content_type, body, merged_by)
+        changed = patch.patched(mine, content_type, body, merged_by)
         return self.update(target, changed, options)
 
     def scale(self, target: Target, wanted: Object, options: WriteOptions) -> Object:

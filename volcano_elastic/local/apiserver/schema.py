@@ -23,6 +23,7 @@ from volcano_elastic.local.apiserver.status import (
 
 LIST_TYPE = "x-kubernetes-list-type"
 KEYS = "x-kubernetes-list-map-keys"
+MAP_TYPE = "x-kubernetes-map-type"
 _EMBEDDED = "x-kubernetes-embedded-resource"
 _QUIET = re2.Options()
 _QUIET.log_errors = False

@@ -15,12 +15,17 @@ Selector = Callable[[Object], bool]
 # A label's key, an operator (in, notin, exists, !, <, >) and its values.
 _Requirement = tuple[str, str, set[str]]
 _OPERATORS = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "!"}
-# Outside of parentheses.
-_COMMA = re.compile(r",(?![^()]*\))")
-_SET = re.compile(r"^\s*(?P<key>[^\s!=,()]+)\s+(?P<op>in|notin)\s*\((?P<values>[^()]*)\)\s*$")
-_EQUAL = re.compile(r"^\s*(?P<key>[^\s!=,()]+)\s*(?P<op>!=|==|=)\s*(?P<value>[^\s!=,()]*)\s*$")
-_BEYOND = re.compile(r"^\s*(?P<key>[^\s!=<>,()]+)\s*(?P<op>[<>])\s*(?P<value>[0-9]{1,18})\s*$")
-_EXISTS = re.compile(r"^\s*(?P<not>!?)\s*(?P<key>[^\s!=,()]+)\s*$")
+# Each ends with a comma that is outside of parentheses. Possessive, as those below: a selector may
+# be a megabyte, and to try its spaces and commas in other ways would take hours.
+_PART = re.compile(r"((?:\([^()]*+\)|[^,])*+),")
+_SET = re.compile(r"^\s*+(?P<key>[^\s!=,()]++)\s++(?P<op>in|notin)\s*+\((?P<values>[^()]*+)\)\s*+$")
+_EQUAL = re.compile(
+    r"^\s*+(?P<key>[^\s!=,()]++)\s*+(?P<op>!=|==|=)\s*+(?P<value>[^\s!=,()]*+)\s*+$"
+)
+_BEYOND = re.compile(
+    r"^\s*+(?P<key>[^\s!=<>,()]++)\s*+(?P<op>[<>])\s*+(?P<value>[0-9]{1,18}+)\s*+$"
+)
+_EXISTS = re.compile(r"^\s*+(?P<not>!?)\s*+(?P<key>[^\s!=,()]++)\s*+$")
 _NUMBER = re.compile(r"[0-9]{1,18}")
 # Fields beside metadata.name and metadata.namespace by which Kubernetes selects.
 _FIELDS: dict[str, list[str]] = {
@@ -48,7 +53,7 @@ def of_query(query: Mapping[str, str], kind: Kind) -> Selector | None:
     label_selector, field_selector = query.get("labelSelector", ""), query.get("fieldSelector", "")
     tests: list[Selector] = []
     if label_selector.strip():
-        wanted = [_requirement(part) for part in _COMMA.split(label_selector)]
+        wanted = [_requirement(part) for part in _PART.findall(label_selector + ",")]
         for key, _, values in wanted:
             if not PATTERNS["qualified"].fullmatch(key):
                 raise bad_request(f"labelSelector: expected the key of a label, found {key!r}")

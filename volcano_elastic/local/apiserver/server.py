@@ -182,7 +182,9 @@ class Server:
                 wanted = selector.of_query(request.query, kind)
                 found, meta = page(self._store, kind.key, namespace, wanted, request.query)
                 for stored in found:
-                    self._rest.delete(Target(kind, *stored.place), options_)
+                    # A later page names what was there when the first was asked for.
+                    if self._store.get(kind.key, *stored.place) is not None:
+                        self._rest.delete(Target(kind, *stored.place), options_)
                 meta["resourceVersion"] = str(self._store.revision)
                 return _raw(Rendering(request, kind, self._clock).many(found, meta))
         raise _not_allowed(request)

@@ -12,6 +12,7 @@ import orjson
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver.journal import SqliteJournal
 from volcano_elastic.local.apiserver.kind import ResourceKey
+from volcano_elastic.local.apiserver.status import bad_request
 
 ChangeType = Literal["ADDED", "MODIFIED", "DELETED"]
 # How many changes of a resource, and of how much JSON, are kept for watches that resume or are
@@ -29,7 +30,11 @@ class Stored:
 
     @classmethod
     def of(cls, obj: Object) -> Stored:
-        return cls(obj, orjson.dumps(obj))
+        """Raises StatusError, 400, for an object that is nested too deeply to be told."""
+        try:
+            return cls(obj, orjson.dumps(obj))
+        except TypeError as error:
+            raise bad_request(f"the object can't be told as JSON: {error}") from error
 
     @property
     def place(self) -> tuple[str, str]:

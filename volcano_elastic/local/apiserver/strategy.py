@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import functools
+from collections.abc import Iterator
 from ipaddress import IPv4Address
 from typing import Any
 
@@ -32,6 +33,7 @@ from volcano_elastic.local.apiserver.store import Store
 
 # The types of Services that are reached by ports of the nodes.
 _FROM_NODES = ("LoadBalancer", "NodePort")
+_NODE_PORTS = range(30000, 32768)
 CRD_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 
 
@@ -226,10 +228,11 @@ def _admit_priority(obj: Object, store: Store) -> None:
 def _service_defaults(obj: Object, store: Store) -> None:
     spec = obj["spec"]
     from_nodes = spec["type"] == "NodePort" or spec.get("allocateLoadBalancerNodePorts")
+    free = _free_node_ports(obj, store)
     for port in spec.get("ports") or ():
         port.setdefault("targetPort", port.get("port"))
         if from_nodes and "nodePort" not in port:
-            port["nodePort"] = _free_node_port(obj, store)
+            port["nodePort"] = next(free)
     if spec["type"] != "ExternalName":
         if not spec.get("clusterIP"):
             spec["clusterIP"] = _free_address(store)
@@ -242,11 +245,13 @@ def _free_address(store: Store) -> str:
     return next(text for n in range(2**20) if (text := str(IPv4Address(base + n))) not in taken)
 
 
-def _free_node_port(service: Object, store: Store) -> int:
+def _free_node_ports(service: Object, store: Store) -> Iterator[int]:
     services = [service, *(one.obj for one in store.all_of(SERVICE.key))]
     ports = [port for one in services for port in one["spec"].get("ports") or ()]
     taken = {port.get("nodePort") for port in ports}
-    return next(port for port in range(30000, 32768) if port not in taken)
+    yield from (port for port in _NODE_PORTS if port not in taken)
+    why = f"no port is free from {_NODE_PORTS[0]} to {_NODE_PORTS[-1]}"
+    raise forbidden(SERVICE, service["metadata"]["name"], why)
 
 
 def check_namespace(kind: Kind, obj: Object, store: Store) -> None:

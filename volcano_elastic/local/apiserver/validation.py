@@ -99,7 +99,7 @@ def check(kind: Kind, obj: Object, old: Object | None = None) -> None:
 
 def _changes(kind: Kind, new: Object, old: Object) -> Iterator[Cause]:
     """What must not change and does."""
-    before = old["metadata"].get("finalizers") or ()
+    before = {*(old["metadata"].get("finalizers") or ())}
     added = [one for one in new["metadata"].get("finalizers") or () if one not in before]
     if added and old["metadata"].get("deletionTimestamp"):
         why = f"no new finalizers can be added if the object is being deleted, found {added}"
