@@ -65,6 +65,15 @@ async def test_a_token_is_required_but_for_health_and_version(process: ApiServer
             assert answer.status == 200
 
 
+async def test_a_token_that_is_no_text_is_a_wrong_one(process: ApiServerProcess) -> None:
+    host, _, port = process.server.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"GET /api HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer \xff\r\n\r\n")
+    assert b" 401 " in await asyncio.wait_for(reader.readline(), TIMEOUT)
+    writer.close()
+    await writer.wait_closed()
+
+
 async def test_a_long_request_is_answered_and_no_token_is_logged(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

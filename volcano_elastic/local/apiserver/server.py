@@ -117,7 +117,7 @@ class Server:
         if path in _OPEN or path.rpartition("/")[0] in _OPEN:
             is_version = path.rstrip("/") == "/version"
             return _json(discovery.VERSION) if is_version else web.Response(text="ok")
-        if not hmac.compare_digest(token.encode(), self._token):
+        if not hmac.compare_digest(token.encode(errors="surrogateescape"), self._token):
             return _failure(401, "Unauthorized", "Unauthorized")
         at = address(path)
         if at is None:
