@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from apiserver_world import TIMEOUT, TOYS, Watching, configmap, pod, toy, toy_cr
 
 from volcano_elastic.kube.client import Client, Gone
 from volcano_elastic.kube.resource import CONFIGMAPS, CRDS, PODS
+from volcano_elastic.local.apiserver.journal import SqliteJournal
 
 
 def test_a_used_port_is_refused_with_a_clear_error(tmp_path: Path) -> None:
@@ -110,6 +112,28 @@ async def test_acknowledged_writes_survive_sigkill(tmp_path: Path) -> None:
             with pytest.raises(Gone):
                 async for _ in client.watch(CONFIGMAPS, "default", resource_version="1"):
                     pass
+
+
+async def test_what_an_earlier_server_kept_is_read_as_this_one_has_it(tmp_path: Path) -> None:
+    """A pod of before certain defaults can be told of, and labelled, like any other."""
+    data = tmp_path / "data"
+    old = pod("default", "old", nodeName="node-1", hostNetwork=True)
+    old["metadata"] |= {"uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    (container,) = old["spec"]["containers"]
+    container |= {"ports": [{"containerPort": 80}], "env": [{"name": "EMPTY", "value": ""}]}
+    kept = {"apiVersion": "v1", "kind": "Pod", **old, "status": {"phase": "Pending"}}
+    kept["metadata"]["resourceVersion"] = "7"
+    journal = SqliteJournal(data)
+    journal.write(7, ("", "pods"), ("default", "old"), json.dumps(kept).encode())
+    journal.close()
+    with ApiServerProcess(tmp_path, data_dir=data) as own:
+        async with own.client() as client:
+            read = await client.get(PODS, "old", "default")
+            assert read["spec"]["containers"][0]["ports"][0]["hostPort"] == 80
+            assert read["metadata"]["resourceVersion"] == "7", "nothing was written"
+            running = {"status": {"phase": "Running"}}
+            await client.patch(PODS, "old", "default", running, subresource="status")
+            await client.patch(PODS, "old", "default", {"metadata": {"labels": {"a": "b"}}})
 
 
 async def test_what_an_earlier_schema_kept_is_read_by_the_present_one(tmp_path: Path) -> None:

@@ -86,7 +86,8 @@ async def serve(
             store.load(resource, obj)
     for crd in store.all_of(CRD.key):
         registry.put(crd.obj)
-        strategy.reread(crd.obj, registry, store)
+    for kind in registry if journal else ():
+        strategy.reread(kind, store)
     rest = Rest(store, _now, random.SystemRandom())
     Collector(store, registry, rest, loop.call_soon)
     server = Server(

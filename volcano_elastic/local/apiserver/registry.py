@@ -36,11 +36,13 @@ class Registry:
         stored = [kind for kind in kinds if kind.api_version == kind.storage_api_version]
         return next(iter([*stored, *kinds]), None)
 
-    def put(self, crd: Object) -> None:
+    def put(self, crd: Object) -> list[Kind]:
         """Serve what the CRD says, instead of what an earlier form of it said."""
         self.remove(crd)
-        for kind in kinds_of(crd):
+        kinds = kinds_of(crd)
+        for kind in kinds:
             self._kinds[(kind.group, kind.version, kind.plural)] = kind
+        return kinds
 
     def remove(self, crd: Object) -> None:
         self.version += 1

@@ -336,8 +336,8 @@ class Server:
         if change.type == "DELETED":
             self._registry.remove(change.stored.obj)
         elif not change.previous or change.previous.obj["spec"] != change.stored.obj["spec"]:
-            self._registry.put(change.stored.obj)
-            strategy.reread(change.stored.obj, self._registry, self._store)
+            for kind in self._registry.put(change.stored.obj):
+                strategy.reread(kind, self._store)
 
 
 async def _pump(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-import functools
+import contextlib
 from collections.abc import Iterator
 from ipaddress import IPv4Address
 from typing import Any
@@ -20,7 +20,6 @@ from volcano_elastic.local.apiserver.builtin import (
 )
 from volcano_elastic.local.apiserver.builtin_type import DecodeError, decode
 from volcano_elastic.local.apiserver.kind import Kind
-from volcano_elastic.local.apiserver.registry import Registry
 from volcano_elastic.local.apiserver.request import Target, WriteOptions
 from volcano_elastic.local.apiserver.status import (
     Cause,
@@ -195,13 +194,23 @@ def shape(kind: Kind, obj: Object) -> list[str]:
     return unknown
 
 
-def reread(crd: Object, registry: Registry, store: Store) -> None:
-    """Show a CRD's objects as it has them now: as there, whatever reads them prunes them and finds
-    its defaults in them, by the version they are kept in."""
-    spec = crd["spec"]
-    kind = registry.of_resource((spec["group"], spec["names"]["plural"]))
-    if kind is not None and kind.version == kind.storage_version:
-        store.reread(kind.key, functools.partial(shape, kind))
+def reread(kind: Kind, store: Store) -> None:
+    """Show a kind's objects as it has them now: as there, whatever reads them drops what the kind
+    doesn't know and finds its defaults in them, by the version they are kept in."""
+
+    def read(obj: Object) -> None:
+        if kind.custom:
+            shape(kind, obj)
+            return
+        # Written by an earlier version of this server, which may have taken what this one doesn't.
+        with contextlib.suppress(DecodeError):
+            decoded, _ = decode(kind, obj)
+            obj.clear()
+            obj |= decoded
+            fill_defaults(kind, obj, store)
+
+    if not kind.custom or kind.version == kind.storage_version:
+        store.reread(kind.key, read)
 
 
 def _admit_priority(obj: Object, store: Store) -> None:
