@@ -249,7 +249,8 @@ async def test_somebody_elses_autoscaler_is_left_alone_and_the_job_goes_on(tmp_p
         spec = {"scaleTargetRef": target, "maxReplicas": 9}
         kind = {"apiVersion": AUTOSCALERS.api_version, "kind": AUTOSCALERS.kind}
         await s.client.create(AUTOSCALERS, kind | {"metadata": meta, "spec": spec})
-        metric = {"type": "Resource", "resource": {"name": "cpu", "target": {}}}
+        half = {"type": "Utilization", "averageUtilization": 50}
+        metric = {"type": "Resource", "resource": {"name": "cpu", "target": half}}
         await s.client.create(PYTORCHJOBS, job("a", 2, 2, metrics=[metric]))
         await s.wait_for_size("a", 2)
         found = await s.client.get(AUTOSCALERS, "a", "default")
