@@ -339,6 +339,9 @@ def test_a_worker_that_keeps_sigterm_to_itself_is_not_waited_for_longer_than_it_
         with pytest.raises(subprocess.TimeoutExpired):
             worker.wait(600)  # seconds that torchrun would give it
         assert process.poll() is None, "torchrun kills it, who has been told"
+        process.kill()
+        worker.sent.add(signal.SIGKILL)
+        assert worker.wait(30) == -signal.SIGKILL, "and it has the time to end"
     finally:
         process.kill()
         process.communicate(timeout=10)

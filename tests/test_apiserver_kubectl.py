@@ -169,6 +169,13 @@ def test_create_refuses_what_exists_and_apply_server_side_works(kubectl: Kubectl
     kubectl("apply", "--server-side", "-f", "-", stdin=[pod("two")])
 
 
+def test_a_kind_that_is_not_there_is_named(kubectl: Kubectl) -> None:
+    deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}}
+    for verb in ("create", "apply"):
+        said = kubectl(verb, "-f", "-", stdin=[deployment], fails=True)
+        assert 'no matches for kind "Deployment" in version "apps/v1"' in said
+
+
 def test_label_annotate_and_patch(kubectl: Kubectl) -> None:
     kubectl("create", "-f", "-", stdin=[pod("one")])
     assert "labeled" in kubectl("label", "pod", "one", "colour=red")

@@ -333,3 +333,10 @@ def test_the_command_line_explains_itself() -> None:
             [*_COMMAND, *arguments], capture_output=True, text=True, timeout=_SECONDS, check=True
         )
         assert "Example" in answer.stdout
+
+
+@pytest.mark.parametrize("program", ["apiserver", "scheduler", "kubelet"])
+def test_each_part_can_be_started_alone(program: str) -> None:
+    command = [*_COMMAND, "local", program, "--help"]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=True)
+    assert f"usage: volcano-elastic local {program}" in answer.stdout

@@ -64,7 +64,8 @@ class _Watched:
         return code
 
     def wait(self, timeout: float | None = None) -> int | None:
-        if timeout is None or signal.SIGTERM not in self.sent:
+        # One that is killed already needs no hurry, but a moment: torchrun would think it wedged.
+        if timeout is None or signal.SIGTERM not in self.sent or signal.SIGKILL in self.sent:
             return self._seen(self._process.wait(timeout))
         began = time.monotonic()
         while True:

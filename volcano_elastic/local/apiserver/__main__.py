@@ -9,6 +9,7 @@ import logging
 import random
 import signal
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -32,13 +33,16 @@ from volcano_elastic.local.apiserver.rest import Rest
 from volcano_elastic.local.apiserver.server import BODY_LIMIT, Server
 from volcano_elastic.local.apiserver.store import Store
 
+_DESCRIPTION = "Kubernetes' REST API on loopback, for one user: the bearer of the token."
 _HOST = "127.0.0.1"
 # Go's own limit of a request's head.
 _LINE_LIMIT = 1 << 20
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="volcano_elastic.local.apiserver", description=__doc__)
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="volcano-elastic local apiserver", description=_DESCRIPTION
+    )
     parser.add_argument("--port", type=int, required=True, help="on 127.0.0.1; 0 picks a free one")
     parser.add_argument("--token-file", type=Path, required=True, help="holds the bearer token")
     parser.add_argument("--data-dir", type=Path, help="keeps objects here; else in memory only")
@@ -47,7 +51,7 @@ def main() -> int:
         metavar="HOST:PORT",
         help="where admission webhooks are that their configuration names by Service",
     )
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
         token = arguments.token_file.read_text().strip()

@@ -46,7 +46,7 @@ CRD = Kind(
 )
 MUTATING = _hooks("mutatingwebhookconfigurations", "MutatingWebhookConfiguration")
 VALIDATING = _hooks("validatingwebhookconfigurations", "ValidatingWebhookConfiguration")
-# There from the start; the first two of the namespaces, for good.
+# There from the start; the first three of the namespaces, for good.
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 SYSTEM_PRIORITIES = {"system-cluster-critical": 2000000000, "system-node-critical": 2000001000}
 

@@ -9,6 +9,9 @@ from volcano_elastic.kube.resource import Object
 from volcano_elastic.local.apiserver.discovery import grouped
 from volcano_elastic.local.apiserver.kind import Kind
 
+# kubectl asks for v2 about what v3 doesn't have, and takes no error for "there is none".
+V2_TYPE = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+NOTHING_IN_V2 = b"\n\x032.0"
 _ANYTHING: Object = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 _PATCH_PARAMETERS = [
     {"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": True}}

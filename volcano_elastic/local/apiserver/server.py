@@ -135,6 +135,8 @@ class Server:
         """Discovery and OpenAPI."""
         if request.method != "GET":
             raise _not_allowed(request)
+        if path == "/openapi/v2":
+            return web.Response(body=openapi.NOTHING_IN_V2, content_type=openapi.V2_TYPE)
         document: Object | None = None
         match path.strip("/").split("/"):
             case ["api"]:
