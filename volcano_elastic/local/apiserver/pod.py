@@ -141,13 +141,17 @@ def _resource_causes(resources: Object, path: str) -> Iterator[Cause]:
 
 
 def update_causes(new: Object, old: Object) -> Iterator[Cause]:
-    """A pod's spec stands still, but for images, tolerations, deadline and scheduling gates."""
+    """A pod's spec and quality of service stand still, but for images, tolerations, deadline and
+    scheduling gates."""
     if _frozen(new["spec"]) != _frozen(old["spec"]):
         why = "images, activeDeadlineSeconds, tolerations (only additions) and schedulingGates"
         yield forbidden_field("spec", f"pod updates may not change fields other than {why}")
     kept = new["spec"].get("tolerations") or []
     if any(toleration not in kept for toleration in old["spec"].get("tolerations") or ()):
         yield forbidden_field("spec.tolerations", "those that are there stay as they are")
+    quality, was = ((one.get("status") or {}).get("qosClass") for one in (new, old))
+    if quality and was and quality != was:
+        yield invalid_value("status.qosClass", quality, "field is immutable")
     gates = old["spec"].get("schedulingGates") or []
     for number, gate in enumerate(new["spec"].get("schedulingGates") or ()):
         if gate not in gates:
