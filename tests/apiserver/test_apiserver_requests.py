@@ -94,7 +94,7 @@ async def test_bad_patches_are_the_clients_fault(
 
 
 async def test_unknown_paths_and_methods(client: Client, namespace: str) -> None:
-    for path in ("/apis/none/v1/things", "/api/v1/namespaces/default/pods/a/none", "/openapi/v2"):
+    for path in ("/apis/none/v1/things", "/api/v1/namespaces/default/pods/a/none", "/openapi/v4"):
         with pytest.raises(NotFound):
             await client.request("GET", path)
     with pytest.raises(NotFound, match="could not find the requested resource"):
