@@ -86,6 +86,17 @@ async def scheduler(kubeconfig: Path) -> AsyncIterator[asyncio.subprocess.Proces
             await process.wait()
 
 
+@asynccontextmanager
+async def scheduled(tmp_path: Path) -> AsyncIterator[tuple[Client, asyncio.subprocess.Process]]:
+    """A client of an API server beside which a scheduler runs."""
+    async with (
+        api_server(tmp_path) as kubeconfig,
+        Client.from_kubeconfig(str(kubeconfig)) as client,
+        scheduler(kubeconfig) as running,
+    ):
+        yield client, running
+
+
 async def install(client: Client, gpus: int) -> None:
     for file in sorted((ROOT / "crds").glob("scheduling.volcano.sh_*.yaml")):
         await client.create(CRDS, yaml.safe_load(file.read_text()))
@@ -133,6 +144,11 @@ async def until(condition: Callable[[], Awaitable[object]], what: str) -> None:
         await asyncio.sleep(0.05)
 
 
+async def phase(client: Client, name: str) -> str:
+    group = await client.get(PODGROUPS, name, "default")
+    return str(group.get("status", {}).get("phase"))
+
+
 async def bound(client: Client, name: str) -> list[str]:
     pods = (await client.list(PODS, "default"))["items"]
     return sorted(
@@ -147,16 +163,11 @@ async def test_gangs_are_bound_surplus_is_evicted_and_a_kill_loses_nothing(tmp_p
         api_server(tmp_path) as kubeconfig,
         Client.from_kubeconfig(str(kubeconfig)) as client,
     ):
-
-        async def phase(name: str) -> str:
-            group = await client.get(PODGROUPS, name, "default")
-            return str(group.get("status", {}).get("phase"))
-
         await install(client, gpus=4)
         async with scheduler(kubeconfig) as first:
             await gang(client, "a", 1, 4)
             await until(lambda: _is_bound(client, "a", "0", "1", "2", "3"), "a is bound")
-            await until(lambda: _is(phase("a"), "Running"), "a runs")
+            await until(lambda: _is(phase(client, "a"), "Running"), "a runs")
             queue = await client.get(QUEUES, "default")
             assert queue["status"]["state"] == "Open"
             assert queue["status"]["allocated"][GPU] == "4"
@@ -189,7 +200,7 @@ async def test_gangs_are_bound_surplus_is_evicted_and_a_kill_loses_nothing(tmp_p
             surplus = await client.get(PODS, "b-worker-2", "default")
             (condition,) = surplus["status"]["conditions"]
             assert (condition["type"], condition["reason"]) == ("PodScheduled", "Unschedulable")
-            await until(lambda: _is(phase("b"), "Running"), "b runs")
+            await until(lambda: _is(phase(client, "b"), "Running"), "b runs")
             assert second.stderr is not None
             await asyncio.wait_for(second.stderr.readuntil(b"metrics on port "), PATIENCE)
             port = int(await second.stderr.readline())
@@ -234,11 +245,7 @@ async def _versions(client: Client) -> list[str]:
 
 
 async def test_while_pods_cool_it_rests_and_then_looks_again(tmp_path: Path) -> None:
-    async with (
-        api_server(tmp_path) as kubeconfig,
-        Client.from_kubeconfig(str(kubeconfig)) as client,
-        scheduler(kubeconfig) as running,
-    ):
+    async with scheduled(tmp_path) as (client, running):
         assert running.stderr is not None
         await asyncio.wait_for(running.stderr.readuntil(b"metrics on port "), PATIENCE)
         port = int(await running.stderr.readline())
@@ -265,20 +272,11 @@ async def test_while_pods_cool_it_rests_and_then_looks_again(tmp_path: Path) -> 
 
 
 async def test_a_write_that_failed_is_tried_again_though_nothing_changes(tmp_path: Path) -> None:
-    async with (
-        api_server(tmp_path) as kubeconfig,
-        Client.from_kubeconfig(str(kubeconfig)) as client,
-        scheduler(kubeconfig) as running,
-    ):
+    async with scheduled(tmp_path) as (client, running):
         assert running.stderr is not None
         await install(client, gpus=1)
         await gang(client, "a", 1, 1)
-
-        async def phase() -> str:
-            group = await client.get(PODGROUPS, "a", "default")
-            return str(group.get("status", {}).get("phase"))
-
-        await until(lambda: _is(phase(), "Running"), "a runs")
+        await until(lambda: _is(phase(client, "a"), "Running"), "a runs")
         name = "podgroups.scheduling.volcano.sh"
         versions = (await client.get(CRDS, name))["spec"]["versions"]
         status = versions[0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
@@ -290,7 +288,7 @@ async def test_a_write_that_failed_is_tried_again_though_nothing_changes(tmp_pat
             await asyncio.wait_for(failed, PATIENCE)
         status["phase"] = allowed
         await client.patch(CRDS, name, None, {"spec": {"versions": versions}})
-        await until(lambda: _is(phase(), "Inqueue"), "the phase is written after all")
+        await until(lambda: _is(phase(client, "a"), "Inqueue"), "the phase is written after all")
         assert await stop(running) == 0
 
 
