@@ -88,10 +88,11 @@ async def serve(
     if journal:
         for resource, obj in journal.objects():
             store.load(resource, obj)
-    for crd in store.all_of(CRD.key):
-        registry.put(crd.obj)
-    for kind in registry if journal else ():
+    for kind in registry:
         strategy.reread(kind, store)
+    for crd in store.all_of(CRD.key):
+        for kind in registry.put(crd.obj):
+            strategy.reread(kind, store)
     rest = Rest(store, _now, random.SystemRandom())
     Collector(store, registry, rest, loop.call_soon)
     server = Server(
