@@ -132,8 +132,8 @@ class Rest:
         new = self._incoming(target.kind, target.namespace, body, options)
         if new["metadata"].get("name") != target.name:
             raise _misnamed(new, target)
-        absent = self.store.get(target.kind.key, target.namespace, target.name) is None
-        if absent and target.kind.put_creates and not target.subresource:
+        creates = target.kind.put_creates and not target.subresource
+        if creates and self.store.get(target.kind.key, target.namespace, target.name) is None:
             # Whoever knows its uid means the one that has gone.
             _check_precondition(target, "UID", new["metadata"].get("uid"), "")
             new["metadata"].pop("resourceVersion", None)
