@@ -19,13 +19,13 @@ test: .venv/ready $(SDK)/ready
 
 # Those that need the optional extras, with Hugging Face's, Lightning's and torchdata's libraries.
 test-integrations: $(INTEGRATIONS)/ready
-	$(INTEGRATIONS)/bin/python -m pytest tests/test_integrations.py tests/test_integrations_elastic.py
+	$(INTEGRATIONS)/bin/python -m pytest tests/elastic_trainer/integrations
 
-$(INTEGRATIONS)/ready: .venv/ready tests/integrations-requirements.txt
+$(INTEGRATIONS)/ready: .venv/ready tests/elastic_trainer/integrations-requirements.txt
 	$(BIN)/uv venv -q --clear --python $(BIN)/python $(INTEGRATIONS)
 	$(BIN)/uv pip install -q --python $(INTEGRATIONS)/bin/python --require-hashes \
-	  -r tests/integrations-requirements.txt
-	$(BIN)/uv pip install -q --python $(INTEGRATIONS)/bin/python --no-deps --no-build-isolation -e .
+	  -r tests/elastic_trainer/integrations-requirements.txt
+	$(BIN)/uv pip install -q --python $(INTEGRATIONS)/bin/python --no-deps --no-build-isolation -e . -e trainer
 	touch $@
 
 # etcd, kube-apiserver and kube-controller-manager from their Go modules: minutes once, then nothing.
@@ -39,7 +39,7 @@ $(CONTROLPLANE)/ready: $(wildcard e2e/controlplane/*/go.*) e2e/controlplane/buil
 named_on_command_line = $(findstring command line,$(origin KUBECONFIG))
 PLANES ?= $(if $(named_on_command_line),kubeconfig,$(if $(VOLCANO_BIN),real,real embedded))
 e2e: .venv/ready sdk $(if $(filter real,$(PLANES)),controlplane)
-	set -e; for plane in $(PLANES); do $(BIN)/python -m pytest e2e --control-plane $$plane; done
+	set -e; for plane in $(PLANES); do $(BIN)/python -m pytest e2e embedded_cluster/conformance --control-plane $$plane; done
 
 lint: .venv/ready
 	$(BIN)/ruff check .
@@ -68,32 +68,29 @@ $(MOVIELENS)/ready: .venv/ready experiments/movielens/requirements.txt
 	touch $@
 
 proto: .venv/ready
-	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. trainer/proto/*.proto
+	$(BIN)/python -m grpc_tools.protoc -Itrainer --python_out=trainer --pyi_out=trainer \
+	  --grpc_python_out=trainer trainer/elastic_trainer/proto/*.proto
 
 # Pinned with hashes, and naming no index: any mirror that serves the same files will do.
+COMPILE := $(BIN)/uv pip compile -q --generate-hashes --no-emit-index-url --no-emit-find-links \
+  --no-header --no-annotate --universal -p 3.11
 requirements:
-	$(BIN)/uv pip compile -q --extra dev --generate-hashes --no-emit-index-url --no-emit-find-links \
-	  --no-header --no-annotate --universal -p 3.11 pyproject.toml -o requirements.txt
-	for extra in operator trainer; do $(BIN)/uv pip compile -q --extra $$extra -c requirements.txt \
-	  --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate \
-	  --universal -p 3.11 pyproject.toml -o deploy/$$extra-requirements.txt || exit 1; done
-	$(BIN)/uv pip compile -q --extra dev --extra hf --extra lightning --extra torchdata \
-	  -c requirements.txt --generate-hashes --no-emit-index-url --no-emit-find-links --no-header \
-	  --no-annotate --universal -p 3.11 pyproject.toml -o tests/integrations-requirements.txt
-	echo 'setuptools>=77' | $(BIN)/uv pip compile -q -c requirements.txt --generate-hashes \
-	  --no-emit-index-url --no-emit-find-links --no-header --no-annotate --universal -p 3.11 - \
-	  -o deploy/build-requirements.txt
-	$(BIN)/uv pip compile -q --generate-hashes --no-emit-index-url --no-emit-find-links \
-	  --no-header --no-annotate --universal -p 3.11 e2e/sdk/requirements.in -o e2e/sdk/requirements.txt
-	$(BIN)/uv pip compile -q --no-deps --generate-hashes --no-emit-index-url --no-emit-find-links \
-	  --no-header --no-annotate --universal -p 3.11 experiments/movielens/requirements.in \
+	$(COMPILE) --extra dev --extra fsspec pyproject.toml trainer/pyproject.toml -o requirements.txt
+	$(COMPILE) --extra operator -c requirements.txt pyproject.toml -o deploy/operator-requirements.txt
+	$(COMPILE) -c requirements.txt trainer/pyproject.toml -o deploy/trainer-requirements.txt
+	$(COMPILE) --extra dev --extra hf --extra lightning --extra torchdata --extra fsspec \
+	  -c requirements.txt pyproject.toml trainer/pyproject.toml \
+	  -o tests/elastic_trainer/integrations-requirements.txt
+	echo 'setuptools>=77' | $(COMPILE) -c requirements.txt - -o deploy/build-requirements.txt
+	$(COMPILE) e2e/sdk/requirements.in -o e2e/sdk/requirements.txt
+	$(COMPILE) --no-deps experiments/movielens/requirements.in \
 	  -o experiments/movielens/requirements.txt
 
-.venv/ready: requirements.txt pyproject.toml
+.venv/ready: requirements.txt pyproject.toml trainer/pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q --disable-pip-version-check uv
 	$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r requirements.txt
-	$(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
+	$(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e . -e trainer
 	touch $@
 
 # The SDK that users have, apart from ours: it can't live with the newest kubernetes package.

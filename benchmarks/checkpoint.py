@@ -21,15 +21,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from elastic_trainer.checkpoint.transfer import receive, send
+from elastic_trainer.store.blob import lay_out, own
+from elastic_trainer.store.replica import read_replica, write_replica
+from elastic_trainer.store.slot import Label, Slots, payload_size
+from elastic_trainer.store.storage import Storage
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
-
-from trainer.checkpoint.blob import lay_out, own
-from trainer.checkpoint.replica import read_replica, write_replica
-from trainer.checkpoint.slot import Label, Slots, payload_size
-from trainer.checkpoint.storage import Storage
-from trainer.checkpoint.transfer import receive, send
 
 TENSORS = 227
 

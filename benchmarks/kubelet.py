@@ -19,10 +19,10 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from embedded_cluster.cluster import LocalCluster
 from volcano_elastic.kube.client import Client
 from volcano_elastic.kube.informer import Informer
 from volcano_elastic.kube.resource import PODS, Object
-from volcano_elastic.local.cluster import LocalCluster
 
 _AT_ONCE = 64
 _IDLE_SECONDS = 10.0

@@ -16,8 +16,8 @@ import sys
 import threading
 import time
 
-from trainer.data.ledger import Ledger
-from trainer.data.shard_client import ShardClient
+from elastic_trainer.data.ledger import Ledger
+from elastic_trainer.data.shard_client import ShardClient
 
 SIZE = 64
 LEASES = 10**7
@@ -76,7 +76,15 @@ def main() -> int:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     coordinator = subprocess.Popen(
-        [sys.executable, "-m", "trainer.coordinator", "--port", str(port), "--job", "bench"],
+        [
+            sys.executable,
+            "-m",
+            "elastic_trainer.coordinator",
+            "--port",
+            str(port),
+            "--job",
+            "bench",
+        ],
         stderr=subprocess.DEVNULL,
     )
     try:

@@ -45,11 +45,11 @@ from e2e.control_plane import (
     ForeignControlPlane,
 )
 from e2e.real_control_plane import RealControlPlane
+from embedded_cluster.component import Component
 from volcano_elastic.kube.client import AlreadyExists, Client
 from volcano_elastic.kube.event import timestamp
 from volcano_elastic.kube.informer import Informer
 from volcano_elastic.kube.resource import NAMESPACES, NODES, PODS, PYTORCHJOBS, SERVICES, Object
-from volcano_elastic.local.component import Component
 
 NAMESPACE = "operator-benchmark"
 SCENARIOS = ((1, 1000), (100, 10), (1000, 1))

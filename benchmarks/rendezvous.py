@@ -25,12 +25,19 @@ from pathlib import Path
 from typing import Any
 
 import grpc.aio
+from elastic_trainer.agent.agent import beat_seconds
+from elastic_trainer.proto.coordinator_pb2_grpc import CoordinatorStub
+from elastic_trainer.protocol.auth import HEADER, TOKEN_VARIABLE
+from elastic_trainer.protocol.message import (
+    MESSAGE_BYTES,
+    VERSION,
+    Heartbeat,
+    Hello,
+    Join,
+    encode_agent,
+)
 
 from benchmarks.endpoint import free_endpoint
-from trainer.agent.agent import beat_seconds
-from trainer.coordinator.admission import HEADER, TOKEN_VARIABLE
-from trainer.coordinator.message import MESSAGE_BYTES, VERSION, Heartbeat, Hello, Join, encode_agent
-from trainer.proto.coordinator_pb2_grpc import CoordinatorStub
 
 TOKEN, JOB = "benchmark", "bench/rendezvous"
 PATIENCE = 180.0
@@ -93,7 +100,7 @@ class Coordinator:
         self.port = free_endpoint()
         self.process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "trainer.coordinator", f"--port={self.port}"),
+                *(sys.executable, "-m", "elastic_trainer.coordinator", f"--port={self.port}"),
                 *(f"--min={agents}", f"--max={agents}", f"--job={JOB}"),
                 *("--heartbeat-timeout=30", f"--parent={os.getpid()}"),
             ],

@@ -20,10 +20,10 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from volcano_elastic.local.scheduler.configuration import DEFAULT, load
-from volcano_elastic.local.scheduler.cycle import effects_of, session_of
-from volcano_elastic.local.scheduler.effect import Bind
-from volcano_elastic.local.scheduler.observe import Observed, snapshot_of
+from embedded_cluster.scheduler.configuration import DEFAULT, load
+from embedded_cluster.scheduler.cycle import effects_of, session_of
+from embedded_cluster.scheduler.effect import Bind
+from embedded_cluster.scheduler.observe import Observed, snapshot_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 STAMP = "2026-01-01T00:00:00Z"

@@ -72,8 +72,8 @@ def note(step, rank, world, round):
 _SCRIPTS = {
     LOOP: _MODEL
     + """
-from trainer.data.dataset import ElasticDataset
-from trainer.loop.loop import ElasticLoop
+from elastic_trainer.data.dataset import ElasticDataset
+from elastic_trainer.loop.loop import ElasticLoop
 
 data = ElasticDataset(data, batch_size=16, epochs=10**6)
 loop = ElasticLoop(folder / "commits", model=net, optimizer=optimizer, data=data, every=100)
@@ -86,8 +86,8 @@ for x, y in loop:
     + """
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from trainer.checkpoint.checkpointer import Checkpointer
-from trainer.data.dataset import ElasticDataset
+from elastic_trainer.checkpoint.checkpointer import Checkpointer
+from elastic_trainer.data.dataset import ElasticDataset
 
 dist.init_process_group("gloo")
 model = DistributedDataParallel(net)

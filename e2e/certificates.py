@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from volcano_elastic.local.kubeconfig_file import write_private
+from embedded_cluster.kubeconfig_file import write_private
 from volcano_elastic.operator import authority
 
 _LIFE = timedelta(days=7)

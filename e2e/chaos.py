@@ -31,9 +31,9 @@ import yaml
 
 from e2e.fault_proxy import NONE, FaultProxy, Faults
 from e2e.real_control_plane import RealControlPlane
+from embedded_cluster.cluster import LocalCluster
 from volcano_elastic.kube.client import AlreadyExists, ApiError, Client, NotFound
 from volcano_elastic.kube.resource import PODGROUPS, PODS, PYTORCHJOBS, SERVICES, Object
-from volcano_elastic.local.cluster import LocalCluster
 from volcano_elastic.podgroup.pod_annotation import is_protected
 
 JOBS = 40

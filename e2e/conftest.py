@@ -14,17 +14,6 @@ from e2e.stage import Stage, running
 _KINDS = {kind.name: kind for kind in (EmbeddedControlPlane, RealControlPlane, ForeignControlPlane)}
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--control-plane",
-        choices=list(_KINDS),
-        default=EmbeddedControlPlane.name,
-        help="what e2e/ runs on: our own API server, the one that `make controlplane` built, or "
-        "the cluster of $KUBECONFIG, which the tests add nodes and CRDs to (default: %(default)s)",
-    )
-    parser.addoption("--long", action="store_true", help="minutes where CI has seconds")
-
-
 def _control_plane(config: pytest.Config) -> ControlPlane:
     return _KINDS[config.getoption("--control-plane")]()
 

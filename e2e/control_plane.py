@@ -17,10 +17,10 @@ from typing import ClassVar, Self
 import aiohttp
 import yaml
 
+from embedded_cluster import kubeconfig_file
+from embedded_cluster.component import Component
 from volcano_elastic.kube.client import AlreadyExists, ApiError, Client
 from volcano_elastic.kube.resource import CRDS, NODES, Object
-from volcano_elastic.local import kubeconfig_file
-from volcano_elastic.local.component import Component
 
 ROOT = Path(__file__).resolve().parents[1]
 # Generous: several of these may start at once on a small machine.
@@ -54,7 +54,7 @@ class ControlPlane:
         self.kubeconfig = Path()
         """The administrator's."""
         self.kubelet_arguments: Sequence[str] = ()
-        """What `volcano_elastic.local.kubelet` needs here beside --kubeconfig."""
+        """What `embedded_cluster.kubelet` needs here beside --kubeconfig."""
         self.components: dict[str, Component] = {}
 
     def __enter__(self) -> Self:
@@ -130,7 +130,7 @@ class ControlPlane:
 
 
 class EmbeddedControlPlane(ControlPlane):
-    """volcano_elastic.local.apiserver: one user, no RBAC."""
+    """embedded_cluster.apiserver: one user, no RBAC."""
 
     name = "embedded"
     rbac = False
@@ -145,7 +145,7 @@ class EmbeddedControlPlane(ControlPlane):
         server = self.component(
             "apiserver",
             [
-                *(sys.executable, "-m", "volcano_elastic.local.apiserver"),
+                *(sys.executable, "-m", "embedded_cluster.apiserver"),
                 *("--port", "0", "--token-file", str(token_file)),
                 *(("--data-dir", str(self._data_dir)) if self._data_dir else ()),
             ],

@@ -13,6 +13,7 @@ import pytest
 
 from e2e.control_plane import ControlPlane
 from e2e.stage import Stage, running
+from embedded_cluster.kubelet.fake import LEAVE_SECONDS
 from volcano_elastic.kube.client import AlreadyExists, Client
 from volcano_elastic.kube.informer import Informer
 from volcano_elastic.kube.resource import (
@@ -23,7 +24,6 @@ from volcano_elastic.kube.resource import (
     QUEUEPOLICIES,
     QUEUES,
 )
-from volcano_elastic.local.kubelet.fake import LEAVE_SECONDS
 
 Object = dict[str, Any]
 GPU = "nvidia.com/gpu"

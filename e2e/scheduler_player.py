@@ -1,4 +1,4 @@
-"""Plays scenarios of tests/volcano_observed.yaml on an API server, with any scheduler.
+"""Plays the scenarios of volcano_observed.yaml on an API server, with any scheduler.
 
     VOLCANO_BIN=FOLDER python -m e2e.scheduler_player --record [--runs N] [NAME...]
 
@@ -23,7 +23,10 @@ import yaml
 from e2e import volcano
 from e2e.control_plane import ControlPlane
 from e2e.real_control_plane import RealControlPlane
-from tests import volcano_scenario as world
+from embedded_cluster.component import Component
+from embedded_cluster.kubelet import node
+from embedded_cluster.kubelet.fake import FakePods
+from tests.embedded_cluster.scheduler import volcano_scenario as world
 from volcano_elastic.kube.client import AlreadyExists, Client, NotFound
 from volcano_elastic.kube.informer import Informer
 from volcano_elastic.kube.resource import (
@@ -35,9 +38,6 @@ from volcano_elastic.kube.resource import (
     PRIORITYCLASSES,
     QUEUES,
 )
-from volcano_elastic.local.component import Component
-from volcano_elastic.local.kubelet import node
-from volcano_elastic.local.kubelet.fake import FakePods
 
 # So long nothing may change before a snapshot is what it came to. Volcano's own loop is 0.2 s here.
 _QUIET_SECONDS = 3.0
@@ -56,7 +56,7 @@ def scheduler(plane: ControlPlane, configuration: str) -> Iterator[Component]:
     conf.write_text(configuration)
     commands = volcano.commands(plane, conf, "--schedule-period=200ms") or {
         "scheduler": [
-            *(sys.executable, "-m", "volcano_elastic.local.scheduler"),
+            *(sys.executable, "-m", "embedded_cluster.scheduler"),
             *("--kubeconfig", str(plane.kubeconfig), "--scheduler-conf", str(conf)),
         ]
     }

@@ -13,11 +13,11 @@ import pytest
 
 from e2e import volcano
 from e2e.control_plane import ControlPlane
+from embedded_cluster.cluster import LocalCluster
 from volcano_elastic.demo.recorder import Recorder
 from volcano_elastic.demo.training import DemoJob
 from volcano_elastic.kube.client import Client
 from volcano_elastic.kube.resource import PODS, PYTORCHJOBS
-from volcano_elastic.local.cluster import LocalCluster
 
 _JOB_LABEL = "training.kubeflow.org/job-name"
 

@@ -16,6 +16,7 @@ import yaml
 
 from e2e.control_plane import ROOT, ControlPlane, EmbeddedControlPlane
 from e2e.kubectl import Kubectl
+from embedded_cluster.component import Component
 from volcano_elastic.kube.client import ApiError, Client
 from volcano_elastic.kube.resource import (
     EVENTS,
@@ -24,7 +25,6 @@ from volcano_elastic.kube.resource import (
     PYTORCHJOBS,
     VALIDATINGWEBHOOKCONFIGURATIONS,
 )
-from volcano_elastic.local.component import Component
 
 pytestmark = pytest.mark.e2e
 PATIENCE = 60.0

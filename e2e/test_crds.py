@@ -12,8 +12,8 @@ import yaml
 
 from e2e.control_plane import ROOT, ControlPlane, EmbeddedControlPlane
 from e2e.kubectl import Kubectl
+from embedded_cluster.apiserver.patch import merge
 from volcano_elastic.kube.resource import CRDS
-from volcano_elastic.local.apiserver.patch import merge
 
 pytestmark = pytest.mark.e2e
 # Client-side apply keeps the whole object in an annotation; all annotations have this much room.

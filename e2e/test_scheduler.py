@@ -12,7 +12,7 @@ import pytest
 
 from e2e.control_plane import ControlPlane
 from e2e.scheduler_player import play, scheduler
-from tests.volcano_scenario import load
+from tests.embedded_cluster.scheduler.volcano_scenario import load
 
 SCENARIOS = load()
 # In the order in which they come first.

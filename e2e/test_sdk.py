@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.conformance.client_program import ProgramError, run
 from e2e.stage import Stage
+from embedded_cluster.conformance.client_program import ProgramError, run
 
 pytestmark = pytest.mark.e2e
 

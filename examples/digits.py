@@ -7,9 +7,8 @@ from importlib.util import find_spec
 
 import numpy as np
 import torch
-
-from trainer.data.dataset import ElasticDataset
-from trainer.loop.loop import ElasticLoop
+from elastic_trainer.data.dataset import ElasticDataset
+from elastic_trainer.loop.loop import ElasticLoop
 
 flags = argparse.ArgumentParser()
 for flag, default in {"--epochs": 10, "--folder": "digits-commits", "--step-seconds": 0.0}.items():

@@ -15,7 +15,7 @@ from volcano_elastic.api.queue_policy import (
     Rebalance,
     Shrink,
 )
-from volcano_elastic.queue_policy.simulator.setting import Setting
+from volcano_elastic.simulator.setting import Setting
 
 WEEK = 7 * 86_400.0
 TARGETS = {512: 9000.0, 384: 13_100.0}

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from volcano_elastic.cli.simulation_page import at, pyplot
-from volcano_elastic.queue_policy.simulator.figures import held_over_time
-from volcano_elastic.queue_policy.simulator.setting import Run
+from volcano_elastic.simulator.figures import held_over_time
+from volcano_elastic.simulator.setting import Run
 
 OURS, OTHERS, BOUND = "#4269d0", "#9aa0a6", "#3ca951"
 SECOND = "#ff725c"

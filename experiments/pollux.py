@@ -20,7 +20,7 @@ from volcano_elastic.api.queue_policy import (
     Step,
     Surplus,
 )
-from volcano_elastic.queue_policy.simulator.setting import Setting, Speeds
+from volcano_elastic.simulator.setting import Setting, Speeds
 
 TARGETS = {30.0: 3260.0, 5.0: 3060.0}
 """Mean completion in seconds by pause."""

@@ -8,9 +8,9 @@ from pathlib import Path
 from experiments.source import Source
 from experiments.table import markdown, verdict
 from experiments.trial import Result, Scheduling, Trial, run_all
-from volcano_elastic.queue_policy.simulator.curve import amdahl
-from volcano_elastic.queue_policy.simulator.setting import Setting
-from volcano_elastic.queue_policy.simulator.trace import TraceJob
+from volcano_elastic.simulator.curve import amdahl
+from volcano_elastic.simulator.setting import Setting
+from volcano_elastic.simulator.trace import TraceJob
 
 CPUS, SIZE, APART, LENGTH = 320, 175, 300.0, 650.0
 PUBLISHED = 1100.0

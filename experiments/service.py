@@ -9,9 +9,9 @@ from pathlib import Path
 from experiments.source import Source
 from experiments.table import markdown, percent, verdict
 from experiments.trial import Result, Trial, run_all
-from volcano_elastic.queue_policy.simulator.curve import amdahl
-from volcano_elastic.queue_policy.simulator.setting import Setting
-from volcano_elastic.queue_policy.simulator.trace import TraceJob
+from volcano_elastic.simulator.curve import amdahl
+from volcano_elastic.simulator.setting import Setting
+from volcano_elastic.simulator.trace import TraceJob
 
 GPUS, DAY, STEP = 64, 86_400, 60
 LEAST = 4

@@ -8,14 +8,14 @@ from __future__ import annotations
 import argparse
 
 import torch
+from elastic_trainer.data.dataset import ElasticDataset
+from elastic_trainer.loop.loop import ElasticLoop
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from experiments.movielens.options import parse
 from experiments.movielens.progress import Progress, ready
 from experiments.movielens.ratings import read, split
 from experiments.movielens.wide_and_deep import WideAndDeep
-from trainer.data.dataset import ElasticDataset
-from trainer.loop.loop import ElasticLoop
 
 
 def train(given: argparse.Namespace) -> None:

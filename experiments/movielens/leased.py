@@ -16,6 +16,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from elastic_trainer.data.ledger import Lease, Ledger
+from elastic_trainer.data.shard_client import ShardClient
 from numpy.typing import NDArray
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
@@ -24,8 +26,6 @@ from experiments.movielens.options import parse
 from experiments.movielens.progress import Progress, ready
 from experiments.movielens.ratings import Features, read, split
 from experiments.movielens.wide_and_deep import WideAndDeep
-from trainer.data.ledger import Lease, Ledger
-from trainer.data.shard_client import ShardClient
 
 SOCKET = "owner"
 """Pickles are read from it: whoever may write into the run's folder is trusted."""

@@ -15,10 +15,11 @@ from enum import StrEnum
 from itertools import groupby
 from pathlib import Path
 
+from elastic_trainer.data.audit import Report, verify
+
 from benchmarks.endpoint import free_endpoint
 from experiments.movielens import progress
 from experiments.movielens.ratings import Features, split
-from trainer.data.audit import Report, verify
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 120.0
@@ -115,7 +116,7 @@ class _Processes:
         if self._plan.mode is Mode.LEASED:
             port = self._endpoint.rpartition(":")[2]
             self._others = [
-                self._start("coordinator", "-m", "trainer.coordinator", "--port", port),
+                self._start("coordinator", "-m", "elastic_trainer.coordinator", "--port", port),
                 self._start("owner", "-m", *self._leased("owner")),
             ]
             self._wait("the model's owner", (self._folder / "owner").exists)

@@ -11,9 +11,9 @@ from rich.markup import escape
 
 from volcano_elastic.cli.observation import FOUND, Trouble, json_option, print_json
 from volcano_elastic.cli.plan import console
-from volcano_elastic.queue_policy.check_config import check
-from volcano_elastic.queue_policy.finding import Finding, Severity
-from volcano_elastic.queue_policy.scheduler_configuration import UnreadableConfiguration
+from volcano_elastic.scheduler_conf.check_config import check
+from volcano_elastic.scheduler_conf.configuration import UnreadableConfiguration
+from volcano_elastic.scheduler_conf.finding import Finding, Severity
 
 _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 

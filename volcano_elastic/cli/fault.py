@@ -50,10 +50,10 @@ def fault(
 
 
 async def _node(client: Client, name: str, value: str | None) -> None:
+    from embedded_cluster.kubelet.fault import ANNOTATION
+    from embedded_cluster.kubelet.node import is_virtual
     from volcano_elastic.kube.client import NotFound
     from volcano_elastic.kube.resource import NODES
-    from volcano_elastic.local.kubelet.fault import ANNOTATION
-    from volcano_elastic.local.kubelet.node import is_virtual
 
     try:
         node = await client.get(NODES, name)
@@ -67,10 +67,10 @@ async def _node(client: Client, name: str, value: str | None) -> None:
 async def _pod(
     client: Client, name: str, namespace: str, container: str | None, value: str | None
 ) -> None:
+    from embedded_cluster.kubelet.fault import ANNOTATION
+    from embedded_cluster.kubelet.node import is_virtual
     from volcano_elastic.kube.client import NotFound
     from volcano_elastic.kube.resource import NODES, PODS
-    from volcano_elastic.local.kubelet.fault import ANNOTATION
-    from volcano_elastic.local.kubelet.node import is_virtual
 
     try:
         pod = await client.get(PODS, name, namespace)

@@ -85,7 +85,7 @@ def up(
       volcano-elastic local up --kubeconfig /tmp/local.kubeconfig
       kubectl --kubeconfig /tmp/local.kubeconfig get nodes
     """
-    from volcano_elastic.local.cluster import LocalCluster
+    from embedded_cluster.cluster import LocalCluster
 
     async def serve() -> int:
         async with LocalCluster(
@@ -130,10 +130,10 @@ def run(files: tuple[Path, ...], nodes: int, gpus_per_node: int, timeout: float 
     Example:
       volcano-elastic local run --gpus-per-node 4 job.yaml
     """
+    from embedded_cluster.cluster import LocalCluster
+    from embedded_cluster.job_run import JobRun
+    from embedded_cluster.manifest import ManifestError, read
     from volcano_elastic.kube.resource import PYTORCHJOBS
-    from volcano_elastic.local.cluster import LocalCluster
-    from volcano_elastic.local.job_run import JobRun
-    from volcano_elastic.local.manifest import ManifestError, read
 
     def warn(line: str) -> None:
         click.echo(line, err=True)
@@ -170,7 +170,7 @@ def foreground(work: Coroutine[Any, Any, int], *, stopped: int) -> int:
     Args:
         stopped: the exit code after a signal.
     """
-    from volcano_elastic.local.component import ClusterError
+    from embedded_cluster.component import ClusterError
 
     async def until_signal() -> int:
         task = asyncio.ensure_future(work)
@@ -208,13 +208,13 @@ def _delegate(name: str, module: str, summary: str) -> click.Command:
 
 local.add_command(fault)
 local.add_command(
-    _delegate("scheduler", "volcano_elastic.local.scheduler.__main__", "The scheduler on its own.")
+    _delegate("scheduler", "embedded_cluster.scheduler.__main__", "The scheduler on its own.")
 )
 local.add_command(
-    _delegate("kubelet", "volcano_elastic.local.kubelet.__main__", "Virtual nodes on their own.")
+    _delegate("kubelet", "embedded_cluster.kubelet.__main__", "Virtual nodes on their own.")
 )
 local.add_command(
-    _delegate("apiserver", "volcano_elastic.local.apiserver.__main__", "The API server on its own.")
+    _delegate("apiserver", "embedded_cluster.apiserver.__main__", "The API server on its own.")
 )
 operator = _delegate(
     "operator", "volcano_elastic.operator.__main__", "The operator, on any cluster."

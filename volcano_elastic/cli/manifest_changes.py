@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from embedded_cluster.manifest import Manifest, ManifestError, read
 from volcano_elastic.api import moment, pytorchjob_warning, shape
 from volcano_elastic.api.cluster_shape import METADATA, NODE, PRIORITY_CLASS, QUEUE
 from volcano_elastic.api.problem import Problem, listed
@@ -17,13 +18,12 @@ from volcano_elastic.api.shape import Fields
 from volcano_elastic.cli.observation import Trouble
 from volcano_elastic.kube import resource
 from volcano_elastic.kube.resource import Object, key_of
-from volcano_elastic.local.manifest import Manifest, ManifestError, read
 from volcano_elastic.operator.snapshot import picture
-from volcano_elastic.queue_policy.check_queue import check_queue
 from volcano_elastic.queue_policy.codec import Observation
-from volcano_elastic.queue_policy.finding import Severity
 from volcano_elastic.queue_policy.snapshot import Node, Queue, Snapshot
 from volcano_elastic.queue_policy.what_if import Changes, changed
+from volcano_elastic.scheduler_conf.check_queue import check_queue
+from volcano_elastic.scheduler_conf.finding import Severity
 
 _JOB, _POLICY, _QUEUE, _NODE = "PyTorchJob", "QueuePolicy", "Queue", "Node"
 _KINDS = {

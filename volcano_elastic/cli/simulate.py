@@ -23,27 +23,27 @@ from volcano_elastic.cli.observation import Trouble, json_option
 from volcano_elastic.cli.plan import console
 from volcano_elastic.cli.simulation_report import jobs_csv, report, rows, show
 from volcano_elastic.queue_policy.plan import Planner
-from volcano_elastic.queue_policy.simulator.curve import (
+from volcano_elastic.queue_policy.snapshot import Queue
+from volcano_elastic.simulator.curve import (
     CurveError,
     CurveTable,
     parse_model,
     read_table,
 )
-from volcano_elastic.queue_policy.simulator.elasticity import (
+from volcano_elastic.simulator.elasticity import (
     DEFAULT,
     Elasticity,
     ElasticityError,
 )
-from volcano_elastic.queue_policy.simulator.queue import QueueError, read_queues
-from volcano_elastic.queue_policy.simulator.row import RowError
-from volcano_elastic.queue_policy.simulator.setting import Setting, Speeds, Stuck
-from volcano_elastic.queue_policy.simulator.study import Study, study
-from volcano_elastic.queue_policy.simulator.trace import (
+from volcano_elastic.simulator.queue import QueueError, read_queues
+from volcano_elastic.simulator.row import RowError
+from volcano_elastic.simulator.setting import Setting, Speeds, Stuck
+from volcano_elastic.simulator.study import Study, study
+from volcano_elastic.simulator.trace import (
     DEFAULT_SERIAL,
     TraceError,
     read_trace,
 )
-from volcano_elastic.queue_policy.snapshot import Queue
 
 _file = click.Path(exists=True, dir_okay=False, path_type=Path)
 

@@ -13,9 +13,9 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 
-from volcano_elastic.queue_policy.simulator.figures import held_over_time, wanted_over_time
-from volcano_elastic.queue_policy.simulator.setting import Outcome
-from volcano_elastic.queue_policy.simulator.study import Study
+from volcano_elastic.simulator.figures import held_over_time, wanted_over_time
+from volcano_elastic.simulator.setting import Outcome
+from volcano_elastic.simulator.study import Study
 
 _COLOURS = {"elastic": "#4269d0", "rigid": "#ff725c", "bound": "#3ca951"}
 _BANDS = 8

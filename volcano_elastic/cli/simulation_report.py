@@ -11,10 +11,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from volcano_elastic.queue_policy.simulator.comparison import LATER_FINISH, LATER_START, WorseOff
-from volcano_elastic.queue_policy.simulator.setting import Setting
-from volcano_elastic.queue_policy.simulator.study import Study, mean
-from volcano_elastic.queue_policy.simulator.trace import TraceJob
+from volcano_elastic.simulator.comparison import LATER_FINISH, LATER_START, WorseOff
+from volcano_elastic.simulator.setting import Setting
+from volcano_elastic.simulator.study import Study, mean
+from volcano_elastic.simulator.trace import TraceJob
 
 _WORDS: Mapping[str, tuple[str, str]] = {
     "mean_completion": ("mean completion", "s"),

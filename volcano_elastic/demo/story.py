@@ -14,12 +14,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from embedded_cluster.cluster import LocalCluster
 from volcano_elastic.demo.picture import draw
 from volcano_elastic.demo.recorder import Recorder
 from volcano_elastic.demo.training import SAMPLES, BrokenPromise, DemoJob, Verdict, judge
 from volcano_elastic.demo.view import View
 from volcano_elastic.kube.resource import PYTORCHJOBS
-from volcano_elastic.local.cluster import LocalCluster
 
 NODES, GPUS_PER_NODE = 2, 2
 GPUS = NODES * GPUS_PER_NODE

@@ -116,7 +116,7 @@ async def judge(job: DemoJob, out: Path) -> Verdict:
     audit = str(job.folder(out) / "audit")
     counted, alone = await asyncio.gather(
         _python(
-            *("-m", "trainer.data.audit", audit, "--json"),
+            *("-m", "elastic_trainer.data.audit", audit, "--json"),
             *("--samples", str(SAMPLES), "--epochs", str(job.epochs)),
             expect=(0, 1),
         ),

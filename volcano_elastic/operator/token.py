@@ -20,7 +20,7 @@ from volcano_elastic.pytorchjob.environment import TOKEN_KEY
 from volcano_elastic.pytorchjob.label import token_secret_name
 
 HEADER = "volcano-elastic-token"
-"""Of a request to a coordinator, as trainer.coordinator.admission has it."""
+"""Of a request to a coordinator, as elastic_trainer.protocol.auth has it."""
 NAME = "volcano-elastic-tokens"
 """Of the Secret with the key, in the operator's namespace."""
 _FIELD = "key"

@@ -117,7 +117,7 @@ def _pod(job: PyTorchJob) -> Object:
     container: Object = {
         "name": "coordinator",
         **{f: worker.container[f] for f in _FROM_CONTAINER if f in worker.container},
-        "command": ["python", "-m", "trainer.coordinator"],
+        "command": ["python", "-m", "elastic_trainer.coordinator"],
         "args": arguments,
         "env": [*environment.pod_identity(), environment.token(job)],
         "ports": [{"name": "coordinator", "containerPort": port}],

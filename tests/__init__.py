@@ -1,0 +1,1 @@
+"""Tests by package: tests/NAME guards the package NAME."""

@@ -1,0 +1,1 @@
+"""Guards volcano_elastic.api and the CRDs: defaults, validation, quantities."""

@@ -1,0 +1,190 @@
+"""The CRD: every field that is read and written, and nothing else."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from embedded_cluster.apiserver import schema as apiserver_schema
+from tests.pytorchjob.manifest import manifest
+from tests.pytorchjob.world import NOW, World, job_object
+from volcano_elastic.api import shape
+from volcano_elastic.api.pytorchjob import parse
+from volcano_elastic.api.pytorchjob_defaults import defaulted
+from volcano_elastic.api.pytorchjob_shape import SPEC
+
+Object = dict[str, Any]
+CRD = Path(__file__).parents[2] / "crds/kubeflow.org_pytorchjobs.yaml"
+
+
+def _crd_version() -> Object:
+    (version,) = yaml.safe_load(CRD.read_text())["spec"]["versions"]
+    found: Object = version
+    return found
+
+
+def _crd_spec() -> Object:
+    properties = _crd_version()["schema"]["openAPIV3Schema"]["properties"]
+    found: Object = properties["spec"]
+    return found
+
+
+def _differences(field: shape.Shape, schema: Object, path: str) -> Iterator[str]:
+    kinds = {"Integer": "integer", "Text": "string", "Flag": "boolean", "Items": "array"}
+    wanted = kinds.get(type(field).__name__, "object")
+    if isinstance(field, shape.Amount):
+        if not schema.get("x-kubernetes-int-or-string"):
+            yield f"{path}: the CRD takes no quantity"
+        return
+    if schema.get("type") != wanted:
+        yield f"{path}: {wanted} here, {schema.get('type')} in the CRD"
+        return
+    if isinstance(field, shape.Integer):
+        least, most = schema.get("minimum", -(2**31)), schema.get("maximum", field.most)
+        if (least, most) != (field.least, field.most):
+            yield f"{path}: {field} here, {least} to {most} in the CRD"
+    elif isinstance(field, shape.Text):
+        if schema.get("enum") not in (None, list(field.words)):
+            yield f"{path}: {field.words} here, {schema['enum']} in the CRD"
+    elif isinstance(field, shape.Items):
+        yield from _differences(field.item, schema["items"], f"{path}[]")
+    elif isinstance(field, shape.Named):
+        yield from _differences(field.value, schema["additionalProperties"], f"{path}[]")
+    elif isinstance(field, shape.Fields):
+        declared = schema.get("properties") or {}
+        if field.open != bool(schema.get("x-kubernetes-preserve-unknown-fields")):
+            yield f"{path}: unknown fields are kept by one of the two"
+        if set(schema.get("required") or ()) - {"pytorchReplicaSpecs"} != set(field.required):
+            yield f"{path}: {field.required} required here, {schema.get('required')} in the CRD"
+        for name in declared.keys() ^ field.fields.keys():
+            yield f"{path}.{name}: only {'in the CRD' if name in declared else 'here'}"
+        for name in declared.keys() & field.fields.keys():
+            yield from _differences(field.fields[name], declared[name], f"{path}.{name}")
+
+
+def test_the_crd_declares_exactly_the_fields_that_are_read() -> None:
+    assert list(_differences(SPEC, _crd_spec(), "spec")) == []
+
+
+class _Recording(dict[str, Any]):
+    """Notes which of its fields are asked for, by their paths."""
+
+    def __init__(self, raw: Mapping[str, Any], path: str, read: set[str]) -> None:
+        super().__init__({k: _recording(v, f"{path}.{k}", read) for k, v in raw.items()})
+        self._path, self._read = path, read
+
+    def __getitem__(self, key: str) -> Any:
+        self._read.add(f"{self._path}.{key}")
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self._read.add(f"{self._path}.{key}")
+        return super().get(key, default)
+
+
+def _recording(value: Any, path: str, read: set[str]) -> Any:
+    if isinstance(value, dict):
+        return _Recording(value, path, read)
+    return [_recording(v, path, read) for v in value] if isinstance(value, list) else value
+
+
+def test_every_field_of_the_spec_is_read_by_the_typed_view(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The less it says, the more has to be looked for.
+    obj = manifest({}, runPolicy={"schedulingPolicy": {"minAvailable": 1}})
+    read: set[str] = set()
+    # Validation reads everything; it is the view that may forget a field.
+    monkeypatch.setattr("volcano_elastic.api.pytorchjob.validate", lambda obj: [])
+    monkeypatch.setattr(
+        "volcano_elastic.api.pytorchjob.defaulted",
+        lambda obj: _recording(defaulted(obj), "", read),
+    )
+    parse(obj)
+    fields = SPEC.fields
+
+    def below(name: str) -> shape.Fields:
+        found = fields[name]
+        assert isinstance(found, shape.Fields)
+        return found
+
+    run = below("runPolicy").fields
+    scheduling = run["schedulingPolicy"]
+    assert isinstance(scheduling, shape.Fields)
+    declared = {f".spec.{name}" for name in fields}
+    declared |= {f".spec.elasticPolicy.{name}" for name in below("elasticPolicy").fields}
+    declared |= {f".spec.runPolicy.{name}" for name in run}
+    declared |= {f".spec.runPolicy.schedulingPolicy.{name}" for name in scheduling.fields}
+    # Accepted and ignored, as by Kubeflow under Volcano.
+    declared -= {".spec.runPolicy.schedulingPolicy.scheduleTimeoutSeconds"}
+    assert declared - read == set()
+
+
+def test_defaults_that_the_crd_declares_are_those_of_admission() -> None:
+    obj = manifest({"min": 1}, runPolicy={})
+    by_schema = copy.deepcopy(obj)
+    apiserver_schema.apply_defaults(by_schema["spec"], _crd_spec())
+    assert by_schema != obj
+    assert defaulted(by_schema) == defaulted(obj)
+
+
+def test_the_crd_keeps_kubeflows_columns_first_and_its_subresources() -> None:
+    version = _crd_version()
+    columns = [(c["name"], c["jsonPath"]) for c in version["additionalPrinterColumns"]]
+    assert columns == [
+        ("State", ".status.conditions[-1:].type"),
+        ("Age", ".metadata.creationTimestamp"),
+        ("Min", ".status.elastic.min"),
+        ("Max", ".status.elastic.max"),
+        ("Ready", ".status.elastic.ready"),
+        ("Queue", ".status.queue"),
+    ]
+    assert version["subresources"] == {
+        "status": {},
+        "scale": {
+            "specReplicasPath": ".spec.pytorchReplicaSpecs.Worker.replicas",
+            "statusReplicasPath": ".status.replicaStatuses.Worker.active",
+            "labelSelectorPath": ".status.replicaStatuses.Worker.selector",
+        },
+    }
+
+
+def test_the_crd_keeps_every_field_of_the_status_that_is_written() -> None:
+    world = World(job_object(elastic={"min": 2, "max": 4}), NOW)
+    world.settle()
+    world.run_all()
+    world.grow(4)
+    world.settle()
+    world.finish("a-worker-0")
+    world.settle()
+    status = world.status
+    assert {"desired", "ready", "lastScaleTime", "lastScaleReason"} <= status["elastic"].keys()
+    # By operator/measurement.py.
+    status["elastic"] |= {"speeds": {"2": 100.5}, "gpuHours": 1.25}
+    schema = _crd_version()["schema"]["openAPIV3Schema"]
+    obj = manifest() | {"status": copy.deepcopy(status)}
+    assert apiserver_schema.prune(obj, schema) == []
+    assert apiserver_schema.validate(obj, schema) == []
+    assert obj["status"] == status
+
+
+def test_every_field_of_the_crd_is_described() -> None:
+    def bare(schema: Object, path: str) -> Iterator[str]:
+        for name, field in (schema.get("properties") or {}).items():
+            if not field.get("description"):
+                yield f"{path}.{name}"
+            yield from bare(field, f"{path}.{name}")
+        for part in ("items", "additionalProperties"):
+            if isinstance(schema.get(part), dict):
+                yield from bare(schema[part], path)
+
+    root = _crd_version()["schema"]["openAPIV3Schema"]
+    assert [p for p in bare(root, "") if p not in (".apiVersion", ".kind", ".metadata")] == []
+
+
+def test_the_crd_is_small_enough_for_kubectls_client_side_apply() -> None:
+    # kubectl keeps the whole object in an annotation, and annotations may have 256 KiB.
+    assert len(yaml.safe_dump(yaml.safe_load(CRD.read_text()))) < 200_000

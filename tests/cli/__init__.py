@@ -1,0 +1,1 @@
+"""Guards volcano_elastic.cli: what people type and read."""

@@ -1,0 +1,1 @@
+"""Guards README, docs, manifests and experiments: what they say is run."""

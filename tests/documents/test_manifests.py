@@ -1,0 +1,222 @@
+"""What is applied to clusters and built into images fits together, as far as can be told here."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from volcano_elastic.operator.__main__ import parser
+
+ROOT = Path(__file__).parents[2]
+Object = dict[str, Any]
+BUILDS = ("crds", "manifests", "manifests/base", "manifests/default", "manifests/monitoring")
+
+
+def build(folder: str) -> list[Object]:
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl isn't installed")
+    done = subprocess.run(
+        ["kubectl", "kustomize", str(ROOT / folder)], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def one(objects: list[Object], kind: str) -> Object:
+    found = [obj for obj in objects if obj["kind"] == kind]
+    assert len(found) == 1, f"expected one {kind}, found {len(found)}"
+    return found[0]
+
+
+@pytest.mark.parametrize("folder", BUILDS)
+def test_kustomize_builds_it(folder: str) -> None:
+    objects = build(folder)
+    assert objects
+    names = [(o["kind"], o["metadata"].get("namespace"), o["metadata"]["name"]) for o in objects]
+    assert len(names) == len(set(names))
+
+
+def test_all_of_it_is_the_operator_its_monitoring_and_volcanos_configuration() -> None:
+    objects = build("manifests")
+    kinds = {obj["kind"] for obj in objects}
+    assert {"CustomResourceDefinition", "Deployment", "PodMonitor", "Service"} <= kinds
+    assert {"MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"} <= kinds
+    configuration = one(objects, "ConfigMap")
+    # Where Volcano's own installation has it, and its scheduler mounts it.
+    assert configuration["metadata"] == {
+        "name": "volcano-scheduler-configmap",
+        "namespace": "volcano-system",
+    }
+    text = (ROOT / "manifests" / "volcano-scheduler.conf").read_text()
+    assert configuration["data"] == {"volcano-scheduler.conf": text}
+
+
+def test_the_pods_are_locked_down_and_two() -> None:
+    deployment = one(build("manifests/default"), "Deployment")["spec"]
+    assert deployment["replicas"] == 2
+    pod = deployment["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    (container,) = pod["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
+    assert "memory" in container["resources"]["limits"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container[probe]["httpGet"]["port"] in ports
+    assert pod["affinity"]["podAntiAffinity"]
+    namespace = one(build("manifests/default"), "Namespace")
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+
+
+def test_the_operator_takes_the_arguments_that_the_deployment_gives() -> None:
+    deployment = one(build("manifests/default"), "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    # As the kubelet fills them in; an IPv6 address too.
+    arguments = [a.replace("$(POD_IP)", "fd00::7") for a in container["args"]]
+    given = parser().parse_args(arguments)
+    assert given.leader_elect
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert given.metrics_address == ("fd00::7", ports["metrics"])
+    assert given.webhook_address == ("fd00::7", ports["webhook"])
+    names = {variable["name"] for variable in container["env"]}
+    assert names >= set(re.findall(r"\$\((\w+)\)", " ".join(container["args"]))) | {"POD_NAME"}
+
+
+def test_what_names_another_object_names_one_that_is_there() -> None:
+    objects = build("manifests")
+    deployment, service = one(objects, "Deployment"), one(objects, "Service")
+    template = deployment["spec"]["template"]
+    labels, account = template["metadata"]["labels"], template["spec"]["serviceAccountName"]
+    ports = {p["name"] for c in template["spec"]["containers"] for p in c["ports"]}
+    for kind in ("Deployment", "PodDisruptionBudget", "PodMonitor"):
+        selector = one(objects, kind)["spec"]["selector"]["matchLabels"]
+        assert selector.items() <= labels.items(), kind
+    assert service["spec"]["selector"].items() <= labels.items()
+    assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports
+    policy = one(objects, "NetworkPolicy")["spec"]
+    assert policy["podSelector"]["matchLabels"].items() <= labels.items()
+    assert {port["port"] for rule in policy["ingress"] for port in rule["ports"]} == ports
+    endpoints = one(objects, "PodMonitor")["spec"]["podMetricsEndpoints"]
+    assert {endpoint["port"] for endpoint in endpoints} <= ports
+    roles = {(o["kind"], o["metadata"]["name"]) for o in objects if o["kind"].endswith("Role")}
+    for binding in objects:
+        if binding["kind"].endswith("RoleBinding"):
+            assert (binding["roleRef"]["kind"], binding["roleRef"]["name"]) in roles
+            (subject,) = binding["subjects"]
+            assert subject["name"] == account == one(objects, "ServiceAccount")["metadata"]["name"]
+            assert subject["namespace"] == deployment["metadata"]["namespace"]
+    for configuration in objects:
+        if configuration["kind"].endswith("WebhookConfiguration"):
+            # Its name and the Service's are one argument of the operator's.
+            given = parser().parse_args([])
+            assert configuration["metadata"]["name"] == given.webhook_name
+            for webhook in configuration["webhooks"]:
+                reference = webhook["clientConfig"]["service"]
+                assert reference["name"] == service["metadata"]["name"] == given.webhook_name
+                assert reference["namespace"] == service["metadata"]["namespace"]
+                port = reference.get("port", 443)
+                assert port in {p["port"] for p in service["spec"]["ports"]}
+
+
+def test_rights_are_bound_to_names_where_they_can_be() -> None:
+    for role in build("manifests/base"):
+        for rule in role.get("rules", ()):
+            assert "*" not in rule["verbs"] + rule["apiGroups"] + rule["resources"]
+            if rule["resources"] == ["secrets"]:
+                assert rule["verbs"] == ["create"] or rule["resourceNames"]
+                assert rule["verbs"] == ["create"] or role["kind"] == "Role"
+
+
+def test_no_right_is_granted_twice() -> None:
+    def rights(kind: str) -> list[tuple[str, str, str]]:
+        return [
+            (verb, group, resource)
+            for role in build("manifests/base")
+            if role["kind"] == kind
+            for rule in role["rules"]
+            if kind == "Role" or not rule.get("resourceNames")
+            for verb in rule["verbs"]
+            for group in rule["apiGroups"]
+            for resource in rule["resources"]
+        ]
+
+    everywhere = rights("ClusterRole")
+    assert len(everywhere) == len(set(everywhere))
+    assert not set(everywhere) & set(rights("Role")), "a Role adds nothing to what all may"
+
+
+# Images
+
+
+def instructions(file: Path) -> list[tuple[str, str]]:
+    text = re.sub(r"\\\n", " ", re.sub(r"(?m)^#.*\n", "", file.read_text()))
+    lines = (line.strip() for line in text.splitlines())
+    return [(w, rest) for w, _, rest in (line.partition(" ") for line in lines) if w]
+
+
+CONTAINERFILES = sorted((ROOT / "deploy").glob("*.Containerfile"))
+
+
+@pytest.mark.parametrize("file", CONTAINERFILES, ids=lambda file: file.stem)
+def test_an_image_is_made_of_what_is_here_and_runs_as_nobody(file: Path) -> None:
+    steps = instructions(file)
+    froms = [rest for word, rest in steps if word == "FROM"]
+    assert len(froms) == 2 and froms[0].endswith(" AS build"), "one stage to build, one to run"
+    last = max(i for i, (word, _) in enumerate(steps) if word == "FROM")
+    final = steps[last:]
+    copied: set[str] = set()
+    for word, rest in steps:
+        if word == "COPY" and not rest.startswith("--from"):
+            *sources, _ = shlex.split(rest)
+            copied |= set(sources)
+    assert all((ROOT / source).exists() for source in copied)
+    # The ignore file keeps all else out of the build, and none of these.
+    kept = (ROOT / ".containerignore").read_text().split()
+    for source in copied:
+        pattern = re.sub(r"deploy/.*-req", "deploy/*-req", source)
+        assert f"!{pattern}" in kept
+    # What pip is told to install from has been copied.
+    named = set(re.findall(r"-r (\S+)", " ".join(rest for _, rest in steps)))
+    assert named and named <= copied
+    assert all("--require-hashes" in r for w, r in steps if w == "RUN" and "-r " in r)
+    user = next(rest for word, rest in final if word == "USER")
+    assert user.split(":")[0].isdigit() and user.split(":")[0] != "0"
+    command = next(rest for word, rest in final if word in ("ENTRYPOINT", "CMD"))
+    python, flag, module, *_ = yaml.safe_load(command)
+    assert (python, flag) == ("python", "-m")
+    assert find_spec(module) is not None
+    if file.stem == "operator":
+        pod = one(build("manifests/base"), "Deployment")["spec"]["template"]["spec"]
+        context = pod["securityContext"]
+        assert user == f"{context['runAsUser']}:{context['runAsGroup']}"
+
+
+@pytest.mark.parametrize("name", ["operator", "trainer", "build"])
+def test_an_image_holds_the_very_versions_that_are_tested(name: str) -> None:
+    def pins(path: Path) -> dict[str, str]:
+        return dict(re.findall(r"(?m)^([\w.-]+)==([^\s;\\]+)", path.read_text()))
+
+    ours = pins(ROOT / "deploy" / f"{name}-requirements.txt")
+    assert ours.items() <= pins(ROOT / "requirements.txt").items()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = project["dependencies"] + project["optional-dependencies"].get(name, [])
+    if name != "build":
+        names = {re.split(r"[<>=\[]", one)[0].strip().lower() for one in wanted}
+        assert names <= ours.keys()
+    text = (ROOT / "deploy" / f"{name}-requirements.txt").read_text()
+    assert text.count("--hash=sha256:") >= len(ours)
+    assert "://" not in text

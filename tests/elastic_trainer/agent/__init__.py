@@ -1,0 +1,1 @@
+"""Guards elastic_trainer.agent, .launch, .failures and .rendezvous under real torchruns."""

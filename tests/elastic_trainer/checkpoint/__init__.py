@@ -1,0 +1,1 @@
+"""Guards elastic_trainer.checkpoint: what is saved comes back."""

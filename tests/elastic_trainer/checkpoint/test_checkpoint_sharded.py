@@ -1,0 +1,260 @@
+"""Sharded models (fully_shard on gloo): from memory in the same world, from storage in any."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+SCRIPT = """
+import faulthandler, json, sys
+from datetime import timedelta
+from pathlib import Path
+
+faulthandler.dump_traceback_later(100, exit=True)
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.utils.data import TensorDataset
+
+from elastic_trainer.link.worker_link import WorkerLink
+from elastic_trainer.checkpoint.checkpointer import Checkpointer
+from elastic_trainer.checkpoint.memory import Memory
+from elastic_trainer.store.slot import Slot
+from elastic_trainer.data.dataset import ElasticDataset
+
+rank, port, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+torch.set_num_threads(1)
+store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=60))
+values = torch.linspace(-1, 1, 64 * 6).reshape(64, 6)
+samples = TensorDataset(values, values.sum(1, keepdim=True))
+said = {}
+
+
+class Sealing(WorkerLink):
+    "An agent that verifies at once."
+
+    def __init__(self):
+        super().__init__(None)
+
+    def saved(self, path, *rest):
+        assert Slot(Path(path)).seal() is not None
+
+
+def connect(name, world):
+    dist.init_process_group(
+        "gloo", store=dist.PrefixStore(name, store), rank=rank, world_size=world,
+        timeout=timedelta(seconds=60),
+    )
+
+
+def make(to, width=16, memory=None, node=False, **given):
+    torch.manual_seed(rank)  # unlike, so that what isn't restored shows
+    last = torch.nn.Linear(width, 1)
+    model = torch.nn.Sequential(torch.nn.Linear(6, width), torch.nn.Tanh(), last)
+    fully_shard(model[0])
+    fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    data = ElasticDataset(samples, batch_size=8 // dist.get_world_size(), epochs=50)
+    slots = None
+    if memory:
+        memory.mkdir(exist_ok=True)
+        link = Sealing()
+        place = (0, 1) if node else (rank, 2)
+        slots = Memory(
+            memory, link, every_rank=True, local_rank=place[0], local_world=place[1]
+        )
+    checkpointer = Checkpointer(
+        to, model=model, optimizer=optimizer, data=data, memory=slots, **given
+    )
+    return model, optimizer, data, checkpointer
+
+
+def train(made, steps):
+    model, optimizer, data, checkpointer = made
+    for inputs, wanted in data:
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(inputs), wanted).backward()
+        optimizer.step()
+        checkpointer.step()
+        steps -= 1
+        if not steps:
+            return
+
+
+def whole(made):
+    "All parameters and moments."
+    model, optimizer, data, _ = made
+    tensors = [p.full_tensor() for p in model.parameters()]
+    tensors += [
+        optimizer.state[p][name].full_tensor()
+        for p in model.parameters() for name in ("exp_avg", "exp_avg_sq")
+    ]
+    return [data.steps, *(round(t.double().sum().item(), 9) for t in tensors)]
+
+
+connect("two", 2)
+made = make(folder / "commits", every=1000)
+train(made, 5)
+made[3].commit(stored=True)
+said["written by 2"] = whole(made)
+said["read by 2"] = whole(make(folder / "commits"))
+
+# In memory: the newest is not in storage yet; damage to one rank's part takes all to the older.
+made = make(folder / "memory", memory=folder / "slots", every=3)
+train(made, 6)
+made[3]._shards.settle()
+said["in memory"] = whole(made)
+again = make(folder / "memory", memory=folder / "slots", every=1)
+said["from memory"], said["its parent"] = whole(again), again[3].parent == made[3].run
+again[3]._shards.settle()
+train(again, 2)
+said["two more"] = whole(again)
+again[3]._shards.settle()
+dist.barrier()
+if rank == 1:
+    newest = next(iter(again[3]._memory._slots.sealed()))
+    content = bytearray(newest.path.read_bytes())
+    content[-20] ^= 1
+    newest.path.write_bytes(content)
+dist.barrier()
+said["after damage"] = make(folder / "memory", memory=folder / "slots")[2].steps
+said["from storage"] = make(folder / "memory", memory=folder / "none")[2].steps
+
+# From memory too, a finish writes nothing that storage has: a kill meanwhile would cost the commit.
+made = make(folder / "both", memory=folder / "both-slots", every=3)
+train(made, 3)
+made[3]._shards.settle()
+again = make(folder / "both", memory=folder / "both-slots")
+marker = folder / "both" / "step-3" / "COMMITTED"
+before = marker.stat().st_mtime_ns
+dist.barrier()
+again[3].finish()
+said["kept"] = [again[2].steps, marker.stat().st_mtime_ns == before]
+dist.barrier()
+try:
+    make(folder / "commits", width=12)
+except ValueError as error:
+    said["refused"] = str(error)
+dist.barrier()
+dist.destroy_process_group()
+
+if rank == 0:
+    connect("one", 1)
+    made = make(folder / "commits", every=1000)
+    said["read by 1"] = whole(made)
+    train(made, 4)
+    made[3].commit(stored=True)
+    said["written by 1"] = whole(made)
+    dist.destroy_process_group()
+
+connect("two again", 2)
+said["read by 2 again"] = whole(make(folder / "commits"))
+dist.barrier()
+dist.destroy_process_group()
+
+# Two nodes of a rank each: one is lost with its memory before its part came to storage.
+connect("nodes", 2)
+import shutil
+from elastic_trainer.checkpoint import sharded
+sharded.Shards._store = lambda *_: False  # storage is down
+
+# The last step's state was in memory alone when all were lost; nothing is left but to finish.
+made = make(folder / "end", memory=folder / "end-slots", every=3)
+train(made, 3)
+made[3]._shards.settle()
+again = make(folder / "end", memory=folder / "end-slots", every=3)
+again[3].finish()
+said["the end"] = [again[2].steps, [c.step for c in again[3].storage.commits()]]
+loaded = make(folder / "end")
+marker = folder / "end" / "step-3" / "COMMITTED"
+before = marker.stat().st_mtime_ns
+dist.barrier()
+loaded[3].finish()  # it is there: not once more
+said["once"] = marker.stat().st_mtime_ns == before
+dist.barrier()
+
+mine = folder / f"node-{rank}"
+made = make(folder / "mirrored", memory=mine, node=True, every=3)
+train(made, 6)
+made[3]._shards.settle()
+said["on two nodes"] = whole(made)
+dist.barrier()
+if rank == 1:
+    shutil.rmtree(mine)
+made = make(folder / "mirrored", memory=mine, node=True, every=1)
+said["from the mirror"], said["of the same run"] = whole(made), made[3].parent
+dist.barrier()
+
+def damage(kind):
+    for path in mine.glob(f"{kind}-*"):
+        content = bytearray(path.read_bytes())
+        content[-20] ^= 1
+        path.write_bytes(content)
+
+
+if rank == 1:
+    damage("rank")
+dist.barrier()
+said["instead of a damaged part"] = whole(make(folder / "mirrored", memory=mine, node=True))
+dist.barrier()
+if rank == 1:
+    shutil.rmtree(mine)
+else:
+    damage("mirror")
+dist.barrier()
+said["without either"] = make(folder / "mirrored", memory=mine, node=True)[2].steps
+dist.barrier()
+dist.destroy_process_group()
+(folder / f"said-{rank}.json").write_text(json.dumps(said))
+"""
+
+
+def test_resharding_and_memory(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60))
+    commands = [
+        [sys.executable, str(script), str(rank), str(store.port), str(tmp_path)] for rank in (0, 1)
+    ]
+    processes = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for command in commands
+    ]
+    try:
+        outputs = [process.communicate(timeout=150)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
+    for rank in (0, 1):
+        said = json.loads((tmp_path / f"said-{rank}.json").read_text())
+        assert said["read by 2"] == said["written by 2"]
+        assert said["read by 2"][0] == 5
+        assert said["from memory"] == said["in memory"]
+        assert (said["from memory"][0], said["two more"][0]) == (6, 8)
+        assert said["its parent"]
+        assert said["after damage"] in (7, 8)  # 8 where it had come to storage
+        assert said["from storage"] in (7, 8)
+        assert "the checkpoint doesn't fit the model: 0.bias: expected (12,)" in said["refused"]
+        assert "found (16,)" in said["refused"]
+        if rank == 0:
+            assert said["read by 1"] == said["written by 2"]
+            assert said["read by 2 again"] == said["written by 1"]
+        assert said["read by 2 again"][0] == 9
+        assert said["the end"] == [3, [3]]
+        assert said["once"]
+        assert said["kept"] == [3, True]
+        assert said["from the mirror"] == said["on two nodes"]
+        assert said["instead of a damaged part"] == said["on two nodes"]
+        assert (said["from the mirror"][0], said["without either"]) == (6, 0)
+    assert {path.name for path in (tmp_path / "commits" / "step-9").iterdir()} >= {
+        "COMMITTED",
+        ".metadata",
+        "__0_0.distcp",
+        "extra.pt",
+    }

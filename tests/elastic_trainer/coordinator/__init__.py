@@ -1,0 +1,1 @@
+"""Guards elastic_trainer.coordinator: the pure state machine and its server."""

@@ -1,0 +1,196 @@
+"""The coordinator's state machine: what agents live through, by table."""
+
+from __future__ import annotations
+
+from elastic_trainer.coordinator.model import (
+    Drop,
+    Effect,
+    Lost,
+    Phase,
+    Send,
+    Tick,
+)
+from elastic_trainer.coordinator.state import step
+from elastic_trainer.protocol.message import (
+    Dismissed,
+    FenceAsk,
+    Fenced,
+    FenceReply,
+    FenceStop,
+    Finished,
+    Heartbeat,
+    Join,
+    Leave,
+    Linked,
+    Round,
+    RoundOver,
+    WorkersFailed,
+)
+
+from tests.elastic_trainer.coordinator.world import Job
+
+
+def test_the_first_round_starts_with_all_who_joined_within_the_grace() -> None:
+    job = Job(min_nodes=1, max_nodes=4)
+    job.pass_time(1.0)
+    job.join(2)
+    job.pass_time(0.1)
+    job.join(0)
+    assert job.state.phase is Phase.FORMING
+    job.pass_time(0.3)
+    assert job.members() == ["a0", "a2"]
+    made = job.last("a2", Round)
+    assert (made.round, made.master_address, made.master_port) == (1, "10.0.0.0", 5000)
+
+
+def test_the_first_round_starts_at_once_when_everybody_is_there() -> None:
+    job = Job(min_nodes=1, max_nodes=2)
+    job.pass_time(0.5)
+    job.join(1, 0)
+    assert job.members() == ["a0", "a1"]
+
+
+def test_too_few_wait() -> None:
+    job = Job(min_nodes=2, max_nodes=4)
+    job.join(0)
+    job.pass_time(30)
+    assert job.state.phase is Phase.FORMING
+    job.join(1)
+    job.pass_time(0.4)
+    assert job.members() == ["a0", "a1"]
+
+
+def test_joiners_are_let_in_together_by_one_fence_at_a_common_step() -> None:
+    job = Job(min_nodes=1, max_nodes=4).running(0, 1)
+    job.join(2)
+    job.pass_time(0.2)
+    job.join(3)
+    job.pass_time(0.2)
+    assert job.state.phase is Phase.RUNNING
+    job.pass_time(0.15)
+    fence = job.last("a0", FenceAsk).fence
+    job.say("a0", FenceReply(fence, 7))
+    assert job.state.phase is Phase.FENCING and FenceStop not in map(type, job.heard["a0"])
+    job.say("a1", FenceReply(fence, 8))
+    assert job.last("a0", FenceStop) == FenceStop(fence, 1, 9, False)
+    job.say("a0", Fenced(fence, 9))
+    job.say("a1", Fenced(fence, 9))
+    assert job.last("a1", RoundOver).round == 1
+    assert job.state.phase is Phase.RESTARTING
+    job.join(1)
+    assert job.state.phase is Phase.RESTARTING
+    job.join(0)
+    assert job.members() == ["a0", "a1", "a2", "a3"]
+    assert job.state.rounds[-1].reason == "worker 2, 3 joined"
+
+
+def test_a_leaver_leaves_at_the_fence_and_the_rest_go_on() -> None:
+    job = Job(min_nodes=1, max_nodes=4).running(0, 1, 2)
+    job.say("a1", Leave())
+    fence = job.last("a1", FenceAsk).fence
+    for agent in ("a0", "a1", "a2"):
+        job.say(agent, FenceReply(fence, 3))
+    assert job.last("a1", FenceStop).leaving and not job.last("a0", FenceStop).leaving
+    for agent in ("a0", "a1", "a2"):
+        job.say(agent, Fenced(fence, 4))
+    assert isinstance(job.last("a1", Dismissed), Dismissed)
+    job.join(0, 2)
+    assert job.members() == ["a0", "a2"]
+    assert job.state.rounds[-1].reason == "worker 1 left"
+
+
+def test_a_leaver_does_not_wait_for_workers_that_never_link() -> None:
+    job = Job(min_nodes=1, max_nodes=4)
+    job.join(0, 1)
+    job.pass_time(0.5)
+    job.say("a1", Leave())
+    assert job.state.phase is Phase.RUNNING
+    job.pass_time(2.1)
+    assert job.state.phase is Phase.RESTARTING
+    job.last("a1", Dismissed)
+
+
+def test_a_fence_that_nobody_answers_is_broken_for_a_leaver() -> None:
+    job = Job(min_nodes=1, max_nodes=4).running(0, 1)
+    job.say("a1", Leave())
+    job.pass_time(10.1)
+    assert job.state.phase is Phase.RESTARTING
+
+
+def test_survivors_restart_at_once_when_a_worker_fails() -> None:
+    job = Job(min_nodes=1, max_nodes=4).running(0, 1, 2)
+    job.say("a1", WorkersFailed(1))
+    for agent in ("a0", "a1", "a2"):
+        assert job.last(agent, RoundOver).round == 1
+    job.join(0, 2)
+    assert job.state.phase is Phase.RESTARTING, "the failed one comes back too"
+    job.join(1)
+    assert job.members() == ["a0", "a1", "a2"]
+
+
+def test_a_round_that_waiting_workers_do_not_enter_is_ended() -> None:
+    job = Job(min_nodes=2, max_nodes=2).running(0, 1)
+    for agent in ("a0", "a1"):
+        job.say(agent, Linked(1, recovers=True))
+    job.say("a0", WorkersFailed(1))
+    job.say("a0", Join(5000, live=True))
+    job.say("a1", Join(5001, live=True))
+    assert job.state.phase is Phase.RUNNING and job.state.last_round == 2
+    job.say("a0", Linked(2, recovers=True))
+    job.pass_time(59.0)
+    assert job.state.phase is Phase.RUNNING, "a large state takes its time"
+    job.pass_time(2.0)
+    assert job.last("a0", RoundOver) == RoundOver(2, "worker 1 did not take its place in time")
+
+
+def test_joining_again_means_the_workers_failed() -> None:
+    job = Job(min_nodes=2, max_nodes=2).running(0, 1)
+    job.say("a0", Join(1))
+    assert job.last("a1", RoundOver).round == 1
+
+
+def test_a_silent_agent_is_lost_after_the_timeout_and_its_stream_is_closed() -> None:
+    job = Job(min_nodes=1, max_nodes=2).running(0, 1)
+    effects: list[Effect] = []
+    for _ in range(25):
+        job.now += 0.05
+        job.say("a0", Heartbeat())
+        job.state, more = step(job.state, Tick(), job.now)
+        effects += more
+    assert Drop("a1") in effects
+    assert any(isinstance(e, Send) and isinstance(e.message, RoundOver) for e in effects)
+
+
+def test_our_own_pause_is_not_held_against_the_agents() -> None:
+    job = Job(min_nodes=1, max_nodes=2).running(0, 1)
+    job.now += 5.0
+    job.feed(Tick())
+    assert job.state.phase is Phase.RUNNING
+
+
+def test_below_the_minimum_the_rest_wait_for_a_replacement() -> None:
+    job = Job(min_nodes=2, max_nodes=4).running(0, 1)
+    job.feed(Lost("a1"))
+    job.join(0)
+    job.pass_time(60)
+    assert job.state.phase is Phase.FORMING
+    job.join(1)
+    job.pass_time(0.4)
+    assert job.members() == ["a0", "a1"]
+
+
+def test_spares_that_make_no_whole_node_unit_disturb_nobody() -> None:
+    job = Job(min_nodes=2, max_nodes=4, node_unit=2).running(0, 1)
+    job.join(2)
+    job.pass_time(5)
+    assert job.state.phase is Phase.RUNNING
+    job.join(3)
+    job.pass_time(1.1)
+    assert job.state.phase is Phase.FENCING
+
+
+def test_a_complete_job_sends_joiners_home() -> None:
+    job = Job(min_nodes=1, max_nodes=2).running(0)
+    job.say("a0", Finished(1))
+    job.join(1)
+    job.last("a1", Dismissed)

@@ -1,0 +1,298 @@
+"""Agents that do anything, at any time, and a coordinator that never wedges."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from elastic_trainer.coordinator.model import (
+    Drop,
+    Lost,
+    NewRange,
+    Phase,
+    Received,
+    Settings,
+    State,
+    Tick,
+)
+from elastic_trainer.coordinator.state import step
+from elastic_trainer.protocol.message import (
+    AgentMessage,
+    Dismissed,
+    Failed,
+    FenceAsk,
+    FenceCancel,
+    Fenced,
+    FenceReply,
+    FenceStop,
+    Heartbeat,
+    Hello,
+    Join,
+    Leave,
+    Linked,
+    Progress,
+    Round,
+    RoundOver,
+    WorkersFailed,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+
+class FakeAgent:
+    """An agent that keeps the protocol: what it answers, it answers in any order and late."""
+
+    def __init__(self, name: str, index: int) -> None:
+        self.name, self.index = name, index
+        self.round: Round | None = None
+        self.inbox: list[Any] = []
+        self.linked = self.leaving = self.joined = False
+        self.fence = 0
+        self.stop = -1
+        self.fenced = False
+        self.step = -1
+        self.last_round = 0
+
+    def hello(self) -> Hello:
+        return Hello(
+            self.name,
+            self.index,
+            f"10.0.0.{self.index}",
+            self.last_round,
+            self.round,
+            self.step,
+            linked=self.linked,
+            leaving=self.leaving,
+            fence=self.fence,
+            stop_step=self.stop,
+            fenced=self.fenced,
+        )
+
+    def read(self) -> list[AgentMessage]:
+        """Handles the oldest message; what it says to it."""
+        message = self.inbox.pop(0)
+        if isinstance(message, Round):
+            self.round, self.joined, self.linked = message, False, True
+            self.last_round = max(self.last_round, message.round)
+            self.fence, self.stop, self.fenced, self.step = 0, -1, False, -1
+            return [Linked(message.round)]
+        if isinstance(message, FenceAsk) and self.in_round(message.round):
+            self.fence, self.stop, self.fenced = message.fence, -1, False
+            return [FenceReply(message.fence, self.step)]
+        if isinstance(message, FenceStop) and self.in_round(message.round):
+            self.fence, self.stop, self.fenced = message.fence, message.step, True
+            self.step = max(self.step, message.step)
+            return [Fenced(message.fence, message.step)]
+        if isinstance(message, FenceCancel) and message.fence == self.fence:
+            self.fence = 0
+        if isinstance(message, RoundOver) and self.in_round(message.round):
+            return self.restart()
+        return []
+
+    def in_round(self, number: int) -> bool:
+        return self.round is not None and self.round.round == number
+
+    def restart(self) -> list[AgentMessage]:
+        self.round, self.joined, self.linked, self.fence, self.fenced = None, True, False, 0, False
+        return [Join(1000 + self.index)]
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Joins, crashes, leaves, losses, new ranges and coordinator restarts in any order."""
+
+    @initialize(low=st.integers(1, 3), more=st.integers(0, 3), unit=st.integers(1, 2))
+    def start(self, low: int, more: int, unit: int) -> None:
+        self.settings = Settings(low * unit, (low + more) * unit, unit)
+        self.now = 0.0
+        self.agents: dict[str, FakeAgent] = {}
+        self.count = 0
+        self.known: dict[int, Round] = {}
+        self.leavers_gone: list[str] = []
+        self.ranged = False
+        """The range is another one than when the round was made."""
+        self.restart_state()
+
+    def restart_state(self) -> None:
+        self.state = State(settings=self.settings, started=self.now)
+
+    def feed(self, event: Any) -> None:
+        before = self.state
+        self.state, effects = step(self.state, event, self.now)
+        for effect in effects:
+            agent = self.agents.get(effect.agent)
+            if agent is None or isinstance(effect, Drop):
+                continue
+            if isinstance(effect.message, Dismissed):
+                self.depart(agent.name)
+            else:
+                agent.inbox.append(effect.message)
+        made = self.state.round
+        if made is not None and self.state.rounds[len(before.rounds) :]:
+            self.check_round(made)
+
+    def check_round(self, made: Round) -> None:
+        size = len(made.members)
+        if made.round not in self.known:  # else it was taken over
+            self.ranged = False
+            assert self.settings.min_nodes <= size <= self.settings.max_nodes
+        assert size % self.settings.node_unit == 0
+        assert self.known.get(made.round, made) == made, "a round number was used twice"
+        indexes = [member.pod_index for member in made.members]
+        assert indexes == sorted(indexes), "ranks follow the pod index"
+
+    def depart(self, name: str) -> None:
+        if self.agents.pop(name, None) is not None:
+            self.leavers_gone.append(name)
+
+    @rule(index=st.integers(0, 7))
+    def new_agent(self, index: int) -> None:
+        if any(agent.index == index for agent in self.agents.values()):
+            return
+        self.count += 1
+        agent = self.agents[f"{index}-{self.count}"] = FakeAgent(f"{index}-{self.count}", index)
+        self.feed(Received(agent.name, agent.hello()))
+        for message in agent.restart():
+            self.feed(Received(agent.name, message))
+
+    @rule(pick=st.integers(0, 100))
+    def read_one(self, pick: int) -> None:
+        ready = [agent for _, agent in sorted(self.agents.items()) if agent.inbox]
+        if ready:
+            self.read(ready[pick % len(ready)])
+
+    def read(self, agent: FakeAgent) -> None:
+        for message in agent.read():
+            self.feed(Received(agent.name, message))
+        if agent.round is not None:
+            self.known[agent.round.round] = agent.round
+
+    @rule(pick=st.integers(0, 100))
+    def workers_fail(self, pick: int) -> None:
+        agent = self.pick(pick)
+        if agent is not None and agent.round is not None:
+            self.feed(Received(agent.name, WorkersFailed(agent.round.round)))
+            for message in agent.restart():
+                self.feed(Received(agent.name, message))
+
+    @rule(pick=st.integers(0, 100), error=st.sampled_from(["", "E at a:1", "E at b:2"]))
+    def a_worker_ends_in_an_error(self, pick: int, error: str) -> None:
+        agent = self.pick(pick)
+        if agent is not None and agent.round is not None:
+            number = agent.round.round
+            self.count += 1
+            told = Failed(number, pid=self.count, code=1, error=error, step=agent.step)
+            self.feed(Received(agent.name, WorkersFailed(number)))
+            self.feed(Received(agent.name, told))
+            if agent.name in self.agents:
+                for message in agent.restart():
+                    self.feed(Received(agent.name, message))
+
+    @rule(pick=st.integers(0, 100))
+    def lose(self, pick: int) -> None:
+        agent = self.pick(pick)
+        if agent is not None:
+            del self.agents[agent.name]
+            self.feed(Lost(agent.name))
+
+    @rule(pick=st.integers(0, 100))
+    def leave(self, pick: int) -> None:
+        agent = self.pick(pick)
+        if agent is not None and not agent.leaving:
+            agent.leaving = True
+            self.feed(Received(agent.name, Leave()))
+
+    @rule(pick=st.integers(0, 100), by=st.integers(1, 3))
+    def advance(self, pick: int, by: int) -> None:
+        agent = self.pick(pick)
+        if agent is not None and agent.round is not None and agent.fence == 0:
+            agent.step += by
+            self.feed(Received(agent.name, Progress(agent.round.round, agent.step)))
+
+    @rule(low=st.integers(1, 3), more=st.integers(0, 3))
+    def range_changes(self, low: int, more: int) -> None:
+        unit = self.settings.node_unit
+        self.settings = Settings(low * unit, (low + more) * unit, unit)
+        self.ranged = True
+        members = self.state.round.members if self.state.round else ()
+        self.feed(NewRange(self.settings.min_nodes, self.settings.max_nodes))
+        after = self.state.round.members if self.state.round else ()
+        assert after[: len(members)] == members, "a new range ends no round"
+
+    @rule(order=st.randoms(use_true_random=False))
+    def coordinator_restarts(self, order: Any) -> None:
+        self.restart_state()
+        agents = list(self.agents.values())
+        # Soft state: what nobody alive knows is forgotten, and may be used again.
+        told = max((agent.last_round for agent in agents), default=0)
+        self.known = {number: made for number, made in self.known.items() if number <= told}
+        order.shuffle(agents)
+        for agent in agents:
+            agent.inbox.clear()
+            self.feed(Received(agent.name, agent.hello()))
+            if agent.joined and agent.name in self.agents:
+                self.feed(Received(agent.name, Join(1)))
+
+    @rule(seconds=st.sampled_from([0.05, 0.4, 1.2]))
+    def time_passes(self, seconds: float) -> None:
+        self.pass_time(seconds)
+
+    def pass_time(self, seconds: float) -> None:
+        end = self.now + seconds
+        while self.now < end:
+            self.now += min(0.2, seconds)
+            for name in list(self.agents):
+                self.feed(Received(name, Heartbeat()))
+            self.feed(Tick())
+
+    def pick(self, number: int) -> FakeAgent | None:
+        names = sorted(self.agents)
+        return self.agents[names[number % len(names)]] if names else None
+
+    @invariant()
+    def attached_agents_are_the_rounds_members(self) -> None:
+        if not hasattr(self, "state"):
+            return
+        attached = {agent.agent for agent in self.state.agents.values() if agent.attached}
+        members = {m.agent for m in self.state.round.members} if self.state.round else set()
+        assert attached <= members
+        if self.state.phase in (Phase.RUNNING, Phase.FENCING):
+            assert attached == members
+
+    def teardown(self) -> None:
+        """Left alone, all settles: fences resolve, leavers are gone, whoever can run runs."""
+        if not hasattr(self, "state"):
+            return
+        quiet = 0
+        while quiet < 3 and self.now < 10_000:
+            for agent in list(self.agents.values()):
+                while agent.inbox and agent.name in self.agents:
+                    self.read(agent)
+            before = self.state.phase, self.state.last_round
+            self.pass_time(2.0)
+            leaving = any(agent.leaving for agent in self.agents.values())
+            over = self.state.phase is Phase.FAILED
+            resting = over or (self.state.phase in (Phase.RUNNING, Phase.FORMING) and not leaving)
+            still = before == (self.state.phase, self.state.last_round)
+            quiet = quiet + 1 if resting and still else 0
+        assert not any(agent.leaving for agent in self.agents.values()), "a leaver was forgotten"
+        possible = self.settings.size(len(self.agents))
+        if self.state.phase is Phase.FAILED:
+            assert not self.agents, "an agent was not told that training has failed"
+        elif self.state.round is not None:
+            assert self.state.phase is Phase.RUNNING
+            size = len(self.state.round.members)
+            assert size == possible or (self.ranged and size > possible), "who fits is let in"
+        else:
+            assert self.state.phase is Phase.FORMING and not possible
+
+
+TestAnyOrder = AnyOrder.TestCase
+TestAnyOrder.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
+
+
+@given(st.integers(1, 5), st.integers(0, 5), st.integers(1, 4), st.integers(0, 20))
+def test_a_size_is_a_multiple_within_the_bounds(low: int, more: int, unit: int, n: int) -> None:
+    limits = Settings(low * unit, (low + more) * unit, unit)
+    size = limits.size(n)
+    assert size == 0 or (limits.min_nodes <= size <= min(n, limits.max_nodes))
+    assert size % unit == 0

@@ -1,0 +1,92 @@
+"""What a coordinator tells of rounds, speeds and failures."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from elastic_trainer.coordinator.status import status
+from elastic_trainer.failures.record import KEPT, with_failure
+from elastic_trainer.protocol.message import (
+    Committed,
+    Failed,
+    Progress,
+    WorkersFailed,
+)
+
+from tests.elastic_trainer.coordinator.world import Job
+
+
+def failure(number: int, rank: int, time: float) -> Failed:
+    return Failed(number, rank, rank, 0, 100 + rank, 1, "ValueError: x", "stack", time)
+
+
+def test_failures_are_told_by_time_once_and_with_their_round() -> None:
+    job = Job(min_nodes=1, max_nodes=2).running(0, 1)
+    job.say("a1", failure(1, 1, 20.25))
+    job.say("a0", failure(1, 0, 20.5), failure(1, 0, 20.5))
+    job.say("a1", failure(1, 1, 20.25))
+    told = status(job.state, "ns/job", job.now, 0.0)
+    assert [(f["rank"], f["time"]) for f in told["failures"]] == [(1, 20.25), (0, 20.5)]
+    assert told["failures_total"] == 2
+    json.dumps(told)
+
+
+def test_of_many_failures_each_round_keeps_its_first() -> None:
+    known: tuple[Failed, ...] = (failure(1, 0, 1.0),)
+    for rank in range(3 * KEPT):
+        known = with_failure(known, failure(2, rank, 10.0 + rank))
+    known = with_failure(known, failure(3, 0, 9999.0))
+    assert len(known) == KEPT
+    assert {1, 2, 3} == {one.round for one in known}
+    assert min(one.time for one in known if one.round == 2) == 10.0
+    long = with_failure((), Failed(message="m" * 10**6, stack="s" * 10**6))[0]
+    assert len(long.message) + len(long.stack) < 6000
+
+
+def test_status_tells_speed_and_pauses() -> None:
+    job = Job(min_nodes=1, max_nodes=2).running(0, 1)
+    for number in range(1, 11):
+        job.pass_time(0.1)
+        job.say("a0", Progress(1, number), Committed(1, number - 1))
+    ended = job.now
+    job.say("a1", WorkersFailed(1))
+    job.join(0, 1)
+    job.pass_time(0.2)
+    job.say("a0", Progress(2, 10))
+    told = status(job.state, "ns/job", job.now, 1000.0 + job.now)
+    json.dumps(told)
+    assert told["phase"] == "running" and told["world"] == 2 and told["ranks"] == {"0": 0, "1": 1}
+    assert told["committed_step"] == 9 and told["step"] == 10
+    assert told["rounds"][1]["pause_seconds"] == pytest.approx(job.now - ended)
+    assert told["rounds"][1]["reason"] == "workers of worker 1 failed"
+
+
+def test_speeds_are_samples_a_second_at_each_size() -> None:
+    job = Job(min_nodes=1, max_nodes=2).running(0)
+    for number in range(1, 32):
+        job.pass_time(0.1)
+        job.say("a0", Progress(1, number, samples=number * 32))
+    assert status(job.state, "ns/job", job.now, 0.0)["speeds"] == {"1": pytest.approx(320)}
+    job.join(1)
+    job.pass_time(0.5)
+    job.say("a0", WorkersFailed(1))
+    job.join(0, 1)
+    for number in range(32, 36):
+        job.pass_time(0.1)
+        job.say("a0", Progress(2, number, samples=number * 64))
+    found = status(job.state, "ns/job", job.now, 0.0)["speeds"]
+    assert found.keys() == {"1"}, "a round that has just begun says nothing of its speed yet"
+    for number in range(36, 70):
+        job.pass_time(0.1)
+        job.say("a0", Progress(2, number, samples=number * 64))
+    found = status(job.state, "ns/job", job.now, 0.0)["speeds"]
+    assert found == {"1": pytest.approx(320), "2": pytest.approx(640)}
+
+
+def test_without_known_samples_speeds_are_steps_times_world() -> None:
+    job = Job(min_nodes=2, max_nodes=2).running(0, 1)
+    for number in range(1, 32):
+        job.pass_time(0.1)
+        job.say("a0", Progress(1, number))
+    assert status(job.state, "ns/job", job.now, 0.0)["speeds"] == {"2": pytest.approx(20)}

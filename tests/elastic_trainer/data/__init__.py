@@ -1,0 +1,1 @@
+"""Guards elastic_trainer.data and .shards: every sample once, whatever happens."""

@@ -1,0 +1,62 @@
+"""The final model made again, in one process, from the record of what each rank took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from elastic_trainer.data.audit import _batches, _history, _runs
+from numpy.typing import NDArray
+from torch.nn.functional import mse_loss
+
+Steps = Mapping[int, Mapping[int, NDArray[Any]]]
+
+
+def history(audit: Path) -> tuple[dict[int, dict[int, NDArray[Any]]], dict[int, int]]:
+    """Of the final model: each step's samples by rank; and each run's last step that counts."""
+    runs = _runs(audit)
+    until = _history(runs)
+    steps: dict[int, dict[int, NDArray[Any]]] = {}
+    for number, last in until.items():
+        run = runs[number]
+        for file in run.files:
+            rank = int(file.stem.rpartition("-")[2])
+            for step, _, indices in _batches(file, run.applied):
+                if run.start.start_step < step <= last:
+                    assert rank not in steps.setdefault(step, {}), (number, rank, step)
+                    steps[step][rank] = indices
+    return steps, until
+
+
+def deviation(model: str, seed: int, steps: Steps, folder: Path) -> tuple[float, int]:
+    """Greatest difference of a parameter between any rank's final model and the replay; and the
+    number of steps that the final model's batch norm has counted.
+
+    Running means are left out: each rank has those of its own batches, and DistributedDataParallel
+    takes rank 0's, whoever that is just then.
+    """
+    names: dict[str, Any] = {}
+    exec(model, names)
+    net, optimizer = names["net"], names["optimizer"]
+    inputs, targets = names["inputs"], names["targets"]
+    for step in sorted(steps):
+        ranks = steps[step]
+        taken = sum(len(indices) for indices in ranks.values())
+        optimizer.zero_grad()
+        for rank, indices in ranks.items():
+            if len(indices):
+                torch.manual_seed(hash((seed, step - 1, rank)))
+                rows = torch.from_numpy(indices)
+                share = len(indices) / taken
+                (share * mse_loss(net(inputs[rows]), targets[rows])).backward()
+        optimizer.step()
+    worst, counted = 0.0, set()
+    for path in folder.glob("final-*.pt"):
+        final = torch.load(path)
+        counted.add(int(final["1.num_batches_tracked"]))
+        for name, parameter in net.named_parameters():
+            worst = max(worst, (final[name] - parameter).abs().max().item())
+    (batches,) = counted
+    return worst, batches

@@ -1,0 +1,1 @@
+"""Guards elastic_trainer.loop: worlds that change in the running process."""

@@ -1,0 +1,1 @@
+"""Guards elastic_trainer.store: blobs, slots, storage."""

@@ -1,0 +1,87 @@
+"""The agent verifies what was saved and brings it to storage, newest first."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from elastic_trainer.store import replica
+from elastic_trainer.store.persister import Persister, Saved
+from elastic_trainer.store.slot import Slots
+from elastic_trainer.store.storage import Storage
+
+from tests.elastic_trainer.store.slot_states import save
+
+
+class TestPersister:
+    @pytest.fixture
+    def persister(self) -> Iterator[Persister]:
+        self.sealed, self.stored = list[int](), list[int]()
+        persister = Persister(
+            lambda saved, _: self.sealed.append(saved.step),
+            lambda saved, _: self.stored.append(saved.step),
+        )
+        yield persister
+        persister.close(5)
+
+    def settle(self, persister: Persister, *, storage: bool) -> str:
+        answer, said = threading.Event(), [""]
+
+        def done(error: str) -> None:
+            said[0] = error
+            answer.set()
+
+        persister.settle(storage, done)
+        assert answer.wait(20), "no answer"
+        return said[0]
+
+    def save(self, persister: Persister, tmp_path: Path, step: int) -> None:
+        (tmp_path / "slots").mkdir(exist_ok=True)
+        slot = save(Slots(tmp_path / "slots", 0), step)
+        persister.saved(Saved(str(slot.path), step, 0, 1, str(tmp_path / "commits")))
+
+    def test_while_storage_is_slow_saves_go_on_and_the_newest_is_next(
+        self, persister: Persister, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        going, begun = threading.Event(), threading.Event()
+        write = replica.write_replica
+
+        def slow(*arguments: Any, **given: Any) -> Any:
+            begun.set()
+            assert going.wait(20)
+            return write(*arguments, **given)
+
+        monkeypatch.setattr("elastic_trainer.store.persister.write_replica", slow)
+        self.save(persister, tmp_path, 1)
+        assert begun.wait(20)
+        for step in range(2, 9):
+            self.save(persister, tmp_path, step)
+            assert self.settle(persister, storage=False) == ""  # doesn't wait for storage
+        assert self.sealed == list(range(1, 9))
+        going.set()
+        assert self.settle(persister, storage=True) == ""
+        assert self.stored == [1, 8]
+        storage = Storage(tmp_path / "commits")
+        assert [commit.step for commit in storage.commits()] == [8, 1]
+        found = replica.read_replica(storage, storage.commits()[0])
+        assert torch.equal(found["model"]["a"], torch.full((50,), 8.0))
+        assert found["cursor"]["step"] == 8
+
+    def test_an_error_is_told_to_who_waits_and_the_next_may_succeed(
+        self, persister: Persister, tmp_path: Path
+    ) -> None:
+        (tmp_path / "commits").write_text("in the way")
+        self.save(persister, tmp_path, 1)
+        assert "commits" in self.settle(persister, storage=True)
+        assert self.settle(persister, storage=False) == ""
+        (tmp_path / "commits").unlink()
+        self.save(persister, tmp_path, 2)
+        assert self.settle(persister, storage=True) == ""
+        assert (self.sealed, self.stored) == ([1, 2], [2])
+
+    def test_nothing_saved_is_nothing_to_wait_for(self, persister: Persister) -> None:
+        assert self.settle(persister, storage=True) == ""

@@ -1,0 +1,169 @@
+"""Slots of shared memory: what is sealed in them outlives anything."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from elastic_trainer.store.blob import lay_out
+from elastic_trainer.store.slot import Slot, SlotError, Slots
+
+from tests.elastic_trainer.store.slot_states import label, save, steps
+
+
+class TestSlots:
+    def test_a_flip_of_any_byte_is_noticed(self, tmp_path: Path) -> None:
+        slots = Slots(tmp_path, 0)
+        slot = save(slots, 5)
+        assert steps(slots) == []  # not believed before it is verified
+        assert slot.seal() is not None
+        assert steps(slots) == [5]
+        content = slot.path.read_bytes()
+        wrong = 0
+        for at in range(len(content)):
+            damaged = bytearray(content)
+            damaged[at] ^= 1 << at % 8
+            slot.path.write_bytes(damaged)
+            try:
+                state = Slot(slot.path).read()
+            except SlotError:
+                wrong += 1
+            else:  # padding, where nothing is
+                assert torch.equal(state["model"]["a"], torch.full((50,), 5.0))
+        assert wrong > 600 + 48 + 100
+
+    def test_a_slot_that_is_dropped_leaves_no_descriptor(self, tmp_path: Path) -> None:
+        save(Slots(tmp_path, 0), 5).seal()
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(20):
+            Slot(tmp_path / "rank-0-0").read()
+        assert len(os.listdir("/proc/self/fd")) <= before + 1
+
+    def test_the_newest_stays_while_the_next_is_written(self, tmp_path: Path) -> None:
+        slots = Slots(tmp_path, 0)
+        for step in range(1, 8):
+            slot = save(slots, step)
+            assert slot.seal() is not None
+            assert steps(slots) == [step, step - 1][:step]
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["rank-0-0", "rank-0-1"]
+
+    def test_no_save_waits_for_one_that_is_being_stored(self, tmp_path: Path) -> None:
+        slots = Slots(tmp_path, 0)
+        stored = save(slots, 1)
+        stored.seal()
+        with stored.locked(exclusive=False) as ours:
+            assert ours
+            for step in range(2, 7):
+                slot = save(slots, step)
+                assert slot is not stored
+                slot.seal()
+                assert set(steps(slots)) == {1, step, max(step - 1, 1)}
+            assert torch.equal(stored.read()["model"]["a"], torch.full((50,), 1.0))
+
+    def test_what_is_sealed_stays_until_something_newer_is(self, tmp_path: Path) -> None:
+        slots = Slots(tmp_path, 0)
+        sealed = save(slots, 1)
+        sealed.seal()
+        for step in range(2, 8):  # faster than the agent
+            assert save(slots, step) is not sealed
+            assert steps(slots) == [1]
+        newest = save(slots, 8)
+        newest.seal()
+        assert save(slots, 9) is not newest
+
+    def test_of_two_slots_of_one_step_the_unsealed_is_overwritten(self, tmp_path: Path) -> None:
+        for first in (0, 1):
+            slots = Slots(tmp_path / str(first), 0)
+            slots.folder.mkdir()
+            state = {"a": torch.ones(50)}
+            for slot in slots.slots[:2]:
+                slot.write(label(5, state), lay_out(state))
+            slots.slots[first].seal()
+            for step in (6, 7):
+                save(slots, step)
+                assert 5 in steps(slots)
+
+    def test_without_room_for_a_third_the_unsealed_makes_way(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        slots = Slots(tmp_path, 0)
+        save(slots, 1).seal()
+        unsealed = save(slots, 2)
+
+        def full(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "posix_fallocate", full)
+        assert save(slots, 3) is unsealed
+        assert steps(slots) == [1]
+
+    def test_another_trainings_states_make_way(self, tmp_path: Path) -> None:
+        slots = Slots(tmp_path, 0)
+        save(slots, 100, training="old").seal()
+        save(slots, 101, training="old").seal()
+        save(slots, 1).seal()
+        save(slots, 2).seal()
+        assert {found.training for found in slots.sealed().values()} == {"t"}
+
+    def test_sigkill_at_any_moment_leaves_a_whole_state(self, tmp_path: Path) -> None:
+        parts, dice = 40, random.Random(1)
+        told_read, told_write = os.pipe()
+        last = 0
+        for kill in range(30):
+            child = os.fork()
+            if child == 0:
+                with contextlib.suppress(BaseException):
+                    torch.set_num_threads(1)  # a fork has none of OpenMP's threads to wait for
+                    slots = Slots(tmp_path, 0)
+                    for step in range(last + 1, last + 10_000):
+                        state = {str(n): torch.full((8000,), step) for n in range(parts)}
+                        slots.write(label(step, state), lay_out(state)).seal()
+                        os.write(told_write, step.to_bytes(4, "big"))
+                os._exit(1)
+            last = int.from_bytes(os.read(told_read, 4), "big")
+            time.sleep(dice.random() * 0.005)
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            os.set_blocking(told_read, False)
+            with contextlib.suppress(BlockingIOError):
+                last = int.from_bytes(os.read(told_read, 1 << 16)[-4:], "big")
+            os.set_blocking(told_read, True)
+            slot, found = next(iter(Slots(tmp_path, 0).sealed().items()))
+            assert found.step in (last, last + 1), f"kill {kill}"  # killed before it could say so
+            assert all(bool((part == found.step).all()) for part in slot.read().values())
+            last = found.step
+        os.close(told_read)
+        os.close(told_write)
+
+    def test_too_little_memory_is_said_with_what_to_set(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        full = SimpleNamespace(f_bavail=1, f_frsize=65536)
+        monkeypatch.setattr(os, "statvfs", lambda _: full)
+        slots = Slots(tmp_path, 0)
+        slots.check(10_000)
+        with pytest.raises(
+            SlotError, match=r"has 65536 bytes.*expected 208192.*shared-memory.*shm-size"
+        ):
+            slots.check(100_000)
+
+    def test_memory_that_ends_later_leaves_the_newest(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        slots = Slots(tmp_path, 0)
+        save(slots, 1).seal()
+
+        def full(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "posix_fallocate", full)
+        with pytest.raises(SlotError, match=r"No space left on device; make it larger.*/dev/shm"):
+            save(slots, 2)
+        assert steps(slots) == [1]

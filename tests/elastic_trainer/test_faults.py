@@ -1,0 +1,24 @@
+"""Random faults in CI's length; `python -m tests.elastic_trainer.fault_harness` has more."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HARNESS = "tests.elastic_trainer.fault_harness"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(["--seed", "1", "--faults", "9"], id="nodes come and go"),
+        pytest.param(["--seed", "2", "--faults", "6", "--fixed"], id="the world stays"),
+    ],
+)
+def test_random_faults_lose_and_repeat_nothing(options: list[str], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", HARNESS, *options, "--folder", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-5000:]

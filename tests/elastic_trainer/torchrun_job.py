@@ -1,0 +1,171 @@
+"""Real torchrun agents on loopback, as a test drives them."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from elastic_trainer.protocol.auth import HEADER
+
+_PR_SET_PDEATHSIG = 1
+PATIENCE = 120.0
+"""Seconds: importing torch takes long when the machine is busy."""
+
+
+def free_endpoint() -> int:
+    """A port that is free, and whose next one is."""
+    for _ in range(100):
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port = first.getsockname()[1]
+            with contextlib.suppress(OSError):
+                second.bind(("127.0.0.1", port + 1))
+                return int(port)
+    raise AssertionError("no two neighbouring ports are free")
+
+
+class Job:
+    """torchrun agents, each with its own 127.0.0.x address, as pods have."""
+
+    def __init__(self, folder: Path, script: str, nodes: str = "1:4") -> None:
+        self.folder = folder
+        self.port = free_endpoint()
+        self.nodes = nodes
+        self.token = ""
+        """What /status is asked with."""
+        self.script = folder / "train.py"
+        self.script.write_text(script)
+        self.agents: dict[int, subprocess.Popen[bytes]] = {}
+
+    def start(
+        self,
+        *indexes: int,
+        restarts: int = 3,
+        environment: Mapping[str, str] | None = None,
+        options: Sequence[str] = (),
+    ) -> None:
+        for index in indexes:
+            variables = {
+                **os.environ,
+                "VOLCANO_ELASTIC_POD_INDEX": str(index),
+                "VOLCANO_ELASTIC_POD_IP": f"127.0.0.{index + 1}",
+                "VOLCANO_ELASTIC_JOB": "test/job",
+                "VOLCANO_ELASTIC_HEARTBEAT_TIMEOUT": "5",
+                "VOLCANO_ELASTIC_PRELOAD": "-torch._dynamo",
+                "OMP_NUM_THREADS": "1",
+                **(environment or {}),
+            }
+            arguments = [
+                *(sys.executable, "-m", "torch.distributed.run"),
+                *("--nnodes", self.nodes, "--nproc-per-node", "1", "--max-restarts", str(restarts)),
+                *("--rdzv-backend", "volcano-elastic", "--rdzv-id", "test"),
+                *("--rdzv-endpoint", f"127.0.0.1:{self.port}", *options),
+                *(str(self.script), str(self.folder)),
+            ]
+            with open(self.folder / f"agent-{index}.log", "ab") as log:
+                self.agents[index] = subprocess.Popen(
+                    arguments,
+                    env=variables,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    preexec_fn=_die_with_parent,
+                )
+
+    def status(self) -> dict[str, Any]:
+        # Where nobody listens, a connection from the very same port finds itself and hears itself.
+        with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
+            url = f"http://127.0.0.1:{self.port + 1}/status"
+            request = urllib.request.Request(url, headers={HEADER: self.token})
+            with urllib.request.urlopen(request, timeout=2) as answer:
+                return dict(json.load(answer))
+        return {"phase": "unreachable", "world": 0, "round": 0, "step": -1, "ranks": {}, "pids": {}}
+
+    def until(self, what: str, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            told = self.status()
+            if condition(told):
+                return told
+            time.sleep(0.05)
+        raise AssertionError(f"not within {PATIENCE} s: {what}; {self.status()}\n{self.logs()}")
+
+    def stepping(self, world: int, after_round: int = 0) -> dict[str, Any]:
+        """Waits until a later round of `world` nodes makes steps and its workers are linked."""
+
+        def condition(told: dict[str, Any]) -> bool:
+            rounds = told.get("rounds", [])
+            return (
+                told["phase"] == "running"
+                and told["world"] == world
+                and told["round"] > after_round
+                and bool(rounds)
+                and (rounds[-1]["last_step"] or 0) > (rounds[-1]["first_step"] or 0) + 2
+                and all(told["pids"].values())
+            )
+
+        return self.until(f"a round of {world} makes steps", condition)
+
+    def wait(self, index: int) -> int:
+        try:
+            return self.agents[index].wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"agent {index} did not end\n{self.logs()}") from None
+
+    def logs(self) -> str:
+        return "\n".join(
+            f"--- {path.name}\n{path.read_text()[-4000:]}" for path in self.folder.glob("*.log")
+        )
+
+    def steps(self) -> dict[int, dict[int, list[int]]]:
+        """By round and rank, the steps made."""
+        found: dict[int, dict[int, list[int]]] = {}
+        for path in self.folder.glob("round-*"):
+            _, number, _, rank, _, _ = path.name.split("-")
+            lines = [int(line) for line in path.read_text().split()]
+            found.setdefault(int(number), {})[int(rank)] = lines
+        return dict(sorted(found.items()))
+
+    def close(self) -> None:
+        for agent in self.agents.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(agent.pid, signal.SIGKILL)
+            agent.wait(10)
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def children(pid: int) -> dict[str, int]:
+    """The process's children by name, and theirs."""
+    found: dict[str, int] = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            with contextlib.suppress(OSError):
+                name = Path(f"/proc/{child}/comm").read_text().strip()
+                arguments = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+                found["coordinator" if b"elastic_trainer.coordinator" in arguments else name] = int(
+                    child
+                )
+                found |= children(int(child))
+    return found
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True

@@ -1,0 +1,1 @@
+"""Guards embedded_cluster: API server, scheduler, kubelet."""

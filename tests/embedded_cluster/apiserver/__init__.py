@@ -1,0 +1,1 @@
+"""Guards embedded_cluster.apiserver, as its clients see it."""

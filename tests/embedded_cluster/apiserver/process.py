@@ -1,0 +1,84 @@
+"""The embedded API server as a process of its own, for tests to talk to."""
+
+from __future__ import annotations
+
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+import yaml
+
+from volcano_elastic.kube.client import Client
+from volcano_elastic.kube.kubeconfig import Access
+
+TOKEN = "a-token-of-the-tests"
+
+
+class ApiServerProcess:
+    """Starts when entered, and is gone when exited."""
+
+    def __init__(
+        self, folder: Path, *, data_dir: Path | None = None, arguments: Sequence[str] = ()
+    ) -> None:
+        self._folder, self._arguments = folder, arguments
+        self._data_dir = data_dir
+        self._process: subprocess.Popen[str] | None = None
+        self.server = ""
+
+    @property
+    def process(self) -> subprocess.Popen[str]:
+        assert self._process is not None
+        return self._process
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(10)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def start(self) -> None:
+        token = self._folder / "token"
+        token.write_text(TOKEN + "\n")
+        command = [sys.executable, "-m", "embedded_cluster.apiserver", "--port", "0"]
+        command += ["--token-file", str(token)]
+        command += self._arguments
+        if self._data_dir:
+            command += ["--data-dir", str(self._data_dir)]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        # Not select(): it refuses descriptors beyond 1023.
+        readable = select.poll()
+        readable.register(self._process.stdout, select.POLLIN)
+        line = self._process.stdout.readline() if readable.poll(30_000) else ""
+        assert line.startswith("listening on http://127.0.0.1:"), f"said {line!r}"
+        self.server = line.split()[-1]
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(10)
+
+    def client(self) -> Client:
+        return Client(Access(self.server, {"Authorization": f"Bearer {TOKEN}"}, None))
+
+    def kubeconfig(self) -> Path:
+        """kubectl sends no token without TLS, so the URL carries it."""
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "local",
+            "contexts": [{"name": "local", "context": {"cluster": "local", "user": "local"}}],
+            "clusters": [{"name": "local", "cluster": {"server": f"{self.server}/token/{TOKEN}"}}],
+            "users": [{"name": "local", "user": {}}],
+        }
+        path = self._folder / "kubeconfig"
+        path.write_text(yaml.safe_dump(config))
+        return path

@@ -1,0 +1,1 @@
+"""Guards embedded_cluster.kubelet: pods as processes."""

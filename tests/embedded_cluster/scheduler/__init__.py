@@ -1,0 +1,1 @@
+"""Guards embedded_cluster.scheduler, and its likeness to Volcano."""

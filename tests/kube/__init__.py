@@ -1,0 +1,1 @@
+"""Guards volcano_elastic.kube: client, informer, work queue, lease."""

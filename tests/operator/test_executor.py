@@ -1,0 +1,205 @@
+"""How a reconcile's actions are performed, against an API server that counts."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import pytest
+
+from tests.pytorchjob.world import job_object
+from volcano_elastic.api import moment
+from volcano_elastic.kube.client import AlreadyExists, Client, Conflict, NotFound
+from volcano_elastic.kube.resource import EVENTS, Resource
+from volcano_elastic.operator.cluster import Cluster
+from volcano_elastic.operator.executor import AT_ONCE, Executor, NameTaken
+from volcano_elastic.operator.token import BadKey
+from volcano_elastic.pytorchjob.action import (
+    CreatePod,
+    CreateSecret,
+    CreateService,
+    DeletePod,
+    EmitEvent,
+    PatchStatus,
+)
+from volcano_elastic.pytorchjob.label import JOB_NAME
+
+Object = dict[str, Any]
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Counting:
+    """Answers each request when all that are ready to be sent have been."""
+
+    def __init__(self) -> None:
+        self.open = self.most = self.answered = 0
+
+    async def create(self, kind: Resource, obj: Object) -> Object:
+        self.open += 1
+        self.most = max(self.most, self.open)
+        await asyncio.sleep(0)
+        self.open -= 1
+        self.answered += 1
+        version = str(self.answered)
+        return obj | {"metadata": obj["metadata"] | {"uid": version, "resourceVersion": version}}
+
+
+class Holding:
+    """Has a pod of that name already, without labels, whose controller is `owner`."""
+
+    def __init__(self, owner: Object | None) -> None:
+        meta = {"name": "a-worker-0", "namespace": "team", "uid": "p", "resourceVersion": "1"}
+        owners = [] if owner is None else [{"uid": "another", "controller": True} | owner]
+        self.pod: Object = {"metadata": meta | {"ownerReferences": owners}}
+        self.told: list[Object] = []
+
+    async def create(self, kind: Resource, obj: Object) -> Object:
+        if kind is EVENTS:
+            self.told.append(obj)
+            return obj
+        raise AlreadyExists(409, "AlreadyExists", "a-worker-0")
+
+    async def get(self, kind: Resource, name: str, namespace: str) -> Object:
+        return self.pod
+
+
+async def test_a_pod_that_lost_its_labels_is_told_rather_than_waited_for_in_silence() -> None:
+    job = job_object()
+    server = Holding({"uid": job["metadata"]["uid"]})
+    executor = Executor(Cluster(cast(Client, server)))
+    wanted = {"name": "a-worker-0", "namespace": "team", "labels": {JOB_NAME: "a"}}
+    with pytest.raises(NameTaken, match=f"lacks its label {JOB_NAME}=a"):
+        await executor.perform(job, [CreatePod({"metadata": wanted})], NOW)
+    await executor.settle(5)
+    (event,) = server.told
+    assert (event["reason"], event["type"]) == ("FailedCreatePod", "Warning")
+
+
+@pytest.mark.parametrize(
+    ("owner", "age", "why", "told"),
+    [
+        ({"kind": "PyTorchJob", "name": "a"}, 5, "left of an earlier PyTorchJob", False),
+        ({"kind": "PyTorchJob", "name": "a"}, 60, "left of an earlier PyTorchJob", True),
+        ({"kind": "StatefulSet", "name": "a"}, 5, "belongs to StatefulSet a; .* delete it", True),
+        (None, 5, "belongs to nobody; .* delete it", True),
+    ],
+    ids=["of an earlier life", "never collected", "somebody else's", "orphaned"],
+)
+async def test_whose_name_is_taken_is_told_unless_it_goes_by_itself_soon(
+    owner: Object | None, age: int, why: str, told: bool
+) -> None:
+    """`kubectl replace --force` leaves no warning behind."""
+    job, server = job_object(), Holding(owner)
+    executor = Executor(Cluster(cast(Client, server)))
+    now = moment.parse(job["metadata"]["creationTimestamp"]) + timedelta(seconds=age)
+    create = CreatePod({"metadata": {"name": "a-worker-0", "namespace": "team"}})
+    with pytest.raises(NameTaken, match=why):
+        await executor.perform(job, [create], now)
+    await executor.settle(5)
+    assert [event["reason"] for event in server.told] == ["FailedCreatePod"] * told
+
+
+class Keyed:
+    """Holds a key that is none."""
+
+    def __init__(self) -> None:
+        self.access = type("Access", (), {"namespace": "system"})()
+        self.told: list[Object] = []
+
+    async def get(self, kind: Resource, name: str, namespace: str) -> Object:
+        return {"data": {"key": "bm9uZQ=="}}
+
+    async def create(self, kind: Resource, obj: Object) -> Object:
+        assert kind is EVENTS, "nothing of the job is created"
+        self.told.append(obj)
+        return obj
+
+
+class Refusing:
+    """Has a webhook that lets nothing be deleted just now."""
+
+    async def delete(self, *_: object, **__: object) -> Object:
+        raise Conflict(409, "Conflict", "admission webhook denied the request")
+
+
+async def test_a_pod_whose_deletion_is_refused_is_not_taken_for_gone() -> None:
+    cluster, job = Cluster(cast(Client, Refusing())), job_object()
+    meta = {"name": "a-worker-0", "namespace": "team", "uid": "p", "resourceVersion": "1"}
+    cluster.pods.put({"metadata": meta})
+    with pytest.raises(Conflict):
+        await Executor(cluster).perform(job, [DeletePod("a-worker-0", "p")], NOW)
+    assert [found["metadata"]["uid"] for found in cluster.pods] == ["p"]
+
+
+class Replaced:
+    """Its job goes while the status is on its way, and another takes the name at once."""
+
+    def __init__(self) -> None:
+        self.cluster = Cluster(cast(Client, self))
+
+    async def patch(self, *_: object, **__: object) -> Object:
+        new = job_object()
+        new["metadata"] |= {"uid": "u2", "resourceVersion": "9"}
+        self.cluster.jobs.put(new)
+        raise NotFound(404, "NotFound", "a")
+
+
+async def test_an_answer_about_a_job_that_went_does_not_take_its_successor_away() -> None:
+    cluster, job = Replaced().cluster, job_object()
+    cluster.jobs.put(job)
+    await Executor(cluster).perform(job, [PatchStatus({})], NOW)
+    assert [found["metadata"]["uid"] for found in cluster.jobs] == ["u2"]
+
+
+async def test_a_job_that_gets_no_token_says_why() -> None:
+    server = Keyed()
+    executor = Executor(Cluster(cast(Client, server)))
+    secret = {"metadata": {"name": "a-token-u1", "namespace": "team"}}
+    with pytest.raises(BadKey):
+        await executor.perform(job_object(), [CreateSecret(secret)], NOW)
+    await executor.settle(5)
+    (event,) = server.told
+    assert (event["reason"], event["type"]) == ("FailedCreateSecret", "Warning")
+    assert "volcano-elastic-tokens" in event["message"]
+
+
+async def test_a_job_of_thousands_leaves_room_for_the_requests_of_others() -> None:
+    server = Counting()
+    executor = Executor(Cluster(cast(Client, server)))
+    services = [
+        CreateService({"metadata": {"name": f"a-worker-{i}", "namespace": "team"}})
+        for i in range(1000)
+    ]
+    await executor.perform(job_object(), services, NOW)
+    assert (server.most, server.answered) == (AT_ONCE, 1000)
+
+
+class Sluggish:
+    """Takes longer for the first event of each job than for the others."""
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[str, str]] = []
+        self.told: list[tuple[str, str]] = []
+
+    async def create(self, kind: Resource, obj: Object) -> Object:
+        found = (obj["involvedObject"]["name"], obj["reason"])
+        self.begun.append(found)
+        await asyncio.sleep(0.05 if found[1] == "First" else 0)
+        self.told.append(found)
+        return obj
+
+
+async def test_events_of_one_job_are_told_in_order_and_those_of_several_at_once() -> None:
+    server = Sluggish()
+    executor = Executor(Cluster(cast(Client, server)))
+    for name in ("a", "b", "c"):
+        job = job_object()
+        job["metadata"] |= {"name": name, "uid": name}
+        events = [EmitEvent(reason, "m") for reason in ("First", "Second", "Third")]
+        await executor.perform(job, events, NOW)
+    await executor.settle(5)
+    assert server.begun[:3] == [("a", "First"), ("b", "First"), ("c", "First")]
+    for name in ("a", "b", "c"):
+        mine = [reason for job, reason in server.told if job == name]
+        assert mine == ["First", "Second", "Third"]

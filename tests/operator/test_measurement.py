@@ -1,0 +1,288 @@
+"""What trainers tell of their speed, from the coordinator's answer to the job's status."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import pytest
+from aiohttp import web
+
+from tests.pytorchjob.world import job_object, merged
+from volcano_elastic.api.pytorchjob import parse
+from volcano_elastic.kube.client import ApiError, Client
+from volcano_elastic.operator.cluster import Cluster
+from volcano_elastic.operator.coordinator import Report, endpoint, owed, read
+from volcano_elastic.operator.measurement import (
+    Measurement,
+    due,
+    news,
+    used,
+)
+from volcano_elastic.operator.snapshot import Adapter
+from volcano_elastic.operator.token import HEADER
+
+Object = dict[str, Any]
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def job(*, backend: str = "volcano-elastic", **more: Any) -> Object:
+    obj = job_object(elastic={"min": 1, "max": 4, "rdzvBackend": backend} | more)
+    obj["kind"] = "PyTorchJob"
+    obj["status"] = {"elastic": {"desired": 2, "ready": 2}}
+    return obj
+
+
+def worker_zero(address: str = "10.0.0.1", phase: str = "Running") -> Object:
+    owner = {"kind": "PyTorchJob", "name": "a", "uid": "u1", "controller": True}
+    meta = {"name": "a-worker-0", "namespace": "team", "uid": "p0", "ownerReferences": [owner]}
+    return {"metadata": meta, "status": {"phase": phase, "podIP": address}}
+
+
+def answer(**more: Any) -> bytes:
+    return json.dumps({"job": "team/a"} | more).encode()
+
+
+def test_only_a_running_coordinator_of_ours_is_asked() -> None:
+    ours = parse(job())
+    assert endpoint(ours, worker_zero()) == "http://10.0.0.1:23457"
+    assert endpoint(ours, worker_zero("fd00::1")) == "http://[fd00::1]:23457"
+    assert endpoint(parse(job(rdzvPort=1234)), worker_zero()) == "http://10.0.0.1:1235"
+    assert endpoint(ours, worker_zero(phase="Pending")) is None
+    assert endpoint(ours, None) is None
+    assert endpoint(parse(job(backend="c10d")), worker_zero()) is None
+    assert endpoint(parse(job(rdzvHost="elsewhere")), worker_zero()) is None, "not ours to ask"
+    assert endpoint(parse(job(rdzvHost="a-worker-0")), worker_zero()), "it says what is so anyway"
+
+
+def test_speeds_and_the_usual_pause_are_read() -> None:
+    rounds = [{"pause_seconds": pause} for pause in (None, 30, 0.52, 0.48, 0.5, 0.5, 9)]
+    found = read(answer(speeds={"1": 101.23, "4": 404}, rounds=rounds), parse(job()))
+    assert found == Report({1: 101.0, 4: 404.0}, timedelta(seconds=0.5))
+
+
+def test_the_master_is_no_worker() -> None:
+    obj = job_object(elastic={"min": 1, "max": 4, "rdzvBackend": "volcano-elastic"}, master=True)
+    assert read(answer(speeds={"1": 5, "3": 12}), parse(obj)).speeds == {2: 12.0}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"\xff",
+        b"not JSON",
+        answer(job="team/b", speeds={"1": 5}),
+        answer(speeds=[1], rounds={"a": 1}),
+        answer(speeds={"-1": 5, "0": 5, "x": 5, "9": 5, "²": 5, "1": -3, "2": "fast", "3": True}),
+        b'{"job": "team/a", "speeds": {"1": NaN, "2": Infinity}}',
+        answer(rounds=[None, {"pause_seconds": "long"}, {}]),
+    ],
+)
+def test_an_answer_that_makes_no_sense_says_nothing(body: bytes) -> None:
+    assert read(body, parse(job())) == Report()
+
+
+def test_a_coordinator_is_owed_the_range_when_it_goes_by_another() -> None:
+    def nodes(told: Any, obj: Object) -> tuple[int, int] | None:
+        parsed = parse(obj)
+        return owed(parsed, read(answer(range=told), parsed))
+
+    policy: Object = {"min": 1, "max": 4, "rdzvBackend": "volcano-elastic"}
+    for ends in ((1, 4), (2, 4), (1, 3)):
+        told = {"min": ends[0], "max": ends[1]}
+        assert nodes(told, job()) == (None if ends == (1, 4) else (1, 4))
+        master = job_object(elastic=policy, master=True)
+        assert nodes(told, master) == (2, 5), "the Master is a node too"
+    assert nodes({"min": 2, "max": 5}, job_object(elastic=policy, master=True)) is None
+    for nonsense in (None, [1, 2], {"min": 1}, {"min": "1", "max": 9}):
+        assert nodes(nonsense, job()) is None, "a trainer of an older version cannot be told"
+    assert (
+        owed(parse(job()), read(answer(job="team/b", range={"min": 9, "max": 9}), parse(job())))
+        is None
+    )
+
+
+def test_noise_is_not_written() -> None:
+    known = {"1": 100, "2": 190}
+    assert news(known, {1: 104.0, 2: 181.0}) == {}
+    assert news(known, {1: 106.0, 2: 190.0, 3: 250.0}) == {"1": 106.0, "3": 250.0}
+
+
+def test_hours_are_written_at_a_change_of_size_and_every_few_minutes() -> None:
+    use = used(None, 8, 2, 1.5, NOW)
+    assert use.hours == 1.5 and not due(use, 2, NOW)
+    use = used(use, 8, 2, 99.0, NOW + timedelta(seconds=90))
+    assert use.hours == pytest.approx(1.7), "8 GPUs for 90 s"
+    assert due(use, 3, NOW + timedelta(seconds=90))
+    assert not due(use, 2, NOW + timedelta(seconds=90))
+    assert due(use, 2, NOW + timedelta(minutes=6))
+
+
+class Jobs:
+    def __init__(self, cluster: Callable[[], Cluster]) -> None:
+        self.cluster, self.patches = cluster, list[Object]()
+
+    async def patch(
+        self, kind: Any, name: str, namespace: str, body: Object, *, subresource: str
+    ) -> Object:
+        self.patches.append(body)
+        old = self.cluster().jobs.get(f"{namespace}/{name}")
+        assert old is not None and body["metadata"]["uid"] == old["metadata"]["uid"]
+        new = cast(Object, merged(old, {"status": body["status"]}))
+        version = str(int(old["metadata"]["resourceVersion"]) + 1)
+        return new | {"metadata": old["metadata"] | {"resourceVersion": version}}
+
+
+@asynccontextmanager
+async def coordinator(
+    respond: Callable[[web.Request], Any], change: Callable[[web.Request], Any] | None = None
+) -> AsyncIterator[int]:
+    app = web.Application()
+    app.router.add_get("/status", respond)
+    if change is not None:
+        app.router.add_put("/range", change)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
+async def token_of(uid: str) -> str:
+    return f"token of {uid}"
+
+
+@asynccontextmanager
+async def measuring(
+    port: int, token_of: Callable[[str], Awaitable[str]] = token_of
+) -> AsyncIterator[tuple[Cluster, Adapter, Jobs]]:
+    """One job, whose coordinator is at `port`, is asked again and again."""
+    server = Jobs(lambda: cluster)
+    cluster = Cluster(cast(Client, server))
+    adapter = Adapter()
+    measurement = Measurement(cluster, adapter, lambda: NOW, token_of)
+    for informer in (cluster.jobs, cluster.pods):
+        informer.on_change(lambda old, new: adapter.change(old, new) and None)
+    cluster.jobs.put(job(rdzvPort=port - 1))
+    cluster.pods.put(worker_zero("127.0.0.1"))
+    task = asyncio.create_task(measurement.run())
+    try:
+        yield cluster, adapter, server
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def measured(
+    respond: Callable[[web.Request], Any],
+    token_of: Callable[[str], Awaitable[str]] = token_of,
+) -> tuple[list[Object], Adapter]:
+    """What is written of one job after it was asked once."""
+    async with coordinator(respond) as port, measuring(port, token_of) as (_, adapter, server):
+        await asyncio.sleep(0.5)
+        return server.patches, adapter
+
+
+class Ranged:
+    """A coordinator with a range."""
+
+    def __init__(self, low: int, high: int) -> None:
+        self.range = {"min": low, "max": high}
+        self.asked = asyncio.Event()
+        self.changed = asyncio.Event()
+        self.tokens: set[str | None] = set()
+
+    async def respond(self, request: web.Request) -> web.Response:
+        self.asked.set()
+        return web.json_response({"job": "team/a", "range": self.range})
+
+    async def change(self, request: web.Request) -> web.Response:
+        self.tokens.add(request.headers.get(HEADER))
+        self.range = await request.json()
+        self.changed.set()
+        return web.json_response(self.range)
+
+
+async def test_a_coordinator_that_was_started_with_another_range_is_told_the_jobs() -> None:
+    one = Ranged(2, 2)
+    async with coordinator(one.respond, one.change) as port, measuring(port):
+        await asyncio.wait_for(one.changed.wait(), 30)
+    assert one.range == {"min": 1, "max": 4} and one.tokens == {"token of u1"}
+
+
+async def test_an_edited_range_is_told_at_once() -> None:
+    one = Ranged(1, 4)
+    async with coordinator(one.respond, one.change) as port, measuring(port) as (cluster, _, _):
+        await asyncio.wait_for(one.asked.wait(), 30)
+        edited = job(rdzvPort=port - 1, max=8)
+        edited["metadata"] |= {"generation": 2, "resourceVersion": "99"}
+        cluster.jobs.put(edited)
+        # Its turn is in ten seconds.
+        await asyncio.wait_for(one.changed.wait(), 8)
+    assert one.range == {"min": 1, "max": 8}
+
+
+async def test_a_coordinator_that_refuses_a_range_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    one, refused = Ranged(1, 1), asyncio.Event()
+
+    async def refuse(request: web.Request) -> web.Response:
+        refused.set()
+        return web.json_response({"error": "no multiple of node unit 8"}, status=400)
+
+    async with coordinator(one.respond, refuse) as port, measuring(port):
+        await asyncio.wait_for(refused.wait(), 30)
+        await asyncio.sleep(0.2)
+    (record,) = [r for r in caplog.records if r.name == "volcano_elastic.operator.coordinator"]
+    assert "/range refuses {'min': 1, 'max': 4}: 400" in record.getMessage()
+    assert "no multiple of node unit 8" in record.getMessage()
+
+
+async def test_what_the_coordinator_tells_is_in_the_jobs_status_and_in_the_picture() -> None:
+    async def respond(request: web.Request) -> web.Response:
+        told = {"job": "team/a", "speeds": {"2": 88.88}, "rounds": [{"pause_seconds": 3.04}]}
+        return web.json_response(told)
+
+    patches, adapter = await measured(respond)
+    assert [patch["status"] for patch in patches] == [{"elastic": {"speeds": {"2": 88.9}}}]
+    seen = adapter.snapshot().jobs[0]
+    assert (seen.speeds, seen.pause) == ({2: 88.9}, timedelta(seconds=3))
+
+
+async def test_a_job_whose_token_cannot_be_made_is_measured_but_for_its_speed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def forbidden(uid: str) -> str:
+        raise ApiError(403, "Forbidden", "secrets is forbidden")
+
+    async def respond(request: web.Request) -> web.Response:
+        raise AssertionError("nobody asks without a token")
+
+    await measured(respond, forbidden)
+    (record,) = [r for r in caplog.records if r.name == "volcano_elastic.operator.measurement"]
+    assert "team/a: its speed is not asked for: " in record.getMessage()
+    assert record.exc_info is None, "it is foreseen"
+
+
+async def test_a_coordinator_that_answers_too_much_or_elsewhere_is_not_heard() -> None:
+    async def flood(request: web.Request) -> web.StreamResponse:
+        stream = web.StreamResponse()
+        await stream.prepare(request)
+        for _ in range(40):
+            await stream.write(b" " * 65536)
+        await stream.write(answer(speeds={"1": 5}))
+        return stream
+
+    async def elsewhere(request: web.Request) -> web.Response:
+        raise web.HTTPFound("http://127.0.0.1:1/secret")
+
+    assert (await measured(flood))[0] == []
+    assert (await measured(elsewhere))[0] == []

@@ -1,0 +1,222 @@
+"""What the planner promises when every field of policies, queues and jobs is used."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from random import Random
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.queue_policy.test_plan_properties import size_after, snapshots
+from tests.queue_policy.world import GPU, NOW, applied, gpus, settled
+from volcano_elastic.api.queue_policy import (
+    ForOtherQueues,
+    Grow,
+    Headroom,
+    Mode,
+    Order,
+    QueuePolicy,
+    Rebalance,
+    Shrink,
+    Step,
+    Surplus,
+    effective,
+)
+from volcano_elastic.queue_policy.decision import Plan, Reason
+from volcano_elastic.queue_policy.plan import plan
+from volcano_elastic.queue_policy.snapshot import Job, Memory, Queue, Snapshot, Unplaced
+
+# PLANNER_EXAMPLES: as in test_plan_properties.
+thorough = settings(
+    max_examples=int(os.environ.get("PLANNER_EXAMPLES", "100")),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+
+
+@st.composite
+def everything(draw: Callable[..., object]) -> Snapshot:
+    """A cluster with policies, a tree of queues or weights, measured speeds, scalers, memory."""
+    snapshot = draw(snapshots())
+    assert isinstance(snapshot, Snapshot)
+    chance = draw(st.randoms(use_true_random=False))
+    assert isinstance(chance, Random)
+    queues = [
+        replace(
+            queue,
+            weight=chance.randint(1, 3),
+            parent="tree" if chance.random() < 0.4 else None,
+            open=chance.random() < 0.95,
+        )
+        for queue in snapshot.queues
+    ]
+    if any(queue.parent for queue in queues):
+        limit = gpus(chance.randint(2, 12)) if chance.random() < 0.5 else None
+        queues.append(Queue("tree", capability=limit))
+    policies = tuple(
+        QueuePolicy(
+            queue.name,
+            name=queue.name,
+            mode=chance.choice([Mode.ACTIVE] * 5 + list(Mode)),
+            surplus=Surplus(
+                order=chance.choice(list(Order)),
+                min_efficiency=chance.choice([0.0, 0.5, 0.9]),
+                step=chance.choice(list(Step)),
+                max_per_job=chance.choice([None, None, 2]),
+            ),
+            grow=Grow(
+                cooldown=timedelta(seconds=chance.choice([0, 60])),
+                max_step=chance.choice([None, None, 2]),
+            ),
+            shrink=Shrink(
+                protect=timedelta(seconds=chance.choice([0, 0, 40])),
+                for_other_queues=chance.choice(list(ForOtherQueues)),
+            ),
+            rebalance=Rebalance(
+                gap=chance.choice([0, 1, 1.5]), cooldown=timedelta(seconds=chance.choice([0, 60]))
+            ),
+            borrowing_limit=chance.choice([None, None, 2000]),
+            headroom=chance.choice([Headroom(), Headroom(), Headroom(1000), Headroom(None, 25)]),
+        )
+        for queue in snapshot.queues
+        if chance.random() < 0.7
+    )
+    jobs = tuple(_varied(job, chance) for job in snapshot.jobs)
+    unplaced = {
+        job.key: Unplaced(NOW - timedelta(seconds=chance.randint(0, 200)), chance.randint(1, 3))
+        for job in jobs
+        if chance.random() < 0.1
+    }
+    return replace(
+        snapshot,
+        queues=tuple(queues),
+        policies=policies,
+        jobs=jobs,
+        proportion=chance.random() < 0.3 and all(queue.parent is None for queue in queues),
+        memory=Memory(unplaced=unplaced),
+    )
+
+
+def _varied(job: Job, chance: Random) -> Job:
+    sizes = [size for size in range(1, job.max + 1) if chance.random() < 0.3]
+    return replace(
+        job,
+        speeds={size: size**0.8 * chance.uniform(0.8, 1.1) for size in sizes},
+        scaler=chance.choice(["volcano"] * 6 + ["none", "hpa"]),
+        replicas=chance.choice([None, job.min, job.max]),
+        unmodelled="" if chance.random() < 0.95 else "resourceClaims",
+        gpu_hours=chance.choice([0.0, 100.0]),
+        created=job.created - timedelta(hours=chance.randint(0, 3)),
+        last_reason=chance.choice([None, None, Reason.REBALANCED, Reason.SURPLUS_UNPLACED]),
+        pause=timedelta(seconds=chance.choice([1, 30])),
+    )
+
+
+def policy_of(snapshot: Snapshot, job: Job) -> QueuePolicy:
+    return effective(snapshot.policies).get(job.queue) or QueuePolicy(job.queue)
+
+
+def active(made: Plan) -> Plan:
+    return replace(made, decisions=tuple(d for d in made.decisions if not d.dry_run))
+
+
+@thorough
+@given(everything())
+def test_sizes_stay_within_min_and_max_in_whole_units(snapshot: Snapshot) -> None:
+    made = plan(snapshot, NOW)
+    for owner in snapshot.jobs:
+        size = size_after(made, owner)
+        if size != owner.desired or policy_of(snapshot, owner).mode is Mode.ACTIVE:
+            assert owner.min <= size <= owner.max
+            assert size % owner.node_unit == 0
+    elastic = {job.key for job in snapshot.jobs if job.elastic}
+    assert {d.job for d in made.decisions}.isdisjoint(made.stays)
+    assert made.stays.keys() == elastic - {d.job for d in made.decisions}
+
+
+@thorough
+@given(everything())
+def test_the_next_plan_takes_nothing_back(snapshot: Snapshot) -> None:
+    first = active(plan(snapshot, NOW))
+    second = active(plan(applied(snapshot, first, NOW), NOW))
+    before = {d.job: d.new - d.old for d in first.decisions}
+    assert not any(before.get(d.job, 0) * (d.new - d.old) < 0 for d in second.decisions)
+
+
+@thorough
+@given(everything(), st.integers(0, 1000))
+def test_the_order_of_the_input_changes_nothing(snapshot: Snapshot, seed: int) -> None:
+    shuffle = Random(seed)
+
+    def mixed(values: tuple) -> tuple:  # type: ignore[type-arg]
+        return tuple(shuffle.sample(values, len(values)))
+
+    shuffled = replace(
+        snapshot,
+        nodes=mixed(snapshot.nodes),
+        pods=mixed(snapshot.pods),
+        jobs=mixed(snapshot.jobs),
+        queues=mixed(snapshot.queues),
+        policies=mixed(snapshot.policies),
+    )
+    assert plan(shuffled, NOW) == plan(snapshot, NOW)
+
+
+@thorough
+@given(everything())
+def test_modes_and_unmodelled_jobs_are_left_alone(snapshot: Snapshot) -> None:
+    jobs = {job.key: job for job in snapshot.jobs}
+    for decision in active(plan(snapshot, NOW)).decisions:
+        job = jobs[decision.job]
+        mode = policy_of(snapshot, job).mode
+        if decision.reason is Reason.SURPLUS_UNPLACED:
+            continue
+        # Surplus without a place goes in every mode.
+        stuck = decision.reason is Reason.SHRUNK_FOR_MINIMUM and not decision.remove
+        assert stuck or not job.unmodelled or set(decision.remove) <= waiting(snapshot)
+        if mode in (Mode.OFF, Mode.DRY_RUN):
+            assert set(decision.remove) <= waiting(snapshot)
+        if mode is not Mode.ACTIVE:
+            assert decision.new <= decision.old or decision.reason is Reason.RAISED_TO_MIN
+
+
+def waiting(snapshot: Snapshot) -> set[str]:
+    return {p.key for p in snapshot.pods if p.node is None}
+
+
+@thorough
+@given(everything())
+def test_no_growth_beyond_what_queues_may_hold_or_policies_allow(snapshot: Snapshot) -> None:
+    made = active(plan(snapshot, NOW))
+    jobs = {job.key: job for job in snapshot.jobs}
+    for decision in made.decisions:
+        job = jobs[decision.job]
+        policy = policy_of(snapshot, job)
+        if decision.reason is not Reason.GREW_INTO_IDLE:
+            continue
+        assert policy.mode is Mode.ACTIVE and not job.unmodelled
+        if policy.grow.max_step is not None:
+            assert decision.new - decision.old <= policy.grow.max_step
+        if policy.surplus.max_per_job is not None:
+            each = job.pod_requests[GPU] / 1000
+            assert (decision.new - job.min) * each <= policy.surplus.max_per_job
+        if job.scaler == "hpa" and job.replicas is not None:
+            assert decision.new <= max(job.min, job.replicas)
+
+
+@thorough
+@given(everything())
+def test_plan_apply_and_settle_come_to_rest(snapshot: Snapshot) -> None:
+    now, quiet = NOW, 0
+    for _ in range(40):
+        made = active(plan(snapshot, now))
+        quiet = quiet + 1 if not made.decisions else 0
+        if quiet == 3:
+            break
+        snapshot = settled(applied(snapshot, made, now))
+        now += timedelta(seconds=61)
+    assert quiet == 3

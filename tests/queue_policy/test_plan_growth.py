@@ -1,0 +1,226 @@
+"""Who gets what is idle, and how far each job grows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from tests.queue_policy.world import (
+    EIGHT,
+    LINEAR,
+    NOW,
+    alone,
+    by_job,
+    gpus,
+    job,
+    new_size,
+    node,
+    pods,
+    ruled,
+    seconds,
+    world,
+)
+from volcano_elastic.api.queue_policy import Grow, Headroom, Order, QueuePolicy, Step, Surplus
+from volcano_elastic.queue_policy.decision import Reason
+from volcano_elastic.queue_policy.plan import plan
+from volcano_elastic.queue_policy.snapshot import Queue
+from volcano_elastic.queue_policy.terms import weight
+
+
+def test_growth_stops_below_min_efficiency() -> None:
+    a = job("a", 1, 8, speeds={1: 1.0, 2: 1.9, 4: 3.0, 8: 3.9})
+    made = plan(alone(a, 1), NOW)
+    assert new_size(made, "a") == 7
+    free = plan(alone(a, 1, surplus=Surplus(min_efficiency=0)), NOW)
+    assert new_size(free, "a") == 8
+
+
+def test_a_job_that_was_never_measured_grows_to_28_gpus_whatever_its_workers_hold() -> None:
+    nodes = [node(f"n{i}", 8) for i in range(1, 9)]
+    assert new_size(plan(alone(job("a", 1, 64), 1, nodes), NOW), "a") == 28
+    of_eight = job("a", 1, 8, pod_requests=gpus(8))
+    assert new_size(plan(alone(of_eight, 1, nodes), NOW), "a") == 3
+
+
+def test_a_measured_slowdown_undoes_the_last_step_and_is_remembered() -> None:
+    speeds = {1: 1.0, 2: 1.9, 4: 3.4, 8: 2.9}
+    a = job("a", 1, 8, 8, speeds=speeds, last_scale=NOW - seconds(61))
+    made = plan(alone(a, 8), NOW)
+    assert by_job(made)["a"].reason is Reason.SLOWED_DOWN
+    assert new_size(made, "a") == 4
+    smaller = replace(a, desired=4)
+    assert plan(alone(smaller, 4), NOW).stays["ns/a"].why_not_more is Reason.INEFFICIENT
+
+
+def test_a_little_slower_is_noise() -> None:
+    a = job("a", 1, 8, 8, speeds={1: 1.0, 4: 3.4, 8: 3.38}, last_scale=NOW - seconds(61))
+    assert plan(alone(a, 8), NOW).decisions == ()
+
+
+def test_the_steeper_curve_gets_the_room() -> None:
+    flat = {1: 1.0, 2: 1.3, 3: 1.5, 4: 1.6}
+    a, b = job("a", 1, 4, speeds=flat), job("b", 1, 4, speeds=LINEAR)
+    seen = world([node("n1", 5)], [a, b], pods(a, "n1"), pods(b, "n1"))
+    made = plan(ruled(seen, surplus=Surplus(step=Step.ANY)), NOW)
+    assert new_size(made, "b") == 4
+    assert new_size(made, "a") is None
+
+
+def test_a_young_job_counts_for_more() -> None:
+    old, young = job("old", 2, 4, gpu_hours=99.0), job("young", 2, 4)
+    seen = world([node("n1", 6)], [old, young], pods(old, "n1", "n1"), pods(young, "n1", "n1"))
+    assert {k: d.new for k, d in by_job(plan(seen, NOW)).items()} == {"young": 4}
+
+
+def test_youth_fades_evenly() -> None:
+    """A sudden fall would take from a job in one moment what it was given in the one before."""
+    policy = QueuePolicy("default")
+    weights = [weight(job("a", 1, 2, gpu_hours=hours), policy) for hours in (0.0, 8.0, 16.0, 99.0)]
+    assert weights == [8.0, 4.5, 1.0, 1.0]
+    none = replace(policy, surplus=replace(policy.surplus, young_gpu_hours=0.0))
+    assert weight(job("a", 1, 2), none) == 1.0
+
+
+def test_order_equal_goes_to_the_smallest_whatever_the_curves() -> None:
+    a = job("a", 1, 8, speeds=LINEAR)
+    b = job("b", 1, 8, speeds={k: k**0.7 for k in range(1, 9)})
+    seen = world([node("n1", 8)], [a, b], pods(a, "n1"), pods(b, "n1"))
+    made = plan(ruled(seen, surplus=Surplus(order=Order.EQUAL, step=Step.ANY)), NOW)
+    assert (new_size(made, "a"), new_size(made, "b")) == (4, 4)
+
+
+def test_order_priority_fills_the_highest_first() -> None:
+    a, b = job("a", 1, 8), job("b", 1, 8, priority=5)
+    seen = world([node("n1", 8)], [a, b], pods(a, "n1"), pods(b, "n1"))
+    made = plan(ruled(seen, surplus=Surplus(order=Order.PRIORITY)), NOW)
+    assert (new_size(made, "a"), new_size(made, "b")) == (None, 7)
+
+
+def test_steps_are_aligned_to_nodes_where_two_jobs_compete() -> None:
+    nodes = [node(f"n{i}", 4) for i in range(1, 5)]
+    a, b, c = (job(name, 4, 16, speeds=LINEAR) for name in "abc")
+    placed = [pods(owner, *[f"n{i}"] * 4) for i, owner in enumerate((a, b, c), 1)]
+    aligned = plan(ruled(world(nodes, [a, b, c], *placed)), NOW)
+    assert sorted(d.new for d in aligned.decisions) == [8]
+    any_step = ruled(world(nodes, [a, b, c], *placed), surplus=Surplus(step=Step.ANY))
+    assert sorted(d.new for d in plan(any_step, NOW).decisions) == [5, 5, 6]
+
+
+def test_max_step_limits_one_decision() -> None:
+    made = plan(alone(job("a", 1, 8), 1, grow=Grow(max_step=3)), NOW)
+    assert new_size(made, "a") == 4
+
+
+def test_max_per_job_caps_growth_and_takes_back_what_is_above() -> None:
+    most = Surplus(max_per_job=2)
+    assert new_size(plan(alone(job("a", 1, 8), 1, surplus=most), NOW), "a") == 3
+    made = plan(alone(job("a", 1, 8, 6), 6, surplus=most), NOW)
+    assert (new_size(made, "a"), by_job(made)["a"].reason) == (3, Reason.LOWERED_TO_MAX)
+
+
+@pytest.mark.parametrize(
+    ("headroom", "size"), [(Headroom(amount=2000), 6), (Headroom(percent=50), 4)]
+)
+def test_headroom_stays_idle(headroom: Headroom, size: int) -> None:
+    made = plan(alone(job("a", 1, 8), 1, headroom=headroom), NOW)
+    assert new_size(made, "a") == size
+    full = alone(job("a", 1, 8, size), size, headroom=headroom)
+    assert plan(full, NOW).stays["ns/a"].why_not_more is Reason.HEADROOM_KEPT
+
+
+def test_the_longer_cooldown_of_job_and_policy_counts() -> None:
+    a = job("a", 1, 8, 2, cooldown=seconds(5), last_scale=NOW - seconds(30))
+    assert new_size(plan(world(EIGHT, [a], pods(a, "n1", "n1")), NOW), "a") == 8
+    held = alone(a, 2, grow=Grow(cooldown=seconds(60)))
+    assert plan(held, NOW).stays["ns/a"].why_not_more is Reason.COOLING_DOWN
+    assert new_size(plan(held, NOW + seconds(30)), "a") == 8
+
+
+def test_stabilization_is_the_least_cooldown_whatever_job_and_policy_say() -> None:
+    a = job("a", 1, 8, 2, cooldown=seconds(0), last_scale=NOW - seconds(3))
+    calm = Grow(cooldown=seconds(0), stabilization=seconds(5))
+    assert plan(alone(a, 2, grow=calm), NOW).stays["ns/a"].why_not_more is Reason.COOLING_DOWN
+    assert new_size(plan(alone(a, 2, grow=calm), NOW + seconds(2)), "a") == 8
+
+
+def test_scaler_none_grows_without_curves_and_hpa_up_to_its_wish() -> None:
+    slow = {1: 1.0, 2: 1.1, 4: 1.2, 8: 1.0}
+    assert new_size(plan(alone(job("a", 1, 8, speeds=slow, scaler="none"), 1), NOW), "a") == 8
+    hpa = job("a", 1, 8, scaler="hpa", replicas=5)
+    assert new_size(plan(alone(hpa, 1), NOW), "a") == 5
+    lowered = plan(alone(replace(hpa, desired=7), 7), NOW)
+    assert new_size(lowered, "a") == 5
+
+
+def test_growth_that_does_not_pay_for_the_pause_waits() -> None:
+    a = job("a", 1, 64, 60, speeds={k: k**0.5 for k in range(1, 65)}, pause=seconds(600))
+    seen = alone(a, 60, [node("n1", 64)], surplus=Surplus(min_efficiency=0))
+    assert plan(seen, NOW).stays["ns/a"].why_not_more is Reason.NOT_WORTH_A_PAUSE
+
+
+def test_the_first_growth_has_no_cooldown_even_in_a_policy() -> None:
+    assert new_size(plan(alone(job("a", 1, 4), 1, grow=Grow(cooldown=seconds(300))), NOW), "a") == 4
+
+
+def test_growth_by_part_of_a_step_must_pay_for_its_pause_in_two_minutes() -> None:
+    """The rest of the step will stop the job once more."""
+    a, rigid = job("a", 4, 8, pause=seconds(100)), job("rigid", 3, 3)
+    assert new_size(plan(alone(a, 4), NOW), "a") == 8
+    part = world(EIGHT, [a, rigid], pods(a, *["n1"] * 4), pods(rigid, *["n1"] * 3))
+    assert plan(part, NOW).stays["ns/a"].why_not_more is Reason.NOT_WORTH_A_PAUSE
+    quick = replace(a, pause=seconds(20))
+    assert new_size(plan(replace(part, jobs=(quick, rigid)), NOW), "a") == 5
+
+
+def test_what_is_left_beside_whole_units_is_for_others() -> None:
+    a = job("a", 4, 8, node_unit=2, speeds=LINEAR)
+    b = job("b", 1, 8, gpu_hours=99.0)
+    made = plan(world(EIGHT, [a, b], pods(a, *["n1"] * 4), pods(b, "n1")), NOW)
+    assert (new_size(made, "a"), new_size(made, "b")) == (6, 2)
+
+
+def test_whole_units_count_once_against_max_and_queue() -> None:
+    a = job("a", 2, 4, node_unit=2, speeds=LINEAR)
+    b = job("b", 1, 8, gpu_hours=99.0)
+    queue = Queue("default", capability=gpus(7))
+    seen = world([node("n1", 16)], [a, b], pods(a, "n1", "n1"), pods(b, "n1"), queues=(queue,))
+    made = plan(seen, NOW)
+    assert (new_size(made, "a"), new_size(made, "b")) == (4, 3)
+
+
+def test_what_does_not_pay_for_the_pause_is_for_others() -> None:
+    a, b = job("a", 2, 8, pause=timedelta(hours=9)), job("b", 2, 8, gpu_hours=99.0)
+    on = (pods(a, "n1", "n1"), pods(b, "n1", "n1"))
+    made = plan(world([node("n1", 5)], [a, b], *on), NOW)
+    assert (new_size(made, "a"), new_size(made, "b")) == (None, 3)
+
+
+def test_what_has_run_for_long_is_expected_to_run_for_as_long_again() -> None:
+    a = job("a", 4, 8, pause=timedelta(hours=1), gpu_hours=99.0)
+    assert plan(alone(a, 4), NOW).stays["ns/a"].why_not_more is Reason.NOT_WORTH_A_PAUSE
+    old = replace(a, created=NOW - timedelta(hours=10))
+    assert new_size(plan(alone(old, 4), NOW), "a") == 8
+
+
+def test_a_queue_that_has_just_been_given_some_stands_in_line_again() -> None:
+    """Its share has grown; also for those of its jobs whose pods ask for something else."""
+    queues = (Queue("p", deserved=gpus(4)), Queue("q", deserved=gpus(5)))
+    x = job("x", 1, 4, queue="p", speeds=LINEAR)
+    y = job("y", 1, 4, queue="p", speeds=LINEAR, pod_requests=gpus(1, cpus=1))
+    b = job("b", 3, 9, queue="q", speeds=LINEAR)
+    on = (pods(x, "n1"), pods(y, "n1"), pods(b, *["n1"] * 3))
+    any_step = Surplus(step=Step.ANY)
+    for room, sizes in ((7, (2, None, 4)), (8, (2, 2, 4))):
+        seen = world([node("n1", room)], [x, y, b], *on, queues=queues)
+        seen = ruled(ruled(seen, "p", surplus=any_step), "q", surplus=any_step)
+        made = plan(seen, NOW)
+        assert tuple(new_size(made, name) for name in ("x", "y", "b")) == sizes
+
+
+def test_a_newcomer_grows_whatever_keeps_others_of_its_queue_from_it() -> None:
+    full, new = job("full", 1, 4, node_selector={"zone": "x"}), job("new", 1, 4, created=NOW)
+    nodes = [node("n1", 1, labels={"zone": "x"}), node("n2", 4)]
+    made = plan(world(nodes, [full, new], pods(full, "n1")), NOW)
+    assert (new_size(made, "full"), new_size(made, "new")) == (None, 4)

@@ -1,0 +1,348 @@
+"""What the planner promises in every situation hypothesis can think of."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.queue_policy.world import GPU, NOW, applied, gpus, job, node, pod, settled, world
+from volcano_elastic.queue_policy.decision import Plan, Reason
+from volcano_elastic.queue_policy.plan import plan
+from volcano_elastic.queue_policy.snapshot import Job, Pod, Queue, Snapshot
+from volcano_elastic.queue_policy.standing import leave_order
+
+# PLANNER_EXAMPLES=5000 for the long form, of the other property tests of the planner too.
+calm = settings(max_examples=int(os.environ.get("PLANNER_EXAMPLES", "150")), deadline=None)
+
+
+@st.composite
+def snapshots(draw: Callable[..., object], mixed: bool = True, units: bool = True) -> Snapshot:
+    """Any state the cluster may be found in; `mixed`: pods of 1 and 2 GPUs, zones, two queues;
+    `units`: some jobs change size by two pods at a time."""
+
+    def number(least: int, most: int) -> int:
+        value = draw(st.integers(least, most))
+        assert isinstance(value, int)
+        return value
+
+    nodes = [
+        node(
+            f"n{i}",
+            number(1, 4),
+            labels={"zone": "x" if mixed and number(0, 1) else "y"},
+            ready=number(0, 9) > 0,
+        )
+        for i in range(number(1, 4))
+    ]
+    free = {n.name: n.allocatable[GPU] // 1000 for n in nodes}
+    zone = {n.name: n.labels["zone"] for n in nodes}
+    queues = [Queue("default")]
+    if mixed and number(0, 1):
+        limited = gpus(number(2, 8)) if number(0, 1) else None
+        queues = [
+            Queue("default", deserved=gpus(number(0, 4))),
+            Queue(
+                "other",
+                capability=limited,
+                guarantee=gpus(number(0, 2)),
+            ),
+        ]
+    jobs: list[Job] = []
+    found: list[Pod] = []
+    for i in range(number(1, 5)):
+        unit = 2 if units and number(0, 4) == 0 else 1
+        least = unit * number(1, 2)
+        most = least + unit * number(0, 4)
+        desired = least + unit * number(0, (most - least) // unit)
+        made = job(
+            f"j{i}",
+            least,
+            most,
+            desired,
+            node_unit=unit,
+            queue=queues[number(0, len(queues) - 1)].name,
+            priority=number(0, 1),
+            created=NOW - timedelta(minutes=number(1, 3)),
+            pod_requests=gpus(2 if mixed and number(0, 2) == 0 else 1),
+            node_selector={"zone": "x"} if mixed and number(0, 4) == 0 else {},
+            cooldown=timedelta(seconds=60 * number(0, 1)),
+            last_scale=NOW - timedelta(seconds=number(0, 90)) if number(0, 1) else None,
+        )
+        jobs.append(made)
+        size = made.pod_requests[GPU] // 1000
+        started = number(0, 3) > 0
+        for index in range(desired + number(0, 1) if started else 0):
+            names = sorted(
+                n
+                for n, room in free.items()
+                if room >= size and (not made.node_selector or zone[n] == "x")
+            )
+            where = names[number(0, len(names) - 1)] if names and number(0, 7) else None
+            if where is not None:
+                free[where] -= size
+            elif number(0, 1):
+                continue
+            found.append(
+                pod(
+                    made,
+                    index,
+                    where,
+                    age=number(0, 60),
+                    running=where is not None and number(0, 3) > 0,
+                    terminating=where is not None and number(0, 5) == 0,
+                )
+            )
+    return world(nodes, jobs, found, queues=tuple(queues))
+
+
+def beyond_desired(alive: list[Pod], owner: Job) -> list[Pod]:
+    """Pods of a shrink under way; worker 0 counts even while it is missing."""
+    missing = bool(alive) and all(p.index != 0 for p in alive)
+    return leave_order(alive)[: max(0, len(alive) + missing - owner.desired)]
+
+
+def size_after(made: Plan, owner: Job) -> int:
+    return next((d.new for d in made.decisions if d.job == owner.key), owner.desired)
+
+
+@calm
+@given(snapshots())
+def test_sizes_are_whole_units_within_min_and_max(snapshot: Snapshot) -> None:
+    made = plan(snapshot, NOW)
+    for owner in snapshot.jobs:
+        size = size_after(made, owner)
+        assert owner.min <= size <= owner.max
+        assert size % owner.node_unit == 0
+    assert {d.job for d in made.decisions}.isdisjoint(made.stays)
+    elastic = {j.key for j in snapshot.jobs if j.elastic}
+    assert {d.job for d in made.decisions} | made.stays.keys() >= elastic
+
+
+@calm
+@given(snapshots())
+def test_only_the_jobs_own_live_surplus_leaves_and_never_worker_0(snapshot: Snapshot) -> None:
+    found = {p.key: p for p in snapshot.pods}
+    jobs = {j.key: j for j in snapshot.jobs}
+    for decision in plan(snapshot, NOW).decisions:
+        leaving = [found[key] for key in decision.remove]
+        assert len(set(decision.remove)) == len(decision.remove)
+        assert len(leaving) <= max(0, decision.old - decision.new)
+        assert all(p.job == decision.job and not p.terminating for p in leaving)
+        assert all(p.index != 0 for p in leaving)
+        bound = [
+            p
+            for p in snapshot.pods
+            if p.job == decision.job and not p.terminating and p.node is not None
+        ]
+        lost = sum(p.node is not None for p in leaving)
+        # A job whose worker 0 is to come back may pay for it with its own surplus.
+        headless = all(p.index != 0 for p in bound)
+        assert lost == 0 or len(bound) - lost >= jobs[decision.job].min - headless
+
+
+@calm
+@given(snapshots(mixed=False))
+def test_a_plan_carried_out_leaves_the_next_nothing_to_do(snapshot: Snapshot) -> None:
+    assert plan(applied(snapshot, plan(snapshot, NOW), NOW), NOW).decisions == ()
+
+
+@calm
+@given(snapshots())
+def test_the_next_plan_takes_nothing_back(snapshot: Snapshot) -> None:
+    """Among pods of several sizes the next plan may find a place that this one did not see, for a
+    claim it called blocked, or find that waiting surplus has none after all; but it never undoes
+    what this one did."""
+    first = plan(snapshot, NOW)
+    after = applied(snapshot, first, NOW)
+    second = plan(after, NOW)
+    before = {d.job: d.new - d.old for d in first.decisions}
+    assert not any(before.get(d.job, 0) * (d.new - d.old) < 0 for d in second.decisions)
+    waiting = {p.key for p in after.pods if p.node is None}
+    gives_up = all(d.new < d.old and set(d.remove) <= waiting for d in second.decisions)
+    assert gives_up or first.blocked.keys() - second.blocked.keys()
+
+
+@calm
+@given(snapshots(), st.integers(0, 1000))
+def test_the_order_of_the_input_changes_nothing(snapshot: Snapshot, seed: int) -> None:
+    random = Random(seed)
+    shuffled = Snapshot(
+        nodes=tuple(random.sample(snapshot.nodes, len(snapshot.nodes))),
+        pods=tuple(random.sample(snapshot.pods, len(snapshot.pods))),
+        jobs=tuple(random.sample(snapshot.jobs, len(snapshot.jobs))),
+        queues=tuple(random.sample(snapshot.queues, len(snapshot.queues))),
+    )
+    assert plan(shuffled, NOW) == plan(snapshot, NOW)
+
+
+def free_once_left(snapshot: Snapshot, made: Plan) -> dict[str, int]:
+    """GPUs of each usable node once the leavers of now and of this plan are gone."""
+    removed = {key for d in made.decisions for key in d.remove}
+    extra: set[str] = set()
+    for owner in snapshot.jobs:
+        alive = [p for p in snapshot.pods if p.job == owner.key and not p.terminating]
+        extra |= {p.key for p in beyond_desired(alive, owner)}
+    free = {n.name: n.allocatable[GPU] // 1000 for n in snapshot.nodes if n.ready}
+    for p in snapshot.pods:
+        if p.node in free and not p.terminating and p.key not in removed | extra:
+            free[p.node] -= p.requests[GPU] // 1000
+    return free
+
+
+@calm
+@given(snapshots(mixed=False, units=False))
+def test_no_minimum_that_could_start_waits_for_surplus(snapshot: Snapshot) -> None:
+    """With pods of 1 GPU and one queue, arithmetic says what can start."""
+    made = plan(snapshot, NOW)
+    free = sum(free_once_left(snapshot, made).values())
+    ready = {n.name for n in snapshot.nodes if n.ready}
+    removed = {key for d in made.decisions for key in d.remove}
+    owed = takeable = 0
+    short: dict[str, int] = {}
+    for owner in snapshot.jobs:
+        alive = [p for p in snapshot.pods if p.job == owner.key and not p.terminating]
+        leaving = beyond_desired(alive, owner)
+        bound = [p for p in alive if p.node is not None and p not in leaving]
+        headless = bool(bound) and all(p.index != 0 for p in bound)
+        short[owner.key] = max(owner.min - len(bound), int(headless))
+        if owner.key in made.admitted:
+            owed += short[owner.key]
+        stays = [p for p in bound if p.key not in removed]
+        on_ready = sum(p.node in ready and p.index != 0 for p in stays)
+        spare = min(len(stays), size_after(made, owner)) - owner.min
+        takeable += max(0, min(on_ready, spare))
+    assert owed <= free
+    for key in made.blocked:
+        assert free - owed + takeable < short[key]
+
+
+@calm
+@given(snapshots())
+def test_queues_stay_within_their_capability(snapshot: Snapshot) -> None:
+    made = plan(snapshot, NOW)
+    for queue in snapshot.queues:
+        if queue.capability is None:
+            continue
+        after = 0
+        removed = {key for d in made.decisions for key in d.remove}
+        for owner in snapshot.jobs:
+            if owner.queue != queue.name:
+                continue
+            each = owner.pod_requests[GPU] // 1000
+            alive = [p for p in snapshot.pods if p.job == owner.key and not p.terminating]
+            if size_after(made, owner) > owner.desired:
+                after += each * (size_after(made, owner) - owner.desired)
+            stay = sum(p.node is not None and p.key not in removed for p in alive)
+            after += each * min(stay, owner.desired)  # those beyond it are leaving already
+        limit = queue.capability[GPU] // 1000
+        grew = any(
+            d.new > d.old and j.queue == queue.name and d.reason is Reason.GREW_INTO_IDLE
+            for d in made.decisions
+            for j in snapshot.jobs
+            if j.key == d.job
+        )
+        assert after <= limit or not grew
+
+
+@calm
+@given(snapshots())
+def test_growth_respects_the_cooldown_and_fits_into_idle_gpus(snapshot: Snapshot) -> None:
+    made = plan(snapshot, NOW)
+    jobs = {j.key: j for j in snapshot.jobs}
+    free = {n.name: n.allocatable[GPU] // 1000 for n in snapshot.nodes if n.ready}
+    for p in snapshot.pods:
+        if p.node in free:
+            free[p.node] -= p.requests[GPU] // 1000
+    grown = 0
+    for decision in made.decisions:
+        owner = jobs[decision.job]
+        if decision.reason is Reason.GREW_INTO_IDLE:
+            grown += (decision.new - decision.old) * owner.pod_requests[GPU] // 1000
+            assert owner.last_scale is None or NOW - owner.last_scale >= owner.cooldown
+            assert decision.remove == ()
+    assert grown <= sum(max(0, room) for room in free.values())
+
+
+@calm
+@given(snapshots(mixed=False, units=False))
+def test_no_gpu_idles_that_an_unsated_job_could_use(snapshot: Snapshot) -> None:
+    made = plan(snapshot, NOW)
+    free = sum(
+        n.allocatable[GPU] // 1000 - sum(p.node == n.name for p in snapshot.pods)
+        for n in snapshot.nodes
+        if n.ready
+    )
+    promised = 0
+    for owner in snapshot.jobs:
+        if owner.key in made.admitted:
+            alive = [p for p in snapshot.pods if p.job == owner.key and not p.terminating]
+            bound = [p for p in alive if p.node is not None]
+            headless = bool(bound) and all(p.index != 0 for p in bound)
+            promised += max(int(headless), size_after(made, owner) - len(bound))
+    for key, stay in made.stays.items():
+        if stay.why_not_more in (Reason.NO_ROOM, Reason.ROOM_OWED_TO_MINIMUM):
+            owner = next(j for j in snapshot.jobs if j.key == key)
+            assert free - promised < owner.node_unit
+
+
+@calm
+@given(snapshots(mixed=False))
+def test_every_reason_to_stay_is_true(snapshot: Snapshot) -> None:
+    """So that no job is sated, cooling or inefficient by mere assertion while GPUs idle."""
+    made = plan(snapshot, NOW)
+    jobs = {j.key: j for j in snapshot.jobs}
+    bound: dict[str, set[int]] = {key: set() for key in jobs}
+    unsettled = set()
+    for p in snapshot.pods:
+        if p.node is None or p.terminating:
+            unsettled.add(p.job)
+        else:
+            bound[p.job or ""].add(p.index)
+    waits = any(len(bound[k]) < j.min or 0 not in bound[k] for k, j in jobs.items())
+    for key, stay in made.stays.items():
+        owner = jobs[key]
+        match stay.why_not_more:
+            case Reason.AT_MAX:
+                assert owner.desired + owner.node_unit > owner.max
+            case Reason.COOLING_DOWN:
+                assert owner.last_scale is not None
+                assert NOW - owner.last_scale < max(owner.cooldown, timedelta(seconds=1))
+            case Reason.WAITING_FOR_PODS:
+                there = bound[key]
+                assert key in unsettled or 0 not in there or len(there) != owner.desired
+            case Reason.ROOM_OWED_TO_MINIMUM:
+                assert waits
+            case why:
+                assert why is Reason.NO_ROOM
+        match stay.why_not_less:
+            case Reason.AT_MIN:
+                assert owner.desired <= owner.min
+            case Reason.NOBODY_WAITS:
+                assert not waits and not made.blocked
+            case less:
+                assert less is Reason.NOT_NEEDED
+
+
+@settings(max_examples=60, deadline=None)
+@given(snapshots())
+def test_plan_apply_and_settle_come_to_rest(snapshot: Snapshot) -> None:
+    now: datetime = NOW
+    quiet = 0
+    for _ in range(20):
+        made = plan(snapshot, now)
+        quiet = quiet + 1 if not made.decisions else 0
+        if quiet == 3:
+            break
+        snapshot = settled(applied(snapshot, made, now))
+        now += timedelta(seconds=61)
+    assert quiet == 3
+    usable = {n.name for n in snapshot.nodes}
+    for n in (n for n in snapshot.nodes if n.ready):
+        used = sum(p.requests[GPU] for p in snapshot.pods if p.node == n.name)
+        assert used <= n.allocatable[GPU]
+    assert all(p.node is None or p.node in usable for p in snapshot.pods)

@@ -1,0 +1,1 @@
+"""Guards volcano_elastic.simulator: the planner under a virtual clock, and its bounds."""

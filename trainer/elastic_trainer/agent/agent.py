@@ -1,0 +1,458 @@
+"""The agent: one thread in torchrun's process, a stream up to the coordinator, a socket down.
+
+The main thread is torchrun's. It calls `join`, `restart_wanted`, `leave` and `close`; the rest runs
+on the thread's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from elastic_trainer.agent.coordinator_process import CoordinatorProcess
+from elastic_trainer.agent.identity import Identity
+from elastic_trainer.agent.metrics import WorkerMetrics
+from elastic_trainer.agent.stream import CoordinatorStream
+from elastic_trainer.agent.workers import WorkerServer
+from elastic_trainer.failures.failure import Exit, last_words
+from elastic_trainer.failures.node_failures import NodeFailures
+from elastic_trainer.metrics.exposition import exposition
+from elastic_trainer.metrics.http import Answer, Request, misdirected, serve_http, text_answer
+from elastic_trainer.protocol.message import (
+    VERSION,
+    AgentMessage,
+    Dismissed,
+    FenceAsk,
+    FenceCancel,
+    FenceStop,
+    Finished,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    Join,
+    Leave,
+    Member,
+    Round,
+    RoundOver,
+    Standby,
+    WorkersFailed,
+)
+from elastic_trainer.store.memory_folder import MemoryFolder
+
+log = logging.getLogger(__name__)
+
+BEAT_SECONDS = 0.2
+MOST_BEAT_SECONDS = 0.4
+BEATS_PER_SECOND = 2500.0
+"""Of all agents together; a large job's beat less often, up to MOST_BEAT_SECONDS."""
+UNREACHABLE_LEAVE_SECONDS = 10.0
+"""A leaver that can't reach the coordinator goes."""
+LEAVE_SECONDS = 28.0
+"""A leaver goes, whatever happens: Kubernetes' SIGKILL comes after 30 s."""
+IDLE_SECONDS = 30.0
+"""For workers that recover in process to come out of a round that is over. Their collectives are
+broken at once; what they may still do is compute."""
+PERSIST_SECONDS = 10.0
+"""At the end, for a checkpoint on its way to storage."""
+EXIT_SECONDS = 3.0
+"""For workers told to leave to exit by themselves."""
+
+EXIT_TERMINATED = 128 + signal.SIGTERM
+
+
+def beat_seconds(nodes: int) -> float:
+    """Between an agent's signs of life, in a round of so many nodes."""
+    return max(BEAT_SECONDS, min(MOST_BEAT_SECONDS, nodes / BEATS_PER_SECOND))
+
+
+class FruitlessError(RuntimeError):
+    """Another try would not help."""
+
+
+class RefusedError(RuntimeError):
+    """The coordinator won't have this agent; says what it expected."""
+
+
+class DismissedError(RuntimeError):
+    """There is no next round for this agent."""
+
+
+class Agent:
+    def __init__(
+        self,
+        identity: Identity,
+        coordinator: CoordinatorProcess,
+        memory: MemoryFolder | None = None,
+    ) -> None:
+        self.identity = identity
+        self._memory = memory
+        self.exit_code: int | None = None
+        """Set when this process is to end; SIGTERM then tells the main thread."""
+        self._coordinator = coordinator
+        self._stream = CoordinatorStream(
+            identity, self._story, self._receive, self._lost_coordinator, self._refuse_to_join
+        )
+        self._failures = NodeFailures(self._stream.tell)
+        self._workers = WorkerServer(
+            self._stream.tell,
+            self._end_orphaned_round,
+            self._join_again,
+            self._failures.gave_way,
+            self._give_up_on,
+        )
+        self._metrics = WorkerMetrics()
+        self._fatal: str | None = None
+        """Why no worker is to be started again."""
+        self._verdict = False
+        """The coordinator says so; workers that run are to be ended."""
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="agent", daemon=True)
+        self._started = threading.Event()
+        self._current: Round | None = None
+        self._ended_round = 0
+        self._last_round = 0
+        self._joining: tuple[Join, Future[Round] | None] | None = None
+        """Without a future it is for workers that wait in process."""
+        self._stores: list[TCPStore] = []
+        """The last two that this agent offered to serve a round with."""
+        self._leaving = False
+        self._dismissed = False
+        """There is no next round for this agent."""
+        self._closing = False
+        self._done = asyncio.Event()
+
+    # ---- torchrun's main thread
+
+    def start(self) -> str:
+        """Starts the thread; the address of the workers' socket."""
+        self._thread.start()
+        if not self._started.wait(10.0):
+            raise RuntimeError("the agent's thread did not start within 10 s")
+        return self._workers.address
+
+    @property
+    def in_round(self) -> bool:
+        return self._current is not None
+
+    def join(self, timeout: float) -> Round:
+        """Waits for the next round.
+
+        Raises TimeoutError, DismissedError if there is none, RefusedError, or FruitlessError.
+        """
+        future: Future[Round] = Future()
+        self._call(self._join, future)
+        return future.result(timeout)
+
+    def restart_wanted(self) -> bool:
+        """Whether the round that the workers are in is over; true for that round only. Also for
+        workers that are to be ended for good, as `join` then says."""
+        current = self._current
+        return self._verdict or (current is not None and self._ended_round == current.round)
+
+    def worker_failed(self, exit_: Exit) -> None:
+        """Before torchrun removes what the worker left."""
+        round_, rank = self._workers.places.get(exit_.pid, (exit_.round, exit_.rank))
+        exit_ = replace(exit_, round=round_, rank=rank)
+        note = exit_.note or self._workers.notes.get(exit_.pid, "")
+        failed = self._failures.describe(exit_, note)
+        self._call(self._failures.add, failed)
+
+    def patience(self, pid: int) -> float:
+        """Seconds that a worker may take to end once torchrun has sent it SIGTERM."""
+        ends = self.exit_code is not None or self.restart_wanted()
+        return self._workers.patience(pid) if ends else math.inf
+
+    def leave(self) -> None:
+        self._call(self._leave)
+
+    def close(self, complete: bool) -> None:
+        """Says goodbye and ends the thread; and the coordinator, if it is ours.
+
+        What is in memory stays for a restarted container, unless training is complete or left.
+        """
+        self._workers.persister.close(PERSIST_SECONDS)
+        if self._memory is not None:
+            if complete or self._leaving or self._dismissed:
+                self._memory.remove()
+            else:
+                self._memory.close()
+        if self._thread.is_alive():
+            with contextlib.suppress(Exception):
+                asyncio.run_coroutine_threadsafe(self._close(complete), self._loop).result(2.0)
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._done.set)
+            self._thread.join(2.0)
+        if not complete:
+            last_words(self._failures.kept, self._fatal)
+        # Else what an operator would tell of a job that failed at once is gone with the pod.
+        self._coordinator.close(
+            heard_out=self.identity.in_pod and not (complete or self._leaving or self._dismissed)
+        )
+
+    def _call(self, function: Any, *arguments: Any) -> None:
+        self._loop.call_soon_threadsafe(function, *arguments)
+
+    # ---- the loop's thread
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._main())
+        except Exception as error:
+            log.error("the agent's thread ended: %r", error)
+            self._exit(1)
+
+    async def _main(self) -> None:
+        await self._workers.start()
+        if self.identity.metrics is not None:
+            host, port = self.identity.metrics
+            try:
+                await serve_http(host, port, self._respond)
+            except OSError as error:
+                log.warning("no metrics: cannot serve %s:%d: %s", host, port, error)
+        self._started.set()
+        tasks = [
+            asyncio.ensure_future(self._stream.attend_for_ever()),
+            asyncio.ensure_future(self._beat()),
+        ]
+        done = asyncio.ensure_future(self._done.wait())
+        finished, _ = await asyncio.wait({*tasks, done}, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=done in finished)
+
+    async def _beat(self) -> None:
+        while True:
+            nodes = len(self._current.members) if self._current is not None else 1
+            await asyncio.sleep(beat_seconds(nodes))
+            self._stream.tell(self._workers.progress() or Heartbeat())
+            self._metrics.read(self._workers.reading())
+            if self.identity.pod_index == 0 and self.identity.may_host and not self._closing:
+                self._coordinator.ensure()
+            if self._coordinator.refusal is not None:
+                self._refuse_to_join(self._coordinator.refusal)
+
+    def _lost_coordinator(self) -> None:
+        self._end_orphaned_round()
+        if self.identity.may_host and not self._closing:
+            self._coordinator.ensure()
+
+    def _story(self) -> Iterator[AgentMessage]:
+        """All that a coordinator that was started anew needs to know."""
+        yield self._hello()
+        yield from self._failures.kept
+        if self._joining is not None:
+            yield self._joining[0]
+        if self._workers.local.held_step >= 0:
+            yield self._workers.local.held
+
+    def _hello(self) -> Hello:
+        local = self._workers.local
+        current = self._current
+        running = current is not None and self._ended_round != current.round and not local.failed
+        if not running:
+            current = None
+        return Hello(
+            agent=self.identity.agent,
+            pod_index=self.identity.pod_index,
+            address=self._stream.address,
+            last_round=self._last_round,
+            round=current,
+            step=local.step if running else -1,
+            committed_step=self._workers.committed_step,
+            linked=running and local.linked,
+            leaving=self._leaving,
+            finished=running and local.finished,
+            fence=local.fence if running else 0,
+            stop_step=local.stop if running else -1,
+            fenced=running and local.fenced,
+            pids=local.pids if running else (),
+            recovers=running and local.recovers,
+            version=VERSION,
+            job=self.identity.job,
+            processes=self.identity.processes,
+        )
+
+    def _refuse_to_join(self, reason: str) -> None:
+        future = self._joining[1] if self._joining is not None else None
+        if future is not None and not future.done():
+            future.set_exception(RefusedError(reason))
+
+    # ---- failures and figures
+
+    def _give_up_on(self, reason: str) -> None:
+        self._fatal = reason
+
+    def _respond(self, request: Request) -> Answer:
+        if (refusal := misdirected(request, {"/metrics": "GET"})) is not None:
+            return refusal
+        identity = self.identity
+        labels = {"job": identity.job, "worker": str(identity.pod_index)}
+        self._metrics.read(self._workers.reading())
+        return text_answer(exposition(self._metrics.metrics(), labels))
+
+    # ---- what the coordinator says
+
+    def _receive(self, message: Any) -> None:
+        local = self._workers.local
+        if isinstance(message, Round):
+            self._begin(message)
+        elif isinstance(message, RoundOver):
+            if self._current is not None and message.round == self._current.round:
+                self._end_round(message.round)
+        elif isinstance(message, FenceAsk):
+            if message.round == local.round:
+                self._workers.ask(message.fence)
+        elif isinstance(message, FenceStop):
+            if message.round == local.round:
+                self._workers.stop(message)
+        elif isinstance(message, FenceCancel):
+            self._workers.cancel(message.fence)
+        elif isinstance(message, Standby):
+            self._stand_by()
+        elif isinstance(message, Dismissed):
+            self._dismiss(message)
+
+    def _end_round(self, number: int) -> None:
+        self._workers.end()
+        if self._workers.local.recovers:
+            self._loop.call_later(IDLE_SECONDS, self._workers.kill_unless_idle, number)
+        else:
+            self._ended_round = number
+
+    def _end_orphaned_round(self) -> None:
+        """A worker that fails while the coordinator is gone lost a peer with it, most likely."""
+        local = self._workers.local
+        if not self._stream.connected and local.failing and self._current is not None:
+            self._end_round(self._current.round)
+
+    def _begin(self, begun: Round) -> None:
+        self._last_round = max(self._last_round, begun.round)
+        if self._joining is None:
+            self._stream.tell(WorkersFailed(begun.round))  # nobody here to start workers
+            return
+        future = self._joining[1]
+        self._joining = None
+        self._current = begun
+        self._metrics.begun(begun.round, len(begun.members) * max(1, self.identity.processes))
+        if future is None:
+            if self._workers.local.failed:
+                self._stream.tell(WorkersFailed(begun.round))
+                return
+            rank = begun.rank_of(self.identity.agent)
+            assert rank is not None, f"round {begun.round} was sent to an agent that isn't in it"
+            self._workers.carry(begun, rank)
+            return
+        self._workers.begin(begun.round)
+        if not future.done():
+            future.set_result(begun)
+
+    def _stand_by(self) -> None:
+        """The workers are started alone, and wait for their first round in process."""
+        if self._joining is None or self._joining[1] is None:
+            return
+        future = self._joining[1]
+        self._joining = None
+        me = Member(self.identity.agent, self.identity.pod_index, self._stream.address)
+        if not future.done():
+            future.set_result(Round(0, (me,), self._stream.address, self._stores[-1].port))
+
+    def _join_again(self) -> None:
+        """All workers wait in process."""
+        self._current = None
+        self._joining = (Join(self._serve_store(), live=True), None)
+        self._stream.tell(self._joining[0])
+
+    def _serve_store(self) -> int:
+        """The port of a fresh store, for the round if it falls to this agent.
+
+        It answers before anybody is told of it: a worker that came too early would try again only
+        after some 0.5 s.
+        """
+        store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+        self._stores = [*self._stores[-1:], store]
+        return int(store.port)
+
+    def _join(self, future: Future[Round]) -> None:
+        if self._fatal is not None:
+            future.set_exception(FruitlessError(self._fatal))
+            return
+        self._current = None
+        self._metrics.read(self._workers.reading())  # the last of those that are gone
+        self._metrics.started()
+        self._workers.end()
+        self._workers.begin(0)
+        self._joining = (Join(self._serve_store()), future)
+        self._stream.tell(self._joining[0])
+
+    def _condemn(self, reason: str) -> None:
+        self._fatal, self._verdict = self._fatal or reason, True
+        future = self._joining[1] if self._joining is not None else None
+        self._joining = None
+        if future is not None and not future.done():
+            future.set_exception(FruitlessError(self._fatal))
+
+    def _dismiss(self, message: Dismissed) -> None:
+        if message.failed:
+            self._condemn(message.reason)
+            return
+        if self._joining is not None:
+            self._dismissed = True
+            future = self._joining[1]
+            self._joining = None
+            if future is None:
+                if self._leaving:
+                    self._exit(0)
+                self._workers.send_home()
+            elif not future.done():
+                future.set_exception(DismissedError(message.reason))
+            return
+        local = self._workers.local
+        if not self._leaving or local.finished:
+            return  # its workers are about to end by themselves
+        fenced = local.fenced
+        if fenced and local.leaving:
+            self._workers.end()  # they exit 0, then torchrun does
+            self._loop.call_later(EXIT_SECONDS, self._exit, 0)
+        else:
+            self._exit(0 if fenced else EXIT_TERMINATED)
+
+    # ---- leaving
+
+    def _leave(self) -> None:
+        if self._leaving:
+            return
+        self._leaving = True
+        self._stream.tell(Leave())
+        self._loop.call_later(UNREACHABLE_LEAVE_SECONDS, self._leave_if_unreachable)
+        self._loop.call_later(LEAVE_SECONDS, self._exit, EXIT_TERMINATED)
+
+    def _leave_if_unreachable(self) -> None:
+        if not self._stream.connected:
+            self._exit(EXIT_TERMINATED)
+
+    def _exit(self, code: int) -> None:
+        """The main thread's SIGTERM handler ends the process with `code`."""
+        if self.exit_code is None:
+            self.exit_code = code
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    async def _close(self, complete: bool) -> None:
+        self._closing = True
+        local = self._workers.local
+        local.over = True
+        if complete and self._current is not None and not self._leaving:
+            self._stream.tell(Finished(self._current.round))
+        self._stream.tell(Goodbye())
+        await self._stream.close()

@@ -1,0 +1,81 @@
+"""The coordinator as a child of worker 0's agent: started, and started again when it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from elastic_trainer.agent.identity import Identity
+from elastic_trainer.coordinator.__main__ import EXIT_PERMISSION, HEARD_OUT_SECONDS
+from elastic_trainer.protocol.auth import TOKEN_VARIABLE
+
+RESTART_SECONDS = 0.5
+"""Between starts of a coordinator that ends at once."""
+
+
+class CoordinatorProcess:
+    def __init__(self, identity: Identity) -> None:
+        self._identity = identity
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started = 0.0
+        self.refusal: str | None = None
+        """Why there can be none; its own output says more."""
+
+    def ensure(self, now: float | None = None) -> None:
+        """Starts it if it isn't running."""
+        now = time.monotonic() if now is None else now
+        if self._process is not None and self._process.poll() is None:
+            return
+        if self._process is not None and self._process.returncode == EXIT_PERMISSION:
+            self.refusal = (
+                f"the coordinator may not serve {self._identity.bind_host} without "
+                f"{TOKEN_VARIABLE}, as others could reach it: set it to the same secret on every "
+                "node, or use a loopback endpoint"
+            )
+            return
+        if self._process is not None and now - self._started < RESTART_SECONDS:
+            return
+        self._started = now
+        identity = self._identity
+        self._process = subprocess.Popen(
+            [
+                sys.executable,
+                "-P",  # a folder named trainer in the user's working directory isn't ours
+                "-m",
+                "elastic_trainer.coordinator",
+                f"--host={identity.bind_host}",
+                f"--port={identity.port}",
+                f"--min={identity.min_nodes}",
+                f"--max={identity.max_nodes}",
+                f"--node-unit={identity.node_unit}",
+                f"--job={identity.job}",
+                f"--heartbeat-timeout={identity.heartbeat_timeout}",
+                f"--parent={os.getpid()}",
+            ],
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, TOKEN_VARIABLE: identity.token},  # not an argument: ps shows those
+            # Its own session: a terminal's Ctrl-C is for torchrun.
+            start_new_session=True,
+        )
+
+    def close(self, *, heard_out: bool) -> None:
+        """Ends it.
+
+        Args:
+            heard_out: but not before somebody has asked it for the failures it knows of, or
+                HEARD_OUT_SECONDS.
+        """
+        process = self._process
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGUSR1 if heard_out else signal.SIGTERM)
+        try:
+            process.wait(2.0 + (HEARD_OUT_SECONDS if heard_out else 0.0))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(2.0)

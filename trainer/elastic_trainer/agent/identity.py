@@ -1,0 +1,181 @@
+"""Who an agent is and where its coordinator runs, read once from torchrun's parameters."""
+
+from __future__ import annotations
+
+import socket
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from elastic_trainer.protocol.auth import TOKEN_VARIABLE
+from elastic_trainer.protocol.keepalive import heartbeat_timeout
+
+POD_INDEX_VARIABLE = "VOLCANO_ELASTIC_POD_INDEX"
+POD_IP_VARIABLE = "VOLCANO_ELASTIC_POD_IP"
+POD_UID_VARIABLE = "VOLCANO_ELASTIC_POD_UID"
+JOB_VARIABLE = "VOLCANO_ELASTIC_JOB"
+NODE_UNIT_VARIABLE = "VOLCANO_ELASTIC_NODE_UNIT"
+COORDINATOR_VARIABLE = "VOLCANO_ELASTIC_COORDINATOR"
+"""`dedicated`: it has a pod of its own, so no agent starts one."""
+METRICS_VARIABLE = "VOLCANO_ELASTIC_METRICS_ADDRESS"
+"""PORT (on loopback) or HOST:PORT where the agent serves its workers' metrics; unset: nowhere."""
+
+DEFAULT_PORT = 23456
+
+_Number = TypeVar("_Number", int, float)
+
+
+@dataclass(frozen=True)
+class Identity:
+    agent: str
+    pod_index: int
+    """-1: the coordinator hands one out."""
+    address: str
+    """Where this node's workers can be reached; empty: found on connecting."""
+    host: str
+    port: int
+    job: str
+    min_nodes: int
+    max_nodes: int
+    node_unit: int
+    heartbeat_timeout: float
+    pod: str = ""
+    """Stays the same when this container is restarted."""
+    in_pod: bool = False
+    processes: int = 0
+    """Workers of this node; 0: not known."""
+    dedicated: bool = False
+    """The coordinator has a pod of its own."""
+    token: str = field(default="", repr=False)
+    metrics: tuple[str, int] | None = None
+    """Where to serve the workers' metrics."""
+
+    @classmethod
+    def read(
+        cls,
+        endpoint: str,
+        min_nodes: int,
+        max_nodes: int,
+        run_id: str,
+        local_address: str | None,
+        node_unit: int | None,
+        environment: Mapping[str, str],
+        arguments: Sequence[str],
+        processes: int = 0,
+    ) -> Identity:
+        """Raises ValueError if the endpoint or a variable can't be read."""
+        host, port = parse_endpoint(endpoint)
+        pod_index = _pod_index(environment, arguments)
+        return cls(
+            agent=uuid.uuid4().hex[:16],
+            pod_index=pod_index,
+            address=environment.get(POD_IP_VARIABLE) or local_address or "",
+            host=host,
+            port=port,
+            job=environment.get(JOB_VARIABLE) or run_id,
+            min_nodes=min_nodes,
+            max_nodes=max_nodes,
+            node_unit=node_unit or _number(environment, NODE_UNIT_VARIABLE, int, 1),
+            heartbeat_timeout=heartbeat_timeout(environment),
+            pod=f"{environment.get(POD_UID_VARIABLE) or socket.gethostname()}/{pod_index}",
+            in_pod=bool(environment.get(POD_UID_VARIABLE)),
+            processes=processes,
+            dedicated=environment.get(COORDINATOR_VARIABLE, "") == "dedicated",
+            token=environment.get(TOKEN_VARIABLE, ""),
+            metrics=_metrics_address(environment.get(METRICS_VARIABLE, "")),
+        )
+
+    @property
+    def may_host(self) -> bool:
+        """Whether this agent's pod is where the coordinator runs.
+
+        Without pod indexes: any agent on the endpoint's machine; the first to bind has it.
+        """
+        if self.dedicated:
+            return False
+        return self.pod_index == 0 or (self.pod_index < 0 and is_local(self.host))
+
+    @property
+    def bind_host(self) -> str:
+        if _literal(self.host) or self.pod_index < 0:
+            return self.host
+        return self.address or self.host
+
+
+def parse_endpoint(endpoint: str) -> tuple[str, int]:
+    """Raises ValueError for anything but HOST or HOST:PORT."""
+    host, colon, port = endpoint.strip().rpartition(":")
+    if not colon:
+        host, port = port, str(DEFAULT_PORT)
+    if not host or not port.isdigit() or not 0 < int(port) < 65535:
+        raise ValueError(
+            f"--rdzv-endpoint: expected HOST:PORT with a port below 65535 (the next port is used "
+            f"too), found {endpoint!r}"
+        )
+    return host.strip("[]"), int(port)
+
+
+def _metrics_address(text: str) -> tuple[str, int] | None:
+    if not text:
+        return None
+    host, _, port = text.rpartition(":")
+    if not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{METRICS_VARIABLE}: expected PORT or HOST:PORT, found {text!r}")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def is_local(host: str) -> bool:
+    """Whether a socket can be bound to `host` here."""
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    for family, kind, protocol, _, address in found:
+        with socket.socket(family, kind, protocol) as probe:
+            try:
+                probe.bind(address)
+            except OSError:
+                continue
+            return True
+    return False
+
+
+def address_toward(host: str, port: int) -> str:
+    """This machine's address on the way to `host`. Raises OSError if there is no way."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(address)  # a datagram socket: nothing is sent
+        return str(probe.getsockname()[0])
+
+
+def _pod_index(environment: Mapping[str, str], arguments: Sequence[str]) -> int:
+    if environment.get(POD_INDEX_VARIABLE):
+        return _number(environment, POD_INDEX_VARIABLE, int, -1)
+    for i, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name in ("--node-rank", "--node_rank"):
+            return int(value if equals else arguments[i + 1])
+    return _number(environment, "PET_NODE_RANK", int, -1)
+
+
+def _number(
+    environment: Mapping[str, str], name: str, kind: Callable[[str], _Number], default: _Number
+) -> _Number:
+    text = environment.get(name, "")
+    if not text:
+        return default
+    try:
+        return kind(text)
+    except ValueError:
+        raise ValueError(f"{name}: expected a number, found {text!r}; fix or unset it") from None
+
+
+def _literal(host: str) -> bool:
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, host)
+        except OSError:
+            continue
+        return True
+    return False

@@ -1,0 +1,91 @@
+"""What a node's workers have told their agent since their round began: data only."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from elastic_trainer.protocol.message import Committed
+
+
+@dataclass
+class Worker:
+    writer: asyncio.StreamWriter
+    rank: int
+    pid: int
+    progress: memoryview[int]
+    recovers: bool
+    local: LocalRound
+    error_file: str = ""
+    reply: int | None = None
+    fenced: bool = False
+    idle: bool = False
+    """Out of any round, waiting for the next."""
+    closing: bool = False
+    parked: bool = False
+    """Only waits for its end."""
+
+
+@dataclass
+class LocalRound:
+    """What this node's workers told since their round began. A new round is a new one of these."""
+
+    round: int = 0
+    workers: dict[int, Worker] = field(default_factory=dict)
+    """By local rank."""
+    local_world_size: int = 0
+    step: int = -1
+    told_step: int = -1
+    fence: int = 0
+    stop: int = -1
+    leaving: bool = False
+    over: bool = False
+    finished: bool = False
+    failing: bool = False
+    """A worker ends in an exception, maybe because a peer vanished, and waits to be told."""
+    failed: bool = False
+
+    savers: int = 0
+    """How many workers save to memory."""
+    sealed: dict[int, int] = field(default_factory=dict)
+    """By local rank, the newest step that is verified in memory."""
+    held_step: int = -1
+    """The newest that is so of all that save."""
+    held_round: int = 0
+    """That made what is in memory: another than this one, of a state that was restored."""
+    joined: set[int] = field(default_factory=set)
+    """Local ranks that took their place in a round they did not start with."""
+    carried: bool = False
+    """Its workers were in another round before."""
+
+    @property
+    def complete(self) -> bool:
+        """All its workers are connected."""
+        return 0 < self.local_world_size == len(self.workers)
+
+    @property
+    def linked(self) -> bool:
+        return self.complete and (not self.carried or len(self.joined) == len(self.workers))
+
+    @property
+    def recovers(self) -> bool:
+        """Its workers wait for the next round in process."""
+        workers = self.workers.values()
+        return self.complete and not self.failed and all(worker.recovers for worker in workers)
+
+    @property
+    def idle(self) -> bool:
+        return self.recovers and all(worker.idle for worker in self.workers.values())
+
+    @property
+    def held(self) -> Committed:
+        """What is in memory, for the coordinator."""
+        return Committed(self.held_round, self.held_step, in_memory=True)
+
+    @property
+    def fenced(self) -> bool:
+        return self.linked and all(worker.fenced for worker in self.workers.values())
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return tuple(worker.pid for _, worker in sorted(self.workers.items()))

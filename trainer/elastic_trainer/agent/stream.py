@@ -1,0 +1,141 @@
+"""The agent's stream to its coordinator: found, lost, and found again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from elastic_trainer.agent.identity import Identity, address_toward
+from elastic_trainer.proto.coordinator_pb2_grpc import CoordinatorStub
+from elastic_trainer.protocol.auth import HEADER
+from elastic_trainer.protocol.message import MESSAGE_BYTES, AgentMessage, decode, encode_agent
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 0.1
+SILENT_SECONDS = 3.0
+"""Without a word from the coordinator for so long, connect anew."""
+REFUSED_SECONDS = 45.0
+"""How long an agent that is refused tries again: for a moment a name may still lead to the
+coordinator of an earlier job, which has Kubernetes' 30 s to end."""
+LAST_WORD_SECONDS = 0.5
+"""At the end, for what is still to be said."""
+
+_REFUSALS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.FAILED_PRECONDITION)
+
+_CHANNEL_OPTIONS = [
+    ("grpc.max_receive_message_length", MESSAGE_BYTES),
+    ("grpc.use_local_subchannel_pool", 1),  # else a retry waits for the last one's back-off
+    ("grpc.enable_http_proxy", 0),
+]
+
+
+class CoordinatorStream:
+    """All on one event loop.
+
+    Args:
+        identity: of this agent.
+        story: what a new stream begins with: all that the coordinator may have forgotten.
+        receive: called with each message.
+        lost: called when the stream ended or none came about; the next try follows.
+        refused: called with the reason where the coordinator will not have this agent.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        story: Callable[[], Iterable[AgentMessage]],
+        receive: Callable[[Any], None],
+        lost: Callable[[], None],
+        refused: Callable[[str], None],
+    ) -> None:
+        self.address = identity.address
+        """Where this node's workers can be reached; empty until it is known."""
+        self.connected = False
+        """The coordinator has answered, and its stream is open."""
+        self._identity = identity
+        self._story, self._receive = story, receive
+        self._lost, self._refused = lost, refused
+        self._outbox: asyncio.Queue[AgentMessage | None] | None = None
+        self._writing: asyncio.Future[None] | None = None
+        self._refused_since: float | None = None
+        self._closing = False
+
+    def tell(self, message: AgentMessage) -> None:
+        """Without a stream it is dropped: the next one's story has the state that it led to."""
+        if self._outbox is not None:
+            self._outbox.put_nowait(message)
+
+    async def attend_for_ever(self) -> None:
+        while not self._closing:
+            try:
+                await self._attend()
+            except (TimeoutError, grpc.RpcError, OSError) as error:
+                if isinstance(error, grpc.aio.AioRpcError) and error.code() in _REFUSALS:
+                    self._refuse(str(error.details()))
+                log.debug("no coordinator at %s: %r", self._identity.host, error)
+            self._outbox = None
+            self.connected = False
+            self._lost()
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def close(self) -> None:
+        """Once all is said, or soon after. There is no further stream."""
+        self._closing = True
+        if self._outbox is not None and self._writing is not None:
+            self._outbox.put_nowait(None)
+            await asyncio.wait({self._writing}, timeout=LAST_WORD_SECONDS)
+
+    async def _attend(self) -> None:
+        host, port = self._identity.host, self._identity.port
+        if not self.address:
+            self.address = await asyncio.to_thread(address_toward, host, port)
+        found = await asyncio.get_running_loop().getaddrinfo(host, port)
+        address = found[0][4][0]
+        target = f"[{address}]:{port}" if ":" in str(address) else f"{address}:{port}"
+        async with grpc.aio.insecure_channel(target, options=_CHANNEL_OPTIONS) as channel:
+            token = self._identity.token
+            call = CoordinatorStub(channel).Attend(  # type: ignore[no-untyped-call]
+                metadata=((HEADER, token),) if token else ()
+            )
+            # What is told from here on comes after the story, so nothing falls between.
+            outbox = self._outbox = asyncio.Queue()
+            for told in self._story():
+                outbox.put_nowait(told)
+            writer = self._writing = asyncio.ensure_future(_write(call, outbox))
+            try:
+                while True:
+                    envelope = await asyncio.wait_for(call.read(), SILENT_SECONDS)
+                    if envelope is grpc.aio.EOF:
+                        return
+                    self.connected, self._refused_since = True, None
+                    message = decode(envelope)
+                    if message is not None:
+                        self._receive(message)
+            finally:
+                self._outbox = None
+                writer.cancel()
+                call.cancel()
+
+    def _refuse(self, reason: str) -> None:
+        now = time.monotonic()
+        if self._refused_since is None:
+            self._refused_since = now
+            where = f"{self._identity.host}:{self._identity.port}"
+            log.warning("the coordinator at %s refuses this worker: %s", where, reason)
+        elif now - self._refused_since >= REFUSED_SECONDS:
+            self._refused(reason)
+
+
+async def _write(call: Any, outbox: asyncio.Queue[AgentMessage | None]) -> None:
+    with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
+        while (message := await outbox.get()) is not None:
+            await call.write(encode_agent(message))
+        await call.done_writing()

@@ -1,0 +1,143 @@
+"""A worker's use of its agent's shared memory: what to save there, and what is found there."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch.distributed.device_mesh import DeviceMesh
+
+from elastic_trainer.checkpoint.mirror import Mirror
+from elastic_trainer.checkpoint.recovery import Identity, Level
+from elastic_trainer.data.process_group import ProcessGroup
+from elastic_trainer.link.worker_link import WorkerLink
+from elastic_trainer.store.blob import Blob, MeshKey
+from elastic_trainer.store.memory_folder import SHORT_SECONDS, remove_abandoned
+from elastic_trainer.store.slot import MEMORY_VARIABLE, Label, Slot, SlotError, Slots, payload_size
+
+log = logging.getLogger(__name__)
+
+
+class Memory:
+    """The slots of this worker; of a replicated state, those of its node's first worker, who alone
+    saves: all others of the node can read them.
+
+    Args:
+        folder: the agent's.
+        link: to the agent.
+        every_rank: the state is sharded.
+        local_rank: of this worker on its node.
+        local_world: the node's workers.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        link: WorkerLink,
+        *,
+        every_rank: bool = False,
+        local_rank: int = 0,
+        local_world: int = 1,
+    ) -> None:
+        self.saves = every_rank or local_rank == 0
+        self._savers = local_world if every_rank else 1
+        self._every_rank = every_rank
+        self._link = link
+        self._slots = Slots(folder, local_rank if every_rank else 0)
+        self.mirror: Mirror | None = None
+        """Of a sharded state: for a part of another node's."""
+        if every_rank:
+            self.mirror = Mirror(Slots(folder, local_rank, "mirror"), local_world)
+        self._prefault: threading.Thread | None = None
+        self._prepared = 0
+
+    @classmethod
+    def from_environment(cls, link: WorkerLink, *, every_rank: bool) -> Memory | None:
+        """None where the agent gives none."""
+        folder = os.environ.get(MEMORY_VARIABLE, "")
+        if not folder or not link.agent:
+            return None
+        return cls(
+            Path(folder),
+            link,
+            every_rank=every_rank,
+            local_rank=int(os.environ.get("LOCAL_RANK", "0")),
+            local_world=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+        )
+
+    def prepare(self, blob: Blob) -> None:
+        """Make room for states of this size, in the background where there is enough.
+
+        Raises:
+            SlotError: there isn't; says how much is needed and how to get it.
+        """
+        size = payload_size(blob)
+        if not self.saves or size <= self._prepared:
+            return
+        try:
+            self._slots.check(size)
+        except SlotError:
+            shared = self._slots.folder.parent
+            remove_abandoned(shared, time.time(), SHORT_SECONDS)
+            self._slots.check(size)
+        self._prepared = size
+        self._wait()
+        self._prefault = threading.Thread(target=self._make_room, args=(size,), daemon=True)
+        self._prefault.start()
+
+    def save(self, label: Label, blob: Blob) -> Slot:
+        """Blocks for the copying. Raises SlotError as Slots.write."""
+        self._wait()
+        return self._slots.write(label, blob)
+
+    def tell(self, slot: Slot, step: int, folder: str = "", keep: int = 3) -> None:
+        """The agent verifies it, and brings it to the storage at `folder` if that is given."""
+        self._link.saved(str(slot.path), step, self._savers, folder, keep)
+
+    def look(self, group: ProcessGroup) -> tuple[tuple[str, Identity], ...]:
+        """What there is, verified by the agent at the time it was saved."""
+        self._link.settle(storage=False)
+        return tuple(
+            (label.training, label.identity)
+            for label in self._slots.sealed().values()
+            if not self._every_rank or self._fits(label, group)
+        )
+
+    def restore_mirrored(self, training: str, found: Level) -> None:
+        """On all ranks: parts that their ranks lack come back from other nodes' memory.
+
+        Raises SlotError on a rank that has no room."""
+        if self.mirror is not None and found.mirrors:
+            self.mirror.restore(training, found.identity, found.mirrors, self._slots)
+
+    def read(
+        self, training: str, identity: Identity, meshes: Mapping[MeshKey, DeviceMesh]
+    ) -> tuple[dict[str, Any], Label, Slot]:
+        """The state, in views of the slot, verified again. Raises SlotError."""
+        problem = SlotError(f"{self._slots.folder} holds no verified state of step {identity[1]}")
+        for slot, label in self._slots.sealed().items():
+            if (label.training, label.identity) == (training, identity):
+                try:
+                    return slot.read(meshes), label, slot
+                except SlotError as error:
+                    problem = error  # another slot may have it too, brought back from a mirror
+        raise problem
+
+    def _fits(self, label: Label, group: ProcessGroup) -> bool:
+        return label.sharded and (label.rank, label.world) == (group.rank, group.world)
+
+    def _make_room(self, size: int) -> None:
+        try:
+            self._slots.prepare(size)
+        except SlotError as error:
+            log.warning("%s", error)  # the first save tries again
+
+    def _wait(self) -> None:
+        if self._prefault is not None:
+            self._prefault.join()
+            self._prefault = None

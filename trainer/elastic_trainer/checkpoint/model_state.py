@@ -1,0 +1,207 @@
+"""The state of a training: taken from model, optimizer and data, and given back to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+from torch.distributed.checkpoint.state_dict import (
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from elastic_trainer.data.order import ElasticOrder
+from elastic_trainer.store.blob import MeshKey, mesh_key, own
+
+SHOWN = 5
+"""Differences that a message lists."""
+
+
+class MismatchError(ValueError):
+    """The checkpoint is of another model, optimizer or data set."""
+
+
+class Stateful(Protocol):
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
+
+
+class ModelState:
+    """What a commit is made of. Replicated: any rank's is everybody's. Sharded (DTensor parameters,
+    as fully_shard makes them): a rank's is its own part.
+
+    State dicts are `{"model", "optimizer", "extra", "cursor"}`.
+
+    Raises:
+        TypeError: no module, or no optimizer.
+        ValueError: the optimizer is of other parameters.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        data: ElasticOrder,
+        extra: Mapping[str, Stateful],
+    ) -> None:
+        _refuse_strangers(model, optimizer, extra)
+        self.model = _unwrapped(model)
+        self.optimizer = optimizer
+        self.data = data
+        self.extra = dict(extra)
+        self.sharded = any(isinstance(one, DTensor) for one in self.model.parameters())
+
+    @property
+    def meshes(self) -> dict[MeshKey, DeviceMesh]:
+        parameters = self.model.parameters()
+        meshes = (one.device_mesh for one in parameters if isinstance(one, DTensor))
+        return {mesh_key(mesh): mesh for mesh in meshes}
+
+    def take(self) -> dict[str, Any]:
+        """Shares memory with the model."""
+        if self.sharded:
+            # By parameter names, which another world knows too, where torch has numbers.
+            model = get_model_state_dict(self.model)
+            optimizer = get_optimizer_state_dict(self.model, self.optimizer)
+        else:
+            model, optimizer = self.model.state_dict(), self.optimizer.state_dict()
+        return {
+            "model": model,
+            "optimizer": optimizer,
+            "extra": {name: part.state_dict() for name, part in self.extra.items()},
+            "cursor": self.data.state_dict(),
+        }
+
+    def give(self, state: Mapping[str, Any]) -> None:
+        """Copies it.
+
+        Raises:
+            MismatchError: it is another model's or optimizer's; nothing was changed.
+            ValueError: it was made with other data, see ElasticOrder.load_state_dict.
+        """
+        self._compare(state)
+        # Optimizers keep the tensors that they load, which may be views of a slot.
+        optimizer = own(state["optimizer"])
+        if self.sharded:
+            set_model_state_dict(self.model, state["model"])
+            set_optimizer_state_dict(self.model, self.optimizer, optimizer)
+        else:
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(optimizer)
+        for name, part in self.extra.items():
+            part.load_state_dict(own(state["extra"][name]))
+        self.data.load_state_dict(state["cursor"])
+
+    @property
+    def complete(self) -> bool:
+        """The optimizer has its state, which most make at their first step."""
+        return bool(self.optimizer.state)
+
+    def generators(self) -> dict[str, torch.Tensor]:
+        """States of torch's random generators of this rank."""
+        found = {"cpu": torch.get_rng_state()}
+        if torch.cuda.is_available():
+            found["cuda"] = torch.cuda.get_rng_state()
+        return found
+
+    def give_generators(self, state: Mapping[str, Any]) -> None:
+        """To the rank that saved them. Others keep what their script seeded: alike ones would drop
+        out alike."""
+        torch.set_rng_state(state["rng"]["cpu"])
+        if "cuda" in state["rng"] and torch.cuda.is_available():
+            torch.cuda.set_rng_state(state["rng"]["cuda"])
+
+    def compare_model(self, found: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> None:
+        """Raises MismatchError unless these are the shapes and dtypes of the model's state."""
+        described = {name: _described(*one) for name, one in found.items()}
+        _refuse("the model", _shapes(get_model_state_dict(self.model)), described)
+
+    def _compare(self, state: Mapping[str, Any]) -> None:
+        if not self.sharded:  # else it was done before it was read
+            _refuse("the model", _shapes(self.model.state_dict()), _shapes(state["model"]))
+        if not self.sharded:
+            found = state["optimizer"]["param_groups"]
+            _refuse(
+                f"the optimizer ({type(self.optimizer).__name__})",
+                _groups(self.optimizer.state_dict()["param_groups"]),
+                _groups(found),
+            )
+        here, there = set(self.extra), set(state["extra"])
+        if not here <= there:
+            raise MismatchError(
+                f"the checkpoint has no extra {sorted(here - there)}: expected {sorted(here)}, "
+                f"found {sorted(there)}; start in a new folder, or leave them out"
+            )
+
+
+def _refuse_strangers(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Mapping[str, Stateful]
+) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model is a {type(model).__name__}: expected a torch.nn.Module")
+    if not hasattr(optimizer, "param_groups"):
+        raise TypeError(
+            f"optimizer is a {type(optimizer).__name__}: expected a torch.optim.Optimizer"
+        )
+    saved = [model, *(part for part in extra.values() if isinstance(part, torch.nn.Module))]
+    known = {id(parameter) for part in saved for parameter in part.parameters()}
+    given = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    strangers = [parameter for parameter in given if id(parameter) not in known]
+    if strangers:
+        shapes = ", ".join(str(tuple(one.shape)) for one in strangers[:SHOWN])
+        raise ValueError(
+            f"the optimizer ({type(optimizer).__name__}) has {len(strangers)} of {len(given)} "
+            f"parameters that the model ({type(model).__name__}) hasn't, of shape {shapes}"
+            f"{', …' if len(strangers) > SHOWN else ''}: expected one of model.parameters(). Make "
+            "it of this model, after what replaces its parameters (fully_shard); put "
+            "other modules that it trains into `extra`, or they aren't saved"
+        )
+
+
+def _unwrapped(model: torch.nn.Module) -> torch.nn.Module:
+    """The user's own module, so that a commit loads into any wrapping."""
+    while isinstance(model, DistributedDataParallel | DataParallel):
+        model = model.module
+    return model
+
+
+def _shapes(state: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        name: _described(tuple(value.shape), value.dtype)
+        if isinstance(value, torch.Tensor)
+        else type(value).__name__
+        for name, value in state.items()
+    }
+
+
+def _described(shape: tuple[int, ...], dtype: torch.dtype) -> str:
+    return f"{shape} {str(dtype).removeprefix('torch.')}"
+
+
+def _groups(groups: list[dict[str, Any]]) -> dict[str, str]:
+    return {
+        f"parameter group {number}": f"{len(group['params'])} parameters"
+        for number, group in enumerate(groups)
+    }
+
+
+def _refuse(what: str, expected: Mapping[str, str], found: Mapping[str, str]) -> None:
+    differences = [
+        f"{name}: expected {expected.get(name, 'none')}, found {found.get(name, 'none')}"
+        for name in sorted(expected.keys() | found.keys())
+        if expected.get(name) != found.get(name)
+    ]
+    if differences:
+        more = len(differences) - SHOWN
+        raise MismatchError(
+            f"the checkpoint doesn't fit {what}: {'; '.join(differences[:SHOWN])}"
+            f"{f'; and {more} more' if more > 0 else ''}. Restore the script that wrote it, or "
+            "start in a new folder"
+        )

@@ -1,0 +1,87 @@
+"""State from one rank to those that lack it, over the round's process group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from elastic_trainer.store.blob import Blob, lay_out, read
+
+TOGETHER = 1 << 20
+"""Bytes. Neighbouring tensors smaller than this travel in one message."""
+LARGEST = 1 << 28
+"""Bytes of one message."""
+
+
+def send(state: Any, ranks: Sequence[int]) -> None:
+    """Sends `state` (nested dicts, lists and tensors) to each of `ranks`."""
+    blob = lay_out(state)
+    device = _device()
+    spans = list(_spans(blob))
+    skeleton = torch.frombuffer(bytearray(blob.skeleton), dtype=torch.uint8)
+    head = torch.tensor([len(skeleton), blob.size, len(spans)])
+    bounds = torch.tensor([bound for start, content in spans for bound in (start, len(content))])
+    for rank in ranks:
+        for tensor in (head, skeleton, bounds, *(content for _, content in spans)):
+            if tensor.numel():
+                dist.send(tensor.to(device), rank)
+
+
+def receive(source: int) -> Any:
+    """What rank `source` sends.
+
+    Raises BlobError where that isn't a state.
+    """
+    device = _device()
+
+    def take(target: torch.Tensor) -> torch.Tensor:
+        if target.numel():
+            arrived = target if target.device == device else target.to(device)
+            dist.recv(arrived, source)
+            if arrived is not target:
+                target.copy_(arrived)
+        return target
+
+    length, size, count = take(torch.empty(3, dtype=torch.int64)).tolist()
+    skeleton = take(torch.empty(length, dtype=torch.uint8)).numpy().tobytes()
+    bounds = take(torch.empty(2 * count, dtype=torch.int64)).tolist()
+    tensors = torch.empty(size, dtype=torch.uint8)
+    for start, length in zip(bounds[::2], bounds[1::2], strict=True):
+        take(tensors[start : start + length])
+    return read(skeleton, tensors.numpy().data)
+
+
+def _spans(blob: Blob) -> Iterator[tuple[int, torch.Tensor]]:
+    """The tensors' part as messages: a large tensor is sent from where it is, small ones are
+    gathered."""
+    gathered: list[tuple[int, torch.Tensor]] = []
+
+    def flush() -> Iterator[tuple[int, torch.Tensor]]:
+        if gathered:
+            start, end = gathered[0][0], gathered[-1][0] + gathered[-1][1].numel()
+            together = torch.empty(end - start, dtype=torch.uint8)
+            for offset, piece in gathered:
+                together[offset - start : offset - start + piece.numel()].copy_(piece)
+            gathered.clear()
+            yield start, together
+
+    for offset, piece in blob.pieces:
+        if piece.numel() < TOGETHER:
+            gathered.append((offset, piece))
+            continue
+        yield from flush()
+        for begin in range(0, piece.numel(), LARGEST):
+            yield offset + begin, piece[begin : begin + LARGEST]
+    yield from flush()
+
+
+def _device() -> torch.device:
+    """Where the group's tensors have to be: gloo takes the CPU's, NCCL only its own."""
+    kinds = dist.group.WORLD._device_types if dist.group.WORLD is not None else []
+    if not kinds or torch.device("cpu") in kinds:
+        return torch.device("cpu")
+    kind = kinds[0].type
+    return torch.device(kind, torch.get_device_module(kind).current_device())

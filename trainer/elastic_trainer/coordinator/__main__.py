@@ -1,0 +1,111 @@
+"""`python -m elastic_trainer.coordinator`: the coordinator's own process. Imports no torch."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ctypes
+import logging
+import os
+import signal
+import sys
+
+from elastic_trainer.coordinator.model import Settings
+from elastic_trainer.protocol.keepalive import HEARTBEAT_TIMEOUT_VARIABLE, heartbeat_timeout
+
+EXIT_ADDRESS = 3
+"""The address can't be bound; another coordinator probably serves it."""
+
+EXIT_PERMISSION = 4
+"""Others could reach the address, and no token keeps them out."""
+
+HEARD_OUT_SECONDS = 12.0
+"""After SIGUSR1, for somebody to ask for failures: the operator does each ten seconds."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m elastic_trainer.coordinator", description=__doc__
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to bind")
+    parser.add_argument("--port", type=int, required=True, help="gRPC; HTTP is on the next one")
+    parser.add_argument(
+        "--min", type=int, default=1, help="fewest agents of a round, until PUT /range"
+    )
+    parser.add_argument(
+        "--max", type=int, default=1, help="most agents of a round, until PUT /range"
+    )
+    parser.add_argument("--node-unit", type=int, default=1, help="rounds are multiples of it")
+    parser.add_argument("--job", default="", help="namespace/name, for /status")
+    parser.add_argument(
+        "--heartbeat-timeout",
+        type=float,
+        help=f"seconds of silence: lost (default: {HEARTBEAT_TIMEOUT_VARIABLE})",
+    )
+    parser.add_argument("--parent", type=int, default=0, help="pid to die with; 0: none")
+    return parser.parse_args(arguments)
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel kill this process when `parent` ends."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        sys.exit(0)  # it ended before we asked
+
+
+async def serve(options: argparse.Namespace, settings: Settings) -> int:
+    from elastic_trainer.coordinator.server import CoordinatorServer
+    from elastic_trainer.protocol.auth import TOKEN_VARIABLE
+
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    token = os.environ.pop(TOKEN_VARIABLE, "")
+    server = CoordinatorServer(options.job, settings, token)
+
+    async def stop_once_heard_out() -> None:
+        await server.heard_out(HEARD_OUT_SECONDS)
+        stopped.set()
+
+    last: list[asyncio.Task[None]] = []
+    loop.add_signal_handler(
+        signal.SIGUSR1, lambda: last.append(loop.create_task(stop_once_heard_out()))
+    )
+    try:
+        await server.run(options.host, options.port, stopped)
+    except PermissionError as error:
+        print(f"coordinator: cannot serve {options.host}: {error}", file=sys.stderr)
+        return EXIT_PERMISSION
+    except OSError as error:
+        print(
+            f"coordinator: cannot serve {options.host}:{options.port} and :{options.port + 1}: "
+            f"{error}; free the ports or choose another --port",
+            file=sys.stderr,
+        )
+        return EXIT_ADDRESS
+    return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parse(sys.argv[1:] if arguments is None else arguments)
+    if options.parent:
+        die_with(options.parent)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    try:
+        settings = Settings(
+            options.min,
+            options.max,
+            options.node_unit,
+            lost_after=options.heartbeat_timeout or heartbeat_timeout(os.environ),
+        )
+    except ValueError as error:
+        print(f"coordinator: {error}", file=sys.stderr)
+        return 2
+    return asyncio.run(serve(options, settings))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,222 @@
+"""The coordinator's state: data only. Times are seconds of one monotonic clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from elastic_trainer.protocol.message import AgentMessage, CoordinatorMessage, Failed, Round
+
+
+class Phase(Enum):
+    """Where a job is; `state.step`'s docstring has the transitions."""
+
+    FORMING = "forming"
+    ADOPTING = "adopting"
+    RUNNING = "running"
+    FENCING = "fencing"
+    RESTARTING = "restarting"
+    FINISHED = "finished"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Settings:
+    min_nodes: int
+    max_nodes: int
+    node_unit: int = 1
+    grace: float = 0.3
+    """Seconds to wait for further agents once the first round could start."""
+    batching: float = 0.3
+    """Seconds without a further joiner before the running round is fenced for the ones there."""
+    batching_limit: float = 1.0
+    """The longest a joiner waits for others."""
+    lost_after: float = 1.0
+    """Seconds of silence after which an agent is lost."""
+    adopt_grace: float = 3.0
+    """Seconds that members of a running round have to find a restarted coordinator."""
+    leave_deadline: float = 10.0
+    """Seconds to reach the fence of a leaver; then the round is broken instead."""
+    join_deadline: float = 600.0
+    commit_deadline: float = 15.0
+    """Seconds added to a fence's deadline once a rank stands there, for the commit."""
+    unlinked_leave: float = 2.0
+    """Seconds a leaver waits for the workers to link before it goes without a fence."""
+    unlinked_join: float = 10.0
+    """Age (seconds) at which a round whose workers never linked is restarted for joiners."""
+    carry_deadline: float = 60.0
+    """Seconds that waiting workers have to take their places in a round, state included."""
+    restart_deadline: float = 45.0
+    """Seconds that members have to come back after a round, torchrun's 30 s of SIGTERM included."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_nodes <= self.max_nodes:
+            raise ValueError(
+                f"expected 1 <= min <= max, found min {self.min_nodes}, max {self.max_nodes}"
+            )
+        if self.node_unit < 1 or self.size(self.max_nodes) == 0:
+            raise ValueError(
+                f"no multiple of node unit {self.node_unit} lies in "
+                f"{self.min_nodes}..{self.max_nodes}; set min and max to multiples of it"
+            )
+
+    def size(self, available: int) -> int:
+        """The world to form of so many agents; 0 if too few."""
+        size = min(available, self.max_nodes) // self.node_unit * self.node_unit
+        return size if size >= self.min_nodes else 0
+
+
+@dataclass(frozen=True)
+class Agent:
+    """A connected agent."""
+
+    agent: str
+    pod_index: int
+    address: str
+    last_seen: float
+    joined_at: float | None = None
+    """Since when it waits for a round; None: it doesn't."""
+    store_port: int = 0
+    live: bool = False
+    """It waits with workers that run."""
+    standby: bool = False
+    """It was told to start its workers outside any round."""
+    attached: bool = False
+    """Its workers are in the current round."""
+    linked: bool = False
+    processes: int = 0
+    """Workers of its node; 0: not known."""
+    recovers: bool = False
+    """Its workers go from round to round without a restart."""
+    pids: tuple[int, ...] = ()
+    leaving_since: float | None = None
+    held_step: int = -1
+    """The newest that is in its workers' memory, verified."""
+    told_fence: int = 0
+    told_stop: int = -1
+    fenced: bool = False
+
+    @property
+    def leaving(self) -> bool:
+        return self.leaving_since is not None
+
+    @property
+    def order(self) -> tuple[int, str]:
+        return (self.pod_index, self.agent)
+
+
+@dataclass(frozen=True)
+class Fence:
+    fence: int
+    reason: str
+    deadline: float
+    replies: Mapping[str, int] = field(default_factory=dict)
+    stop: int | None = None
+    fenced: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """What /status tells of a round."""
+
+    round: int
+    world: int
+    time: float
+    reason: str
+    first_step: int | None = None
+    first_step_time: float | None = None
+    last_step: int | None = None
+    last_step_time: float | None = None
+    first_samples: int = 0
+    """Consumed by all ranks once `first_step` was applied; 0 where that isn't known."""
+    last_samples: int = 0
+    end: str | None = None
+    end_time: float | None = None
+    pause_seconds: float | None = None
+    """From the last step of the round before to the first step of this one."""
+
+
+@dataclass(frozen=True)
+class State:
+    settings: Settings
+    started: float
+    phase: Phase = Phase.FORMING
+    agents: Mapping[str, Agent] = field(default_factory=dict)
+    round: Round | None = None
+    """The current round, while adopting, running, fencing or finished."""
+    round_since: float = 0.0
+    last_round: int = 0
+    last_fence: int = 0
+    fence: Fence | None = None
+    expected: frozenset[str] = frozenset()
+    """Members of the last round that the next one waits for."""
+    restart_deadline: float = 0.0
+    recovering: bool = False
+    """The last round's workers go on in process, so the next one waits for nobody who failed, and
+    newcomers start their workers before they join."""
+    enough_since: float | None = None
+    reason: str = "start"
+    """Why the next round will have been made."""
+    step: int = -1
+    committed_step: int = -1
+    samples: tuple[tuple[float, int], ...] = ()
+    """Recent (time, step), for the speed."""
+    rounds: tuple[RoundRecord, ...] = ()
+    failures: tuple[Failed, ...] = ()
+    """By time; see failures.py."""
+    failures_total: int = 0
+    verdict: str = ""
+    """Why training has failed for good; see verdict.py."""
+    condemned: frozenset[str] = frozenset()
+    """Agents that are to end by the verdict. Another that joins begins a new attempt."""
+    attempt_since: int = 0
+    """The last round of the attempts before this one."""
+    last_tick: float | None = None
+
+
+@dataclass(frozen=True)
+class Received:
+    agent: str
+    message: AgentMessage
+
+
+@dataclass(frozen=True)
+class Lost:
+    """An agent's stream ended."""
+
+    agent: str
+    reason: str = "its connection ended"
+
+
+@dataclass(frozen=True)
+class Tick:
+    heard: Mapping[str, float] = field(default_factory=dict)
+    """Agents that gave a sign of life and nothing more since the last tick, and when."""
+
+
+@dataclass(frozen=True)
+class NewRange:
+    """The job's owner wants rounds of so many agents from now on."""
+
+    min_nodes: int
+    max_nodes: int
+
+
+Event = Received | Lost | Tick | NewRange
+
+
+@dataclass(frozen=True)
+class Send:
+    agent: str
+    message: CoordinatorMessage
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Close an agent's stream: it was declared lost; alive, it will say hello again."""
+
+    agent: str
+
+
+Effect = Send | Drop

@@ -1,0 +1,315 @@
+"""The coordinator's edge: gRPC streams in and out of the pure state machine, HTTP beside them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc.aio
+
+from elastic_trainer.coordinator import node_range
+from elastic_trainer.coordinator.guard import Guard
+from elastic_trainer.coordinator.lease_server import LeaseService
+from elastic_trainer.coordinator.model import Event, Lost, Received, Send, Settings, State, Tick
+from elastic_trainer.coordinator.state import step
+from elastic_trainer.coordinator.status import metrics, status
+from elastic_trainer.metrics.exposition import exposition
+from elastic_trainer.metrics.http import (
+    Answer,
+    Request,
+    json_answer,
+    misdirected,
+    serve_http,
+    text_answer,
+)
+from elastic_trainer.proto.coordinator_pb2_grpc import (
+    CoordinatorServicer,
+    add_CoordinatorServicer_to_server,
+)
+from elastic_trainer.proto.leases_pb2_grpc import add_LeasesServicer_to_server
+from elastic_trainer.protocol.auth import (
+    HEADER,
+    TOKEN_VARIABLE,
+    is_loopback,
+    misfit,
+    stranger,
+)
+from elastic_trainer.protocol.keepalive import SERVER_SECONDS, options
+from elastic_trainer.protocol.message import (
+    MESSAGE_BYTES,
+    Heartbeat,
+    Hello,
+    decode,
+    encode_coordinator,
+)
+
+log = logging.getLogger("elastic_trainer.coordinator")
+
+TICK_SECONDS = 0.05
+HEARTBEAT_SECONDS = 0.5
+HELLO_SECONDS = 5.0
+"""For a stream's first message to come."""
+OUTBOX = 1000
+"""Messages that wait for an agent to read them; then its stream is closed."""
+STREAMS = 1 << 16
+"""At a time, whatever the range, which may grow: one a node, one a worker with leases, and those
+that come back before we see them go."""
+BURST, PER_SECOND = 2000.0, 500.0
+"""Messages that an agent may send at once, and lastingly; then its stream is closed."""
+
+_SERVED = {"/status": "GET", "/metrics": "GET", "/range": "PUT"}
+
+_CLOSE = None
+"""What a session's queue holds after its last message."""
+
+
+class _Session:
+    def __init__(self, agent: str, now: float) -> None:
+        self.agent = agent
+        self.outbox: asyncio.Queue[Any] = asyncio.Queue(OUTBOX)
+        """Messages as the wire has them; `_CLOSE` ends it."""
+        self.over = asyncio.Event()
+        """It does not read, or writes without end: nothing in the outbox matters any more."""
+        self._credit, self._credited = BURST, now
+
+    def put(self, envelope: Any) -> None:
+        try:
+            self.outbox.put_nowait(envelope)
+        except asyncio.QueueFull:
+            self.over.set()
+
+    def may_speak(self, now: float) -> bool:
+        """Counts a message that came."""
+        earned = (now - self._credited) * PER_SECOND
+        self._credit, self._credited = min(BURST, self._credit + earned) - 1.0, now
+        return self._credit >= 0.0
+
+
+class CoordinatorServer(CoordinatorServicer):
+    """Holds the state; every change to it is one call of `_apply`, on one event loop."""
+
+    def __init__(self, job: str, settings: Settings, token: str = "") -> None:
+        self.job = job
+        self.state = State(settings=settings, started=time.monotonic())
+        self._token = token
+        self._sessions: dict[str, _Session] = {}
+        self._heard: dict[str, float] = {}
+        self._refusal_said = ""
+        """The last one that was logged: who is refused tries again ten times a second."""
+        self._heard_out = asyncio.Event()
+        """Nobody is left to be told of a failure."""
+        self._heard_out.set()
+
+    def _apply(self, event: Event) -> None:
+        before = self.state.phase, self.state.last_round
+        known = self.state.failures_total
+        self.state, effects = step(self.state, event, time.monotonic())
+        if self.state.failures_total > known:
+            self._heard_out.clear()
+        # A round goes to all its members, and names them all: it is encoded once.
+        encoded: dict[int, Any] = {}
+        for effect in effects:
+            session = self._sessions.get(effect.agent)
+            if session is None:
+                continue
+            if not isinstance(effect, Send):
+                session.put(_CLOSE)
+                continue
+            envelope = encoded.get(id(effect.message))
+            if envelope is None:
+                envelope = encoded[id(effect.message)] = encode_coordinator(effect.message)
+            session.put(envelope)
+        if before != (self.state.phase, self.state.last_round):
+            log.info(
+                "%s: %s, round %d, %d nodes, step %d, for: %s",
+                self.job,
+                self.state.phase.value,
+                self.state.last_round,
+                len(self.state.round.members) if self.state.round else 0,
+                self.state.step,
+                self.state.round.reason if self.state.round else self.state.reason,
+            )
+
+    def status(self) -> dict[str, Any]:
+        answer = status(self.state, self.job, time.monotonic(), time.time())
+        return {**answer, "pid": os.getpid()}
+
+    def respond(self, request: Request) -> Answer:
+        """`/status` and `/range` for those who have the token; `/metrics`, which are numbers, for
+        anybody."""
+        if (refusal := misdirected(request, _SERVED)) is not None:
+            return refusal
+        if request.path == "/metrics":
+            found = metrics(self.state, time.monotonic())
+            return text_answer(exposition(found, {"job": self.job}))
+        why = stranger(self._token, request.headers.get(HEADER))
+        if why is not None:
+            return json_answer("401 Unauthorized", {"error": why})
+        if request.path == "/range":
+            return self._change_range(request.body)
+        self._heard_out.set()
+        return json_answer("200 OK", self.status())
+
+    def _change_range(self, body: bytes) -> Answer:
+        before = node_range.as_json(self.state.settings)
+        try:
+            self._apply(node_range.read(body))
+        except ValueError as error:
+            return json_answer("400 Bad Request", {"error": str(error)})
+        now = node_range.as_json(self.state.settings)
+        if now != before:
+            log.info("%s: rounds of %s nodes from now on, not %s", self.job, now, before)
+        return json_answer("200 OK", now)
+
+    async def heard_out(self, seconds: float) -> None:
+        """Returns once somebody has been told of all failures, or after so long."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._heard_out.wait(), seconds)
+
+    async def Attend(  # noqa: N802  # the service's name
+        self, requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[Any]:
+        hello = await self._admit(requests, context)
+        older = self._sessions.get(hello.agent)
+        if older is not None:
+            older.over.set()
+            self._apply(Lost(hello.agent, "it connected anew"))
+        session = self._sessions[hello.agent] = _Session(hello.agent, time.monotonic())
+        reader = asyncio.ensure_future(self._read(session, requests))
+        over = asyncio.ensure_future(self._cut(session, context))
+        try:
+            self._apply(Received(hello.agent, hello))
+            while (envelope := await session.outbox.get()) is not _CLOSE:
+                yield envelope
+        finally:
+            reader.cancel()
+            over.cancel()
+            self._end(session)
+
+    def _end(self, session: _Session) -> None:
+        if self._sessions.get(session.agent) is session:
+            del self._sessions[session.agent]
+            self._apply(Lost(session.agent))
+
+    async def _cut(self, session: _Session, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        """Ends the stream from outside: it may hang in a write that nobody reads."""
+        await session.over.wait()
+        self._end(session)
+        with contextlib.suppress(Exception):
+            await context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"this stream ends: a newer one took its place, or over {PER_SECOND:.0f} messages "
+                f"a second came, or {OUTBOX} were not read",
+            )
+
+    async def _admit(
+        self, requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]
+    ) -> Hello:
+        """The stream's first message; refuses whoever has no business here."""
+        first = None
+        with contextlib.suppress(TimeoutError, StopAsyncIteration):
+            first = decode(await asyncio.wait_for(anext(aiter(requests)), HELLO_SECONDS))
+        if isinstance(first, Hello) and first.agent:
+            shapes = [
+                (a.pod_index, a.processes)
+                for a in self.state.agents.values()
+                if a.agent != first.agent and a.pod_index != first.pod_index
+            ]
+            refusal = misfit(first, self.job, shapes)
+        else:
+            refusal = f"expected a Hello that names its agent first, found {type(first).__name__}"
+        if refusal is not None:
+            if refusal != self._refusal_said:
+                self._refusal_said = refusal
+                log.warning("refused %s: %s", context.peer(), refusal)
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
+        assert isinstance(first, Hello)
+        return first
+
+    async def _read(self, session: _Session, requests: AsyncIterator[Any]) -> None:
+        with contextlib.suppress(grpc.RpcError):
+            async for envelope in requests:
+                now = time.monotonic()
+                if not session.may_speak(now):
+                    log.warning(
+                        "closing the stream of %s: over %.0f messages a second",
+                        session.agent,
+                        PER_SECOND,
+                    )
+                    session.over.set()
+                    return
+                if self._sessions.get(session.agent) is not session:
+                    return
+                if envelope.HasField("heartbeat"):
+                    self._heard[session.agent] = now  # most of what a large job says
+                    continue
+                message = decode(envelope)
+                if message is not None:
+                    self._apply(Received(session.agent, message))
+        session.put(_CLOSE)
+
+    async def _tick(self) -> None:
+        beaten = time.monotonic()
+        heartbeat = encode_coordinator(Heartbeat())
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            heard, self._heard = self._heard, {}
+            self._apply(Tick(heard))
+            if time.monotonic() - beaten >= HEARTBEAT_SECONDS:
+                beaten = time.monotonic()
+                for session in self._sessions.values():
+                    session.put(heartbeat)
+
+    async def run(self, host: str, port: int, stopped: asyncio.Event) -> None:
+        """Serves gRPC on `port` and HTTP on `port + 1` until `stopped`.
+
+        Raises:
+            OSError: an address can't be bound.
+            PermissionError: others could reach it, and there is no token.
+        """
+        if not self._token and not is_loopback(host):
+            raise PermissionError(
+                f"without {TOKEN_VARIABLE} it serves only this machine (a loopback address): set "
+                "it to the same secret on every node"
+            )
+        server = grpc.aio.server(
+            options=[
+                # Not shared: a second coordinator on this address must fail, not answer every
+                # other call.
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", MESSAGE_BYTES),
+                ("grpc.max_send_message_length", MESSAGE_BYTES),
+                ("grpc.max_metadata_size", 16384),
+                *options(SERVER_SECONDS),
+            ],
+            interceptors=[Guard(self._token)],
+            maximum_concurrent_rpcs=STREAMS,
+        )
+        add_CoordinatorServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+        add_LeasesServicer_to_server(LeaseService(), server)  # type: ignore[no-untyped-call]
+        try:
+            bound = server.add_insecure_port(f"{host}:{port}")
+        except RuntimeError as error:
+            raise OSError(f"cannot bind {host}:{port}: {error}") from error
+        if bound != port:
+            raise OSError(f"cannot bind {host}:{port}: address in use")
+        http = await serve_http(host, port + 1, self.respond)
+        await server.start()
+        log.info("%s: coordinator on %s:%d, status on :%d", self.job, host, port, port + 1)
+        ticking = asyncio.ensure_future(self._tick())
+        try:
+            waiting = asyncio.ensure_future(stopped.wait())
+            await asyncio.wait({ticking, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            if ticking.done():
+                ticking.result()
+        finally:
+            ticking.cancel()
+            http.close()
+            for session in self._sessions.values():
+                session.put(_CLOSE)
+            await server.stop(0.2)

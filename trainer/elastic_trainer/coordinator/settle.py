@@ -1,0 +1,379 @@
+"""What the state calls for, whatever event led to it: form, adopt, fence, end a round.
+
+A `Draft` is one step's working copy. `settle` looks only at the state and the time, so a missed
+or repeated event can't leave a round stuck.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from elastic_trainer.coordinator.model import Agent, Effect, Fence, Phase, RoundRecord, Send, State
+from elastic_trainer.protocol.message import (
+    CoordinatorMessage,
+    Dismissed,
+    FenceAsk,
+    FenceCancel,
+    FenceStop,
+    Member,
+    Round,
+    RoundOver,
+    Standby,
+)
+
+KEPT_ROUNDS = 200
+
+
+class Draft:
+    """A state being changed at a time, and the effects so far."""
+
+    def __init__(self, state: State, now: float) -> None:
+        self.state = state
+        self.now = now
+        self.effects: list[Effect] = []
+
+    # ---- small changes
+
+    def put(self, agent: Agent) -> None:
+        self.state = replace(self.state, agents={**self.state.agents, agent.agent: agent})
+
+    def remove(self, name: str) -> None:
+        agents = {k: v for k, v in self.state.agents.items() if k != name}
+        self.state = replace(self.state, agents=agents)
+
+    def send(self, name: str, message: CoordinatorMessage) -> None:
+        self.effects.append(Send(name, message))
+
+    # ---- round changes
+
+    def adopt(self, running: Round) -> None:
+        """After our restart: take over the round that agents say is running."""
+        state, now = self.state, self.now
+        record = RoundRecord(running.round, len(running.members), now, running.reason)
+        self.state = replace(
+            state,
+            phase=Phase.ADOPTING,
+            round=running,
+            round_since=now,
+            fence=None,
+            restart_deadline=now + state.settings.adopt_grace,
+            rounds=(*state.rounds, record),
+        )
+
+    def finish(self) -> None:
+        if self.state.fence is not None:
+            for agent in self._attached():
+                self.send(agent.agent, FenceCancel(self.state.fence.fence))
+        self.state = replace(self.state, phase=Phase.FINISHED, fence=None)
+
+    def fail(self, verdict: str) -> None:
+        """No further round: all are to end with an error."""
+        members = self.state.round.members if self.state.round is not None else ()
+        condemned = frozenset(self.state.agents) | {member.agent for member in members}
+        self.end_round(verdict)
+        for agent in self.state.agents.values():
+            self.put(replace(agent, joined_at=None))
+            self.send(agent.agent, Dismissed(verdict, failed=True))
+        self.state = replace(
+            self.state, phase=Phase.FAILED, reason=verdict, verdict=verdict, condemned=condemned
+        )
+
+    def begin_anew(self) -> None:
+        """After a verdict: containers were started again, whose owner wants another attempt."""
+        state = self.state
+        self.state = replace(
+            state,
+            phase=Phase.FORMING,
+            verdict="",
+            condemned=frozenset(),
+            attempt_since=state.last_round,
+            enough_since=None,
+            reason="a new attempt",
+        )
+
+    def end_round(self, reason: str, failed: str | None = None) -> None:
+        """Members' workers restart or wait in process; leavers are let go.
+
+        Args:
+            failed: the agent whose workers are gone.
+        """
+        state = self.state
+        if state.round is None or state.phase in (
+            Phase.FORMING,
+            Phase.RESTARTING,
+            Phase.FINISHED,
+        ):
+            return
+        attached = self._attached()
+        # Those who linked know; a round that broke before anybody did goes by the one before.
+        linked = [agent.recovers for agent in attached if agent.linked]
+        recovering = all(linked) if linked else state.recovering
+        stayers = set()
+        for agent in attached:
+            if agent.leaving:
+                self.send(agent.agent, Dismissed(reason))
+            else:
+                self.send(agent.agent, RoundOver(state.round.round, reason))
+                stayers.add(agent.agent)
+            self.put(
+                replace(
+                    agent,
+                    attached=False,
+                    linked=False,
+                    told_fence=0,
+                    told_stop=-1,
+                    fenced=False,
+                    joined_at=None,
+                    live=False,
+                    standby=False,
+                )
+            )
+        if recovering and state.settings.size(len(stayers - {failed})):
+            stayers.discard(failed or "")  # it comes back when its workers are ready
+        rounds = state.rounds
+        if rounds:
+            ended = replace(rounds[-1], end=reason, end_time=self.now)
+            rounds = (*rounds[:-1], ended)
+        self.state = replace(
+            self.state,
+            phase=Phase.RESTARTING,
+            round=None,
+            fence=None,
+            expected=frozenset(stayers),
+            recovering=recovering,
+            restart_deadline=self.now + state.settings.restart_deadline,
+            reason=reason,
+            enough_since=None,
+            rounds=rounds,
+        )
+
+    # ---- what the state calls for
+
+    def settle(self) -> None:
+        phase = self.state.phase
+        if phase is Phase.ADOPTING:
+            self._settle_adopting()
+        if self.state.phase is Phase.RUNNING:
+            self._settle_running()
+        if self.state.phase is Phase.FENCING:
+            self._settle_fencing()
+        if self.state.phase in (Phase.FORMING, Phase.RESTARTING):
+            self._settle_forming()
+        if self.state.phase is Phase.FINISHED:
+            for agent in self._waiting():
+                self.put(replace(agent, joined_at=None))
+                self.send(agent.agent, Dismissed("training is complete"))
+
+    def _settle_forming(self) -> None:
+        self._stand_by()
+        state, now = self.state, self.now
+        waiting = self._waiting()
+        size = state.settings.size(len(waiting))
+        if state.phase is Phase.RESTARTING:
+            late = [
+                name
+                for name in state.expected
+                if (agent := state.agents.get(name)) is not None
+                and agent.joined_at is None
+                and not agent.leaving
+            ]
+            if late and now < state.restart_deadline:
+                return
+            if size == 0:
+                self.state = replace(state, phase=Phase.FORMING, expected=frozenset())
+                return
+        elif size == 0:
+            if state.enough_since is not None:
+                self.state = replace(state, enough_since=None)
+            return
+        else:
+            since = now if state.enough_since is None else state.enough_since
+            self.state = state = replace(state, enough_since=since)
+            everybody = size == state.settings.size(state.settings.max_nodes)
+            # Just restarted, we may not have heard of the running round yet.
+            wait = state.started if everybody else max(since, state.started)
+            if now < wait + state.settings.grace:
+                return
+        self._form(waiting[:size])
+
+    def _stand_by(self) -> None:
+        """Where workers recover in process, newcomers start theirs while the others train on."""
+        state = self.state
+        if not self._live():
+            return
+        for agent in state.agents.values():
+            if agent.joined_at is not None and not (agent.live or agent.standby or agent.leaving):
+                self.put(replace(agent, standby=True))
+                self.send(agent.agent, Standby())
+
+    def _live(self) -> bool:
+        """Whether some worker waits or trains that goes from round to round in process."""
+        agents = self.state.agents.values()
+        if self.state.round is not None:
+            attached = [agent for agent in agents if agent.attached]
+            return bool(attached) and all(agent.linked and agent.recovers for agent in attached)
+        return any(agent.live and agent.joined_at is not None for agent in agents)
+
+    def _form(self, chosen: list[Agent]) -> None:
+        state, now = self.state, self.now
+        members = tuple(Member(a.agent, a.pod_index, a.address) for a in chosen)
+        number = state.last_round + 1
+        made = Round(number, members, chosen[0].address, chosen[0].store_port, state.reason)
+        for agent in chosen:
+            self.put(
+                replace(
+                    agent,
+                    joined_at=None,
+                    live=False,
+                    standby=False,
+                    attached=True,
+                    linked=False,
+                    recovers=agent.live,
+                    pids=(),
+                )
+            )
+            self.send(agent.agent, made)
+        record = RoundRecord(number, len(members), now, state.reason)
+        self.state = replace(
+            self.state,
+            phase=Phase.RUNNING,
+            round=made,
+            round_since=now,
+            last_round=number,
+            fence=None,
+            expected=frozenset(),
+            enough_since=None,
+            samples=(),
+            rounds=(*state.rounds, record)[-KEPT_ROUNDS:],
+        )
+
+    def _settle_adopting(self) -> None:
+        state = self.state
+        assert state.round is not None
+        attached = self._attached()
+        if len(attached) < len(state.round.members):
+            if self.now >= state.restart_deadline:
+                back = {agent.agent for agent in attached}
+                gone = [str(m.pod_index) for m in state.round.members if m.agent not in back]
+                self.end_round(f"worker {', '.join(gone)} lost with the coordinator")
+            return
+        self.state = replace(state, phase=Phase.RUNNING)
+        asked = max((agent.told_fence for agent in attached), default=0)
+        if asked == 0:
+            return
+        stop = max(a.told_stop for a in attached if a.told_fence == asked)
+        if stop < 0:
+            for agent in attached:
+                self.send(agent.agent, FenceCancel(asked))
+            return
+        # Some rank may have been told where to stop, or stand there: all must stop there too.
+        fence = Fence(
+            asked,
+            "the fence before the coordinator's restart",
+            self.now + state.settings.leave_deadline + state.settings.commit_deadline,
+            {agent.agent: -1 for agent in attached},
+            stop,
+            frozenset(agent.agent for agent in attached if agent.fenced),
+        )
+        self.state = replace(self.state, phase=Phase.FENCING, fence=fence)
+        self._tell_stop(fence)
+
+    def _settle_running(self) -> None:
+        self._stand_by()
+        state, now, settings = self.state, self.now, self.state.settings
+        attached = self._attached()
+        away = [agent for agent in attached if not agent.linked]
+        carried = all(agent.recovers for agent in attached)
+        if away and carried and now >= state.round_since + settings.carry_deadline:
+            who = ", ".join(str(agent.pod_index) for agent in away)
+            self.end_round(f"worker {who} did not take its place in time")
+            return
+        leavers = [agent for agent in attached if agent.leaving]
+        joiners = self._due_joiners(len(attached) - len(leavers))
+        if not leavers and not joiners:
+            return
+        reason = _change(leavers, joiners)
+        if all(agent.linked for agent in attached):
+            wait = settings.leave_deadline if leavers else settings.join_deadline
+            number = state.last_fence + 1
+            fence = Fence(number, reason, now + wait)
+            self.state = replace(state, phase=Phase.FENCING, fence=fence, last_fence=number)
+            assert state.round is not None
+            for agent in attached:
+                self.send(agent.agent, FenceAsk(number, state.round.round))
+            return
+        impatient = any(now >= (a.leaving_since or 0) + settings.unlinked_leave for a in leavers)
+        if impatient or (joiners and now >= state.round_since + settings.unlinked_join):
+            self.end_round(reason)
+
+    def _due_joiners(self, staying: int) -> list[Agent]:
+        """Those who would make the world larger, if it is time to let them in."""
+        settings, now = self.state.settings, self.now
+        waiting = self._waiting()
+        if settings.size(staying + len(waiting)) <= staying:
+            return []
+        since = [agent.joined_at or 0.0 for agent in waiting]
+        if self._live():
+            return waiting  # nobody restarts: a change costs less than waiting for others
+        due = min(max(since) + settings.batching, min(since) + settings.batching_limit)
+        return waiting if now >= due else []
+
+    def _settle_fencing(self) -> None:
+        state, now = self.state, self.now
+        fence = state.fence
+        assert fence is not None
+        attached = self._attached()
+        if any(agent.leaving for agent in attached):
+            # Counted from when the leave was said: a fence for joiners has a longer patience.
+            since = min(a.leaving_since for a in attached if a.leaving_since is not None)
+            extra = state.settings.commit_deadline if fence.fenced else 0.0
+            limit = since + state.settings.leave_deadline + extra
+            if fence.deadline > limit:
+                fence = replace(fence, deadline=max(limit, now))
+        names = {agent.agent for agent in attached}
+        if fence.stop is None and names <= set(fence.replies):
+            # Nobody runs past the end of the step after the one in progress when asked.
+            fence = replace(fence, stop=max(fence.replies[name] for name in names) + 1)
+            self._tell_stop(fence)
+        self.state = replace(state, fence=fence)
+        if names <= fence.fenced:
+            self.end_round(self._fence_reason(fence))
+        elif now >= fence.deadline:
+            self.end_round(f"{fence.reason}; the fence was not reached in time")
+
+    def _fence_reason(self, fence: Fence) -> str:
+        """Why the round changes, as of its end: others may have come since the fence was begun."""
+        leavers = [agent for agent in self._attached() if agent.leaving]
+        return _change(leavers, self._waiting()) or fence.reason
+
+    def _tell_stop(self, fence: Fence) -> None:
+        assert fence.stop is not None and self.state.round is not None
+        attached = self._attached()
+        alone = all(agent.leaving for agent in attached)
+        number = self.state.round.round
+        for agent in attached:
+            stop = FenceStop(fence.fence, number, fence.stop, agent.leaving, commit=alone)
+            self.send(agent.agent, stop)
+
+    # ---- views
+
+    def _attached(self) -> list[Agent]:
+        agents = [agent for agent in self.state.agents.values() if agent.attached]
+        return sorted(agents, key=lambda agent: agent.order)
+
+    def _waiting(self) -> list[Agent]:
+        agents = [
+            agent
+            for agent in self.state.agents.values()
+            if agent.joined_at is not None and not (agent.leaving or agent.standby)
+        ]
+        return sorted(agents, key=lambda agent: agent.order)
+
+
+def _change(leavers: list[Agent], joiners: list[Agent]) -> str:
+    parts = []
+    for verb, agents in (("left", leavers), ("joined", joiners)):
+        if agents:
+            who = ", ".join(str(agent.pod_index) for agent in agents)
+            parts.append(f"worker {who} {verb}")
+    return "; ".join(parts)

@@ -1,0 +1,349 @@
+"""The coordinator's decisions: `step(state, event, now) -> (state, effects)`, pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from elastic_trainer.coordinator.model import (
+    Agent,
+    Drop,
+    Effect,
+    Event,
+    Lost,
+    NewRange,
+    Phase,
+    Received,
+    RoundRecord,
+    State,
+)
+from elastic_trainer.coordinator.settle import Draft
+from elastic_trainer.coordinator.verdict import hopeless
+from elastic_trainer.failures.record import bounded, with_failure
+from elastic_trainer.protocol.message import (
+    Committed,
+    Dismissed,
+    Failed,
+    Fenced,
+    FenceReply,
+    Finished,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    Join,
+    Leave,
+    Linked,
+    Progress,
+    Round,
+    RoundOver,
+    WorkersFailed,
+)
+
+SPEED_WINDOW = 5.0
+"""Seconds over which /status averages the speed."""
+
+TICK_LAG = 0.3
+"""A pause of our own (seconds) that isn't held against the agents, whose messages wait unread."""
+
+
+def step(state: State, event: Event, now: float) -> tuple[State, list[Effect]]:
+    """What an event changes, and whom to tell.
+
+    forming ── enough joined ──► running              adopting: after the coordinator's restart,
+    running ── leave, warm joiners ──► fencing        until a running round's members are back,
+    fencing ── all fenced ──► restarting              then running or fencing as they tell
+    running, fencing ── workers failed, agent lost, fence too late ──► restarting
+    restarting ── the members are back ──► running;  none of them left to wait for ──► forming
+    running, fencing ── finished ──► finished
+    any ── failures say that it is no use ──► failed;  a new agent joins ──► forming
+
+    A new range lets waiting agents in where it leaves room for them. It never ends a round: those
+    beyond a lower max train on until they leave or the round ends for another reason, and so does
+    a round that is smaller than a higher min.
+
+    Raises:
+        ValueError: a NewRange allows no round at all.
+    """
+    draft = Draft(state, now)
+    if isinstance(event, Received):
+        _receive(draft, event)
+    elif isinstance(event, Lost):
+        _lose(draft, event.agent, event.reason)
+    elif isinstance(event, NewRange):
+        low, high = event.min_nodes, event.max_nodes
+        settings = replace(state.settings, min_nodes=low, max_nodes=high)
+        draft.state = replace(state, settings=settings)
+    else:
+        _tick(draft, event.heard)
+    if not (isinstance(event, Received) and isinstance(event.message, _IDLE)):
+        draft.settle()
+    return draft.state, draft.effects
+
+
+def _tick(draft: Draft, heard: Mapping[str, float]) -> None:
+    state, now = draft.state, draft.now
+    lag = 0.0 if state.last_tick is None else now - state.last_tick
+    allowance = lag if lag > TICK_LAG else 0.0
+    agents = dict(state.agents)
+    for name, agent in state.agents.items():
+        seen = max(heard.get(name, 0.0), min(now, agent.last_seen + allowance))
+        if seen > agent.last_seen:
+            agents[name] = replace(agent, last_seen=seen)
+    draft.state = replace(state, last_tick=now, agents=agents)
+    for agent in agents.values():
+        if now - agent.last_seen > state.settings.lost_after:
+            draft.effects.append(Drop(agent.agent))
+            _lose(draft, agent.agent, f"silent for {now - agent.last_seen:.1f} s")
+
+
+def _lose(draft: Draft, name: str, why: str) -> None:
+    agent = draft.state.agents.get(name)
+    if agent is None:
+        return
+    draft.remove(name)
+    if agent.attached and draft.state.phase is not Phase.FINISHED:
+        draft.end_round(f"worker {agent.pod_index} lost ({why})", failed=name)
+
+
+def _receive(draft: Draft, event: Received) -> None:
+    message = event.message
+    if isinstance(message, Hello):
+        _hello(draft, message)
+        return
+    agent = draft.state.agents.get(event.agent)
+    if agent is None:
+        return  # declared lost; its stream is being closed and it will say hello
+    agent = replace(agent, last_seen=draft.now)
+    draft.put(agent)
+    handler = _HANDLERS.get(type(message))
+    if handler is not None:
+        handler(draft, agent, message)
+
+
+def _hello(draft: Draft, hello: Hello) -> None:
+    state, now = draft.state, draft.now
+    pod_index = hello.pod_index
+    if pod_index < 0:
+        known = hello.round.members if hello.round else ()
+        mine = next((m.pod_index for m in known if m.agent == hello.agent), None)
+        taken = {agent.pod_index for agent in state.agents.values()}
+        pod_index = (
+            mine if mine is not None else next(i for i in range(len(taken) + 1) if i not in taken)
+        )
+    agent = Agent(
+        hello.agent,
+        pod_index,
+        hello.address,
+        now,
+        leaving_since=now if hello.leaving else None,
+        linked=hello.linked,
+        processes=hello.processes,
+        recovers=hello.recovers,
+        pids=hello.pids,
+        told_fence=hello.fence,
+        told_stop=hello.stop_step,
+        fenced=hello.fenced,
+    )
+    running = hello.round
+    before = state.last_round
+    draft.state = state = replace(
+        state,
+        last_round=max(state.last_round, hello.last_round, running.round if running else 0),
+        last_fence=max(state.last_fence, hello.fence),
+        committed_step=max(state.committed_step, hello.committed_step),
+    )
+    if running is not None:
+        if state.phase is Phase.FORMING and state.round is None and running.round >= before:
+            draft.adopt(running)
+        elif (
+            state.phase is Phase.ADOPTING
+            and state.round is not None
+            and state.round.round < running.round
+        ):
+            draft.end_round("a newer round was found")
+            draft.adopt(running)
+        if _is_current(draft.state, running) and draft.state.phase is Phase.ADOPTING:
+            agent = replace(agent, attached=True)
+            if hello.step > draft.state.step:
+                draft.state = replace(draft.state, step=hello.step)
+        else:
+            draft.send(hello.agent, RoundOver(running.round, "the coordinator moved on"))
+            agent = replace(agent, linked=False, told_fence=0, told_stop=-1, fenced=False)
+    if draft.state.phase is Phase.ADOPTING and draft.state.round is not None:
+        for member in draft.state.round.members:
+            if member.pod_index == pod_index and member.agent != hello.agent:
+                draft.end_round(f"worker {pod_index} was replaced")
+                break
+    draft.put(agent)
+    if hello.finished and agent.attached:
+        draft.state = replace(draft.state, phase=Phase.FINISHED)
+
+
+def _is_current(state: State, running: Round) -> bool:
+    return state.round is not None and state.round.round == running.round
+
+
+def _join(draft: Draft, agent: Agent, message: Join) -> None:
+    state = draft.state
+    if state.phase is Phase.FINISHED:
+        draft.send(agent.agent, Dismissed("training is complete"))
+        return
+    if state.phase is Phase.FAILED:
+        if agent.agent in state.condemned:
+            draft.send(agent.agent, Dismissed(state.verdict, failed=True))
+            return
+        draft.begin_anew()
+        state = draft.state
+    member = state.round is not None and state.round.rank_of(agent.agent) is not None
+    if member and (agent.attached or state.phase is Phase.ADOPTING):
+        draft.end_round(f"workers of worker {agent.pod_index} failed", failed=agent.agent)
+    agent = draft.state.agents[agent.agent]
+    if agent.leaving:
+        draft.send(agent.agent, Dismissed("leaving"))
+        return
+    draft.put(
+        replace(
+            agent,
+            joined_at=draft.now,
+            store_port=message.store_port,
+            live=message.live,
+            standby=False,
+        )
+    )
+
+
+def _linked(draft: Draft, agent: Agent, message: Linked) -> None:
+    if agent.attached and _round_number(draft.state) == message.round:
+        draft.put(replace(agent, linked=True, recovers=message.recovers, pids=message.pids))
+
+
+def _progress(draft: Draft, agent: Agent, message: Progress) -> None:
+    state = draft.state
+    time = draft.now - message.age_seconds
+    rounds = list(state.rounds)
+    for i in range(len(rounds) - 1, -1, -1):
+        if rounds[i].round == message.round:
+            previous = rounds[i - 1].last_step_time if i else None
+            rounds[i] = _advance(rounds[i], previous, message, time)
+            break
+    draft.state = replace(state, rounds=tuple(rounds))
+    if _round_number(state) != message.round:
+        return
+    samples = state.samples
+    if not samples or message.step > samples[-1][1]:
+        samples = (*(s for s in samples if s[0] > time - SPEED_WINDOW), (time, message.step))
+    draft.state = replace(draft.state, step=max(state.step, message.step), samples=samples)
+
+
+def _advance(
+    record: RoundRecord, previous: float | None, told: Progress, time: float
+) -> RoundRecord:
+    if record.first_step_time is None or time < record.first_step_time:
+        record = replace(
+            record,
+            first_step=told.step,
+            first_step_time=time,
+            first_samples=told.samples,
+            pause_seconds=None if previous is None else max(0.0, time - previous),
+        )
+    if record.last_step is None or told.step > record.last_step:
+        record = replace(
+            record, last_step=told.step, last_step_time=time, last_samples=told.samples
+        )
+    return record
+
+
+def _fence_reply(draft: Draft, agent: Agent, message: FenceReply) -> None:
+    fence = draft.state.fence
+    if fence is not None and fence.fence == message.fence and agent.attached:
+        replies = {**fence.replies, agent.agent: message.step}
+        draft.state = replace(draft.state, fence=replace(fence, replies=replies))
+
+
+def _fenced(draft: Draft, agent: Agent, message: Fenced) -> None:
+    fence = draft.state.fence
+    if fence is not None and fence.fence == message.fence and agent.attached:
+        deadline = fence.deadline
+        if not fence.fenced:
+            deadline += draft.state.settings.commit_deadline
+        fence = replace(fence, fenced=fence.fenced | {agent.agent}, deadline=deadline)
+        draft.state = replace(draft.state, fence=fence)
+
+
+def _committed(draft: Draft, agent: Agent, message: Committed) -> None:
+    step = message.step
+    if message.in_memory:
+        draft.put(replace(agent, held_step=step))
+        # Committed once every rank of the round has it.
+        attached = [one for one in draft.state.agents.values() if one.attached]
+        step = min((one.held_step for one in attached), default=-1)
+    state = draft.state
+    draft.state = replace(
+        state,
+        committed_step=max(state.committed_step, step),
+        last_round=max(state.last_round, message.round),
+    )
+    if state.round is not None and state.round.round < message.round:
+        # Everybody was lost, and the commits alone remember: no number may be used twice.
+        draft.end_round(f"the commits know of round {message.round}")
+
+
+def _workers_failed(draft: Draft, agent: Agent, message: WorkersFailed) -> None:
+    if agent.attached and _round_number(draft.state) == message.round:
+        draft.end_round(f"workers of worker {agent.pod_index} failed", failed=agent.agent)
+
+
+def _leave(draft: Draft, agent: Agent, message: Leave) -> None:
+    if not agent.leaving:
+        agent = replace(agent, leaving_since=draft.now)
+    draft.put(replace(agent, joined_at=None))
+    if not agent.attached or draft.state.phase is Phase.FINISHED:
+        draft.send(agent.agent, Dismissed("leaving; its workers are in no round"))
+
+
+def _finished(draft: Draft, agent: Agent, message: Finished) -> None:
+    if agent.attached and _round_number(draft.state) == message.round:
+        draft.finish()
+
+
+def _failed(draft: Draft, agent: Agent, message: Failed) -> None:
+    state = draft.state
+    failed = bounded(replace(message, pod_index=agent.pod_index))
+    failures = with_failure(state.failures, failed)
+    if failures == state.failures:
+        return
+    total = state.failures_total + 1
+    draft.state = replace(state, failures=failures, failures_total=total)
+    if state.phase in (Phase.FINISHED, Phase.FAILED):
+        return
+    rounds = [record for record in state.rounds if record.round > state.attempt_since]
+    verdict = hopeless(failed, state.failures, rounds, draft.now)
+    if verdict is not None:
+        draft.fail(verdict)
+
+
+def _goodbye(draft: Draft, agent: Agent, message: Goodbye) -> None:
+    _lose(draft, agent.agent, "its torchrun ended")
+
+
+def _round_number(state: State) -> int:
+    return state.round.round if state.round is not None else -1
+
+
+_HANDLERS: dict[type[object], Callable[[Draft, Agent, Any], None]] = {
+    Join: _join,
+    Linked: _linked,
+    Progress: _progress,
+    FenceReply: _fence_reply,
+    Fenced: _fenced,
+    Committed: _committed,
+    WorkersFailed: _workers_failed,
+    Leave: _leave,
+    Finished: _finished,
+    Goodbye: _goodbye,
+    Failed: _failed,
+}
+
+_IDLE = (Heartbeat, Progress, Failed)
+"""They change nothing that a round depends on, and are nearly all that a large job says."""

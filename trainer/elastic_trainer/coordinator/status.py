@@ -1,0 +1,111 @@
+"""What `GET /status` answers; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from elastic_trainer.coordinator.model import RoundRecord, State
+from elastic_trainer.coordinator.node_range import as_json as range_as_json
+from elastic_trainer.coordinator.state import SPEED_WINDOW
+from elastic_trainer.failures.record import as_json
+from elastic_trainer.metrics.exposition import Metric
+
+LEAST_STEPS = 10
+LEAST_SECONDS = 2.0
+"""Shorter rounds say too little of the speed at their size."""
+
+
+def status(state: State, job: str, now: float, wall: float) -> dict[str, Any]:
+    """The state as JSON values. `wall` is the Unix time at `now`.
+
+    `range`, `world` and `ranks` count nodes (agents), as rounds are of agents. Times are Unix
+    seconds.
+    """
+    offset = wall - now
+    running = state.round
+    return {
+        "job": job,
+        "round": running.round if running else state.last_round,
+        "phase": state.phase.value,
+        "range": range_as_json(state.settings),
+        "world": len(running.members) if running else 0,
+        "ranks": {str(m.pod_index): rank for rank, m in enumerate(running.members)}
+        if running
+        else {},
+        "pids": {str(a.pod_index): list(a.pids) for a in state.agents.values() if a.attached},
+        "waiting": sorted(a.pod_index for a in state.agents.values() if a.joined_at is not None),
+        "leaving": sorted(a.pod_index for a in state.agents.values() if a.leaving),
+        "step": state.step,
+        "steps_per_second": _speed(state, now),
+        "speeds": {str(size): speed for size, speed in sorted(speeds(state.rounds).items())},
+        "committed_step": state.committed_step,
+        "rounds": [_round(record, offset) for record in state.rounds],
+        "failures": [as_json(failed) for failed in state.failures],
+        "failures_total": state.failures_total,
+        "verdict": state.verdict or None,
+    }
+
+
+def metrics(state: State, now: float) -> list[Metric]:
+    """What `GET /metrics` answers."""
+    running = state.round
+    pauses = [record.pause_seconds for record in state.rounds if record.pause_seconds is not None]
+    return [
+        Metric("agents", "Agents that are connected.", len(state.agents)),
+        Metric("world_nodes", "Nodes of the round.", len(running.members) if running else 0),
+        Metric("round", "Number of the newest round.", state.last_round),
+        Metric("step", "Newest step that was applied.", max(0, state.step)),
+        Metric("committed_step", "Newest step that is committed.", max(0, state.committed_step)),
+        Metric("steps_per_second", "Recent speed.", _speed(state, now)),
+        Metric("pause_seconds", "Of the newest change of rounds.", pauses[-1] if pauses else 0.0),
+        Metric("failures_total", "Workers that failed.", state.failures_total),
+    ]
+
+
+def _speed(state: State, now: float) -> float:
+    recent = [sample for sample in state.samples if sample[0] > now - SPEED_WINDOW]
+    if len(recent) < 2:
+        return 0.0
+    seconds = recent[-1][0] - recent[0][0]
+    return round((recent[-1][1] - recent[0][1]) / seconds, 3) if seconds > 0 else 0.0
+
+
+def speeds(rounds: Iterable[RoundRecord]) -> dict[int, float]:
+    """Samples a second by world, each from the newest round of that world that ran for a while.
+
+    Where the samples of a step aren't known, each node is taken to consume one: then it is steps a
+    second times world, which is proportional to samples a second if the batch of a node is fixed.
+    """
+    found: dict[int, float] = {}
+    for record in rounds:
+        if record.first_step is None or record.last_step is None:
+            continue
+        assert record.first_step_time is not None and record.last_step_time is not None
+        seconds = record.last_step_time - record.first_step_time
+        steps = record.last_step - record.first_step
+        if steps < LEAST_STEPS or seconds < LEAST_SECONDS:
+            continue
+        samples = record.last_samples - record.first_samples if record.first_samples else 0
+        found[record.world] = round((samples or steps * record.world) / seconds, 3)
+    return found
+
+
+def _round(record: RoundRecord, offset: float) -> dict[str, Any]:
+    def clock(time: float | None) -> float | None:
+        return None if time is None else round(time + offset, 4)
+
+    pause = record.pause_seconds
+    return {
+        "round": record.round,
+        "world": record.world,
+        "time": clock(record.time),
+        "reason": record.reason,
+        "first_step": record.first_step,
+        "first_step_time": clock(record.first_step_time),
+        "last_step": record.last_step,
+        "last_step_time": clock(record.last_step_time),
+        "end": record.end,
+        "end_time": clock(record.end_time),
+        "pause_seconds": None if pause is None else round(pause, 4),
+    }

@@ -1,0 +1,154 @@
+"""ElasticDataset: a map-style dataset in, this rank's batches of the global order out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+
+from elastic_trainer.data.loader_process import LoaderProcess
+from elastic_trainer.data.order import Batches, ElasticOrder, whole
+from elastic_trainer.data.process_group import ProcessGroup
+
+
+class ElasticDataset(ElasticOrder, IterableDataset[Any]):
+    """All epochs of a map-style dataset in one iteration, shared among the ranks.
+
+    Each step takes the next samples of a seeded order that doesn't depend on the world; each rank
+    gets its contiguous part, collated. `Checkpointer.step()` (or `applied()`) after the optimizer's
+    step moves the cursor over everything handed out so far; what was handed out but not applied is
+    handed out again after a restart, however far worker processes prefetched.
+
+    A step's size is `batch_size * world`, or `global_batch` where that is given: then an elastic
+    run is the same run as an undisturbed one. A rank's part of it that is above `batch_size` comes
+    in several batches of equal number of samples (but for one):
+
+        for images, labels in data:
+            with data.micro_batch(model):
+                (data.weight * loss(model(images), labels)).backward()
+            if data.last:
+                optimizer.step()
+                optimizer.zero_grad()
+                checkpointer.step()
+
+    The last step of an epoch may be smaller, and any step uneven: multiply the mean loss by
+    `weight`, so that the gradients, added up over batches and averaged over ranks, are those of
+    the mean over the whole step. A rank left without a sample gets one that belongs to another
+    rank, with weight 0, so that it takes part in the all-reduce; it isn't counted as consumed.
+
+    Works alone or as `DataLoader(data, batch_size=None)`. Worker processes belong to the
+    ElasticDataset (`num_workers` here), since a loader around it would take the cursor into them.
+
+    Args:
+        dataset: has `__len__` and `__getitem__`, and optionally `__getitems__`.
+        batch_size: most samples of a batch on a rank; equal on all ranks.
+        global_batch: samples of a full step on all ranks together, whatever the world.
+        epochs: how often the whole dataset is passed.
+        seed: of the order; a restart must use the same.
+        audit: a folder, shared by the ranks, for what `elastic_trainer.data.audit` verifies.
+        collate: list of samples -> batch.
+        group: this process's rank and world; asked from torch.distributed when iteration begins.
+        loader: further options of torch's DataLoader, such as `num_workers=4`,
+            `prefetch_factor=4`, `pin_memory=True`.
+
+    Raises:
+        ValueError: an empty dataset, a size below 1, or neither size.
+        TypeError: a stream, a loader, or else no map-style dataset; a size that is no number; an
+            option that would change the order.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        *,
+        batch_size: int | None = None,
+        global_batch: int | None = None,
+        epochs: int,
+        seed: int = 0,
+        audit: str | Path | None = None,
+        collate: Callable[[list[Any]], Any] | None = None,
+        group: ProcessGroup | None = None,
+        **loader: Any,
+    ) -> None:
+        if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")) or isinstance(
+            dataset, IterableDataset
+        ):
+            raise TypeError(
+                f"dataset is a {type(dataset).__name__}: expected a map-style one, with __len__ "
+                "and __getitem__; parts of a stream can be leased: ShardClient"
+            )
+        super().__init__(
+            len(dataset),
+            batch_size=batch_size,
+            global_batch=global_batch,
+            seed=seed,
+            audit=audit,
+            group=group,
+        )
+        if whole("epochs", epochs) < 1:
+            raise ValueError(f"epochs is {epochs}: expected at least 1")
+        if taken := _OURS.keys() & loader.keys():
+            raise TypeError(
+                f"ElasticDataset has no {', no '.join(sorted(taken))}: "
+                + "; ".join(sorted({_OURS[name] for name in taken}))
+            )
+        self.dataset = dataset
+        self.epochs = epochs
+        self._ahead = self.cursor
+        if loader.get("num_workers"):
+            # A new round doesn't start them anew.
+            loader = {"persistent_workers": True, **loader}
+            loader["worker_init_fn"] = LoaderProcess(loader.get("worker_init_fn"))
+        self._loader = DataLoader(
+            dataset,
+            batch_sampler=_AllEpochs(self),
+            collate_fn=collate,
+            # Its own: the number of iterations would show in torch's, hence in dropout.
+            generator=torch.Generator().manual_seed(seed % 2**63),
+            **loader,
+        )
+
+    def __iter__(self) -> Iterator[Any]:
+        if get_worker_info() is not None:
+            raise RuntimeError(
+                "ElasticDataset keeps the cursor in the training process: give num_workers to it, "
+                "and use it directly or with DataLoader(data, batch_size=None, num_workers=0)"
+            )
+        # DataLoader asks the dataset for an iterator here, and for nothing that would tell sooner.
+        if getattr(sys._getframe(1).f_locals.get("self"), "auto_collation", False):
+            raise ValueError(
+                "a DataLoader would make batches of ElasticDataset's batches: iterate it directly, "
+                "or give the DataLoader batch_size=None"
+            )
+        self._begin_alone()
+        return self.follow(self._loader)
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        super().load_state_dict(state)
+        self._ahead = self.cursor
+
+
+_OURS = {
+    **dict.fromkeys(
+        ("batch_sampler", "sampler", "shuffle"),
+        "the order and each rank's part of it are its own, shuffled by `seed`",
+    ),
+    "drop_last": "every sample counts; an uneven end is weighed by `weight`",
+    "collate_fn": "it is called collate",
+    "generator": "the order is given by `seed`",
+}
+"""What a DataLoader takes and an ElasticDataset doesn't, and why."""
+
+
+class _AllEpochs:
+    """The loader's batch sampler; `epochs` may still be changed on the way."""
+
+    def __init__(self, data: ElasticDataset) -> None:
+        self._data = data
+
+    def __iter__(self) -> Batches:
+        return Batches(self._data, lambda: self._data.epochs)

@@ -1,0 +1,285 @@
+"""ElasticOrder: how far training has come in the global order, and what this rank takes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from operator import index
+from pathlib import Path
+from typing import Any, SupportsIndex
+
+from elastic_trainer.data.audit import AuditLog, RunStart, last_run
+from elastic_trainer.data.cursor import Cursor, Share
+from elastic_trainer.data.permutation import Permutation
+from elastic_trainer.data.process_group import ProcessGroup
+
+_END = object()
+
+
+class ElasticOrder:
+    """What ElasticDataset and ElasticSampler share; see there.
+
+    `cursor` is what was applied, and what is saved. Batches are handed out ahead of it, and data
+    loaders ask for indices ahead of those: neither moves it.
+    """
+
+    def __init__(
+        self,
+        samples: int,
+        *,
+        batch_size: int | None,
+        global_batch: int | None,
+        seed: int,
+        audit: str | Path | None,
+        group: ProcessGroup | None,
+    ) -> None:
+        if batch_size is None and global_batch is None:
+            raise ValueError("expected batch_size (of a rank), global_batch (of all ranks) or both")
+        for name, value in (
+            ("the dataset's length", samples),
+            ("batch_size", batch_size),
+            ("global_batch", global_batch),
+        ):
+            if value is not None and whole(name, value) < 1:
+                raise ValueError(f"{name} is {value}: expected at least 1")
+        whole("seed", seed)
+        self.samples = samples
+        """Of one epoch."""
+        self.batch_size = batch_size
+        self.global_batch = global_batch
+        self.seed = seed
+        self.audit = None if audit is None else Path(audit)
+        self.cursor = Cursor()
+        """What has been applied."""
+        self.weight = 1.0
+        """Factor for the mean loss of the batch handed out last."""
+        self.last = True
+        """Whether the batch handed out last is its step's last: the optimizer steps after it."""
+        self._ahead: Cursor | None = None  # what has been handed out; None: nobody follows
+        self._group = group
+        self._log: AuditLog | None = None
+
+    @property
+    def group(self) -> ProcessGroup:
+        if self._group is None:
+            self._group = ProcessGroup.current()
+        return self._group
+
+    def regroup(self, group: ProcessGroup) -> None:
+        """The world has changed; before the next iteration."""
+        self._group = group
+
+    @property
+    def batch(self) -> int:
+        """Samples of a full step over all ranks, at the present world."""
+        if self.global_batch is not None:
+            return self.global_batch
+        assert self.batch_size is not None  # one of them is given
+        return self.batch_size * self.group.world
+
+    @property
+    def steps(self) -> int:
+        """Steps applied since the very beginning of training."""
+        return self.cursor.step
+
+    @property
+    def consumed(self) -> int:
+        """Samples applied so far, over all epochs and ranks."""
+        return self.cursor.epoch * self.samples + self.cursor.position
+
+    # ---- what to take
+
+    def micro_batches(self, at: Cursor) -> list[Share]:
+        """What this rank takes of the step after `at`, in the order it is handed out."""
+        group = self.group
+        share = at.share(group.rank, samples=self.samples, batch=self.batch, world=group.world)
+        return share.micro_batches(self.batch_size)
+
+    def after(self, at: Cursor) -> Cursor:
+        """The cursor one step of the whole world after `at`."""
+        return at.advance(samples=self.samples, batch=self.batch)
+
+    def follow(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """`batches` as they come, which must be those of this order from `cursor` on; `weight` and
+        `last` are set for each."""
+        source = iter(batches)
+        at = self._ahead = self.cursor
+        while True:
+            micro_batches = self.micro_batches(at)
+            at = self.after(at)
+            for number, share in enumerate(micro_batches, 1):
+                batch = next(source, _END)
+                if batch is _END:
+                    return
+                self.weight = share.weight
+                self.last = number == len(micro_batches)
+                if self.last:
+                    self._ahead = at
+                yield batch
+
+    def micro_batch(self, model: Any) -> AbstractContextManager[Any]:
+        """For the forward and backward pass of one batch: gradients are added up on each rank and
+        averaged over the ranks with the step's last batch, so a step has one all-reduce.
+
+        `model` may be a DistributedDataParallel or anything else with `no_sync()`; a plain module
+        has nothing to synchronise.
+        """
+        if self.last or not hasattr(model, "no_sync"):
+            return nullcontext()
+        context: AbstractContextManager[Any] = model.no_sync()
+        return context
+
+    def applied(self) -> None:
+        """The optimizer has applied every batch handed out so far; without `follow`, one step.
+
+        Raises:
+            RuntimeError: no whole step was handed out since the last call.
+        """
+        if self._ahead is None:
+            self.cursor = self.after(self.cursor)
+        elif self._ahead == self.cursor:
+            raise RuntimeError(
+                "no batch was taken since the last step, or not all of its micro-batches: call "
+                "Checkpointer.step() once after each optimizer step, inside the loop over the data"
+                + ("" if self.last else ", where its `last` is True")
+            )
+        else:
+            self.cursor = self._ahead
+        if self._log is not None:
+            self._log.applied(self.cursor.step)
+
+    # ---- the audit's record
+
+    def _begin_alone(self) -> None:
+        """A run's record where no Checkpointer has begun one."""
+        if self.audit is not None and self._log is None:
+            self.begin(run=self.group.from_rank(0, self.last_run() + 1))
+
+    def last_run(self) -> int:
+        """The highest run number in the audit folder; 0 without one."""
+        return 0 if self.audit is None else last_run(self.audit)
+
+    def begin(self, *, run: int, parent: int = 0, round_: int = 0) -> None:
+        """Start this run's audit record, where one is wanted; the Checkpointer does it.
+
+        Args:
+            run: higher than every run before, the same on all ranks.
+            parent: the run whose commit the cursor was loaded from; 0 for none.
+            round_: the rendezvous round, for people who read the record.
+        """
+        if self.audit is None:
+            return
+        if self._log is not None:
+            self._log.close()
+        start = RunStart(
+            run=run,
+            round=round_,
+            rank=self.group.rank,
+            world=self.group.world,
+            start_step=self.cursor.step,
+            parent=parent,
+        )
+        self._log = AuditLog(self.audit, start)
+
+    def close(self) -> None:
+        """End the audit record; it needs no end, but the file is released."""
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    # ---- saving
+
+    def state_dict(self) -> dict[str, int]:
+        return {**asdict(self.cursor), **self._identity()}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Go on from a saved cursor, with any world and any `batch_size`.
+
+        Raises:
+            ValueError: it was saved for another order of samples, or another global batch.
+        """
+        for name, found in self._identity().items():
+            if state[name] != found:
+                raise ValueError(
+                    f"the saved cursor is for {name}={state[name]}, this dataset has {name}={found}"
+                    f": {_WHY[name]}; restore the former, or start in a new folder"
+                )
+        self.cursor = Cursor(state["epoch"], state["position"], state["step"])
+        self._ahead = None
+
+    def _identity(self) -> dict[str, int]:
+        """What a cursor means nothing without."""
+        return {
+            "samples": self.samples,
+            "seed": self.seed,
+            "global_batch": self.global_batch or 0,
+        }
+
+
+def whole(name: str, value: object) -> int:
+    """Raises TypeError for what is no whole number."""
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise TypeError(f"{name} is {value!r}, a {type(value).__name__}: expected a whole number")
+    return index(value)
+
+
+_WHY = {
+    "samples": "samples would be lost or repeated",
+    "seed": "samples would be lost or repeated",
+    "global_batch": "steps would be of another size (0: batch_size times the world)",
+}
+
+
+class Batches(Iterator[list[int]]):
+    """This rank's batches of indices from `order.cursor` up to the start of epoch `end()`.
+
+    A data loader takes them ahead of use. Each step's line in the audit is written here, which is
+    before its use.
+
+    It has the state that torchdata's StatefulDataLoader asks an iterator for: the cursor after the
+    last whole step that was taken.
+    """
+
+    def __init__(self, order: ElasticOrder, end: Callable[[], int]) -> None:
+        self._order = order
+        self._end = end
+        self._at = self._whole = order.cursor
+        self._waiting: list[list[int]] = []
+        """Of the step that is being taken, last one first."""
+        self._permutation: tuple[int, Permutation] | None = None
+
+    def __next__(self) -> list[int]:
+        if not self._waiting:
+            if self._at.epoch >= self._end():
+                raise StopIteration
+            self._waiting = self._step()
+        batch = self._waiting.pop()
+        if not self._waiting:
+            self._whole = self._at
+        return batch
+
+    def _step(self) -> list[list[int]]:
+        order, at = self._order, self._at
+        if self._permutation is None or self._permutation[0] != at.epoch:
+            epoch = Permutation(order.samples, seed=order.seed, epoch=at.epoch)
+            self._permutation = (at.epoch, epoch)
+        permutation = self._permutation[1]
+        shares = order.micro_batches(at)
+        start = shares[0].start
+        indices = permutation.slice(start, shares[-1].stop).tolist()
+        self._at = order.after(at)
+        if order._log is not None:
+            order._log.took(step=self._at.step, epoch=at.epoch, indices=indices)
+        if not indices:
+            # A sample of another rank, with weight 0: something to take part with.
+            return [[permutation[at.position]]]
+        return [indices[share.start - start : share.stop - start] for share in reversed(shares)]
+
+    def state_dict(self) -> dict[str, int]:
+        return {**asdict(self._whole), **self._order._identity()}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        self._order.load_state_dict(state)
+        self._at = self._whole = self._order.cursor
+        self._waiting = []

@@ -1,0 +1,33 @@
+"""The failures of one node's workers, as its agent keeps and tells them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from elastic_trainer.failures.failure import Exit, describe, keep_logs, oom_kills
+from elastic_trainer.failures.record import bounded
+from elastic_trainer.protocol.message import Failed
+
+KEPT = 8
+"""To tell a coordinator that was started anew."""
+
+
+class NodeFailures:
+    def __init__(self, tell: Callable[[Failed], None]) -> None:
+        self.kept: list[Failed] = []
+        self._tell = tell
+        self._oom_kills = oom_kills()
+
+    def describe(self, exit_: Exit, note: str) -> Failed:
+        """Before torchrun removes what the worker left; `note` says why the agent killed it."""
+        before, self._oom_kills = self._oom_kills, oom_kills()
+        return describe(exit_, oom_killed=self._oom_kills > before, note=note, log=keep_logs(exit_))
+
+    def add(self, failed: Failed) -> None:
+        if (failed.pid, failed.round) not in {(one.pid, one.round) for one in self.kept}:
+            failed = bounded(failed)
+            self.kept = [*self.kept, failed][-KEPT:]
+            self._tell(failed)
+
+    def gave_way(self, exit_: Exit) -> None:
+        self.add(describe(exit_, oom_killed=False, note="gave way to another's failure"))

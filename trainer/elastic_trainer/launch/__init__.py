@@ -1,0 +1,1 @@
+"""Starts worker processes warm: a zygote that has torch imported forks them."""

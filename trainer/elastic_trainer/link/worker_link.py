@@ -1,0 +1,478 @@
+"""The worker's end of the unix socket between a training process and its agent.
+
+Training processes hold no gRPC: one JSON line a message over an abstract unix socket, read by one
+daemon thread. Progress is not sent at all: a step's number and time are stores into a mapped
+page that the agent reads when it wants to know.
+
+Why a rank never runs past a fence: asked for its step, a rank answers the one in progress and from
+then on holds at the end of the step after it, until it is told where to stop; the stop step is the
+greatest answer plus one, hence no smaller than any rank's hold.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import mmap
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from types import TracebackType
+from typing import Any, NoReturn
+
+from elastic_trainer.failures import error_file
+
+SOCKET_VARIABLE = "VOLCANO_ELASTIC_AGENT_SOCKET"
+"""Address of the agent's socket; a leading @ means Linux's abstract namespace."""
+
+ROUND_VARIABLE = "VOLCANO_ELASTIC_ROUND"
+"""The round a worker was started in."""
+
+CONNECT_TIMEOUT_SECONDS = 10.0
+BLAME_SECONDS = 1.0
+"""How long a failing worker waits to hear that another one failed first."""
+
+PROGRESS_BYTES = 32
+"""Four signed 64-bit integers: the last applied step; when (CLOCK_MONOTONIC, ns); the samples that
+all ranks had consumed by then, 0 where that is not known; and how long (ns) commits have kept this
+process from training."""
+
+
+class Order(Enum):
+    """What a rank does at a step boundary."""
+
+    GO = "go"
+    FENCE = "fence"
+    LEAVE = "leave"
+    OVER = "over"
+    """The round broke; only a worker that recovers in process hears it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A rank in a round's world."""
+
+    round: int
+    rank: int
+    world: int
+    address: str
+    port: int
+    """Where an agent serves the round's store."""
+
+
+class LinkError(RuntimeError):
+    """The agent's socket was named but could not be used."""
+
+
+class WorkerLink:
+    """A worker's link to its agent. Methods are for the main thread.
+
+    A worker that gives `broken` recovers in process: a round that is over doesn't end it. `broken`
+    is called in the reading thread, to free the main thread from the round's collectives; the main
+    thread then asks for its next place.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket | None,
+        started_round: int = 0,
+        broken: Callable[[], None] | None = None,
+    ) -> None:
+        self.round = started_round
+        """0 without an agent, and before a newcomer's first round."""
+        self.commit_wanted = False
+        """At a fence: nobody stays who would hold the live state."""
+        self._broken = broken
+        self._connection = connection
+        self._pid = os.getpid()
+        self._step = -1
+        self._reached = -1
+        """The last step applied in this process."""
+        self._pending = connection is not None  # so that the first boundary is told at once
+        self._first_told = False
+        self._hold: int | None = None
+        self._stop: int | None = None
+        self._fence = 0
+        self._leaving = False
+        self._over_round = -1
+        self._waiting = False
+        """The main thread is out of any round, and asks for the next."""
+        self._place: Place | None = None
+        self._home = False
+        self._closing = False
+        self._failing = False
+        self._changed = threading.Condition()
+        self._settled: str | None = None
+        """The answer to `settle`; None: there is none yet."""
+        self._sending = threading.Lock()
+        self._progress: memoryview[int] | None = None
+
+    @property
+    def agent(self) -> bool:
+        """Whether there is an agent at all."""
+        return self._connection is not None
+
+    @property
+    def over(self) -> bool:
+        """Whether the round has ended."""
+        return self._over_round >= self.round
+
+    @classmethod
+    def from_environment(cls, broken: Callable[[], None] | None = None) -> WorkerLink:
+        """The link to the agent that started this process; says GO for ever if there is none.
+
+        Raises LinkError if an agent is named and doesn't answer.
+        """
+        address = os.environ.get(SOCKET_VARIABLE, "")
+        if not address:
+            return cls(None)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(CONNECT_TIMEOUT_SECONDS)
+        try:
+            connection.connect("\0" + address[1:] if address.startswith("@") else address)
+        except OSError as error:
+            connection.close()
+            raise LinkError(
+                f"{SOCKET_VARIABLE} names the agent's socket {address!r}, which doesn't answer "
+                f"({error}); unset it to run without an agent"
+            ) from error
+        connection.settimeout(None)
+        link = cls(connection, int(os.environ.get(ROUND_VARIABLE, "0")), broken)
+        link._open()
+        return link
+
+    def _open(self) -> None:
+        descriptor, path = tempfile.mkstemp(prefix="volcano-elastic-progress-")
+        with contextlib.closing(_Descriptor(descriptor)):
+            os.ftruncate(descriptor, PROGRESS_BYTES)
+            self._progress = memoryview(mmap.mmap(descriptor, PROGRESS_BYTES)).cast("q")
+        self._progress[0] = -1
+        self._send(
+            {
+                "type": "hello",
+                "round": self.round,
+                "rank": int(os.environ.get("RANK", "0")),
+                "local_rank": int(os.environ.get("LOCAL_RANK", "0")),
+                "local_world_size": int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+                "pid": os.getpid(),
+                "recovers": self._broken is not None,
+                "progress": path,  # the agent maps it and removes the name
+                "error_file": os.environ.get(error_file.VARIABLE, ""),
+            }
+        )
+        threading.Thread(target=self._read, name="agent-link", daemon=True).start()
+        atexit.register(self._goodbye)
+        os.register_at_fork(after_in_child=self._forget)
+        self._previous_excepthook = sys.excepthook
+        sys.excepthook = self._excepthook
+
+    # ---- the loop's side
+
+    def boundary(self, step: int, samples: int = 0) -> Order:
+        """To be called by every rank after step `step` was applied, which made it `samples` that
+        all ranks have consumed so far (0: not known).
+
+        FENCE or LEAVE come on every rank of a round at the same step.
+        """
+        self._step = self._reached = step
+        progress = self._progress
+        if progress is not None:
+            progress[1] = time.monotonic_ns()
+            progress[2] = samples
+            progress[0] = step
+        if not self._pending:
+            return Order.GO
+        return self._boundary_pending(step)
+
+    def _boundary_pending(self, step: int) -> Order:
+        if not self._first_told:
+            self._first_told = True
+            self._send({"type": "stepped", "round": self.round, "step": step})
+        with self._changed:
+            while (
+                self._hold is not None
+                and self._stop is None
+                and step >= self._hold
+                and not self.over
+            ):
+                self._changed.wait()
+            if self.over:
+                over = True
+            else:
+                over = False
+                if self._hold is None and self._stop is None:
+                    self._pending = False
+                    return Order.GO
+                if self._stop is None or step < self._stop:
+                    return Order.GO
+        if over:
+            if self._broken is not None:
+                return Order.OVER
+            self._park()
+        self._send({"type": "stopped", "round": self.round, "fence": self._fence, "step": step})
+        return Order.LEAVE if self._leaving else Order.FENCE
+
+    def committed(self, step: int, round_: int = 0) -> None:
+        """A commit for `step` is durable; rank 0 says it.
+
+        Args:
+            round_: that made it, of a commit found in storage: later rounds must have higher
+                numbers, also where nobody is left to remember it.
+        """
+        self._send({"type": "committed", "round": round_ or self.round, "step": step})
+
+    def stalled(self, seconds: float) -> None:
+        """A commit has kept this process from training for so long; for its metrics."""
+        if self._progress is not None:
+            self._progress[3] += int(seconds * 1e9)
+
+    def give_up(self, reason: str) -> None:
+        """Before an error that another try would only repeat: no worker is started again."""
+        self._send({"type": "fatal", "reason": reason})
+
+    def saved(self, path: str, step: int, savers: int, folder: str = "", keep: int = 3) -> None:
+        """The slot at `path` holds a new state, for the agent to verify.
+
+        Args:
+            savers: how many of this node's workers save.
+            folder: the storage that the agent is to bring it to; empty: none.
+            keep: commits to keep there.
+        """
+        self._send(
+            {
+                "type": "saved",
+                "round": self.round,
+                "path": path,
+                "step": step,
+                "savers": savers,
+                "folder": folder,
+                "keep": keep,
+            }
+        )
+
+    def settle(self, *, storage: bool) -> str:
+        """Waits until the agent has verified what this node saved, or brought it to storage too;
+        why that failed, or nothing.
+
+        Raises LinkError if the round is over before.
+        """
+        if self._connection is None:
+            return ""
+        with self._changed:
+            self._settled = None
+            self._send({"type": "settle", "storage": storage})
+            while self._settled is None and not self.over:
+                self._changed.wait()
+            if self._settled is None:
+                raise LinkError("the round is over; the next one goes on from what was saved")
+            return self._settled
+
+    def fenced(self, step: int, order: Order) -> NoReturn:
+        """After the commit: waits to be restarted (FENCE), or exits 0 (LEAVE).
+
+        A leaver stays until every rank has come here, as rank 0's process serves the others' store.
+        """
+        self._send({"type": "fenced", "round": self.round, "fence": self._fence, "step": step})
+        if order is not Order.LEAVE:
+            self._park()
+        with self._changed:
+            while not self.over:
+                self._changed.wait()
+        self._closing = True
+        self._send({"type": "goodbye"})
+        _flush()
+        os._exit(0)
+
+    def stood(self, step: int) -> None:
+        """As `fenced` with FENCE, for a worker that recovers in process; returns when all stand."""
+        self._send({"type": "fenced", "round": self.round, "fence": self._fence, "step": step})
+        with self._changed:
+            while not self.over:
+                self._changed.wait()
+
+    def lost(self, patience: float = BLAME_SECONDS) -> bool:
+        """Asked after an error: whether the round is over, so that a vanished peer was its cause.
+
+        Waits up to `patience` seconds for the word of it.
+        """
+        if self._connection is None:
+            return False
+        self._send({"type": "failing", "round": self.round})
+        deadline = time.monotonic() + patience
+        with self._changed:
+            while not self.over and (left := deadline - time.monotonic()) > 0:
+                self._changed.wait(left)
+            return self.over
+
+    def next_place(self) -> Place:
+        """Out of any round, with no collective under way: waits for the next round.
+
+        Ends the process with 0 where training was completed meanwhile.
+        """
+        if self._progress is not None:
+            self._progress[0] = -1
+        with self._changed:
+            self._over_round = max(self._over_round, self.round)
+            self._step = -1
+            self._hold = self._stop = None
+            self._leaving = self._first_told = False
+            self._pending = self._waiting = True
+            self._place = None
+            self._send({"type": "idle", "round": self.round})
+            while self._place is None and not self._home:
+                self._changed.wait()
+            self._waiting = False
+            place = self._place
+            if place is not None:
+                self.round = place.round
+                return place
+            self._closing = True
+        self._send({"type": "goodbye"})
+        sys.exit(0)
+
+    def joined(self) -> None:
+        """The place that `next_place` told of is taken: connected, and with the common state."""
+        self._send({"type": "joined", "round": self.round})
+
+    def finished(self) -> None:
+        """Training is complete: no later round will be made for this job."""
+        self._closing = True
+        self._send({"type": "finished", "round": self.round, "step": self._step})
+
+    # ---- the agent's side
+
+    def _read(self) -> None:
+        connection = self._connection
+        assert connection is not None
+        with contextlib.suppress(OSError), connection.makefile("rb") as lines:
+            for line in lines:
+                self._hear(json.loads(line))
+        if not self._closing and os.getpid() == self._pid:
+            # The agent is gone, so nobody would stop or restart this process: don't outlive it.
+            os._exit(1)
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        kind = message["type"]
+        broke = False
+        with self._changed:
+            if kind == "ask":
+                self._pending = True  # before reading the step: a later boundary waits for the lock
+                self._fence = int(message["fence"])
+                begun = self._step + 1 if self._step >= 0 else -1
+                self._hold = begun + 1
+                self._stop = None
+                answer = {"type": "reply", "fence": self._fence, "step": begun}
+            elif kind == "stop":
+                self._fence = int(message["fence"])
+                self._stop = int(message["step"])
+                self._leaving = bool(message["leaving"])
+                self.commit_wanted = bool(message["commit"])
+                self._pending = True
+                answer = None
+            elif kind == "cancel":
+                self._hold = self._stop = None
+                answer = None
+            elif kind == "over":
+                ended = int(message["round"])
+                broke = not self._waiting and not self.over
+                self._over_round = max(self._over_round, ended)
+                self._pending = True
+                answer = None
+                if self._waiting and ended > self.round:
+                    # It overtook the round that it ends.
+                    self._place = None
+                    answer = {"type": "idle", "round": ended}
+            elif kind == "round":
+                self._place = Place(**{name: message[name] for name in Place.__slots__})
+                answer = None
+            elif kind == "settled":
+                self._settled = str(message["error"])
+                answer = None
+            elif kind == "bye":
+                self._home = True
+                answer = None
+            else:
+                answer = None
+            self._changed.notify_all()
+        if answer is not None:
+            self._send(answer)
+        if broke and self.over and self._broken is not None:
+            self._broken()
+
+    # ---- ends
+
+    def _park(self) -> NoReturn:
+        """Wait for the agent's SIGTERM; a restart that the agent makes itself isn't charged."""
+        _flush()
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self._send({"type": "parked"})  # the script's handler may have taken the signal before
+        while True:
+            time.sleep(3600)
+
+    def _excepthook(
+        self,
+        kind: type[BaseException],
+        error: BaseException,
+        trace: TracebackType | None,
+    ) -> None:
+        """A worker that fails because a peer vanished waits to be restarted instead of exiting 1.
+
+        torchrun charges the latter to max_restarts, on every survivor.
+        """
+        self._previous_excepthook(kind, error, trace)
+        if self._connection is None or os.getpid() != self._pid or self._closing:
+            return
+        self._failing = True
+        if issubclass(kind, KeyboardInterrupt):
+            return
+        error_file.write(kind, error, trace)
+        # One that recovers in process has asked before, and was told that this error is its own.
+        if self._broken is None and self.lost():
+            self._send({"type": "gave_way"})
+            self._park()
+        error_file.own(kind, error, trace, self._reached)
+
+    def _goodbye(self) -> None:
+        if os.getpid() == self._pid and not self._failing:
+            self._closing = True
+            self._send({"type": "goodbye"})
+
+    def _forget(self) -> None:
+        """In a forked child (a data loader's): the agent must see the parent's death, not ours."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+            self._progress = None
+            self._pending = False
+
+    def _send(self, message: dict[str, Any]) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        line = json.dumps(message).encode() + b"\n"
+        # A lost agent is the reading thread's business.
+        with contextlib.suppress(OSError), self._sending:
+            connection.sendall(line)
+
+
+class _Descriptor:
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def close(self) -> None:
+        os.close(self._number)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()

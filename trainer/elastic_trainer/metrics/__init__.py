@@ -1,0 +1,1 @@
+"""Serves numbers and status over HTTP, in Prometheus' text format."""

@@ -1,0 +1,1 @@
+"""What agents, shard clients and the coordinator say to each other, and the token they show."""

@@ -1,0 +1,59 @@
+"""Who may speak to a coordinator: holders of the job's token, of its version, and of its shape."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import socket
+from collections.abc import Iterable
+
+from elastic_trainer.protocol.message import VERSION, Hello
+
+TOKEN_VARIABLE = "VOLCANO_ELASTIC_TOKEN"
+"""The job's secret, the same in all its pods. Without it, only this machine is served."""
+
+HEADER = "volcano-elastic-token"
+"""Of gRPC's metadata and of HTTP requests. Not `Authorization`, which an API server that passes a
+request on to a pod keeps to itself."""
+
+
+def stranger(token: str, given: str | None) -> str | None:
+    """Why the holder of `given` is refused; None if it is let in. Names no token."""
+    if not token or (given is not None and hmac.compare_digest(token.encode(), given.encode())):
+        return None
+    found = "another one" if given else "none"
+    return (
+        f"expected this job's token ({TOKEN_VARIABLE}, or header {HEADER} over HTTP), found "
+        f"{found}; all pods of a job get it from the same Secret"
+    )
+
+
+def misfit(hello: Hello, job: str, processes: Iterable[tuple[int, int]]) -> str | None:
+    """Why an agent can't take part; None if it can.
+
+    Args:
+        processes: pod index and workers of each node that takes part now; 0 for not known.
+    """
+    if hello.version != VERSION:
+        return (
+            f"expected protocol version {VERSION}, found {hello.version}: run the same version of "
+            "volcano-elastic in all pods of a job"
+        )
+    if hello.job != job:
+        return (
+            f"expected a worker of job {job}, found one of {hello.job or 'no job'}: this "
+            "coordinator is another job's; see --rdzv-endpoint and --rdzv-id"
+        )
+    for pod_index, others in processes:
+        if hello.processes and others and others != hello.processes:
+            return (
+                f"expected {others} workers a node, as worker {pod_index} has, found "
+                f"{hello.processes}: give all nodes the same --nproc-per-node (nprocPerNode)"
+            )
+    return None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server bound to `host`. Raises OSError if unknown."""
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return all(ipaddress.ip_address(str(item[4][0])).is_loopback for item in found)

@@ -1,0 +1,261 @@
+"""What agents and the coordinator tell each other, as values; coordinator.proto explains them.
+
+The state machine and its tests see only these; `encode` and `decode` are the way to the wire.
+Field names are the proto's, so both go by reflection.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from elastic_trainer.proto import coordinator_pb2
+
+MESSAGE_BYTES = 4 << 20
+"""Of one message either way; a round of 10,000 members has an eighth of it."""
+VERSION = 3
+"""Of the protocol; the parts of a job must speak the same."""
+
+
+@dataclass(frozen=True)
+class Member:
+    agent: str = ""
+    pod_index: int = 0
+    address: str = ""
+
+
+@dataclass(frozen=True)
+class Round:
+    """A round's members by rank."""
+
+    round: int = 0
+    members: tuple[Member, ...] = ()
+    master_address: str = ""
+    master_port: int = 0
+    reason: str = ""
+
+    def rank_of(self, agent: str) -> int | None:
+        return next((i for i, member in enumerate(self.members) if member.agent == agent), None)
+
+
+@dataclass(frozen=True)
+class Hello:
+    agent: str = ""
+    pod_index: int = -1
+    address: str = ""
+    last_round: int = 0
+    round: Round | None = None
+    step: int = -1
+    committed_step: int = -1
+    linked: bool = False
+    leaving: bool = False
+    finished: bool = False
+    fence: int = 0
+    stop_step: int = -1
+    fenced: bool = False
+    pids: tuple[int, ...] = ()
+    recovers: bool = False
+    version: int = 0
+    job: str = ""
+    processes: int = 0
+
+
+@dataclass(frozen=True)
+class Join:
+    store_port: int = 0
+    live: bool = False
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    pass
+
+
+@dataclass(frozen=True)
+class Linked:
+    round: int = 0
+    pids: tuple[int, ...] = ()
+    recovers: bool = False
+
+
+@dataclass(frozen=True)
+class Progress:
+    round: int = 0
+    step: int = -1
+    age_seconds: float = 0.0
+    samples: int = 0
+
+
+@dataclass(frozen=True)
+class FenceReply:
+    fence: int = 0
+    step: int = -1
+
+
+@dataclass(frozen=True)
+class Fenced:
+    fence: int = 0
+    step: int = -1
+
+
+@dataclass(frozen=True)
+class Committed:
+    round: int = 0
+    step: int = -1
+    in_memory: bool = False
+
+
+@dataclass(frozen=True)
+class WorkersFailed:
+    round: int = 0
+
+
+@dataclass(frozen=True)
+class Leave:
+    pass
+
+
+@dataclass(frozen=True)
+class Finished:
+    round: int = 0
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A worker that failed; coordinator.proto has units."""
+
+    round: int = 0
+    pod_index: int = -1
+    rank: int = -1
+    local_rank: int = 0
+    pid: int = 0
+    code: int = 0
+    message: str = ""
+    stack: str = ""
+    time: float = 0.0
+    log: str = ""
+    error: str = ""
+    step: int = -1
+
+
+@dataclass(frozen=True)
+class Goodbye:
+    pass
+
+
+@dataclass(frozen=True)
+class FenceAsk:
+    fence: int = 0
+    round: int = 0
+
+
+@dataclass(frozen=True)
+class FenceStop:
+    fence: int = 0
+    round: int = 0
+    step: int = 0
+    leaving: bool = False
+    commit: bool = False
+
+
+@dataclass(frozen=True)
+class FenceCancel:
+    fence: int = 0
+
+
+@dataclass(frozen=True)
+class RoundOver:
+    round: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Dismissed:
+    reason: str = ""
+    failed: bool = False
+
+
+@dataclass(frozen=True)
+class Standby:
+    pass
+
+
+AgentMessage = (
+    Hello
+    | Join
+    | Heartbeat
+    | Linked
+    | Progress
+    | FenceReply
+    | Fenced
+    | Committed
+    | WorkersFailed
+    | Leave
+    | Finished
+    | Goodbye
+    | Failed
+)
+CoordinatorMessage = (
+    Heartbeat | Round | FenceAsk | FenceStop | FenceCancel | RoundOver | Dismissed | Standby
+)
+
+_VALUES = {
+    kind.__name__: kind
+    for kind in (
+        Member,
+        *AgentMessage.__args__,
+        *CoordinatorMessage.__args__,
+    )
+}
+
+
+def encode_agent(message: AgentMessage) -> Any:
+    """The wire's AgentMessage for a value."""
+    return coordinator_pb2.AgentMessage(**{_snake(message): _to_proto(message)})
+
+
+def encode_coordinator(message: CoordinatorMessage) -> Any:
+    """The wire's CoordinatorMessage for a value."""
+    return coordinator_pb2.CoordinatorMessage(**{_snake(message): _to_proto(message)})
+
+
+def decode(envelope: Any) -> Any:
+    """The value in an AgentMessage or CoordinatorMessage; None if this version doesn't know it."""
+    kind = envelope.WhichOneof("message")
+    return None if kind is None else _from_proto(getattr(envelope, kind))
+
+
+def _snake(message: object) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", type(message).__name__).lower()
+
+
+def _to_proto(value: Any) -> Any:
+    fields = {}
+    for field in dataclasses.fields(value):
+        item = getattr(value, field.name)
+        if isinstance(item, tuple):
+            item = [_to_proto(one) if dataclasses.is_dataclass(one) else one for one in item]
+        elif dataclasses.is_dataclass(item):
+            item = _to_proto(item)
+        if item is not None:
+            fields[field.name] = item
+    return getattr(coordinator_pb2, type(value).__name__)(**fields)
+
+
+def _from_proto(proto: Any) -> Any:
+    kind = _VALUES[type(proto).__name__]
+    fields: dict[str, Any] = {}
+    for field in dataclasses.fields(kind):
+        item = getattr(proto, field.name)
+        if field.name == "round" and not isinstance(item, int):
+            item = _from_proto(item) if proto.HasField("round") else None
+        elif field.name == "members":
+            members: Iterable[Any] = item
+            item = tuple(_from_proto(one) for one in members)
+        elif field.name == "pids":
+            item = tuple(item)
+        fields[field.name] = item
+    return kind(**fields)

@@ -1,0 +1,153 @@
+"""The agent's threads that verify what its workers saved to memory, and bring it to storage.
+
+Newest first: of what was saved while it was busy, only the newest is looked at. A slot is locked
+while it is copied to storage, see elastic_trainer.store.slot.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from elastic_trainer.store.replica import write_replica
+from elastic_trainer.store.slot import Label, Slot
+from elastic_trainer.store.storage import Storage
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A worker's word that a slot holds a new state."""
+
+    path: str
+    step: int
+    local_rank: int
+    round: int
+    folder: str = ""
+    """The storage to bring it to; empty: none."""
+    keep: int = 3
+
+
+class Persister:
+    """Callbacks come in its threads: one verifies, so that it never waits for the one that stores.
+
+    Args:
+        sealed: told of what is verified in memory, and as what.
+        stored: told of what is in storage, likewise.
+    """
+
+    def __init__(
+        self, sealed: Callable[[Saved, Label], None], stored: Callable[[Saved, Label], None]
+    ) -> None:
+        self._sealed = sealed
+        self._stored = stored
+        self._changed = threading.Condition()
+        self._to_seal: dict[int, Saved] = {}
+        """By local rank: the newest."""
+        self._to_store: Saved | None = None
+        self._sealing = self._storing = False
+        self._waiting: list[tuple[bool, Callable[[str], None]]] = []
+        self._error = ""
+        """Why the newest is not in storage; empty: it is, or will be."""
+        self._closing = False
+        self._threads: list[threading.Thread] = []
+
+    def saved(self, saved: Saved) -> None:
+        with self._changed:
+            self._to_seal[saved.local_rank] = saved
+            self._start()
+            self._changed.notify_all()
+
+    def settle(self, storage: bool, done: Callable[[str], None]) -> None:
+        """Calls `done` with the last error, or with nothing, once all that was told is verified, or
+        in storage too."""
+        with self._changed:
+            self._waiting.append((storage, done))
+            self._answer()
+
+    def close(self, patience: float) -> None:
+        """Ends it after what is under way, for which it waits `patience` seconds."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join(patience)
+
+    def _start(self) -> None:
+        if not self._threads:
+            self._threads = [
+                threading.Thread(target=target, name=target.__name__.strip("_"), daemon=True)
+                for target in (self._seal_for_ever, self._store_for_ever)
+            ]
+            for thread in self._threads:
+                thread.start()
+
+    def _seal_for_ever(self) -> None:
+        slots: dict[str, Slot] = {}
+        while True:
+            with self._changed:
+                self._sealing = False
+                self._answer()
+                self._changed.wait_for(lambda: self._to_seal or self._closing)
+                if self._closing:
+                    return
+                saved = self._to_seal.pop(min(self._to_seal))
+                self._sealing = True
+            try:
+                self._seal(slots.setdefault(saved.path, Slot(Path(saved.path))), saved)
+            except Exception as error:  # whatever it is, a worker may wait for an answer
+                self._error = str(error)
+                log.warning("step %d is not verified in memory: %s", saved.step, error)
+
+    def _seal(self, slot: Slot, saved: Saved) -> None:
+        label = slot.seal()
+        if label is None or label.step != saved.step:
+            return  # a newer one is being written there
+        self._sealed(saved, label)
+        if saved.folder:
+            with self._changed:
+                self._to_store = saved
+                self._changed.notify_all()
+
+    def _store_for_ever(self) -> None:
+        while True:
+            with self._changed:
+                self._storing = False
+                self._answer()
+                self._changed.wait_for(lambda: self._to_store or self._closing)
+                if self._closing or self._to_store is None:
+                    return
+                saved, self._to_store = self._to_store, None
+                self._storing = True
+            try:
+                self._store(saved)
+            except Exception as error:  # as above
+                self._error = str(error)
+                log.warning("going on without step %d in storage: %s", saved.step, error)
+
+    def _store(self, saved: Saved) -> None:
+        slot = Slot(Path(saved.path))
+        with slot.locked(exclusive=False) as ours:
+            label = slot.sealed() if ours else None
+            if label is None or label.step != saved.step:
+                return  # overwritten: the newer one's word is on its way
+            storage = Storage(saved.folder, keep=saved.keep)
+            if label.identity not in {commit.identity for commit in storage.commits()}:
+                write_replica(
+                    storage, step=label.step, run=label.run, state=slot.read(), round_=label.round
+                )
+        self._error = ""
+        self._stored(saved, label)
+
+    def _answer(self) -> None:
+        """With the lock held."""
+        for wait in list(self._waiting):
+            storage, done = wait
+            busy = self._to_seal or self._sealing
+            if not (busy or (storage and (self._to_store or self._storing))):
+                self._waiting.remove(wait)
+                done(self._error if storage else "")

@@ -1,0 +1,33 @@
+"""A replicated state as a commit: one file in torch's own format, which `torch.load` reads."""
+
+from __future__ import annotations
+
+import io
+from typing import Any, cast
+
+import torch
+
+from elastic_trainer.store.storage import Commit, Storage
+
+STATE = "state.pt"
+
+
+def write_replica(
+    storage: Storage, *, step: int, run: int, state: dict[str, Any], round_: int = 0
+) -> Commit:
+    """Raises StorageError as Storage.write."""
+    rest = {name: part for name, part in state.items() if name != "cursor"}
+    return storage.write(
+        step=step,
+        run=run,
+        cursor=state["cursor"],
+        round_=round_,
+        files={STATE: lambda file: torch.save(rest, cast(Any, file))},
+    )
+
+
+def read_replica(storage: Storage, commit: Commit) -> dict[str, Any]:
+    """Raises StorageError as Storage.read."""
+    content = storage.read(commit, STATE)
+    state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    return {**state, "cursor": dict(commit.cursor)}

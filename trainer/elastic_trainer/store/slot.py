@@ -1,0 +1,343 @@
+"""Slots of named shared memory, in which a rank's states outlive its process.
+
+    0      LABEL  length, JSON, digest: whose state, of which step, and the sizes of what follows
+    2048   SEAL   digest of the label and of the payload, and of both: written by the agent
+    4096   payload: skeleton, tensors (see blob.py)
+
+The label is taken away before the payload is touched and comes back after it is whole, so what a
+killed writer leaves has none. The seal takes as long as reading the payload; the agent does it, so
+that training doesn't wait. Only a sealed slot that still verifies is believed.
+
+A rank uses its slots in turn. One that is being copied to storage is locked (`flock`, so that the
+lock dies with its holder) and passed over; a third slot is then made, so no save waits for storage.
+A sealed slot can be copied to another node's memory as it is, and is as good there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import mmap
+import os
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import xxhash
+from torch.distributed.device_mesh import DeviceMesh
+
+from elastic_trainer.store.blob import ALIGNMENT, Blob, BlobError, MeshKey, read
+
+MEMORY_VARIABLE = "VOLCANO_ELASTIC_MEMORY"
+"""The agent's folder of slots, on shared memory."""
+
+MORE = (
+    "make it larger: a pod's by the annotation volcano-elastic.io/shared-memory, for all its ranks "
+    "together; outside Kubernetes by docker run --shm-size, or mount -o remount,size=… /dev/shm"
+)
+"""What to do where shared memory is too small."""
+
+SEAL = 2048
+PAYLOAD = 4096
+SLOTS = 4
+"""Two in turn, and one more for each that is being copied: to storage, and to a peer's memory."""
+TURNS = 2
+
+_EMPTY = (-1, -1, False)
+_LENGTH = struct.Struct("<I")
+_DIGEST = 16
+
+
+class SlotError(Exception):
+    """A slot can't be written, or isn't what was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    training: str
+    """Of which training, see Storage.training."""
+    run: int
+    step: int
+    rank: int
+    world: int
+    sharded: bool
+    skeleton: int
+    tensors: int
+    """Bytes of the payload's parts."""
+    round: int = 0
+    """As Commit.round."""
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        return (self.run, self.step)
+
+    @property
+    def payload(self) -> int:
+        """Bytes of skeleton and tensors together."""
+        return _payload_start(self.skeleton) - PAYLOAD + self.tensors
+
+
+class Slot:
+    """One slot's file; made by the first write."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._map: mmap.mmap | None = None
+        self._bytes = torch.empty(0, dtype=torch.uint8)
+
+    def prepare(self, size: int) -> None:
+        """Make room for a payload of `size` bytes, so that a write only copies.
+
+        Raises:
+            SlotError: the shared memory is too small.
+        """
+        whole = PAYLOAD + size
+        try:
+            file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                if os.fstat(file).st_size < whole:
+                    os.posix_fallocate(file, 0, whole)  # else a full memory would be a SIGBUS
+                if self._map is None or len(self._map) < whole:
+                    # The old one is unmapped once nobody views it.
+                    self._map = mmap.mmap(file, 0, mmap.MAP_SHARED | mmap.MAP_POPULATE)
+                    self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
+            finally:
+                os.close(file)
+        except OSError as error:
+            raise SlotError(
+                f"{self.path} can't hold {whole} bytes: {error.strerror}; {MORE}"
+            ) from error
+
+    def write(self, label: Label, blob: Blob) -> None:
+        """Raises SlotError as `prepare`; what the slot held is lost then only if it was smaller."""
+        start = _payload_start(label.skeleton)
+        self.prepare(label.payload)
+        assert self._map is not None
+        self._map[:PAYLOAD] = bytes(PAYLOAD)
+        self._map[PAYLOAD : PAYLOAD + len(blob.skeleton)] = blob.skeleton
+        blob.write(self._bytes[start:])
+        body = json.dumps(asdict(label)).encode()
+        head = _LENGTH.pack(len(body)) + body
+        head += xxhash.xxh3_128_digest(head)
+        assert len(head) <= SEAL
+        self._map[: len(head)] = head
+
+    def content(self, label: Label) -> tuple[torch.Tensor, torch.Tensor]:
+        """Head and payload as they are, of a slot that holds `label`; for `copy` elsewhere.
+
+        Raises:
+            SlotError: it isn't there any more.
+        """
+        end = PAYLOAD + label.payload
+        if self._opened() is None or self.sealed() != label or end > len(self._bytes):
+            raise SlotError(f"{self.path} no longer holds step {label.step}")
+        return self._bytes[:PAYLOAD].clone(), self._bytes[PAYLOAD:end]
+
+    def copy(self, size: int, fill: Callable[[torch.Tensor], None]) -> None:
+        """Becomes a copy of another slot: `fill` is called for `size` bytes of payload, then for
+        the head. Raises SlotError as `prepare`."""
+        self.prepare(size)
+        assert self._map is not None
+        self._map[:PAYLOAD] = bytes(PAYLOAD)
+        fill(self._bytes[PAYLOAD : PAYLOAD + size])
+        head = torch.empty(PAYLOAD, dtype=torch.uint8)
+        fill(head)
+        self._map[:PAYLOAD] = head.numpy().tobytes()
+
+    @contextlib.contextmanager
+    def locked(self, *, exclusive: bool) -> Iterator[bool]:
+        """Whether it could be locked against the other kind; not waited for."""
+        try:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise SlotError(f"{self.path} can't be opened: {error.strerror}") from error
+        try:
+            try:
+                fcntl.flock(
+                    descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB
+                )
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
+        finally:
+            os.close(descriptor)
+
+    def label(self) -> Label | None:
+        """None: empty, being written, or damaged."""
+        view = self._opened()
+        if view is None:
+            return None
+        (length,) = _LENGTH.unpack_from(view)
+        end = _LENGTH.size + length
+        if end + _DIGEST > SEAL:
+            return None
+        if xxhash.xxh3_128_digest(view[:end]) != view[end : end + _DIGEST]:
+            return None
+        return Label(**json.loads(view[_LENGTH.size : end]))
+
+    def seal(self) -> Label | None:
+        """Note the payload's digest; None if there is no whole state, or it changed meanwhile."""
+        label = self.label()
+        if label is None:
+            return None
+        digest = _digest(label) + self._payload_digest(label)
+        if self.label() != label:
+            return None
+        assert self._map is not None
+        self._map[SEAL : SEAL + 3 * _DIGEST] = digest + xxhash.xxh3_128_digest(digest)
+        return label
+
+    def sealed(self) -> Label | None:
+        """The label, where there is a seal of it; the payload isn't looked at."""
+        label = self.label()
+        return label if label is not None and self._seal()[:_DIGEST] == _digest(label) else None
+
+    def read(self, meshes: Mapping[MeshKey, DeviceMesh] | None = None) -> Any:
+        """The state, its tensors being views of the slot.
+
+        Raises:
+            SlotError: it isn't what was sealed, or was never sealed.
+        """
+        label = self.sealed()
+        if label is None:
+            raise SlotError(f"{self.path} holds no state that was verified")
+        if self._seal()[_DIGEST:] != self._payload_digest(label):
+            raise SlotError(f"{self.path} is damaged: its digest doesn't match its content")
+        assert self._map is not None
+        start = _payload_start(label.skeleton)
+        skeleton = self._map[PAYLOAD : PAYLOAD + label.skeleton]
+        try:
+            return read(skeleton, memoryview(self._map)[start : start + label.tensors], meshes)
+        except BlobError as error:
+            raise SlotError(f"{self.path} can't be read: {error}") from error
+
+    def _seal(self) -> bytes:
+        """Digests of label and payload; empty if it is damaged."""
+        assert self._map is not None
+        content = self._map[SEAL : SEAL + 2 * _DIGEST]
+        seal = self._map[SEAL + 2 * _DIGEST : SEAL + 3 * _DIGEST]
+        return content if xxhash.xxh3_128_digest(content) == seal else b""
+
+    def _payload_digest(self, label: Label) -> bytes:
+        assert self._map is not None
+        end = PAYLOAD + label.payload
+        if end > len(self._map):
+            raise SlotError(f"{self.path} is shorter than its label says")
+        # Large updates let go of the interpreter's lock.
+        return xxhash.xxh3_128_digest(memoryview(self._map)[PAYLOAD:end])
+
+    def _opened(self) -> mmap.mmap | None:
+        """The mapping, as large as the file is now."""
+        try:
+            size = os.stat(self.path).st_size
+        except OSError:
+            return None
+        if size < PAYLOAD:
+            return None
+        self.prepare(size - PAYLOAD)
+        return self._map
+
+
+class Slots:
+    """A rank's slots in its agent's folder; `kind` tells them from others of the same rank."""
+
+    def __init__(self, folder: Path, local_rank: int, kind: str = "rank") -> None:
+        self.folder = folder
+        self.slots = [Slot(folder / f"{kind}-{local_rank}-{number}") for number in range(SLOTS)]
+
+    def check(self, size: int) -> None:
+        """Raises SlotError where there is no room for two payloads of `size` bytes; says what there
+        is and what is needed."""
+        files = os.statvfs(self.folder)
+        there = sum(_size(slot.path) for slot in self.slots[:TURNS])
+        free = files.f_bavail * files.f_frsize
+        wanted = 2 * (PAYLOAD + size)
+        if wanted > free + there:
+            raise SlotError(
+                f"the shared memory at {self.folder.parent} has {free + there} bytes for this "
+                f"rank's checkpoints: expected {wanted}, twice the state; {MORE}"
+            )
+
+    def prepare(self, size: int) -> None:
+        """Make room for two payloads of `size` bytes: writes then only copy. Raises SlotError."""
+        for slot in self.slots[:TURNS]:
+            slot.prepare(size)
+
+    def write(self, label: Label, blob: Blob) -> Slot:
+        """Save into the slot that holds the oldest state and isn't locked; the slot.
+
+        Raises:
+            SlotError: there is no room; the newest state is as it was.
+        """
+        return self._put(label.training, lambda slot: slot.write(label, blob))
+
+    def copy(self, training: str, size: int, fill: Callable[[torch.Tensor], None]) -> Slot:
+        """As `write`, of another slot's content; see Slot.copy."""
+        return self._put(training, lambda slot: slot.copy(size, fill))
+
+    def _put(self, training: str, put: Callable[[Slot], None]) -> Slot:
+        """The newest sealed one is left alone, as it may be all that is committed; the newest of
+        all, if it is still to be sealed, is taken only where there is no room for another."""
+        ages = {slot: self._age(slot, training) for slot in self.slots}
+        verified = [slot for slot in self.slots if ages[slot][2]]
+        sealed = max(verified, key=lambda slot: ages[slot], default=None)
+        newest = max(ages.values())
+
+        def order(slot: Slot) -> tuple[bool, bool, tuple[int, int, bool]]:
+            unmade = slot in self.slots[TURNS:] and not slot.path.exists()
+            return (ages[slot] == newest != _EMPTY, unmade, ages[slot])
+
+        refused = SlotError(f"all slots at {self.folder} are in use")
+        for slot in sorted((slot for slot in self.slots if slot is not sealed), key=order):
+            with slot.locked(exclusive=True) as ours:
+                if ours:
+                    try:
+                        put(slot)
+                    except SlotError as error:
+                        refused = error
+                    else:
+                        return slot
+        raise refused
+
+    def _age(self, slot: Slot, training: str) -> tuple[int, int, bool]:
+        """Run, step, and whether it is sealed; another training's is older than anything."""
+        found = slot.label()
+        if found is None or found.training != training:
+            return _EMPTY
+        return (*found.identity, slot.sealed() is not None)
+
+    def sealed(self) -> dict[Slot, Label]:
+        """The slots that may be read, newest first."""
+        found = {}
+        for slot in self.slots:
+            with contextlib.suppress(SlotError):
+                label = slot.sealed()
+                if label is not None:
+                    found[slot] = label
+        return dict(sorted(found.items(), key=lambda item: item[1].identity, reverse=True))
+
+
+def payload_size(blob: Blob) -> int:
+    """Bytes that a slot needs for it."""
+    return _payload_start(len(blob.skeleton)) - PAYLOAD + blob.size
+
+
+def _payload_start(skeleton: int) -> int:
+    """Where the tensors begin."""
+    return PAYLOAD + -(-skeleton // ALIGNMENT) * ALIGNMENT
+
+
+def _digest(label: Label) -> bytes:
+    return xxhash.xxh3_128_digest(json.dumps(asdict(label)).encode())
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

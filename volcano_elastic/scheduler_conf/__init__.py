@@ -1,0 +1,1 @@
+"""Reads and checks the configuration of Volcano's scheduler; pure, knows no queue policy."""

@@ -1,0 +1,141 @@
+"""A job while it is simulated: its pods, its progress, and how the planner sees it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from volcano_elastic.queue_policy.decision import Decision
+from volcano_elastic.queue_policy.snapshot import Job, Pod, Resources
+from volcano_elastic.simulator.setting import Run, Segment
+from volcano_elastic.simulator.trace import TraceJob
+
+ZERO = datetime(2026, 1, 1, tzinfo=UTC)
+"""The trace's zero on the planner's clock."""
+
+
+def moment(seconds: float) -> datetime:
+    return ZERO + timedelta(seconds=seconds)
+
+
+class Actor:
+    """Mutable; `Simulation` moves it from one change of size to the next."""
+
+    def __init__(self, trace: TraceJob, job: Job, pause: float) -> None:
+        self.trace = trace
+        self.job = job
+        self.pods: dict[int, Pod] = {}
+        self.bound = 0
+        self.size = 0
+        """Workers it runs with, as of `since`."""
+        self.since = trace.submit
+        self.resume = trace.submit
+        """From here on it makes progress."""
+        self.start: float | None = None
+        self.left = trace.work
+        self.held = 0.0
+        """Worker-seconds up to `since`."""
+        self.resizes = 0
+        self.segments: list[Segment] = []
+        self.version = 0
+        """Of the expected finish; older expectations are void."""
+        self._pause = pause
+        self._hours_change = 0.0
+        """Until then `count_hours` would find nothing new."""
+
+    @property
+    def unbound(self) -> int:
+        return len(self.pods) - self.bound
+
+    def create_pods(self, requests: Resources, now: float) -> None:
+        """Whatever is missing to the desired size, at the lowest free indexes."""
+        index, job, created = 0, self.job, moment(now)
+        while len(self.pods) < job.desired:
+            if index not in self.pods:
+                key = f"{job.key}-worker-{index}"
+                self.pods[index] = Pod(
+                    key=key,
+                    uid=f"{key} {now}",
+                    requests=requests,
+                    job=job.key,
+                    gang=job.key,
+                    index=index,
+                    protected=index < job.min,
+                    created=created,
+                )
+            index += 1
+
+    def bind(self, index: int, node: str) -> None:
+        self.pods[index] = replace(self.pods[index], node=node, running=True)
+        self.bound += 1
+
+    def resized(self, decision: Decision, now: float) -> list[Pod]:
+        """Take on a decision; the pods that leave."""
+        self.job = replace(
+            self.job,
+            desired=decision.new,
+            last_scale=moment(now),
+            last_reason=str(decision.reason),
+        )
+        leaving = set(decision.remove)
+        gone = [pod for pod in self.pods.values() if pod.key in leaving]
+        for pod in gone:
+            del self.pods[pod.index]
+            self.bound -= pod.node is not None
+        if any(pod.protected for pod in gone):
+            lowest = sorted(self.pods.values(), key=lambda pod: (pod.node is None, pod.index))
+            for pod in lowest[: self.job.min]:
+                self.pods[pod.index] = replace(pod, protected=True)
+        return gone
+
+    def settle(self, now: float) -> float | None:
+        """Go on with the pods bound now; when it will finish at that size, if ever.
+
+        The first start costs nothing; every later change of size stops the whole job.
+        """
+        self._account(now)
+        size = self.bound if self.bound >= self.job.min else 0
+        if self.start is None:
+            if size:
+                self.start = self.resume = now
+        else:
+            self.resizes += 1
+            self.resume = now + self._pause
+        self.size, self.since = size, now
+        self._hours_change = now
+        self.version += 1
+        rate = self.trace.curve[size]
+        return max(now, self.resume) + self.left / rate if rate else None
+
+    def finished(self, now: float) -> Run:
+        self._account(now)
+        start = now if self.start is None else self.start
+        return Run(self.trace, start, now, self.resizes, tuple(self.segments))
+
+    def count_hours(self, now: float) -> None:
+        """Tells the planner the worker-hours it has held, rounded down to an hour or a sixteenth,
+        so that the planner's view of a job seldom changes."""
+        if now < self._hours_change:
+            return
+        hours = (self.held + self.size * (now - self.since)) / 3600
+        step = 2.0 ** max(0, math.frexp(hours)[1] - 5)
+        rounded = hours // step * step
+        if rounded != self.job.gpu_hours:
+            self.job = replace(self.job, gpu_hours=rounded)
+        # A second early, since sums of floating numbers are not exact.
+        left = (rounded + step - hours) * 3600
+        self._hours_change = now + left / self.size - 1 if self.size else math.inf
+
+    def measured(self) -> None:
+        """The speed at the present size is known."""
+        speeds = {**self.job.speeds, self.size: self.trace.curve[self.size]}
+        self.job = replace(self.job, speeds=speeds)
+
+    def _account(self, now: float) -> None:
+        if self.start is None or now <= self.since:
+            return
+        self.left -= self.trace.curve[self.size] * max(0.0, now - max(self.resume, self.since))
+        self.held += self.size * (now - self.since)
+        if self.size:
+            self.segments.append(Segment(self.since, now, self.size, self.resume))

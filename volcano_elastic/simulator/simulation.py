@@ -1,0 +1,332 @@
+"""The virtual clock: what happens to a trace under `plan`, or under rigid scheduling.
+
+Between events nothing changes. Events are submissions, finishes, the end of a removed pod's grace,
+and times at which the planner may see things differently though nothing happened (a cooldown ends).
+All events of a second are handled at its end, in the order of the real cluster: pods go, the
+scheduler binds what waits, the planner sees the result, and its decisions are carried out.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from itertools import chain
+
+from volcano_elastic.api.queue_policy import QueuePolicy, effective
+from volcano_elastic.queue_policy.decision import Plan
+from volcano_elastic.queue_policy.snapshot import Job, Memory, Pod, Snapshot
+from volcano_elastic.simulator.actor import Actor, moment
+from volcano_elastic.simulator.floor import Floor
+from volcano_elastic.simulator.setting import (
+    Discipline,
+    Outcome,
+    Run,
+    Setting,
+    Speeds,
+    Stuck,
+)
+from volcano_elastic.simulator.trace import TraceJob
+
+MakePlan = Callable[[Snapshot, datetime], Plan]
+
+TICK = 1.0
+"""Seconds in which changes come together; the operator plans at least as often."""
+PATIENCE = 100
+"""Plans in a row that change nothing while nothing runs, after which nothing ever will."""
+MEASURED_AFTER = 30.0
+"""Seconds of progress at a size after which its speed is known."""
+
+
+def simulate(
+    jobs: Iterable[TraceJob],
+    setting: Setting,
+    make_plan: MakePlan | None,
+    progress: Callable[[int], None] = lambda finished: None,
+) -> Outcome:
+    """Run `jobs` to the end; without a planner each is a gang of the size it asked for.
+
+    Args:
+        make_plan: `queue_policy.plan.plan`, or a fresh `Planner().plan`, which is quicker.
+        progress: is told the number of finished jobs whenever it grows.
+
+    Raises:
+        Stuck: some jobs can never finish, e.g. in a queue that is too small for them.
+    """
+    return _Simulation(list(jobs), setting, make_plan, progress).run()
+
+
+class _Simulation:
+    def __init__(
+        self,
+        jobs: list[TraceJob],
+        setting: Setting,
+        make_plan: MakePlan | None,
+        progress: Callable[[int], None],
+    ) -> None:
+        self._setting, self._make_plan, self._progress = setting, make_plan, progress
+        self._jobs = sorted(jobs, key=lambda job: job.submit)
+        self._submitted = 0
+        self._floor = Floor(setting)
+        self._requests = {setting.resource: 1000}
+        self._actors: dict[str, Actor] = {}
+        self._waiting: dict[str, Actor] = {}
+        """Those with pods that have no node, oldest first."""
+        self._leaving: dict[str, Pod] = {}
+        self._touched: dict[str, Actor] = {}
+        self._events: list[tuple[float, int, Callable[[float], None]]] = []
+        self._counter = 0
+        self._wakes: set[float] = set()
+        self._policies = effective(setting.policies)
+        unit = setting.resource
+        self._capability = {
+            queue.name: queue.capability[unit] // 1000
+            for queue in setting.queues
+            if queue.capability is not None and unit in queue.capability
+        }
+        self._used: Counter[str] = Counter()
+        self._runs: dict[str, Run] = {}
+        self._plans = 0
+        self._reasons: Counter[str] = Counter()
+        self._grace_spent = 0.0
+        self._known: dict[tuple[int, int], dict[int, float]] = {}
+        self._changed = False
+        self._fruitless = 0
+        self._memory = Memory()
+
+    def run(self) -> Outcome:
+        while len(self._runs) < len(self._jobs):
+            now = self._next()
+            finished = len(self._runs)
+            while self._submitted < len(self._jobs) and (self._jobs[self._submitted].submit <= now):
+                self._submit(self._jobs[self._submitted])
+                self._submitted += 1
+            while self._events and self._events[0][0] <= now:
+                at, _, happen = heapq.heappop(self._events)
+                happen(at)
+            self._bind()
+            if self._make_plan is not None and self._changed:
+                if self._setting.round and now % self._setting.round:
+                    self._changed = False
+                    self._wake(math.ceil(now / self._setting.round) * self._setting.round)
+                else:
+                    self._plan(self._make_plan, now)
+            self._settle(now)
+            if len(self._runs) > finished:
+                self._progress(len(self._runs))
+        return Outcome(
+            setting=self._setting,
+            runs=tuple(self._runs[job.name] for job in self._jobs),
+            plans=self._plans,
+            reasons=dict(sorted(self._reasons.items())),
+            leaving=self._grace_spent,
+        )
+
+    # Events
+
+    def _next(self) -> float:
+        """The end of the second in which the next thing happens."""
+        times = [self._events[0][0]] if self._events else []
+        if self._submitted < len(self._jobs):
+            times.append(self._jobs[self._submitted].submit)
+        if not times or (self._fruitless > PATIENCE and self._submitted == len(self._jobs)):
+            waiting = sorted(self._actors)
+            raise Stuck(
+                f"{len(waiting)} jobs can never finish, the first of them {waiting[0]}: nothing "
+                "else is left to happen; is its queue or the cluster too small for its minimum?"
+            )
+        return math.ceil(min(times) / TICK) * TICK
+
+    def _at(self, time: float, happen: Callable[[float], None]) -> None:
+        self._counter += 1
+        heapq.heappush(self._events, (time, self._counter, happen))
+
+    def _wake(self, time: float) -> None:
+        """Plan again then, whether or not anything happens."""
+        time = math.ceil(time / TICK) * TICK
+        if time not in self._wakes:
+            self._wakes.add(time)
+            self._at(time, self._awake)
+
+    def _awake(self, at: float) -> None:
+        self._wakes.discard(at)
+        self._changed = True
+
+    def _submit(self, trace: TraceJob) -> None:
+        rigid = self._make_plan is None
+        least = trace.gpus if rigid else trace.min
+        job = Job(
+            key=trace.name,
+            queue=trace.queue,
+            created=moment(trace.submit),
+            min=least,
+            max=trace.gpus if rigid else trace.max,
+            desired=least,
+            pod_requests=self._requests,
+            node_unit=trace.unit,
+            cooldown=self._policy(trace.queue).grow.cooldown,
+            speeds=self._speeds(trace),
+            pause=timedelta(seconds=self._setting.pause),
+        )
+        actor = self._actors[trace.name] = Actor(trace, job, self._setting.pause)
+        if rigid:
+            self._create_pods(actor, trace.submit)
+        self._changed = True
+
+    def _speeds(self, trace: TraceJob) -> dict[int, float]:
+        if self._setting.speeds is not Speeds.KNOWN:
+            return {}
+        # One mapping for all that share a curve: the planner may remember what it made of it.
+        key = (id(trace.curve), trace.max)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = {k: trace.curve[k] for k in range(1, trace.max + 1)}
+        return known
+
+    def _finish(self, actor: Actor, version: int, at: float) -> None:
+        if actor.version != version:
+            return
+        del self._actors[actor.job.key]
+        self._waiting.pop(actor.job.key, None)
+        self._touched.pop(actor.job.key, None)
+        self._used[actor.trace.queue] -= actor.bound
+        self._gone(list(actor.pods.values()))
+        self._runs[actor.job.key] = actor.finished(at)
+
+    def _gone(self, pods: list[Pod]) -> None:
+        for pod in pods:
+            self._leaving.pop(pod.uid, None)
+            if pod.node is not None:
+                self._floor.give(pod.node)
+        self._changed = True
+
+    # What the scheduler does
+
+    def _create_pods(self, actor: Actor, now: float) -> None:
+        actor.create_pods(self._requests, now)
+        if actor.unbound:
+            self._waiting[actor.job.key] = actor
+
+    def _bind(self) -> None:
+        """Gangs below their minimum first, oldest first, whole or not at all; then single pods."""
+        if not self._floor.free:
+            return
+        waiting = sorted(
+            self._waiting.values(), key=lambda actor: (actor.trace.submit, actor.job.key)
+        )
+        for actor in waiting:
+            short = actor.job.min - actor.bound
+            if short <= 0:
+                continue
+            if short <= min(self._floor.free, self._room(actor.trace.queue)):
+                self._bind_pods(actor, short)
+            elif self._setting.discipline is Discipline.FIFO:
+                return
+        for actor in waiting:
+            if actor.bound >= actor.job.min:
+                room = min(self._floor.free, self._room(actor.trace.queue))
+                self._bind_pods(actor, min(actor.unbound, room))
+
+    def _room(self, queue: str) -> int:
+        capability = self._capability.get(queue)
+        return self._floor.free if capability is None else capability - self._used[queue]
+
+    def _bind_pods(self, actor: Actor, count: int) -> None:
+        if count <= 0:
+            return
+        for index in sorted(i for i, pod in actor.pods.items() if pod.node is None)[:count]:
+            node = self._floor.take()
+            assert node is not None
+            actor.bind(index, node)
+        self._used[actor.trace.queue] += count
+        self._touched[actor.job.key] = actor
+        if not actor.unbound:
+            del self._waiting[actor.job.key]
+
+    def _settle(self, now: float) -> None:
+        """Jobs whose size has changed go on at the new one."""
+        for actor in self._touched.values():
+            if actor.bound == actor.size:
+                continue
+            finish = actor.settle(now)
+            version = actor.version
+            if finish is not None:
+                self._at(finish, lambda at, a=actor, v=version: self._finish(a, v, at))  # type: ignore[misc]
+                if self._setting.speeds is Speeds.LEARNT and actor.size not in actor.job.speeds:
+                    known = actor.resume + MEASURED_AFTER
+                    if known < finish:
+                        self._at(known, lambda at, a=actor, v=version: self._learn(a, v, at))  # type: ignore[misc]
+        self._touched.clear()
+
+    def _learn(self, actor: Actor, version: int, at: float) -> None:
+        if actor.version == version:
+            actor.measured()
+            self._changed = True
+
+    # What the operator does
+
+    def _plan(self, make_plan: MakePlan, now: float) -> None:
+        self._changed = False
+        self._plans += 1
+        made = make_plan(self._snapshot(now), moment(now))
+        self._memory = made.memory
+        removed: list[Pod] = []
+        for decision in made.decisions:
+            self._reasons[str(decision.reason)] += 1
+            actor = self._actors[decision.job]
+            bound = [pod for pod in actor.resized(decision, now) if pod.node is not None]
+            # As Volcano counts: a terminating pod holds its node, but no longer its queue's room.
+            self._used[actor.trace.queue] -= len(bound)
+            removed += bound
+            self._touched[decision.job] = actor
+            if not actor.unbound:
+                self._waiting.pop(decision.job, None)
+            policy = self._policy(actor.trace.queue)
+            self._wake(now + policy.grow.cooldown.total_seconds())
+            self._wake(now + policy.rebalance.cooldown.total_seconds())
+        if removed:
+            self._remove(removed, now)
+        created = [a for a in self._actors.values() if len(a.pods) < a.job.desired]
+        for actor in created:
+            self._create_pods(actor, now)
+        before = self._floor.free
+        self._bind()
+        idle = self._floor.free == self._setting.total
+        self._fruitless = self._fruitless + 1 if idle and not made.decisions else 0
+        if made.decisions or self._floor.free < before:
+            # What has changed opens new chances, e.g. a newcomer that has its minimum may grow.
+            self._wake(now + TICK)
+        if any(actor.unbound and actor.job.key not in made.blocked for actor in created):
+            # Somebody was promised room and has none: the planner's patience ends one day.
+            self._wake(now + 16)
+            self._wake(now + 31)
+
+    def _remove(self, pods: list[Pod], now: float) -> None:
+        grace = self._setting.grace
+        if not grace:
+            self._gone(pods)
+            return
+        self._grace_spent += grace * len(pods)
+        for pod in pods:
+            leaves_by = moment(now + grace)
+            self._leaving[pod.uid] = replace(pod, terminating=True, leaves_by=leaves_by)
+        self._at(now + grace, lambda at: self._gone(pods))
+
+    def _snapshot(self, now: float) -> Snapshot:
+        for actor in self._actors.values():
+            actor.count_hours(now)
+        pods = chain.from_iterable(actor.pods.values() for actor in self._actors.values())
+        return Snapshot(
+            nodes=self._floor.nodes,
+            pods=(*pods, *self._leaving.values()),
+            jobs=tuple(actor.job for actor in self._actors.values()),
+            queues=self._setting.queues,
+            policies=self._setting.policies,
+            memory=self._memory,
+        )
+
+    def _policy(self, queue: str) -> QueuePolicy:
+        return self._policies.get(queue) or QueuePolicy(queue=queue)
