@@ -12,7 +12,7 @@ from embedded_cluster.scheduler.plugins import ARGUMENTS
 from volcano_elastic.scheduler_conf import configuration as scheduler_configuration
 from volcano_elastic.scheduler_conf.configuration import Configuration
 
-DEFAULT = Path(__file__).parents[3] / "manifests" / "volcano-scheduler.conf"
+DEFAULT = Path(__file__).parents[2] / "manifests" / "volcano-scheduler.conf"
 """Read from the checkout, so that there is one copy of it."""
 
 
