@@ -25,6 +25,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from elastic_trainer.launch.cuda import cuda_is_initialised
+
 PRELOAD_VARIABLE = "VOLCANO_ELASTIC_PRELOAD"
 """Modules (comma-separated) that a pod's workers will import, beside the ones below; a name with a
 minus before it is left out."""
@@ -172,15 +174,6 @@ def preload_names(environment: dict[str, str]) -> list[str]:
     return [name for name in (*PRELOADED, *added) if name not in unwanted]
 
 
-def cuda_is_touched() -> bool:
-    """Whether this process has loaded CUDA's driver, after which a fork of it can't use a GPU."""
-    try:
-        with open(f"/proc/{os.getpid()}/maps", encoding="utf-8", errors="replace") as maps:
-            return any("libcuda.so" in line for line in maps)
-    except OSError:
-        return False
-
-
 # ---- in the zygote
 
 
@@ -196,7 +189,7 @@ def _serve(control: socket.socket, parent: int, preload: Sequence[str]) -> NoRet
         except Exception as error:
             if not isinstance(error, ImportError):
                 print(f"volcano-elastic: cannot preload {name}: {error!r}", file=sys.stderr)
-        if cuda_is_touched():
+        if cuda_is_initialised():
             print(
                 f"volcano-elastic: importing {name} initialises CUDA, so no worker can be forked "
                 f"after it: workers start cold; leave it out with {PRELOAD_VARIABLE}=-{name}",

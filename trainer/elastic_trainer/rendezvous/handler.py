@@ -55,8 +55,9 @@ def create(parameters: RendezvousParameters) -> RendezvousHandler:
     from elastic_trainer.agent.coordinator_process import CoordinatorProcess
     from elastic_trainer.agent.identity import Identity
     from elastic_trainer.launch import log_folder
+    from elastic_trainer.launch.cuda import cuda_is_initialised, initialiser
     from elastic_trainer.launch.launcher import start_workers_from
-    from elastic_trainer.launch.zygote import Zygote, cuda_is_touched, preload_names
+    from elastic_trainer.launch.zygote import Zygote, preload_names
 
     processes = _processes()
     identity = Identity.read(
@@ -72,12 +73,9 @@ def create(parameters: RendezvousParameters) -> RendezvousHandler:
     )
     zygote = None
     if os.environ.get("VOLCANO_ELASTIC_WARM", "1") != "0" and "PYTHON_EXEC" not in os.environ:
-        if cuda_is_touched():
-            log.warning(
-                "torchrun has initialised CUDA, to count GPUs, so workers can't be forked from it "
-                "and start cold: set PYTORCH_NVML_BASED_CUDA_CHECK=1, or --nproc-per-node to a "
-                "number"
-            )
+        if cuda_is_initialised():
+            who = initialiser(os.environ, _nproc_per_node())
+            log.warning("workers start cold, as a fork could not use a GPU: %s", who)
         else:
             # First of all: nothing of what follows may be in the workers.
             zygote = Zygote.start(preload_names(dict(os.environ)))
@@ -222,15 +220,24 @@ def _end(agent: Agent) -> None:
         os._exit(agent.exit_code)
 
 
-def _processes() -> int:
-    """Workers of this node, as torchrun counts them; 0 if this is no torchrun."""
-    from torch.distributed.run import determine_local_world_size, get_args_parser
+def _nproc_per_node() -> str:
+    """Return torchrun's --nproc-per-node as it was given; empty if this is no torchrun."""
+    from torch.distributed.run import get_args_parser
 
     try:
         with contextlib.redirect_stderr(io.StringIO()):
-            options = get_args_parser().parse_args(sys.argv[1:])
-        return int(determine_local_world_size(options.nproc_per_node))
-    except (SystemExit, ValueError):
+            return str(get_args_parser().parse_args(sys.argv[1:]).nproc_per_node)
+    except SystemExit:
+        return ""
+
+
+def _processes() -> int:
+    """Return how many workers torchrun starts here; 0 if this is no torchrun."""
+    from torch.distributed.run import determine_local_world_size
+
+    try:
+        return int(determine_local_world_size(_nproc_per_node()))
+    except ValueError:
         return 0
 
 
