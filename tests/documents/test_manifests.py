@@ -212,7 +212,8 @@ def test_an_image_holds_the_very_versions_that_are_tested(name: str) -> None:
 
     ours = pins(ROOT / "deploy" / f"{name}-requirements.txt")
     assert ours.items() <= pins(ROOT / "requirements.txt").items()
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    folder = ROOT / "trainer" if name == "trainer" else ROOT
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
     wanted = project["dependencies"] + project["optional-dependencies"].get(name, [])
     if name != "build":
         names = {re.split(r"[<>=\[]", one)[0].strip().lower() for one in wanted}
