@@ -1,0 +1,55 @@
+"""Named policies: what passes is tried again, for so long, and said once."""
+
+from __future__ import annotations
+
+import pytest
+from elastic_trainer.retry import STORAGE_SECONDS_VARIABLE, RetryPolicy, storage_policy
+
+POLICY = RetryPolicy("storage", 5.0, first_wait=0.01, longest_wait=0.02)
+
+
+class Flaky:
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+
+    def __call__(self) -> str:
+        if self.errors:
+            raise self.errors.pop(0)
+        return "done"
+
+
+def passes(error: BaseException) -> bool:
+    return isinstance(error, OSError)
+
+
+def test_what_passes_is_tried_again_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    flaky = Flaky(*[OSError(5, "Input/output error", "step-1/state.pt")] * 3)
+    assert POLICY.call(flaky, transient=passes, what="reading step-1", sleep=lambda _: None) == (
+        "done"
+    )
+    (record,) = caplog.records
+    expected = "up to 5 s, reading step-1: Input/output error (step-1/state.pt)"
+    assert expected in record.getMessage()
+
+
+def test_what_does_not_pass_is_raised_at_once() -> None:
+    flaky = Flaky(KeyError("a"), KeyError("b"))
+    with pytest.raises(KeyError, match="a"):
+        POLICY.call(flaky, transient=passes)
+    assert len(flaky.errors) == 1
+
+
+def test_without_time_there_is_one_try() -> None:
+    flaky = Flaky(OSError(5, "first"), OSError(5, "second"))
+    with pytest.raises(OSError, match="first"):
+        RetryPolicy("storage", 0.0, 0.1, 1.0).call(flaky, transient=passes)
+
+
+def test_the_environment_says_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert storage_policy().seconds == 60
+    monkeypatch.setenv(STORAGE_SECONDS_VARIABLE, "7.5")
+    assert storage_policy().seconds == 7.5
+    assert storage_policy(3).seconds == 3
+    monkeypatch.setenv(STORAGE_SECONDS_VARIABLE, "long")
+    with pytest.raises(ValueError, match="expected seconds, found 'long'"):
+        storage_policy()

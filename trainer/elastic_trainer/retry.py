@@ -1,0 +1,108 @@
+"""Retry policies by name: each transient error is met by one of these, everywhere alike.
+
+A policy says for how long an operation is tried anew and how the waits between tries grow. Which
+errors pass is said by whoever knows them. Waits are exponential with full jitter, so that the pods
+of a job don't come back all at once. The reason is logged once, at the first failure.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import tenacity
+
+T = TypeVar("T")
+
+STORAGE_SECONDS_VARIABLE = "VOLCANO_ELASTIC_STORAGE_RETRY_SECONDS"
+"""For how many seconds in total a storage that can't be read or written is tried again."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How long, and how often, something that failed for the moment is tried again."""
+
+    name: str
+    """What is tried, as the log says it."""
+    seconds: float
+    """In total, from the first try; 0: one try."""
+    first_wait: float
+    """Seconds, at most, before the second try."""
+    longest_wait: float
+    """Seconds, at most, between two tries."""
+
+    def call(
+        self,
+        operation: Callable[[], T],
+        *,
+        transient: Callable[[BaseException], bool],
+        what: str = "",
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> T:
+        """Return what `operation` returns, trying again while its error is transient.
+
+        Args:
+            transient: tells whether an error may pass by itself.
+            what: the operation, for the log.
+            sleep: waits so many seconds.
+
+        Raises whatever the last try raised.
+        """
+
+        def say(state: tenacity.RetryCallState) -> None:
+            if state.attempt_number == 1 and state.outcome is not None:
+                log.warning(
+                    "%s: trying again for up to %g s%s: %s",
+                    self.name,
+                    self.seconds,
+                    f", {what}" if what else "",
+                    describe(state.outcome.exception()),
+                )
+
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(transient),
+            # A last wait never goes beyond the total.
+            stop=tenacity.stop_before_delay(self.seconds),
+            wait=tenacity.wait_random_exponential(
+                multiplier=self.first_wait, max=self.longest_wait
+            ),
+            before_sleep=say,
+            sleep=sleep,
+            reraise=True,
+        )
+        return retrying(operation)
+
+
+def describe(error: BaseException | None) -> str:
+    """An error in words: the system's where it has them, with the file."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror} ({error.filename})" if error.filename else error.strerror
+    return str(error) or type(error).__name__
+
+
+def storage_policy(seconds: float | None = None) -> RetryPolicy:
+    """The policy for a folder or a bucket that doesn't answer, or answers with an error.
+
+    Args:
+        seconds: in total; None: what the environment says, else 60.
+
+    Raises:
+        ValueError: it is negative, or the environment doesn't hold a number.
+    """
+    if seconds is None:
+        text = os.environ.get(STORAGE_SECONDS_VARIABLE, "") or "60"
+        try:
+            seconds = float(text)
+        except ValueError:
+            raise ValueError(
+                f"{STORAGE_SECONDS_VARIABLE}: expected seconds, found {text!r}; fix or unset it"
+            ) from None
+    if not 0 <= seconds < float("inf"):
+        raise ValueError(f"retries for {seconds} s: expected a number of seconds, at least 0")
+    return RetryPolicy("storage", seconds, first_wait=0.1, longest_wait=10.0)
