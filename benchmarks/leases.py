@@ -16,8 +16,7 @@ import sys
 import threading
 import time
 
-from elastic_trainer.data.ledger import Ledger
-from elastic_trainer.data.shard_client import ShardClient
+from elastic_trainer import Ledger, ShardClient
 
 SIZE = 64
 LEASES = 10**7

@@ -72,8 +72,7 @@ def note(step, rank, world, round):
 _SCRIPTS = {
     LOOP: _MODEL
     + """
-from elastic_trainer.data.dataset import ElasticDataset
-from elastic_trainer.loop.loop import ElasticLoop
+from elastic_trainer import ElasticDataset, ElasticLoop
 
 data = ElasticDataset(data, batch_size=16, epochs=10**6)
 loop = ElasticLoop(folder / "commits", model=net, optimizer=optimizer, data=data, every=100)
@@ -86,8 +85,7 @@ for x, y in loop:
     + """
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from elastic_trainer.checkpoint.checkpointer import Checkpointer
-from elastic_trainer.data.dataset import ElasticDataset
+from elastic_trainer import Checkpointer, ElasticDataset
 
 dist.init_process_group("gloo")
 model = DistributedDataParallel(net)

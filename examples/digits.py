@@ -7,8 +7,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import torch
-from elastic_trainer.data.dataset import ElasticDataset
-from elastic_trainer.loop.loop import ElasticLoop
+from elastic_trainer import ElasticDataset, ElasticLoop
 
 flags = argparse.ArgumentParser()
 for flag, default in {"--epochs": 10, "--folder": "digits-commits", "--step-seconds": 0.0}.items():

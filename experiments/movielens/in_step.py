@@ -8,8 +8,7 @@ from __future__ import annotations
 import argparse
 
 import torch
-from elastic_trainer.data.dataset import ElasticDataset
-from elastic_trainer.loop.loop import ElasticLoop
+from elastic_trainer import ElasticDataset, ElasticLoop
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from experiments.movielens.options import parse

@@ -16,8 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from elastic_trainer.data.ledger import Lease, Ledger
-from elastic_trainer.data.shard_client import ShardClient
+from elastic_trainer import Lease, Ledger, ShardClient
 from numpy.typing import NDArray
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.utils import parameters_to_vector, vector_to_parameters

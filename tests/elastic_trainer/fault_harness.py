@@ -61,8 +61,7 @@ SCRIPT = (
 import faulthandler, os, signal, sys, time
 from pathlib import Path
 from torch.utils.data import TensorDataset
-from elastic_trainer.data.dataset import ElasticDataset
-from elastic_trainer.loop.loop import ElasticLoop
+from elastic_trainer import ElasticDataset, ElasticLoop
 
 faulthandler.register(signal.SIGUSR1)  # so that a worker which hangs can tell where
 folder = Path(sys.argv[1])

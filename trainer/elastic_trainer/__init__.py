@@ -1,1 +1,91 @@
-"""The data plane: what runs inside the pods. It never imports kubernetes or volcano_elastic."""
+"""Elastic training under torchrun: what a training script imports, and the only module it needs.
+
+    from elastic_trainer import ElasticDataset, ElasticLoop
+
+| name | for |
+| --- | --- |
+| ElasticLoop | a loop whose processes live on while their world changes |
+| ElasticDataset, ElasticSampler, Mixture | every sample once an epoch, whatever the world |
+| Checkpointer | commits of model, optimizer and data in a loop of one's own |
+| ScaledLearningRate | a learning rate that follows the global batch |
+| ShardClient, Ledger, Lease | data handed out in leases, for workers that don't train in step |
+| WorkerLink, Order, Place | the agent's word on the world, for a loop written from scratch |
+| ProcessGroup | rank and world of a process, where a test gives them |
+| StorageError, MismatchError, LeaseError, LinkError | what goes wrong, in words |
+
+`elastic_trainer.integrations.huggingface` and `.lightning` need the extras of their names.
+
+Names are looked up when they are asked for (PEP 562): agent and coordinator, which are in this
+package too, import neither torch nor numpy through it. Nothing here knows Kubernetes.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from elastic_trainer.checkpoint.checkpointer import Checkpointer
+    from elastic_trainer.checkpoint.model_state import MismatchError
+    from elastic_trainer.data.dataset import ElasticDataset
+    from elastic_trainer.data.learning_rate import ScaledLearningRate
+    from elastic_trainer.data.ledger import Lease, Ledger
+    from elastic_trainer.data.mixture import Mixture
+    from elastic_trainer.data.process_group import ProcessGroup
+    from elastic_trainer.data.sampler import ElasticSampler
+    from elastic_trainer.data.shard_client import LeaseError, ShardClient
+    from elastic_trainer.link.worker_link import LinkError, Order, Place, WorkerLink
+    from elastic_trainer.loop.loop import ElasticLoop
+    from elastic_trainer.store.storage import StorageError
+
+__all__ = [
+    "Checkpointer",
+    "ElasticDataset",
+    "ElasticLoop",
+    "ElasticSampler",
+    "Lease",
+    "LeaseError",
+    "Ledger",
+    "LinkError",
+    "MismatchError",
+    "Mixture",
+    "Order",
+    "Place",
+    "ProcessGroup",
+    "ScaledLearningRate",
+    "ShardClient",
+    "StorageError",
+    "WorkerLink",
+]
+
+_MODULES = {
+    "Checkpointer": "checkpoint.checkpointer",
+    "ElasticDataset": "data.dataset",
+    "ElasticLoop": "loop.loop",
+    "ElasticSampler": "data.sampler",
+    "Lease": "data.ledger",
+    "LeaseError": "data.shard_client",
+    "Ledger": "data.ledger",
+    "LinkError": "link.worker_link",
+    "MismatchError": "checkpoint.model_state",
+    "Mixture": "data.mixture",
+    "Order": "link.worker_link",
+    "Place": "link.worker_link",
+    "ProcessGroup": "data.process_group",
+    "ScaledLearningRate": "data.learning_rate",
+    "ShardClient": "data.shard_client",
+    "StorageError": "store.storage",
+    "WorkerLink": "link.worker_link",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

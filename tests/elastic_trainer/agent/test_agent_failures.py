@@ -25,7 +25,7 @@ from tests.elastic_trainer.torchrun_job import Job, free_endpoint
 SCRIPT = """
 import os, signal, sys, time
 from pathlib import Path
-from elastic_trainer.link.worker_link import WorkerLink
+from elastic_trainer import WorkerLink
 
 folder = Path(sys.argv[1])
 link = WorkerLink.from_environment()

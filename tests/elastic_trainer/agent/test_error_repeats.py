@@ -14,7 +14,7 @@ import os, sys
 from pathlib import Path
 import torch
 from torch.utils.data import Dataset
-from elastic_trainer.data.dataset import ElasticDataset
+from elastic_trainer import ElasticDataset
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
@@ -38,7 +38,7 @@ data = ElasticDataset(Data(), batch_size=4, epochs=9)
 LOOP = (
     COMMON
     + """
-from elastic_trainer.loop.loop import ElasticLoop
+from elastic_trainer import ElasticLoop
 
 loop = ElasticLoop(folder / "commits", model=net, optimizer=optimizer, data=data)
 for x in loop:
@@ -51,7 +51,7 @@ CHECKPOINTER = (
     COMMON
     + """
 from torch.nn.parallel import DistributedDataParallel
-from elastic_trainer.checkpoint.checkpointer import Checkpointer
+from elastic_trainer import Checkpointer
 
 torch.distributed.init_process_group("gloo")
 model = DistributedDataParallel(net)

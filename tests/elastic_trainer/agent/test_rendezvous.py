@@ -20,7 +20,7 @@ import os, sys, time
 from pathlib import Path
 import torch
 import torch.distributed as dist
-from elastic_trainer.link.worker_link import Order, WorkerLink
+from elastic_trainer import Order, WorkerLink
 
 folder = Path(sys.argv[1])
 link = WorkerLink.from_environment()
@@ -163,7 +163,7 @@ def test_where_the_warm_process_is_lost_a_worker_starts_cold_from_the_commit(job
 VANISHING = """
 import os, signal, sys, time
 from pathlib import Path
-from elastic_trainer.link.worker_link import WorkerLink
+from elastic_trainer import WorkerLink
 signal.signal(signal.SIGTERM, lambda *_: None)  # as scripts have that finish their step first
 link = WorkerLink.from_environment()
 if link.round == 1:

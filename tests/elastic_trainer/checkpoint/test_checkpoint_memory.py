@@ -201,8 +201,7 @@ import sys, time
 from pathlib import Path
 import torch
 from torch.utils.data import TensorDataset
-from elastic_trainer.checkpoint.checkpointer import Checkpointer
-from elastic_trainer.data.dataset import ElasticDataset
+from elastic_trainer import Checkpointer, ElasticDataset
 
 folder = Path(sys.argv[1])
 torch.set_num_threads(1)

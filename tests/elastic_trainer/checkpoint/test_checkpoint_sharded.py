@@ -21,11 +21,10 @@ import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 from torch.utils.data import TensorDataset
 
-from elastic_trainer.link.worker_link import WorkerLink
-from elastic_trainer.checkpoint.checkpointer import Checkpointer
+from elastic_trainer import Checkpointer, WorkerLink
 from elastic_trainer.checkpoint.memory import Memory
 from elastic_trainer.store.slot import Slot
-from elastic_trainer.data.dataset import ElasticDataset
+from elastic_trainer import ElasticDataset
 
 rank, port, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
 torch.set_num_threads(1)

@@ -239,7 +239,7 @@ def test_worker_processes_are_kept() -> None:
 FORSAKEN = """
 import os, signal, sys
 from torch.utils.data import Dataset
-from elastic_trainer.data.dataset import ElasticDataset
+from elastic_trainer import ElasticDataset
 
 class Processes(Dataset):
     def __len__(self): return 8

@@ -73,7 +73,7 @@ LIGHTNING = (
 import os
 import lightning
 from torch.utils.data import DataLoader, TensorDataset
-from elastic_trainer.data.sampler import ElasticSampler
+from elastic_trainer import ElasticSampler
 from elastic_trainer.integrations.lightning import ElasticCallback
 
 sampler = ElasticSampler(SAMPLES, batch_size=4, audit=folder / "audit")

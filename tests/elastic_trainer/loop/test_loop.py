@@ -32,8 +32,7 @@ import json, os, sys, time
 from pathlib import Path
 import torch
 from torch.utils.data import TensorDataset
-from elastic_trainer.data.dataset import ElasticDataset
-from elastic_trainer.loop.loop import ElasticLoop
+from elastic_trainer import ElasticDataset, ElasticLoop
 
 folder = Path(sys.argv[1])
 torch.set_num_threads(1)

@@ -66,6 +66,13 @@ class _ElsewhereError(Exception):
 class Checkpointer:
     """Saves model, optimizer and the data's cursor in one commit, and restores them together.
 
+        with Checkpointer("commits", model=model, optimizer=optimizer, data=data) as checkpointer:
+            for images, labels in data:
+                optimizer.zero_grad()
+                (data.weight * loss(model(images), labels)).backward()
+                optimizer.step()
+                checkpointer.step()  # on all ranks: may stop or save
+
     Constructing it restores the newest state, the same one on every rank; do it after
     `init_process_group` and after the optimizer exists. The optimizer comes back with the learning
     rate it was saved with: where that follows the world size, set it afterwards.

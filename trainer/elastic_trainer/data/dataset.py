@@ -27,6 +27,7 @@ class ElasticDataset(ElasticOrder, IterableDataset[Any]):
     run is the same run as an undisturbed one. A rank's part of it that is above `batch_size` comes
     in several batches of equal number of samples (but for one):
 
+        data = ElasticDataset(images, batch_size=32, global_batch=256, epochs=3)
         for images, labels in data:
             with data.micro_batch(model):
                 (data.weight * loss(model(images), labels)).backward()

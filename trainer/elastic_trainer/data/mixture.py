@@ -15,6 +15,9 @@ from elastic_trainer.data.permutation import Permutation
 class Mixture(Dataset[Any]):
     """`samples` draws, of which each data set has its share, for ElasticDataset or ElasticSampler.
 
+        mixture = Mixture([web, code], weights=[3, 1], samples=1_000_000)
+        data = ElasticDataset(mixture, batch_size=32, epochs=1)
+
     Their order mixes the draws, so that any stretch of training has about these shares. Of its
     draws a data set gives each sample equally often (but for one), chosen by the seed: it depends
     on nothing else, so "each index exactly once" holds for the mixture as for any data set.

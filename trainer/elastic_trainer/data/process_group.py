@@ -11,6 +11,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ProcessGroup:
+    """Rank and world size of this process, and what its ranks tell one another; given to
+    ElasticDataset(group=…) where torch.distributed isn't asked."""
+
     rank: int = 0
     world: int = 1
 

@@ -47,7 +47,7 @@ process from training."""
 
 
 class Order(Enum):
-    """What a rank does at a step boundary."""
+    """What a rank does at a step boundary: the answer of `WorkerLink.boundary`."""
 
     GO = "go"
     FENCE = "fence"
@@ -74,6 +74,17 @@ class LinkError(RuntimeError):
 
 class WorkerLink:
     """A worker's link to its agent. Methods are for the main thread.
+
+    Checkpointer and ElasticLoop have one; a loop written from scratch makes its own:
+
+        link = WorkerLink.from_environment()  # or WorkerLink(None): a world that never changes
+        for step in range(steps):
+            ...
+            order = link.boundary(step)  # on every rank, after the step was applied
+            if order is not Order.GO:
+                save(step)
+                link.fenced(step, order)  # doesn't return: the next round's process goes on
+        link.finished()
 
     A worker that gives `broken` recovers in process: a round that is over doesn't end it. `broken`
     is called in the reading thread, to free the main thread from the round's collectives; the main

@@ -65,6 +65,11 @@ log = logging.getLogger(__name__)
 class ElasticLoop:
     """Iterates over `data`'s batches of this rank; `with loop.step():` around each one's training.
 
+        loop = ElasticLoop("commits", model=net, optimizer=optimizer, data=data)
+        for images, labels in loop:
+            with loop.step():
+                (loop.weight * cross_entropy(loop.model(images), labels)).backward()
+
     It connects the processes (don't call `init_process_group`), restores the newest state, wraps
     the model for each round, zeroes gradients before a step's first `with` and steps the optimizer
     after its last, and commits. Under another launcher, or alone, it does the same without rounds.
