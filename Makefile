@@ -8,17 +8,27 @@ SDK := build/sdk
 MOVIELENS := build/movielens
 INTEGRATIONS := build/integrations
 
-.PHONY: demo test test-integrations e2e controlplane sdk lint bench experiments movielens proto \
-  requirements clean
+.PHONY: help demo check test test-integrations e2e controlplane sdk lint bench experiments \
+  movielens proto requirements clean
 
-demo: .venv/ready
+help: ## says what each target does
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: .venv/ready ## two jobs share two virtual nodes of 2 GPUs on this machine, in under two minutes
 	$(BIN)/volcano-elastic demo --out $(OUT)
 
-test: .venv/ready $(SDK)/ready
-	$(BIN)/python -m pytest
+# Tests run in JOBS processes; those that would meet share one (conftest.py).
+JOBS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
-# Those that need the optional extras, with Hugging Face's, Lightning's and torchdata's libraries.
-test-integrations: $(INTEGRATIONS)/ready
+check: lint ## before each commit: lint, types and the tests that start no process, in two minutes
+	$(PYTEST) -m "not process" --no-processes tests
+
+test: .venv/ready $(SDK)/ready ## every test, the end-to-end ones on the embedded cluster included
+	$(PYTEST)
+
+# With Hugging Face's, Lightning's and torchdata's libraries.
+test-integrations: $(INTEGRATIONS)/ready ## the tests of the optional extras, in an environment of their own
 	$(INTEGRATIONS)/bin/python -m pytest tests/elastic_trainer/integrations
 
 $(INTEGRATIONS)/ready: .venv/ready tests/elastic_trainer/integrations-requirements.txt
@@ -29,7 +39,7 @@ $(INTEGRATIONS)/ready: .venv/ready tests/elastic_trainer/integrations-requiremen
 	touch $@
 
 # etcd, kube-apiserver and kube-controller-manager from their Go modules: minutes once, then nothing.
-controlplane: $(CONTROLPLANE)/ready
+controlplane: $(CONTROLPLANE)/ready ## builds the real control plane
 
 $(CONTROLPLANE)/ready: $(wildcard e2e/controlplane/*/go.*) e2e/controlplane/build
 	e2e/controlplane/build $(CONTROLPLANE)
@@ -38,10 +48,10 @@ $(CONTROLPLANE)/ready: $(wildcard e2e/controlplane/*/go.*) e2e/controlplane/buil
 # The end-to-end suite; see e2e/README.md. The real Volcano needs a real API server.
 named_on_command_line = $(findstring command line,$(origin KUBECONFIG))
 PLANES ?= $(if $(named_on_command_line),kubeconfig,$(if $(VOLCANO_BIN),real,real embedded))
-e2e: .venv/ready sdk $(if $(filter real,$(PLANES)),controlplane)
+e2e: .venv/ready sdk $(if $(filter real,$(PLANES)),controlplane) ## the end-to-end suite on a real kube-apiserver and the embedded one
 	set -e; for plane in $(PLANES); do $(BIN)/python -m pytest e2e embedded_cluster/conformance --control-plane $$plane; done
 
-lint: .venv/ready
+lint: .venv/ready ## ruff, mypy and import-linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -51,30 +61,30 @@ lint: .venv/ready
 # what each measures and takes. The figures want a machine that does nothing else; operator and
 # trainer take minutes.
 BENCH ?= planner leases checkpoint operator trainer
-bench: .venv/ready
+bench: .venv/ready ## the benchmarks, or those that BENCH names
 	set -e; for name in $(BENCH); do $(BIN)/python -m benchmarks.$$name; done
 
 # Hours of traces in minutes; SECTIONS names some of them, TRACES the folder of the traces.
 TRACES ?= ../shared/traces
-experiments: .venv/ready movielens
+experiments: .venv/ready movielens ## writes docs/experiments.md anew: half an hour and more
 	$(BIN)/python -m experiments $(SECTIONS) --traces $(TRACES) --doc docs/experiments.md
 
 # The ratings that one of them trains on.
-movielens: $(MOVIELENS)/ready
+movielens: $(MOVIELENS)/ready ## gets the ratings that an experiment trains on
 
 $(MOVIELENS)/ready: .venv/ready experiments/movielens/requirements.txt
 	$(BIN)/uv pip install -q --python $(BIN)/python --target $(MOVIELENS) --no-deps \
 	  --require-hashes -r experiments/movielens/requirements.txt
 	touch $@
 
-proto: .venv/ready
+proto: .venv/ready ## generates the code of the trainer's .proto files
 	$(BIN)/python -m grpc_tools.protoc -Itrainer --python_out=trainer --pyi_out=trainer \
 	  --grpc_python_out=trainer trainer/elastic_trainer/proto/*.proto
 
 # Pinned with hashes, and naming no index: any mirror that serves the same files will do.
 COMPILE := $(BIN)/uv pip compile -q --generate-hashes --no-emit-index-url --no-emit-find-links \
   --no-header --no-annotate --universal -p 3.11
-requirements:
+requirements: ## pins all dependencies anew
 	$(COMPILE) --extra dev --extra fsspec pyproject.toml trainer/pyproject.toml -o requirements.txt
 	$(COMPILE) --extra operator -c requirements.txt pyproject.toml -o deploy/operator-requirements.txt
 	$(COMPILE) -c requirements.txt trainer/pyproject.toml -o deploy/trainer-requirements.txt
@@ -94,12 +104,12 @@ requirements:
 	touch $@
 
 # The SDK that users have, apart from ours: it can't live with the newest kubernetes package.
-sdk: $(SDK)/ready
+sdk: $(SDK)/ready ## installs the SDK that users of PyTorchJobs have
 
 $(SDK)/ready: .venv/ready e2e/sdk/requirements.txt
 	$(BIN)/uv venv -q --clear --python $(BIN)/python $(SDK)
 	$(BIN)/uv pip install -q --python $(SDK)/bin/python --require-hashes -r e2e/sdk/requirements.txt
 	touch $@
 
-clean:
+clean: ## removes what was installed and built
 	rm -rf .venv demo-out build

@@ -1,6 +1,8 @@
-"""The same hypothesis examples each time in CI, so that a landing is judged by its own change."""
+"""Options of the test suite; in CI hypothesis takes the same examples each time."""
 
 import os
+import sys
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -21,3 +23,56 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "the cluster of $KUBECONFIG, which the tests add nodes and CRDs to (default: %(default)s)",
     )
     parser.addoption("--long", action="store_true", help="minutes where CI has seconds")
+    parser.addoption(
+        "--no-processes",
+        action="store_true",
+        help="a test that starts a process fails, as in `make check`",
+    )
+
+
+# Tests that share a worker of pytest-xdist under --dist loadgroup, by folder: those of the trainer
+# meet in /dev/shm, those of e2e share a control plane. Others share one with their file's.
+_GROUPS = ("tests/elastic_trainer", "e2e", "embedded_cluster/conformance")
+# The fixture of tests/embedded_cluster/apiserver: one API server for a whole run.
+_PROCESS_FIXTURES = {"process"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks the tests that start processes through a fixture, and groups all that do."""
+    for item in items:
+        file = item.path.relative_to(config.rootpath).as_posix()
+        if _PROCESS_FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.process)
+        if item.get_closest_marker("process") or not file.startswith("tests/"):
+            group = next((one for one in _GROUPS if file.startswith(f"{one}/")), file)
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+# Audit events (PEP 578) of everything that starts a process.
+_STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
+_test = ""
+"""The test that runs just now; empty between tests, where pytest-xdist starts its workers."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--no-processes"):
+        sys.addaudithook(_refuse_processes)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    global _test
+    _test = item.nodeid
+    try:
+        return (yield)
+    finally:
+        _test = ""
+
+
+def _refuse_processes(event: str, arguments: tuple[object, ...]) -> None:
+    if _test and event in _STARTS:
+        raise AssertionError(
+            f"expected that {_test} starts no process, found {event}{arguments[:1]}; mark it "
+            "with @pytest.mark.process"
+        )

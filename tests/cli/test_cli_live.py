@@ -25,6 +25,8 @@ from volcano_elastic.kube.client import ApiError, Client
 from volcano_elastic.queue_policy.decision import Reason
 from volcano_elastic.queue_policy.explain import WORDS
 
+pytestmark = pytest.mark.process
+
 SECRET = "only-for-the-pod"
 AT_MAX = f"why not more: {WORDS[Reason.AT_MAX]}"
 JOB = f"""

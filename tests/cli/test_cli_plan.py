@@ -582,6 +582,7 @@ def test_help_has_examples(command: str) -> None:
         assert "Exits 0" in said.output
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts_ask_this_program(shell: str) -> None:
     said = run("completion", shell)

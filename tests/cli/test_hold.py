@@ -111,6 +111,7 @@ def test_a_policy_that_cannot_be_applied_is_named() -> None:
         decide("q", [policy(mode="Sometimes")], Mode.HOLD)
 
 
+@pytest.mark.process
 async def test_on_a_cluster(tmp_path: Path) -> None:
     with ApiServerProcess(tmp_path) as server:
         async with server.client() as client:

@@ -25,6 +25,8 @@ from tests.embedded_cluster.process import ROOT, local_cluster
 from volcano_elastic.queue_policy.decision import Reason
 from volcano_elastic.scheduler_conf.check_config import check
 
+pytestmark = pytest.mark.process
+
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _RUN = ("sh", "yaml", "python")
 _SHOWN = ("", "text", "json", "mermaid")

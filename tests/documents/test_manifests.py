@@ -16,6 +16,8 @@ import yaml
 
 from volcano_elastic.operator.__main__ import parser
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[2]
 Object = dict[str, Any]
 BUILDS = ("crds", "manifests", "manifests/base", "manifests/default", "manifests/monitoring")

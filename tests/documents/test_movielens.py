@@ -71,6 +71,7 @@ def _deep(net: WideAndDeep, values: torch.Tensor) -> torch.Tensor:
     return torch.cat([*single, net.genres(values[:, 5:])], dim=1)
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("double")
 def test_in_step_the_model_is_that_of_one_process(ratings: Path, tmp_path: Path) -> None:
     elastic, alone = tmp_path / "elastic", tmp_path / "alone"
@@ -87,6 +88,7 @@ def test_in_step_the_model_is_that_of_one_process(ratings: Path, tmp_path: Path)
     assert dict(found.curve) == pytest.approx(dict(progress.curve(alone)), abs=1e-9)
 
 
+@pytest.mark.process
 def test_leased_every_sample_is_in_the_model_once(ratings: Path, tmp_path: Path) -> None:
     # Two at first: their starts, most of the time that this takes, are then one.
     plan = replace(PLAN, ratings=ratings, mode=Mode.LEASED, worlds=(2, 1))
@@ -96,6 +98,7 @@ def test_leased_every_sample_is_in_the_model_once(ratings: Path, tmp_path: Path)
     assert found.auc > 0.6
 
 
+@pytest.mark.process
 def test_a_training_that_fails_says_what_its_processes_said(tmp_path: Path) -> None:
     nothing = replace(PLAN, ratings=tmp_path / "none", mode=Mode.LEASED)
     features = Features(torch.zeros(10, 6, dtype=torch.int64), torch.zeros(10), (1,) * 6)

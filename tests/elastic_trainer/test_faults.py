@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 HARNESS = "tests.elastic_trainer.fault_harness"
 
 

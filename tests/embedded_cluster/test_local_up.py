@@ -24,6 +24,8 @@ from embedded_cluster.job_run import cannot_start, misconfigured, outcome
 from embedded_cluster.manifest import ManifestError, read
 from embedded_cluster.pod_logs import PodLogs
 
+pytestmark = pytest.mark.process
+
 _COMMAND = [sys.executable, "-m", "volcano_elastic.cli"]
 _SECONDS = 60
 

@@ -125,6 +125,7 @@ async def until(one: Replica, leads: bool = True) -> None:
     await eventually(holds, f"leads: {leads}")
 
 
+@pytest.mark.process
 async def test_one_of_two_leads_and_the_other_follows_at_once_when_it_stops(
     server: ApiServerProcess,
 ) -> None:
@@ -148,6 +149,7 @@ async def test_one_of_two_leads_and_the_other_follows_at_once_when_it_stops(
     assert led == ["b", "a"]
 
 
+@pytest.mark.process
 async def test_a_leader_that_cannot_renew_is_fenced_before_another_may_begin(
     server: ApiServerProcess,
 ) -> None:
@@ -169,6 +171,7 @@ async def test_a_leader_that_cannot_renew_is_fenced_before_another_may_begin(
     assert led == ["a", "a"]
 
 
+@pytest.mark.process
 async def test_a_lease_taken_by_force_is_given_up(server: ApiServerProcess) -> None:
     led: list[str] = []
     async with server.client() as client, replica(server, "a", led) as a:
@@ -180,6 +183,7 @@ async def test_a_lease_taken_by_force_is_given_up(server: ApiServerProcess) -> N
         assert not a.leads and await holder(client) == "somebody"
 
 
+@pytest.mark.process
 async def test_work_that_ends_by_itself_is_not_taken_for_a_lost_lease(
     server: ApiServerProcess,
 ) -> None:
@@ -193,6 +197,7 @@ async def test_work_that_ends_by_itself_is_not_taken_for_a_lost_lease(
         assert await holder(client) == ""
 
 
+@pytest.mark.process
 async def test_a_fenced_client_begins_no_write_and_leaves_none_open(
     server: ApiServerProcess,
 ) -> None:

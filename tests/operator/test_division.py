@@ -34,6 +34,7 @@ def test_a_configmap_without_a_configuration_says_nothing() -> None:
     assert by_proportion({}) is None
 
 
+@pytest.mark.process
 async def test_a_change_of_the_schedulers_configuration_is_told(tmp_path: Path) -> None:
     told: list[bool] = []
 

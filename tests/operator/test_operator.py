@@ -26,6 +26,8 @@ from volcano_elastic.kube.resource import (
     SERVICES,
 )
 
+pytestmark = pytest.mark.process
+
 Object = dict[str, Any]
 
 

@@ -26,6 +26,8 @@ from tests.operator.process import (
 from volcano_elastic.kube.client import Client
 from volcano_elastic.kube.resource import CRDS, EVENTS, LEASES, PODS, PYTORCHJOBS, QUEUEPOLICIES
 
+pytestmark = pytest.mark.process
+
 DURATION, DEADLINE = 4.0, 2.0
 
 

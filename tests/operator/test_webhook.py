@@ -95,6 +95,7 @@ async def ask(port: int, bundle: str, path: str = VALIDATE, body: Any = None) ->
         return got.status, await got.text()
 
 
+@pytest.mark.process
 async def test_replicas_serve_what_the_leader_keeps_and_renews(api: Client) -> None:
     for configuration in configurations():
         await api.create(KINDS[configuration["kind"]], configuration)
@@ -136,6 +137,7 @@ async def test_replicas_serve_what_the_leader_keeps_and_renews(api: Client) -> N
         await eventually(serves_the_new, "the standby serves it without a restart")
 
 
+@pytest.mark.process
 async def test_a_secret_that_somebody_broke_or_deleted_is_mended(api: Client) -> None:
     nonsense = {"ca.crt": "bm9uc2Vuc2U="}
     meta = {"name": webhook.NAME, "namespace": "default"}
@@ -338,6 +340,7 @@ def nameless(body: Object) -> Object:
     return body
 
 
+@pytest.mark.process
 async def test_defaults_are_stored_and_refusals_reach_the_client(asked: Client) -> None:
     stored = await asked.create(PYTORCHJOBS, of_default(job({"max": 4})))
     assert stored["spec"]["runPolicy"] == {"cleanPodPolicy": "None", "suspend": False}
@@ -354,6 +357,7 @@ async def test_defaults_are_stored_and_refusals_reach_the_client(asked: Client) 
     )
 
 
+@pytest.mark.process
 async def test_a_change_is_asked_about_with_what_was_before(asked: Client) -> None:
     await asked.create(PYTORCHJOBS, of_default(job()))
     queue = {"spec": {"runPolicy": {"schedulingPolicy": {"queue": "b"}}}}
@@ -369,6 +373,7 @@ async def test_a_change_is_asked_about_with_what_was_before(asked: Client) -> No
     await asked.patch(PYTORCHJOBS, "a", "default", status, subresource="status")
 
 
+@pytest.mark.process
 async def test_server_side_apply_owns_what_was_applied_and_not_what_was_filled_in(
     asked: Client,
 ) -> None:
@@ -383,6 +388,7 @@ async def test_server_side_apply_owns_what_was_applied_and_not_what_was_filled_i
     assert "f:max" in json.dumps(owner)
 
 
+@pytest.mark.process
 async def test_warnings_reach_the_client(asked: Client) -> None:
     body = of_default(job({"nProcPerNode": 2, "minReplica": 1}))
     url = asked.access.server + PYTORCHJOBS.path("default")
@@ -394,6 +400,7 @@ async def test_warnings_reach_the_client(asked: Client) -> None:
         ]
 
 
+@pytest.mark.process
 async def test_writers_that_meet_at_a_webhook_both_get_through(asked: Client) -> None:
     await asked.create(PYTORCHJOBS, of_default(job()))
     labels = [{"metadata": {"labels": {f"l{i}": "x"}}} for i in range(4)]
@@ -402,6 +409,7 @@ async def test_writers_that_meet_at_a_webhook_both_get_through(asked: Client) ->
     assert set(stored["metadata"]["labels"]) == {"l0", "l1", "l2", "l3"}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("policy", ["Ignore", "Fail"])
 async def test_a_webhook_that_is_away_is_ignored_or_not_as_its_policy_says(
     api: Client, policy: str
@@ -418,6 +426,7 @@ async def test_a_webhook_that_is_away_is_ignored_or_not_as_its_policy_says(
         assert failed.value.code == 500
 
 
+@pytest.mark.process
 async def test_a_webhook_behind_a_service_is_asked_by_the_services_name(tmp_path: Path) -> None:
     names = webhook.names_of(webhook.NAME, "volcano-elastic-system")
     made = renewed(None, names, datetime.now(UTC))

@@ -175,6 +175,7 @@ def test_the_init_containers_image_and_patience_can_be_chosen() -> None:
     assert "-ge 5 ]" in init["command"][2]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("host", "code"), [("127.0.0.1", 0), ("no-such-host.invalid", 1)])
 def test_the_init_container_waits_and_gives_up_with_a_reason(host: str, code: int) -> None:
     world = World(job_object(master=True), NOW)

@@ -22,6 +22,8 @@ from elastic_trainer.protocol.message import Failed
 
 from tests.elastic_trainer.torchrun_job import Job, free_endpoint
 
+pytestmark = pytest.mark.process
+
 SCRIPT = """
 import os, signal, sys, time
 from pathlib import Path

@@ -15,6 +15,8 @@ import pytest
 
 from tests.elastic_trainer.fault_harness import FaultyJob, Nursery
 
+pytestmark = pytest.mark.process
+
 BOUND = 20.0
 """Seconds; it takes some 0.1 s on an idle machine."""
 

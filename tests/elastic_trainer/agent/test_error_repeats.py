@@ -9,6 +9,8 @@ import pytest
 
 from tests.elastic_trainer.torchrun_job import Job
 
+pytestmark = pytest.mark.process
+
 COMMON = """
 import os, sys
 from pathlib import Path

@@ -15,6 +15,8 @@ from elastic_trainer.link.worker_link import Order, WorkerLink
 
 from tests.elastic_trainer.torchrun_job import Job, children, gone
 
+pytestmark = pytest.mark.process
+
 SCRIPT = """
 import os, sys, time
 from pathlib import Path

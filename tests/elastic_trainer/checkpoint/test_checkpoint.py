@@ -292,6 +292,7 @@ class TestExample:
     def test_fits_on_a_page(self) -> None:
         assert len(EXAMPLE.read_text().splitlines()) <= 40
 
+    @pytest.mark.process
     def test_two_processes_then_one_share_one_training(self, tmp_path: Path) -> None:
         ended = run_example(tmp_path, "--epochs", "2", workers=2)
         assert ended.returncode == 0, ended.stderr
@@ -308,6 +309,7 @@ class TestExample:
         report = verify(tmp_path / "audit", 1437, 4)
         assert (report.ok, report.runs, report.undone) == (True, 2, 0)
 
+    @pytest.mark.process
     def test_a_folder_that_can_not_be_written_stops_all_ranks_at_the_start(
         self, tmp_path: Path
     ) -> None:

@@ -240,6 +240,7 @@ def test_a_fresh_coordinator_hears_of_the_round_that_made_what_is_in_memory() ->
     assert told == [server.local.held] == [Committed(57, 400, in_memory=True)]
 
 
+@pytest.mark.process
 def test_all_workers_killed_go_on_from_memory_under_torchrun(tmp_path: Path) -> None:
     job = Job(tmp_path, JOB)
     try:

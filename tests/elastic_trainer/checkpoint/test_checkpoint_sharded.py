@@ -8,6 +8,7 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 SCRIPT = """
@@ -213,6 +214,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.process
 def test_resharding_and_memory(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)

@@ -144,6 +144,7 @@ def put_range(job: torchrun_job.Job, low: int, high: int) -> Any:
         return json.load(answer)
 
 
+@pytest.mark.process
 def test_torchrun_follows_the_range_above_and_below_what_it_was_started_with(
     agents: torchrun_job.Job,
 ) -> None:

@@ -262,6 +262,7 @@ def test_the_command_says_it_by_exit_code_and_json(
     assert "no audit folder" in capsys.readouterr().err
 
 
+@pytest.mark.process
 def test_the_module_runs_without_torch(tmp_path: Path) -> None:
     record(tmp_path, 1, {1: [0, 1]})
     code = (
@@ -272,6 +273,7 @@ def test_the_module_runs_without_torch(tmp_path: Path) -> None:
     subprocess.run(command, check=True, timeout=60, stdout=subprocess.DEVNULL)
 
 
+@pytest.mark.process
 def test_sigkill_loses_no_line(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path\n"

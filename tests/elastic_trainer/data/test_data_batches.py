@@ -210,6 +210,7 @@ def test_a_size_is_needed() -> None:
 # ---- worker processes
 
 
+@pytest.mark.process
 def test_prefetched_batches_are_not_consumed_ones() -> None:
     data = dataset(batch_size=4, num_workers=2, prefetch_factor=3)
     taken = []
@@ -230,6 +231,7 @@ def test_prefetched_batches_are_not_consumed_ones() -> None:
     assert next(iter(again)) == order_of(0)[12:16]
 
 
+@pytest.mark.process
 def test_worker_processes_are_kept() -> None:
     data = ElasticDataset(Processes(), batch_size=4, epochs=1, num_workers=1, collate=list)
     (first,) = set(next(iter(data)))
@@ -254,6 +256,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_worker_processes_end_with_a_trainer_that_is_killed(method: str, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
@@ -296,6 +299,7 @@ def consume(order: ElasticOrder, batches: Any, steps: int | None = None) -> list
     return taken
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_sampler_in_a_data_loader(workers: int, tmp_path: Path) -> None:
     def loader(sampler: ElasticSampler) -> DataLoader[int]:
@@ -331,6 +335,7 @@ def test_its_length_is_an_epochs(world: int, batch: int, size: int | None) -> No
         assert len(list(sampler)) == len(sampler)
 
 
+@pytest.mark.process
 def test_without_follow_a_step_is_a_step() -> None:
     sampler = ElasticSampler(SAMPLES, batch_size=4)
     taken = []

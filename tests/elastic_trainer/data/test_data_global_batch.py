@@ -44,6 +44,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
     job.close()
 
 
+@pytest.mark.process
 def test_the_model_is_that_of_one_process(job: Job, tmp_path: Path) -> None:
     job.start(0, 1)
     told = job.stepping(2)

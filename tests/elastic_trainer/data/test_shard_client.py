@@ -21,6 +21,8 @@ from elastic_trainer.data.shard_client import LeaseError, ShardClient
 
 from tests.elastic_trainer.torchrun_job import free_endpoint
 
+pytestmark = pytest.mark.process
+
 
 class Coordinator:
     """A real one, on a port of its own."""

@@ -12,6 +12,8 @@ from elastic_trainer.data.audit import verify
 
 from tests.elastic_trainer.torchrun_job import Job
 
+pytestmark = pytest.mark.process
+
 SAMPLES, EPOCHS = 64, 20
 
 COMMON = f"""

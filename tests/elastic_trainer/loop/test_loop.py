@@ -25,6 +25,8 @@ from elastic_trainer.loop.loop import PATIENCE_SECONDS, ElasticLoop
 
 from tests.elastic_trainer.torchrun_job import Job, children, gone
 
+pytestmark = pytest.mark.process
+
 SAMPLES, EPOCHS = 4096, 200
 
 SCRIPT = f"""

@@ -112,6 +112,7 @@ class TestSlots:
         save(slots, 2).seal()
         assert {found.training for found in slots.sealed().values()} == {"t"}
 
+    @pytest.mark.process
     def test_sigkill_at_any_moment_leaves_a_whole_state(self, tmp_path: Path) -> None:
         parts, dice = 40, random.Random(1)
         told_read, told_write = os.pipe()

@@ -113,6 +113,7 @@ class TestStorage:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         assert newest(tmp_path) is None
 
+    @pytest.mark.process
     def test_sigkill_at_any_time_loses_no_acknowledged_commit(self, tmp_path: Path) -> None:
         code = (
             "import sys; from elastic_trainer.store.storage import Storage\n"

@@ -30,6 +30,8 @@ from tests.embedded_cluster.apiserver.random_requests import (
     VALUES,
 )
 
+pytestmark = pytest.mark.process
+
 _SETTINGS = settings(
     max_examples=max(300, settings.default.max_examples),
     deadline=None,

@@ -29,6 +29,8 @@ from tests.embedded_cluster.apiserver.world import (
 from volcano_elastic.kube.client import Client, Gone
 from volcano_elastic.kube.resource import CONFIGMAPS, CRDS, PODS
 
+pytestmark = pytest.mark.process
+
 
 def test_a_used_port_is_refused_with_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("t")

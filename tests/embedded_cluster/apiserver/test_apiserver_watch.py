@@ -125,6 +125,7 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
+@pytest.mark.process
 async def test_watchers_that_read_nothing_are_cut_off_and_cost_little(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

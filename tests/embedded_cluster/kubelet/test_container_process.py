@@ -17,6 +17,8 @@ from embedded_cluster.kubelet import memory_watch, shim
 from embedded_cluster.kubelet.process import Command, ProcessRuntime
 from embedded_cluster.kubelet.source import StartError
 
+pytestmark = pytest.mark.process
+
 _NAMELESS = """
 import ctypes, sys
 ctypes.CDLL(None).prctl(15, b"\\xff", 0, 0, 0)  # PR_SET_NAME

@@ -20,7 +20,7 @@ from tests.embedded_cluster.kubelet.world import QUICK, World, cleared, dead, st
 from volcano_elastic.cli.main import main
 from volcano_elastic.kube.resource import CONFIGMAPS, EVENTS, NODES, PODS, SECRETS, SERVICES
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.process, pytest.mark.asyncio(loop_scope="module")]
 
 _FAULT = "local.volcano-elastic.io/fault"
 

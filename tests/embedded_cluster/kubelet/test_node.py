@@ -13,6 +13,8 @@ from tests.embedded_cluster.apiserver.process import ApiServerProcess
 from volcano_elastic.kube.client import Client
 from volcano_elastic.kube.resource import NODES
 
+pytestmark = pytest.mark.process
+
 
 async def test_a_node_taken_for_lost_says_that_it_is_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

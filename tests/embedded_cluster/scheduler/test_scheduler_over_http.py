@@ -13,11 +13,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from volcano_elastic.kube.client import Client
 from volcano_elastic.kube.event import timestamp
 from volcano_elastic.kube.resource import CRDS, EVENTS, NODES, PODGROUPS, PODS, QUEUES
+
+pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parents[3]
 GPU = "nvidia.com/gpu"
