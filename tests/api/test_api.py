@@ -97,9 +97,9 @@ def test_defaults_are_kubeflows() -> None:
     assert job.elastic is None
     assert job.nproc_per_node == "auto"
     assert job.run_policy.clean_pod_policy == "None"
-    assert job.worker is not None
-    assert job.worker.restart_policy == "OnFailure"
-    assert job.worker.port == 23456
+    assert job.sized is not None
+    assert job.sized.restart_policy == "OnFailure"
+    assert job.sized.port == 23456
     assert (job.queue, job.min_members, job.uses_volcano) == ("default", 2, True)
 
 

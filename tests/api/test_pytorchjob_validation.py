@@ -318,7 +318,7 @@ def test_fields_of_the_pod_template_are_others_to_check() -> None:
     obj = edited(*TEMPLATE, "spec", "fieldOfNextYear", value={"a": [1]})
     assert said(obj) == [] and warn(obj) == []
     job = parse(obj)
-    assert job.worker is not None and job.worker.pod_spec["fieldOfNextYear"] == {"a": [1]}
+    assert job.sized is not None and job.sized.pod_spec["fieldOfNextYear"] == {"a": [1]}
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from volcano_elastic.api.pytorchjob import PyTorchJob, parse
+from volcano_elastic.api.role import elastic, known
 from volcano_elastic.podgroup import podgroup
 from volcano_elastic.podgroup.pod_annotation import pod_annotations
 from volcano_elastic.podgroup.protection import Change, Member, rebalance
@@ -50,7 +51,7 @@ def _job(
 
 
 def _asks(job: PyTorchJob) -> dict[str, dict[str, int]]:
-    return {kind: requests(job, kind) for kind in job.replicas}
+    return {name: requests(job, spec.role) for name, spec in job.replicas.items()}
 
 
 def _built(job: PyTorchJob) -> dict[str, Any]:
@@ -214,10 +215,11 @@ def test_min_member_rises_only_as_far_as_pods_exist() -> None:
 
 def test_priority_falls_with_the_index_and_the_master_is_highest() -> None:
     job = _job(master=True)
-    order = [("Master", 0), ("Worker", 0), ("Worker", 1), ("Worker", 7)]
+    master, worker = known()
+    order = [(master, 0), (worker, 0), (worker, 1), (worker, 7)]
     found = [
-        int(pod_annotations(job, kind, i, protected=True)["volcano.sh/task-priority"])
-        for kind, i in order
+        int(pod_annotations(job, role, i, protected=True)["volcano.sh/task-priority"])
+        for role, i in order
     ]
     assert found == sorted(found, reverse=True) and len(set(found)) == 4
 
@@ -225,7 +227,7 @@ def test_priority_falls_with_the_index_and_the_master_is_highest() -> None:
 def test_only_surplus_pods_cool_down_and_only_where_asked_for() -> None:
     def given(protect: float | None, *, protected: bool) -> dict[str, str]:
         asked = None if protect is None else timedelta(seconds=protect)
-        return pod_annotations(_job(), "Worker", 3, protected=protected, protect=asked)
+        return pod_annotations(_job(), elastic(), 3, protected=protected, protect=asked)
 
     surplus = given(90, protected=False)
     assert surplus["volcano.sh/cooldown-time"] == "90s"
@@ -240,7 +242,7 @@ def test_only_surplus_pods_cool_down_and_only_where_asked_for() -> None:
 
 
 def test_a_fixed_jobs_pods_only_join_their_gang() -> None:
-    assert pod_annotations(_job(None), "Worker", 1, protected=False) == {
+    assert pod_annotations(_job(None), elastic(), 1, protected=False) == {
         "scheduling.k8s.io/group-name": "a",
         "volcano.sh/task-spec": "worker",
     }
@@ -252,7 +254,7 @@ def _members(text: str) -> list[Member]:
     for word in text.split():
         flags = word.lstrip("0123456789")
         rank = int(word[: len(word) - len(flags)])
-        out.append(Member(f"w{rank}", rank, flags.lower() == "p", flags in ("P", "r")))
+        out.append(Member(f"w{rank}", rank == 0, rank, flags.lower() == "p", flags in ("P", "r")))
     return out
 
 

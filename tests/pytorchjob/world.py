@@ -9,6 +9,7 @@ from typing import Any
 
 from volcano_elastic.api import moment
 from volcano_elastic.api.pytorchjob import parse
+from volcano_elastic.api.role import elastic
 from volcano_elastic.podgroup.pod_annotation import is_protected
 from volcano_elastic.pytorchjob import action as a
 from volcano_elastic.pytorchjob.observed import Observed, Resize
@@ -200,7 +201,7 @@ class World:
 
     def seed(self, index: int, state: str, *, protected: bool = False) -> None:
         """A pod in any state, as an earlier life may have left it."""
-        template = PodTemplate(parse(copy.deepcopy(self.job)), "Worker", self.settings)
+        template = PodTemplate(parse(copy.deepcopy(self.job)), elastic(), self.settings)
         body = template.pod(index, protected=protected)
         name = body["metadata"]["name"]
         self.pods[name] = self._made(body) | {"status": {"phase": "Pending"}}
@@ -214,7 +215,7 @@ class World:
             self.finish(name)
 
     def seed_service(self, index: int) -> None:
-        template = ServiceTemplate(parse(copy.deepcopy(self.job)), "Worker")
+        template = ServiceTemplate(parse(copy.deepcopy(self.job)), elastic())
         body = self._made(template.service(index))
         self.services[body["metadata"]["name"]] = body
 

@@ -10,20 +10,19 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from volcano_elastic.api import condition, moment, pytorchjob_validation
+from volcano_elastic.api import condition, moment, pytorchjob_validation, role
 from volcano_elastic.api.problem import Problem, listed
 from volcano_elastic.api.pytorchjob_defaults import bounds, defaulted, scaler
 from volcano_elastic.api.pytorchjob_shape import CLEAN_POD_POLICIES
 from volcano_elastic.api.pytorchjob_shape import CONTROLLER as CONTROLLER
-from volcano_elastic.api.pytorchjob_shape import MASTER as MASTER
 from volcano_elastic.api.pytorchjob_shape import (
     SHARED_MEMORY_ANNOTATION as SHARED_MEMORY_ANNOTATION,
 )
-from volcano_elastic.api.pytorchjob_shape import WORKER as WORKER
 from volcano_elastic.api.pytorchjob_validation import BACKEND as BACKEND
 from volcano_elastic.api.pytorchjob_validation import CONTAINER as CONTAINER
 from volcano_elastic.api.pytorchjob_validation import QUEUE_ANNOTATION as QUEUE_ANNOTATION
 from volcano_elastic.api.pytorchjob_validation import validate
+from volcano_elastic.api.role import Role
 
 PORT_NAME, PORT = "pytorchjob-port", 23456
 SCHEDULER = "volcano"
@@ -46,7 +45,7 @@ class InvalidJob(ValueError):
 class ElasticPolicy:
     min: int
     max: int
-    """Sizes in Workers; a Master comes on top."""
+    """Sizes in pods of the elastic role; those of other roles come on top."""
     node_unit: int = 1
     cooldown: timedelta = DEFAULT_COOLDOWN
     scaler: str = "volcano"
@@ -64,6 +63,7 @@ class ElasticPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSpec:
+    role: Role
     replicas: int
     restart_policy: str
     template: Mapping[str, Any]
@@ -125,6 +125,7 @@ class PyTorchJob:
     managed_fields: Sequence[Mapping[str, Any]]
     """metadata.managedFields: who wrote what, when."""
     replicas: Mapping[str, ReplicaSpec]
+    """By name of the role, in the order in which roles are placed."""
     elastic: ElasticPolicy | None
     nproc_per_node: str
     run_policy: RunPolicy
@@ -135,32 +136,40 @@ class PyTorchJob:
         return f"{self.namespace}/{self.name}"
 
     @property
-    def master(self) -> ReplicaSpec | None:
-        return self.replicas.get(MASTER)
+    def leader(self) -> ReplicaSpec | None:
+        """The role that leads; None if the job has none, so that pod 0 of the elastic role does."""
+        return next((spec for spec in self.replicas.values() if spec.role.leads), None)
 
     @property
-    def worker(self) -> ReplicaSpec | None:
-        return self.replicas.get(WORKER)
+    def sized(self) -> ReplicaSpec | None:
+        """The role that elasticPolicy sizes, which every elastic job has."""
+        return next((spec for spec in self.replicas.values() if spec.role.elastic), None)
 
     @property
-    def masters(self) -> int:
-        """1 or 0. Of its pods beside the Workers, which a Worker's count leaves out."""
-        return 1 if self.master is not None else 0
+    def fixed_pods(self) -> int:
+        """Pods beside those that its size counts."""
+        return sum(spec.replicas for spec in self.replicas.values() if not spec.role.elastic)
+
+    @property
+    def fixed_nodes(self) -> int:
+        """Those of `fixed_pods` that torchrun counts as nodes."""
+        fixed = (spec for spec in self.replicas.values() if not spec.role.elastic)
+        return sum(spec.replicas for spec in fixed if spec.role.trains)
 
     @property
     def min_members(self) -> int:
-        """Pods without which it cannot run: minimum Workers and the Master."""
+        """Pods without which it cannot run: the minimum of the elastic role, and all others."""
         if self.elastic is None:
             return sum(spec.replicas for spec in self.replicas.values())
-        return self.elastic.min + self.masters
+        return self.elastic.min + self.fixed_pods
 
     @property
-    def least_workers(self) -> int:
+    def least_size(self) -> int:
         """Below which an elastic job is never sized: its min, or what an explicit minAvailable
         asks for, since Volcano places nobody of a gang that lacks members."""
         policy, explicit = self.elastic, self.run_policy.scheduling.min_available
         assert policy is not None
-        needed = (explicit or 0) - self.masters
+        needed = (explicit or 0) - self.fixed_pods
         whole_units = -(-needed // policy.node_unit) * policy.node_unit
         return min(max(policy.min, whole_units), policy.max)
 
@@ -250,16 +259,18 @@ def parse(obj: Mapping[str, Any]) -> PyTorchJob:
     spec = obj["spec"]
     elastic = spec.get("elasticPolicy")
     replicas = {
-        kind: ReplicaSpec(
+        known.name: ReplicaSpec(
+            role=known,
             replicas=replica["replicas"],
             restart_policy=replica["restartPolicy"],
             template=replica["template"],
         )
-        for kind, replica in spec["pytorchReplicaSpecs"].items()
+        for known in role.known()
+        if (replica := spec["pytorchReplicaSpecs"].get(known.name)) is not None
     }
     policy = None
     if elastic is not None:
-        policy = _elastic_policy(elastic, replicas[WORKER].replicas)
+        policy = _elastic_policy(elastic, replicas[role.elastic().name].replicas)
     # "auto" is not stored: it would clash with an elasticPolicy.nProcPerNode that comes later.
     nproc = spec.get("nprocPerNode") or (elastic or {}).get("nProcPerNode") or "auto"
     return replace(

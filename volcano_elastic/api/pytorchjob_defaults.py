@@ -13,12 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from volcano_elastic.api.pytorchjob_shape import WORKER
+from volcano_elastic.api import role
 
 _RUN_POLICY = {"cleanPodPolicy": "None", "suspend": False}
-_REPLICA = {"restartPolicy": "OnFailure"}
-# Not for the Master: Kubeflow refuses one that doesn't say 1.
-_WORKER = {"replicas": 1}
 _ELASTIC_POLICY = {"nodeUnit": 1, "coordinator": "worker0"}
 
 
@@ -37,10 +34,16 @@ def defaulted(obj: Mapping[str, Any]) -> dict[str, Any]:
     replicas = spec.get("pytorchReplicaSpecs")
     if isinstance(replicas, Mapping):
         new["pytorchReplicaSpecs"] = {
-            kind: _filled(replica, _REPLICA | (_WORKER if kind == WORKER else {}))
-            for kind, replica in replicas.items()
+            name: _filled(replica, _of_role(role.named(name))) for name, replica in replicas.items()
         }
     return dict(obj) | {"spec": new}
+
+
+def _of_role(found: role.Role | None) -> dict[str, Any]:
+    if found is None:
+        return {}
+    replicas = {} if found.default_replicas is None else {"replicas": found.default_replicas}
+    return {"restartPolicy": found.default_restart_policy} | replicas
 
 
 def bounds(elastic: Mapping[str, Any], replicas: int) -> tuple[int, int]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from volcano_elastic.api.shape import Amount, Fields, Flag, Integer, Items, Named, Text
 
-MASTER, WORKER = "Master", "Worker"
 CONTROLLER = "kubeflow.org/training-operator"
 MANAGERS = (CONTROLLER, "kueue.x-k8s.io/multikueue")
 CLEAN_POD_POLICIES = ("All", "Running", "None")

@@ -10,24 +10,21 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from volcano_elastic.api import quantity, shape
+from volcano_elastic.api import quantity, role, shape
 from volcano_elastic.api.problem import Problem, forbidden, invalid, required, unsupported
 from volcano_elastic.api.pytorchjob_defaults import bounds, end
 from volcano_elastic.api.pytorchjob_shape import (
     CONTROLLER,
     ELASTIC_POLICY,
-    MASTER,
     REPLICA,
     RUN_POLICY,
     SHARED_MEMORY_ANNOTATION,
-    WORKER,
 )
 
 CONTAINER = "pytorch"
 BACKEND = "volcano-elastic"
 """Of the rendezvous: the trainer's own coordinator."""
 QUEUE_ANNOTATION = "scheduling.volcano.sh/queue-name"
-_KINDS = (MASTER, WORKER)
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _NAME_RULE = (
     "should match: a DNS-1035 label must consist of lower case alphanumeric characters or '-', "
@@ -97,10 +94,10 @@ def _validate(obj: Mapping[str, Any]) -> Iterator[Problem]:
             sound = False
             yield problem
     if spec.get("elasticPolicy") is not None:
-        if WORKER not in replicas:
+        if (sized := role.elastic().name) not in replicas:
             sound = False
             yield required(
-                f"spec.pytorchReplicaSpecs[{WORKER}]",
+                f"spec.pytorchReplicaSpecs[{sized}]",
                 "must be configured if elastic policy is used",
             )
         for problem in _elastic(spec):
@@ -138,8 +135,9 @@ def _shared_memory(meta: Mapping[str, Any], path: str) -> Iterator[Problem]:
 
 def _replica(kind: str, replica: Any) -> Iterator[Problem]:
     path = f"spec.pytorchReplicaSpecs[{kind}]"
-    if kind not in _KINDS:
-        yield unsupported(path, kind, _KINDS)
+    found_role = role.named(kind)
+    if found_role is None:
+        yield unsupported(path, kind, tuple(known.name for known in role.known()))
         return
     found = list(shape.problems(REPLICA, replica, path))
     if found:
@@ -149,9 +147,11 @@ def _replica(kind: str, replica: Any) -> Iterator[Problem]:
     yield from _containers(template, f"{path}.template.spec.containers")
     yield from _shared_memory(template.get("metadata") or {}, f"{path}.template.metadata")
     count = replica.get("replicas")
-    if kind == MASTER and count != 1:
+    if count is None:
+        count = found_role.default_replicas
+    if found_role.most_replicas == 1 and count != 1:
         yield forbidden(f"{path}.replicas", "must be 1")
-    elif kind == WORKER and count is not None and count < 1:
+    elif count is None or count < 1:
         yield forbidden(f"{path}.replicas", "must be at least 1")
 
 
@@ -194,14 +194,16 @@ def _sizes(
     meta: Mapping[str, Any], spec: Mapping[str, Any], replicas: Mapping[str, Any]
 ) -> Iterator[Problem]:
     """What needs all the rest to be right."""
-    workers = replicas[WORKER].get("replicas") if WORKER in replicas else 0
-    workers = 1 if workers is None else workers
+    counts = replica_counts(replicas)
     elastic, path = spec.get("elasticPolicy"), "spec.elasticPolicy"
-    if workers > _MOST_PODS:
-        field = f"spec.pytorchReplicaSpecs[{WORKER}].replicas"
-        yield invalid(field, workers, f"must be at most {_MOST_PODS}")
-        return
+    for name, count in counts.items():
+        if count > _MOST_PODS:
+            field = f"spec.pytorchReplicaSpecs[{name}].replicas"
+            yield invalid(field, count, f"must be at most {_MOST_PODS}")
+            return
     if elastic is not None:
+        sized = role.elastic().name
+        workers = counts[sized]
         low, high = bounds(elastic, workers)
         low_name, high_name = (_name_of(elastic, short) for short in ("min", "max"))
         if low > _MOST_PODS:
@@ -214,11 +216,16 @@ def _sizes(
             if value % unit:
                 yield invalid(f"{path}.{name}", value, f"must be a multiple of nodeUnit ({unit})")
         if not given and workers % unit:
-            why = f"must divide Worker.replicas ({workers}), which here is both min and max"
+            why = f"must divide {sized}.replicas ({workers}), which here is both min and max"
             yield invalid(f"{path}.nodeUnit", unit, why)
-        workers = high
+        counts[sized] = high
     name = str(meta.get("name"))
-    longest = f"-worker-{workers - 1}" if workers else "-master-0"
+    endings = [
+        f"-{known.label}-{counts[known.name] - 1}"
+        for known in role.known()[::-1]
+        if known.name in counts
+    ]
+    longest = max(endings, key=len)
     if elastic is not None and elastic.get("coordinator") == "dedicated":
         longest = max(longest, "-coordinator", key=len)
     if len(name) <= _NAME_LIMIT < len(name + longest):
@@ -228,6 +235,16 @@ def _sizes(
             f"must be no more than {_NAME_LIMIT - len(longest)} characters: pods and services are "
             f"named {name}{longest}, and {_NAME_LIMIT} are allowed",
         )
+
+
+def replica_counts(replicas: Mapping[str, Any]) -> dict[str, int]:
+    """How many pods `spec.pytorchReplicaSpecs` asks for by role, defaults filled in."""
+    counts = {}
+    for known in role.known():
+        if known.name in replicas:
+            count = replicas[known.name].get("replicas")
+            counts[known.name] = (known.default_replicas or 1) if count is None else count
+    return counts
 
 
 def _name_of(elastic: Mapping[str, Any], short: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from volcano_elastic.api import shape
+from volcano_elastic.api import role, shape
 from volcano_elastic.api.pytorchjob_defaults import bounds, scaler
 from volcano_elastic.api.pytorchjob_shape import (
     ADOPT_ANNOTATION,
@@ -14,8 +14,8 @@ from volcano_elastic.api.pytorchjob_shape import (
     RDZV_BACKENDS,
     SHARED_MEMORY_ANNOTATION,
     SPEC,
-    WORKER,
 )
+from volcano_elastic.api.pytorchjob_validation import replica_counts
 
 _NPROC_WORDS = ("auto", "cpu", "gpu")
 
@@ -43,10 +43,10 @@ def _warn(obj: Mapping[str, Any]) -> Iterator[str]:
     if scheduling.get("scheduleTimeoutSeconds") is not None:
         yield f"{path}.scheduleTimeoutSeconds is ignored: Volcano has no such limit"
     replicas, elastic = spec["pytorchReplicaSpecs"], spec.get("elasticPolicy")
-    workers = replicas[WORKER].get("replicas") if WORKER in replicas else 0
-    workers = 1 if workers is None else workers
+    counts = replica_counts(replicas)
+    workers = counts.get(role.elastic().name, 0)
     low, high = (workers, workers) if elastic is None else bounds(elastic, workers)
-    pods, least = high + (len(replicas) - (WORKER in replicas)), scheduling.get("minAvailable")
+    pods, least = sum(counts.values()) - workers + high, scheduling.get("minAvailable")
     if least is not None and least > pods:
         yield f"{path}.minAvailable: {least} is more than the job's {pods} pods: it can never start"
     if elastic is not None:
@@ -65,8 +65,8 @@ def _elastic(elastic: Mapping[str, Any], workers: int, low: int, high: int) -> I
     # 1 is what an unset field becomes: nobody's statement.
     if workers != 1 and not low <= workers <= high:
         yield (
-            f"spec.pytorchReplicaSpecs[Worker].replicas: {workers} is outside {low}..{high}, the "
-            "range of elasticPolicy, which wins"
+            f"spec.pytorchReplicaSpecs[{role.elastic().name}].replicas: {workers} is outside "
+            f"{low}..{high}, the range of elasticPolicy, which wins"
         )
     backend = elastic.get("rdzvBackend")
     if backend and backend not in RDZV_BACKENDS:

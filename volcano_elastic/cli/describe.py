@@ -131,9 +131,12 @@ def _look(
     meta: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], failures: Sequence[Told]
 ) -> list[str]:
     """Commands that show more, of the pod that failed first if one did."""
+    from volcano_elastic.api.role import elastic
+    from volcano_elastic.pytorchjob.label import replica_name
+
     name, namespace = meta["name"], meta.get("namespace", "default")
     worker = failures[0]["worker"] if failures else 0
-    pod = f"{name}-worker-{worker}"
+    pod = replica_name(name, elastic(), worker)
     commands = [
         f"kubectl -n {namespace} logs {pod}",
         f"kubectl -n {namespace} get events --field-selector involvedObject.name={pod}",
@@ -231,16 +234,14 @@ async def _coordinator(
     client: Client, job: PyTorchJob, pods: Sequence[Object]
 ) -> tuple[Told | None, str | None]:
     """What it tells, or why it doesn't."""
-    from volcano_elastic.api.pytorchjob import WORKER
     from volcano_elastic.kube.client import ApiError
     from volcano_elastic.operator.coordinator import endpoint
     from volcano_elastic.operator.token import HEADER, kept
-    from volcano_elastic.pytorchjob.coordinator import dedicated, used
-    from volcano_elastic.pytorchjob.label import coordinator_name, replica_name
+    from volcano_elastic.pytorchjob.coordinator import host_name, used
 
     if not used(job):
         return None, "its rendezvous is not volcano-elastic's"
-    host = coordinator_name(job) if dedicated(job) else replica_name(job.name, WORKER, 0)
+    host = host_name(job)
     pod = next((one for one in pods if one["metadata"]["name"] == host), None)
     url = endpoint(job, pod)
     if url is None:

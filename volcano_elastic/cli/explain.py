@@ -12,6 +12,7 @@ import click
 
 from volcano_elastic.api import quantity
 from volcano_elastic.api.queue_policy import QueuePolicy, effective
+from volcano_elastic.api.role import elastic
 from volcano_elastic.cli.observation import (
     FOUND,
     Trouble,
@@ -212,7 +213,7 @@ def _who(decisions: tuple[Decision, ...]) -> str:
 
 
 def _works_for(job: Job, pod: Pod) -> bool:
-    return pod.job == job.key and pod.role == "Worker" and not pod.terminating
+    return pod.job == job.key and pod.role == elastic().name and not pod.terminating
 
 
 def _json(found: Explanation) -> dict[str, Any]:

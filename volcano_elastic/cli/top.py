@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from volcano_elastic.api.queue_policy import QueuePolicy, effective
+from volcano_elastic.api.role import elastic
 from volcano_elastic.cli.observation import (
     ask,
     json_option,
@@ -159,7 +160,8 @@ def top_json(observed: Observation, made: Plan) -> dict[str, Any]:
 
     running: dict[str, int] = {}
     for pod in observed.snapshot.pods:
-        if pod.job is not None and pod.role == "Worker" and pod.running and not pod.terminating:
+        counts = pod.role == elastic().name and pod.running and not pod.terminating
+        if pod.job is not None and counts:
             running[pod.job] = running.get(pod.job, 0) + 1
     sizes = {decision.job: decision.new for decision in made.decisions}
     policies = effective(observed.snapshot.policies)

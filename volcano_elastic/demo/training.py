@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from volcano_elastic.api.role import elastic
 from volcano_elastic.kube.resource import Object
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +43,7 @@ class DemoJob:
                     "cooldownSeconds": 3,
                 },
                 "pytorchReplicaSpecs": {
-                    "Worker": {
+                    elastic().name: {
                         "restartPolicy": "OnFailure",
                         "template": {
                             "spec": {

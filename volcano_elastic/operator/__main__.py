@@ -194,7 +194,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--pytorch-init-container-image",
         metavar="IMAGE",
-        help="in which the Workers of a job with a Master wait for it; needs a POSIX shell, and "
+        help="in which pods of a job with a leader wait for it; needs a POSIX shell, and "
         "getent or nslookup; default: the job's own image",
     )
     parser.add_argument(

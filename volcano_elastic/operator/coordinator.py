@@ -27,7 +27,7 @@ _PAUSES = 5
 @dataclass(frozen=True, slots=True)
 class Report:
     speeds: Mapping[int, float] = field(default_factory=dict)
-    """Samples a second by size in Workers, or another number proportional to it."""
+    """Samples a second by size, or another number proportional to it."""
     pause: timedelta | None = None
     """How long training stood still at the latest changes of its round."""
     failures: tuple[Failure, ...] = ()
@@ -38,15 +38,15 @@ class Report:
 
 def endpoint(job: PyTorchJob, pod: Mapping[str, Any] | None) -> str | None:
     """Where the job's coordinator serves HTTP; None while it has none that runs."""
-    policy, worker = job.elastic, job.worker
-    if policy is None or worker is None or not rendezvous.hosted(job):
+    policy, sized = job.elastic, job.sized
+    if policy is None or sized is None or not rendezvous.hosted(job):
         return None
     status = (pod or {}).get("status") or {}
     address = status.get("podIP")
     if status.get("phase") != "Running" or not address:
         return None
     host = f"[{address}]" if ":" in address else address
-    return f"http://{host}:{(policy.rdzv_port or worker.port) + 1}"
+    return f"http://{host}:{(policy.rdzv_port or sized.port) + 1}"
 
 
 def read(body: bytes, job: PyTorchJob) -> Report:

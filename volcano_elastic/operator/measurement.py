@@ -14,7 +14,8 @@ from typing import Any
 
 import aiohttp
 
-from volcano_elastic.api.pytorchjob import WORKER, PyTorchJob
+from volcano_elastic.api.pytorchjob import PyTorchJob
+from volcano_elastic.api.role import elastic
 from volcano_elastic.kube import event
 from volcano_elastic.kube.client import AlreadyExists, ApiError, NotFound
 from volcano_elastic.kube.resource import EVENTS, Object, key_of
@@ -25,8 +26,8 @@ from volcano_elastic.operator.executor import COMPONENT
 from volcano_elastic.operator.failure_report import Failure
 from volcano_elastic.operator.snapshot import Adapter
 from volcano_elastic.operator.token import BadKey
-from volcano_elastic.pytorchjob.coordinator import dedicated
-from volcano_elastic.pytorchjob.label import coordinator_name, replica_name
+from volcano_elastic.pytorchjob.coordinator import host_name
+from volcano_elastic.pytorchjob.label import replica_name
 
 _log = logging.getLogger(__name__)
 _EVERY_SECONDS = 10.0
@@ -183,7 +184,7 @@ class Measurement:
     async def _hear(self, session: aiohttp.ClientSession, job: PyTorchJob) -> Report:
         """What its coordinator tells. One that goes by another range is told the job's."""
         obj = self._cluster.jobs.get(job.key)
-        name = coordinator_name(job) if dedicated(job) else replica_name(job.name, WORKER, 0)
+        name = host_name(job)
         pod = self._cluster.pods.get(f"{job.namespace}/{name}")
         if obj is None or pod is None or not controlled_by(pod, obj):
             return Report()
@@ -211,7 +212,7 @@ class Measurement:
         new = [failure for failure in failures if failure.identity not in told]
         told |= {failure.identity for failure in new}
         for group in failure_report.by_round(new):
-            name = replica_name(job.name, WORKER, group[0].worker)
+            name = replica_name(job.name, elastic(), group[0].worker)
             body = event.make(
                 self._cluster.pods.get(f"{job.namespace}/{name}") or obj,
                 reason=failure_report.REASON,

@@ -11,12 +11,11 @@ from volcano_elastic.api import moment, quantity
 from volcano_elastic.api import pod as api_pod
 from volcano_elastic.api.pytorchjob import (
     DEFAULT_COOLDOWN,
-    MASTER,
-    WORKER,
     InvalidJob,
     PyTorchJob,
     parse,
 )
+from volcano_elastic.api.role import elastic, labelled
 from volcano_elastic.kube.resource import Object, key_of
 from volcano_elastic.podgroup.pod_annotation import GROUP_NAME, is_protected
 from volcano_elastic.podgroup.podgroup import queue_in_force
@@ -62,13 +61,13 @@ def view_job(
     podgroup: Object | None,
     pause: timedelta,
 ) -> Job:
-    worker, master = job.worker, job.master
-    count = worker.replicas if worker else 0
+    sized, leader = job.sized, job.leader
+    count = sized.replicas if sized else 0
     # What Kueue admitted is a fixed size to the planner.
     policy = None if job.kueue else job.elastic
-    spec = worker.pod_spec if worker else {}
-    elastic = job.status.get("elastic") or {}
-    least = job.least_workers if policy else count
+    spec = sized.pod_spec if sized else {}
+    told = job.status.get("elastic") or {}
+    least = job.least_size if policy else count
     return Job(
         key=job.key,
         queue=queue_in_force(job, podgroup),
@@ -76,7 +75,7 @@ def view_job(
         min=least,
         max=policy.max if policy else count,
         desired=least if policy is None or job.desired is None else job.desired,
-        pod_requests=requests(job, WORKER) if worker else {},
+        pod_requests=requests(job, sized.role) if sized else {},
         node_selector=dict(spec.get("nodeSelector") or {}),
         tolerations=tuple(spec.get("tolerations") or ()),
         node_affinity=_node_affinity(spec),
@@ -85,11 +84,11 @@ def view_job(
         cooldown=policy.cooldown if policy else DEFAULT_COOLDOWN,
         scaler=policy.scaler if policy else "none",
         last_scale=job.last_scale,
-        last_reason=elastic.get("lastScaleReason"),
+        last_reason=told.get("lastScaleReason"),
         succeeded=min(succeeded, count if policy is None else policy.max),
-        master_requests=requests(job, MASTER) if master else None,
-        speeds=_speeds(elastic.get("speeds")),
-        gpu_hours=_positive(elastic.get("gpuHours")),
+        master_requests=requests(job, leader.role) if leader else None,
+        speeds=_speeds(told.get("speeds")),
+        gpu_hours=_positive(told.get("gpuHours")),
         unmodelled=_unmodelled(job, podgroup),
         replicas=count if policy is not None and policy.scaler == "hpa" else None,
         pause=pause,
@@ -120,6 +119,9 @@ def _node_affinity(spec: Mapping[str, Any]) -> NodeAffinity:
 def _unmodelled(job: PyTorchJob, podgroup: Object | None) -> str:
     if any(replica.pod_spec.get("resourceClaims") for replica in job.replicas.values()):
         return "resourceClaims"
+    others = [s for s in job.replicas.values() if not (s.role.elastic or s.role.leads)]
+    if others:
+        return f"{others[0].role.name} pods"
     spec = (podgroup or {}).get("spec") or {}
     return next((name for name in ("networkTopology", "subGroupPolicy") if spec.get(name)), "")
 
@@ -145,9 +147,11 @@ def view_pod(obj: Object) -> tuple[Pod | None, str]:
     index = labels.get(REPLICA_INDEX, "0")
     job = owner(meta, "PyTorchJob")
     group = (meta.get("annotations") or {}).get(GROUP_NAME)
-    kind = labels.get(REPLICA_TYPE, "worker") if job else "worker"
-    if kind == COORDINATOR:
+    sized = elastic()
+    label = labels.get(REPLICA_TYPE, sized.label) if job else sized.label
+    if label == COORDINATOR:
         job = None  # as anybody's pod: it holds its room, and is no part of the job's size
+    role = labelled(label)
     return (
         Pod(
             key=key_of(obj),
@@ -161,7 +165,7 @@ def view_pod(obj: Object) -> tuple[Pod | None, str]:
             terminating=bool(meta.get("deletionTimestamp")),
             protected=is_protected(obj),
             created=moment.parse_optional(meta.get("creationTimestamp")),
-            role=kind.capitalize(),
+            role=role.name if role else label,
             leaves_by=moment.parse_optional(meta.get("deletionTimestamp")),
             node_selector=dict(spec.get("nodeSelector") or {}),
             tolerations=tuple(spec.get("tolerations") or ()),

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Generic, TypeVar
 
-from volcano_elastic.api.pytorchjob import WORKER, PyTorchJob
+from volcano_elastic.api.pytorchjob import PyTorchJob
 from volcano_elastic.api.queue_policy import InvalidPolicy, QueuePolicy, effective
 from volcano_elastic.api.queue_policy import parse as parse_policy
+from volcano_elastic.api.role import elastic
 from volcano_elastic.kube import resource
 from volcano_elastic.kube.resource import Object, Resource, key_of
 from volcano_elastic.operator import reading
@@ -197,7 +198,9 @@ class Adapter:
         owner = None
         if view is not None and ended == "Succeeded" and not view.terminating:
             # A job's PodGroup bears the job's name: its pods must not count twice.
-            owner = view.gang if view.job is None else view.job if view.role == WORKER else None
+            owner = (
+                view.gang if view.job is None else view.job if view.role == elastic().name else None
+            )
         before = self._ended.get(key)
         if owner == before:
             return changed

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from volcano_elastic.api.pytorchjob import MASTER, PyTorchJob
+from volcano_elastic.api.pytorchjob import PyTorchJob
+from volcano_elastic.api.role import Role
 
 GROUP_NAME = "scheduling.k8s.io/group-name"
 TASK_SPEC = "volcano.sh/task-spec"
@@ -14,26 +15,18 @@ TASK_PRIORITY = "volcano.sh/task-priority"
 PREEMPTABLE = "volcano.sh/preemptable"
 COOLDOWN_TIME = "volcano.sh/cooldown-time"
 
-# Above any index, so that priorities stay positive as they fall.
-_HIGHEST = 1_000_000
-
-
-def task_priority(kind: str, index: int) -> int:
-    """The Master first, then Workers by index: placed in this order, evicted in reverse."""
-    return _HIGHEST if kind == MASTER else max(0, _HIGHEST - 1 - index)
-
 
 def pod_annotations(
-    job: PyTorchJob, kind: str, index: int, *, protected: bool, protect: timedelta | None = None
+    job: PyTorchJob, role: Role, index: int, *, protected: bool, protect: timedelta | None = None
 ) -> dict[str, str]:
     """Given at creation, since Volcano joins pods to PodGroups then.
 
     `protect` is how long after it was bound Volcano's cdp plugin spares a surplus pod.
     """
-    given = {GROUP_NAME: job.name, TASK_SPEC: kind.lower()}
+    given = {GROUP_NAME: job.name, TASK_SPEC: role.label}
     if job.elastic is None:
         return given
-    given[TASK_PRIORITY] = str(task_priority(kind, index))
+    given[TASK_PRIORITY] = str(role.task_priority(index))
     given[PREEMPTABLE] = preemptable(protected=protected)
     if not protected and protect:
         given[COOLDOWN_TIME] = f"{protect.total_seconds():g}s"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from volcano_elastic.api import merge_patch, quantity
-from volcano_elastic.api.pytorchjob import MASTER, WORKER, PyTorchJob
+from volcano_elastic.api.pytorchjob import PyTorchJob
 
 # Annotations of the job that mean something only there.
 _NOT_COPIED = ("kubectl.kubernetes.io/", "kopf.", "volcano-elastic.io/")
@@ -19,34 +19,36 @@ _NOT_COPIED = ("kubectl.kubernetes.io/", "kopf.", "volcano-elastic.io/")
 _MOST = (2**63 - 1) // 1000 * 1000
 
 Requests = Mapping[str, Mapping[str, int]]
-"""What a pod of each replica type asks for, in thousandths: as the API server made it (LimitRange,
-overhead, injected sidecars), or as the operator is going to make it."""
+"""By role's name, what one of its pods asks for, in thousandths: as the API server made it
+(LimitRange, overhead, injected sidecars), or as the operator is going to make it."""
 
 
 def min_member(job: PyTorchJob) -> int:
-    """Minimum Workers and the Master; an explicit minAvailable wins."""
+    """Return how many pods must start together; an explicit minAvailable wins."""
     explicit = job.run_policy.scheduling.min_available
     return job.min_members if explicit is None else explicit
 
 
 def min_resources(job: PyTorchJob, members: int, requests: Requests) -> dict[str, str]:
-    """Of the first `members` pods in order of task priority: the Master, then Workers."""
+    """Return what the first `members` pods in falling task priority ask for together."""
     explicit = job.run_policy.scheduling.min_resources
     if explicit is not None:
         return {name: _text(name, quantity.milli(v)) for name, v in explicit.items()}
-    most = job.elastic.max if job.elastic else None
     total: dict[str, int] = {}
-    left = members
-    for kind in (MASTER, WORKER):
-        spec = job.replicas.get(kind)
-        if spec is None:
-            continue
-        count = spec.replicas if kind == MASTER or most is None else most
-        taken = min(count, left)
-        left -= taken
-        for name, amount in requests[kind].items():
-            total[name] = total.get(name, 0) + amount * taken
+    for role, count in _first(job, members).items():
+        for name, amount in requests[role].items():
+            total[name] = total.get(name, 0) + amount * count
     return {name: _text(name, amount) for name, amount in total.items() if amount}
+
+
+def _first(job: PyTorchJob, members: int) -> dict[str, int]:
+    """Return how many of the first `members` pods in falling task priority each role has."""
+    found = {}
+    for name, spec in job.replicas.items():
+        most = job.elastic.max if job.elastic and spec.role.elastic else spec.replicas
+        found[name] = min(most, members)
+        members -= found[name]
+    return found
 
 
 def _text(name: str, amount: int) -> str:

@@ -1,7 +1,7 @@
 """The HorizontalPodAutoscaler of a job with elasticPolicy.metrics under the hpa scaler.
 
-It writes Worker.replicas through the scale subresource; that is a wish, which the queue policy
-caps.
+It writes the replicas of the elastic role through the scale subresource; that is a wish, which the
+queue policy caps.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from volcano_elastic.api.pytorchjob import BACKEND, WORKER, PyTorchJob
+from volcano_elastic.api.pytorchjob import BACKEND, PyTorchJob
+from volcano_elastic.api.role import elastic
 from volcano_elastic.pytorchjob import environment, rendezvous
 from volcano_elastic.pytorchjob.action import (
     Action,
@@ -19,6 +20,7 @@ from volcano_elastic.pytorchjob.label import (
     coordinator_labels,
     coordinator_name,
     owner_reference,
+    replica_name,
     token_secret_name,
 )
 from volcano_elastic.pytorchjob.observed import Observed
@@ -41,6 +43,11 @@ def dedicated(job: PyTorchJob) -> bool:
     """Whether it has a pod of its own."""
     policy = job.elastic
     return policy is not None and used(job) and policy.coordinator == "dedicated"
+
+
+def host_name(job: PyTorchJob) -> str:
+    """Return the name of the pod, and of its service, that the job's coordinator runs in."""
+    return coordinator_name(job) if dedicated(job) else replica_name(job.name, elastic(), 0)
 
 
 def _token(job: PyTorchJob) -> list[Action]:
@@ -101,10 +108,10 @@ def _pod_of(job: PyTorchJob, observed: Observed) -> Mapping[str, Any] | None:
 
 
 def _pod(job: PyTorchJob) -> Object:
-    """Outside the gang, which is counted in Workers, hence placed by the cluster's own scheduler
-    where the Workers are Volcano's."""
-    policy, worker = job.elastic, job.replicas[WORKER]
-    assert policy is not None
+    """Return the coordinator's pod, of the elastic role's image. It is outside the gang, which
+    counts replicas, hence placed by the cluster's own scheduler where those are Volcano's."""
+    policy, worker = job.elastic, job.sized
+    assert policy is not None and worker is not None
     sizes, port = rendezvous.nodes(job), rendezvous.of(job).port
     arguments = [
         "--host=$(VOLCANO_ELASTIC_POD_IP)",
@@ -124,7 +131,7 @@ def _pod(job: PyTorchJob) -> Object:
         "resources": {"requests": dict(_REQUESTS)},
     }
     spec: Object = {f: worker.pod_spec[f] for f in _FROM_POD if f in worker.pod_spec}
-    # It may be the Master's template alone that names another scheduler.
+    # Another role's template alone may name another scheduler.
     if not job.uses_volcano and worker.pod_spec.get("schedulerName"):
         spec["schedulerName"] = worker.pod_spec["schedulerName"]
     if job.run_policy.scheduling.priority_class:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from volcano_elastic.api.pytorchjob import BACKEND, MASTER, PyTorchJob
+from volcano_elastic.api.pytorchjob import BACKEND, PyTorchJob, ReplicaSpec
+from volcano_elastic.api.role import Role
 from volcano_elastic.pytorchjob import rendezvous
 from volcano_elastic.pytorchjob.label import replica_name, token_secret_name
 
@@ -20,10 +21,10 @@ Variable = dict[str, Any]
 def shared(job: PyTorchJob) -> list[Variable]:
     """What is the same in every pod of the job."""
     values = {rendezvous.FIRST: "1", "PET_NPROC_PER_NODE": job.nproc_per_node}
-    if job.master is not None:
-        values |= _master(job)
+    if job.leader is not None:
+        values |= _address(job, job.leader)
     if job.elastic is None:
-        values["PET_NNODES"] = str(job.min_members)
+        values["PET_NNODES"] = str(_nodes(job))
         return _variables(values)
     values |= _elastic(job)
     ours: list[Variable] = []
@@ -53,21 +54,36 @@ def token(job: PyTorchJob) -> Variable:
     return {"name": "VOLCANO_ELASTIC_TOKEN", "valueFrom": {"secretKeyRef": key}}
 
 
-def own(job: PyTorchJob, kind: str, index: int) -> list[Variable]:
-    """What says which replica it is."""
+def own(job: PyTorchJob, role: Role, index: int) -> list[Variable]:
+    """Return what tells a pod which of the job's pods it is."""
     values: dict[str, str] = {}
-    if job.master is not None:
-        rank = str(0 if kind == MASTER else index + 1)
+    if job.leader is not None and role.trains:
+        rank = str(_first_rank(job, role) + index)
         values |= {"RANK": rank, "PET_NODE_RANK": rank}
     if job.elastic is not None:
         values["VOLCANO_ELASTIC_POD_INDEX"] = str(index)
     return _variables(values)
 
 
-def _master(job: PyTorchJob) -> dict[str, str]:
-    address = replica_name(job.name, MASTER, 0)
-    port = str(job.replicas[MASTER].port)
-    nodes = sum(spec.replicas for spec in job.replicas.values())
+def _nodes(job: PyTorchJob) -> int:
+    return sum(spec.replicas for spec in job.replicas.values() if spec.role.trains)
+
+
+def _first_rank(job: PyTorchJob, role: Role) -> int:
+    """Return the rank of the role's pod 0: the leader has 0, the elastic role the last ones, which
+    come and go."""
+    if role.leads:
+        return 0
+    before = [s for s in job.replicas.values() if s.role.trains and not s.role.elastic]
+    if not role.elastic:
+        before = [s for s in before if s.role.leads or s.role.priority > role.priority]
+    return sum(spec.replicas for spec in before)
+
+
+def _address(job: PyTorchJob, leader: ReplicaSpec) -> dict[str, str]:
+    address = replica_name(job.name, leader.role, 0)
+    port = str(leader.port)
+    nodes = _nodes(job)
     processes = int(job.nproc_per_node) if job.nproc_per_node.isdigit() else 1
     return {
         "MASTER_ADDR": address,

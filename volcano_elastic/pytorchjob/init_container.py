@@ -1,11 +1,12 @@
-"""The init container that has the Workers of a job with a Master wait for the Master's name."""
+"""The init container in which pods of a job with a leader wait for the leader's name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from volcano_elastic.api.pytorchjob import MASTER, PyTorchJob
+from volcano_elastic.api.pytorchjob import PyTorchJob
+from volcano_elastic.api.role import Role
 from volcano_elastic.pytorchjob.label import replica_name
 from volcano_elastic.pytorchjob.settings import Settings
 
@@ -21,7 +22,7 @@ until {
 do
   tries=$((tries + 1))
   if [ "$tries" -ge %d ]; then
-    echo "$MASTER_ADDR has no address after $tries tries, 2 s apart: is the Master's pod ready?" >&2
+    echo "$MASTER_ADDR has no address after $tries tries, 2 s apart: is the %s's pod ready?" >&2
     exit 1
   fi
   sleep 2
@@ -30,14 +31,14 @@ done
 
 
 def init_container(
-    job: PyTorchJob, container: Mapping[str, Any], settings: Settings
+    job: PyTorchJob, leader: Role, container: Mapping[str, Any], settings: Settings
 ) -> dict[str, Any]:
-    """`container` is the one that trains."""
+    """Return the init container for a pod of the job; `container` is the one that trains."""
     made: dict[str, Any] = {
         "name": NAME,
         "image": settings.init_container_image or container["image"],
-        "command": ["sh", "-c", _WAIT % settings.init_container_max_tries],
-        "env": [{"name": _HOST, "value": replica_name(job.name, MASTER, 0)}],
+        "command": ["sh", "-c", _WAIT % (settings.init_container_max_tries, leader.name)],
+        "env": [{"name": _HOST, "value": replica_name(job.name, leader, 0)}],
         # As training-operator's limits, but asked for too: a Guaranteed pod stays one.
         "resources": {"limits": _RESOURCES, "requests": _RESOURCES},
         # What namespaces that enforce the restricted Pod Security Standard ask of a container.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from volcano_elastic.api.pytorchjob import MASTER, WORKER, PyTorchJob
+from volcano_elastic.api.pytorchjob import PyTorchJob
+from volcano_elastic.api.role import JOB_ROLE_OF_THE_FIRST, Role
 
 _PREFIX = "training.kubeflow.org/"
 OPERATOR_NAME = _PREFIX + "operator-name"
@@ -17,8 +18,8 @@ COORDINATOR = "coordinator"
 """As the type of a replica that is not one of the job's."""
 
 
-def replica_name(job: str, kind: str, index: int) -> str:
-    return f"{job}-{kind.lower()}-{index}"
+def replica_name(job: str, role: Role, index: int) -> str:
+    return f"{job}-{role.label}-{index}"
 
 
 def coordinator_name(job: PyTorchJob) -> str:
@@ -39,25 +40,30 @@ def token_secret_name(job: str, uid: str) -> str:
     return f"{job}-token-{uid[:8]}"
 
 
-def selector(job: PyTorchJob, kind: str, index: int) -> dict[str, str]:
+def selector(job: PyTorchJob, role: Role, index: int) -> dict[str, str]:
     """The four labels that name one replica."""
     return {
         OPERATOR_NAME: CONTROLLER_NAME,
         JOB_NAME: job.name,
-        REPLICA_TYPE: kind.lower(),
+        REPLICA_TYPE: role.label,
         REPLICA_INDEX: str(index),
     }
 
 
-def selector_of_all(job: PyTorchJob, kind: str) -> str:
+def selector_of_all(job: PyTorchJob, role: Role) -> str:
     """Of all replicas of a role, as text."""
-    found = selector(job, kind, 0)
+    found = selector(job, role, 0)
     return ",".join(f"{n}={v}" for n, v in sorted(found.items()) if n != REPLICA_INDEX)
 
 
-def labels(job: PyTorchJob, kind: str, index: int) -> dict[str, str]:
-    first = kind == MASTER or (kind == WORKER and job.master is None and index == 0)
-    return selector(job, kind, index) | ({JOB_ROLE: "master"} if first else {})
+def labels(job: PyTorchJob, role: Role, index: int) -> dict[str, str]:
+    mark = {JOB_ROLE: JOB_ROLE_OF_THE_FIRST} if is_first(job, role, index) else {}
+    return selector(job, role, index) | mark
+
+
+def is_first(job: PyTorchJob, role: Role, index: int) -> bool:
+    """Whether this pod has rank 0: the leading role's, without one the elastic role's pod 0."""
+    return role.leads or (role.elastic and job.leader is None and index == 0)
 
 
 def owner_reference(job: PyTorchJob) -> dict[str, Any]:

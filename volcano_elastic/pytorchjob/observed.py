@@ -10,17 +10,16 @@ from typing import Any
 
 from volcano_elastic.api import moment
 from volcano_elastic.api import pod as api_pod
-from volcano_elastic.api.pytorchjob import CONTAINER, MASTER, WORKER, PyTorchJob
+from volcano_elastic.api.pytorchjob import CONTAINER, PyTorchJob
+from volcano_elastic.api.role import Role, labelled
 from volcano_elastic.podgroup.pod_annotation import is_protected
 from volcano_elastic.pytorchjob.label import REPLICA_INDEX, REPLICA_TYPE
 from volcano_elastic.pytorchjob.pod import FAILURES, RESTARTS
 
-_KINDS = {kind.lower(): kind for kind in (MASTER, WORKER)}
-
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """A planner's decision: the new size in Workers, and which pods leave for it."""
+    """A planner's decision: the new size, and which pods leave for it."""
 
     old: int
     new: int
@@ -65,7 +64,7 @@ class State(StrEnum):
 class Replica:
     """One pod."""
 
-    kind: str
+    role: Role
     index: int
     name: str
     uid: str
@@ -97,21 +96,22 @@ class Replica:
 
     @property
     def first(self) -> bool:
-        return self.kind == WORKER and self.index == 0
+        """Pod 0 of the elastic role, at which the others meet."""
+        return self.role.elastic and self.index == 0
 
 
 def replicas(job: PyTorchJob, pods: tuple[Mapping[str, Any], ...]) -> list[Replica]:
-    """The job's pods by kind and index."""
+    """Return the job's pods in falling task priority."""
     found = [replica for pod in pods if (replica := _replica(job, pod)) is not None]
-    return sorted(found, key=lambda r: (r.kind != MASTER, r.index))
+    return sorted(found, key=lambda r: (-r.role.priority, r.index))
 
 
 def _replica(job: PyTorchJob, pod: Mapping[str, Any]) -> Replica | None:
     meta, status = pod["metadata"], pod.get("status") or {}
     spec, labels = pod.get("spec") or {}, meta.get("labels") or {}
-    kind = _KINDS.get(labels.get(REPLICA_TYPE, ""))
+    role = labelled(labels.get(REPLICA_TYPE, ""))
     index = labels.get(REPLICA_INDEX, "")
-    if kind is None or not index.isdigit():
+    if role is None or not index.isdigit():
         return None
     phase, leaves_by = status.get("phase", "Pending"), meta.get("deletionTimestamp")
     over = phase in ("Succeeded", "Failed")
@@ -119,7 +119,7 @@ def _replica(job: PyTorchJob, pod: Mapping[str, Any]) -> Replica | None:
     evicted = api_pod.evicted_at(pod)
     ready = api_pod.condition(pod, "Ready")
     annotations = meta.get("annotations") or {}
-    replica = job.replicas.get(kind)
+    replica = job.replicas.get(role.name)
     policy = replica.restart_policy if replica else "Never"
     running = phase == "Running"
     state = _state(
@@ -132,7 +132,7 @@ def _replica(job: PyTorchJob, pod: Mapping[str, Any]) -> Replica | None:
     )
     taken_over = _count(annotations, RESTARTS)
     return Replica(
-        kind=kind,
+        role=role,
         index=int(index),
         name=meta["name"],
         uid=meta.get("uid", ""),

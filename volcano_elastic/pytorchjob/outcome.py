@@ -1,8 +1,9 @@
 """Whether a job is over.
 
-Succeeded  the Master succeeded; without one: every Worker of a fixed job, any of an elastic one
-Failed     deadline or backoff limit passed; a Master or worker 0 lost for good; any Worker of
-           a fixed job; so many of an elastic one that fewer than min can go on
+Succeeded  the leader succeeded; without one: any pod of an elastic job's elastic role, all pods of
+           a fixed job's roles that train
+Failed     deadline or backoff limit passed; of a fixed job, any pod lost for good; of an elastic
+           one, a pod of a vital role or pod 0, or so many that fewer than min can go on
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from volcano_elastic.api.pytorchjob import MASTER, WORKER, PyTorchJob
+from volcano_elastic.api.pytorchjob import PyTorchJob
 from volcano_elastic.pytorchjob.observed import Replica, State
 from volcano_elastic.pytorchjob.size import Size
 
@@ -27,7 +28,7 @@ def outcome(
 ) -> Outcome | None:
     """None while it goes on; `restarts` is how many there were so far."""
     if _succeeded(job, view):
-        if job.master is not None:
+        if job.leader is not None:
             return Outcome(True, f"PyTorchJob {job.name} is successfully completed.")
         return Outcome(True, f"PyTorchJob {job.key} successfully completed.")
     limit = job.run_policy.backoff_limit
@@ -42,9 +43,9 @@ def outcome(
             f"Job {job.name} has failed because it was active longer than specified deadline",
         )
     lost = [r for r in view if r.state is State.LOST]
-    vital = [r for r in lost if size is None or r.kind == MASTER or r.first]
+    vital = [r for r in lost if size is None or r.role.vital or r.first]
     if vital or (lost and size is not None and not size.enough):
-        kind = (vital or lost)[0].kind
+        role = (vital or lost)[0].role
         names = ", ".join(
             f"{r.name} ({'no exit code' if r.exit_code is None else f'exit code {r.exit_code}'})"
             for r in lost
@@ -52,16 +53,20 @@ def outcome(
         return Outcome(
             False,
             f"PyTorchJob {job.name} is failed because "
-            f"{sum(r.kind == kind for r in lost)} {kind} replica(s) failed. {names}",
+            f"{sum(r.role is role for r in lost)} {role.name} replica(s) failed. {names}",
         )
     return None
 
 
 def _succeeded(job: PyTorchJob, view: Sequence[Replica]) -> bool:
     done = [r for r in view if r.state is State.SUCCEEDED]
-    if job.master is not None:
-        return any(r.kind == MASTER for r in done)
+    if job.leader is not None:
+        return any(r.role.leads for r in done)
     if job.elastic is not None:
-        return bool(done)
-    worker = job.replicas[WORKER]
-    return len({r.index for r in done if r.index < worker.replicas}) == worker.replicas
+        return any(r.role.elastic for r in done)
+    specs = list(job.replicas.values())
+    return all(
+        len({r.index for r in done if r.role is spec.role and r.index < spec.replicas})
+        == spec.replicas
+        for spec in [s for s in specs if s.role.trains] or specs
+    )

@@ -1,8 +1,9 @@
 """Which of a job's pods stay, which go, and at which indexes new ones come.
 
-Elastic Workers: worker 0 first and last, the others keep their indexes, new ones take the lowest
-free. Masters and fixed Workers: indexes 0 to replicas-1. A pod on its way out holds its index; one
-that no kubelet lets go loses it in the end, where the job cannot do without that index.
+The elastic role of an elastic job: pod 0 first and last, the others keep their indexes, new ones
+take the lowest free. Other roles, and a fixed job's: indexes 0 to replicas-1. A pod on its way out
+holds its index; one that no kubelet lets go loses it in the end, where the job cannot do without
+that index.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from volcano_elastic.api.pytorchjob import WORKER, PyTorchJob
+from volcano_elastic.api.pytorchjob import PyTorchJob
+from volcano_elastic.api.role import Role
 from volcano_elastic.pytorchjob.observed import Replica, State
 from volcano_elastic.pytorchjob.size import Size
 
@@ -27,7 +29,7 @@ _PRESENT = (State.LIVE, State.SUCCEEDED)
 
 @dataclass(frozen=True, slots=True)
 class New:
-    kind: str
+    role: Role
     index: int
     restarts: int = 0
     failures: int = 0
@@ -61,25 +63,25 @@ class Placement:
 
 def place(job: PyTorchJob, view: Sequence[Replica], size: Size | None, now: datetime) -> Placement:
     out = Placement()
-    for kind, spec in job.replicas.items():
-        mine = [r for r in view if r.kind == kind]
-        if kind == WORKER and size is not None:
-            _elastic(out, mine, size, now)
+    for spec in job.replicas.values():
+        mine = [r for r in view if r.role is spec.role]
+        if spec.role.elastic and size is not None:
+            _elastic(out, spec.role, mine, size, now)
         else:
-            _fixed(out, kind, mine, spec.replicas, now)
+            _fixed(out, spec.role, mine, spec.replicas, now)
     if len(out.create) >= _MOST_AT_ONCE:
         _look_again(out, now)
     return out
 
 
-def _fixed(out: Placement, kind: str, mine: list[Replica], count: int, now: datetime) -> None:
+def _fixed(out: Placement, role: Role, mine: list[Replica], count: int, now: datetime) -> None:
     by_index = {r.index: r for r in mine}
     for index in range(count):
         replica = by_index.get(index)
         if replica is None:
             if len(out.create) >= _MOST_AT_ONCE:
                 break
-            out.create.append(New(kind, index))
+            out.create.append(New(role, index))
         elif replica.live:
             out.keep.append(replica)
         elif replica.state is State.RETRY:
@@ -91,13 +93,13 @@ def _fixed(out: Placement, kind: str, mine: list[Replica], count: int, now: date
             _dismiss(out, replica)
 
 
-def _elastic(out: Placement, mine: list[Replica], size: Size, now: datetime) -> None:
+def _elastic(out: Placement, role: Role, mine: list[Replica], size: Size, now: datetime) -> None:
     first = next((r for r in mine if r.index == 0), None)
     others = [r for r in mine if r.index != 0]
     for replica in mine:
         if replica.state is State.EVICTED:
             out.clear.append(replica)
-    # Worker 0 always has a place, even while it is away.
+    # Pod 0 always has a place, even while it is away.
     staying = [
         r for r in others if r.state in (State.LIVE, State.RETRY) and r.name not in size.remove
     ]
@@ -121,20 +123,20 @@ def _elastic(out: Placement, mine: list[Replica], size: Size, now: datetime) -> 
         if first.live:
             out.keep.insert(0, first)
     else:
-        # Nobody new before worker 0's pod exists.
-        out.create = [new for new in out.create if new.kind != WORKER]
+        # Nobody new before pod 0 exists.
+        out.create = [new for new in out.create if not new.role.elastic]
         if first is None or first.state is State.EVICTED:
-            out.create.append(New(WORKER, 0))
+            out.create.append(New(role, 0))
         elif first.state is State.RETRY:
             _again(out, first, now)
         elif first.state is State.LEAVING:
             _wait_for(out, first, now)
         return
     taken = {r.index for r in mine if r not in out.clear} | {0}
-    taken |= {new.index for new in out.create if new.kind == WORKER}
+    taken |= {new.index for new in out.create if new.role.elastic}
     free = (index for index in range(1, len(taken) + size.desired + 1) if index not in taken)
     for _ in range(min(-surplus, _MOST_AT_ONCE)):
-        out.create.append(New(WORKER, next(free)))
+        out.create.append(New(role, next(free)))
 
 
 def _dismiss(out: Placement, replica: Replica) -> None:
@@ -153,7 +155,7 @@ def _again(out: Placement, replica: Replica, now: datetime) -> None:
         _look_again(out, ended + wait)
         return
     out.clear.append(replica)
-    out.create.append(New(replica.kind, replica.index, replica.restarts, past + 1))
+    out.create.append(New(replica.role, replica.index, replica.restarts, past + 1))
 
 
 def _wait_for(out: Placement, replica: Replica, now: datetime) -> None:
@@ -162,7 +164,7 @@ def _wait_for(out: Placement, replica: Replica, now: datetime) -> None:
         _look_again(out, given_up)
         return
     out.clear.append(replica)
-    out.create.append(New(replica.kind, replica.index, replica.restarts, replica.failures))
+    out.create.append(New(replica.role, replica.index, replica.restarts, replica.failures))
 
 
 def _look_again(out: Placement, when: datetime) -> None:

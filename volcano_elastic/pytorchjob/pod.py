@@ -16,9 +16,9 @@ from volcano_elastic.api.pytorchjob import (
     CONTAINER,
     SCHEDULER,
     SHARED_MEMORY_ANNOTATION,
-    WORKER,
     PyTorchJob,
 )
+from volcano_elastic.api.role import Role
 from volcano_elastic.podgroup.pod_annotation import pod_annotations
 from volcano_elastic.pytorchjob import environment, label
 from volcano_elastic.pytorchjob.init_container import init_container
@@ -35,9 +35,9 @@ Object = dict[str, Any]
 
 
 class PodTemplate:
-    def __init__(self, job: PyTorchJob, kind: str, settings: Settings) -> None:
-        self._job, self._kind = job, kind
-        replica = job.replicas[kind]
+    def __init__(self, job: PyTorchJob, role: Role, settings: Settings) -> None:
+        self._job, self._role = job, role
+        replica = job.replicas[role.name]
         meta = replica.template.get("metadata") or {}
         self._annotations = dict(meta.get("annotations") or {})
         self._labels = dict(meta.get("labels") or {})
@@ -49,14 +49,14 @@ class PodTemplate:
         spec["restartPolicy"] = "Never" if policy == "ExitCode" else policy
         if job.uses_volcano:
             spec["schedulerName"] = SCHEDULER
-        if kind == WORKER and job.master is not None:
-            wait = init_container(job, replica.container, settings)
+        if job.leader is not None and role.trains and not role.leads:
+            wait = init_container(job, job.leader.role, replica.container, settings)
             spec["initContainers"] = [*(spec.get("initContainers") or ()), wait]
         ports = replica.ports
         spec["containers"] = [
             {**c, "ports": ports} if c["name"] == CONTAINER else c for c in spec["containers"]
         ]
-        size = _shared_memory(job, kind)
+        size = _shared_memory(job, role)
         if size is not None:
             _mount_shared_memory(spec, size)
         self.spec: Mapping[str, Any] = spec
@@ -72,15 +72,15 @@ class PodTemplate:
         protect: timedelta | None = None,
     ) -> Object:
         """`restarts` and `failures` as RESTARTS and FAILURES say; `protect`: pod_annotations."""
-        job, kind = self._job, self._kind
+        job, role = self._job, self._role
         annotations = dict(self._annotations)
         if job.uses_volcano:
-            annotations |= pod_annotations(job, kind, index, protected=protected, protect=protect)
+            annotations |= pod_annotations(job, role, index, protected=protected, protect=protect)
         for name, count in ((RESTARTS, restarts), (FAILURES, failures)):
             if count:
                 annotations[name] = str(count)
         # After the template's own, since later entries win.
-        variables = [*self._environment, *environment.own(job, kind, index)]
+        variables = [*self._environment, *environment.own(job, role, index)]
         containers = [
             {**c, "env": [*(c.get("env") or ()), *variables]} for c in self.spec["containers"]
         ]
@@ -88,9 +88,9 @@ class PodTemplate:
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {
-                "name": label.replica_name(job.name, kind, index),
+                "name": label.replica_name(job.name, role, index),
                 "namespace": job.namespace,
-                "labels": {**self._labels, **label.labels(job, kind, index)},
+                "labels": {**self._labels, **label.labels(job, role, index)},
                 "annotations": annotations,
                 "ownerReferences": self._owners,
             },
@@ -98,16 +98,16 @@ class PodTemplate:
         }
 
 
-def requests(job: PyTorchJob, kind: str) -> dict[str, int]:
-    """What each pod of `kind` is going to ask for, in thousandths: with the init container that
-    waits for a Master, whose requests no setting changes."""
-    return api_pod.requests(PodTemplate(job, kind, DEFAULTS).spec)
+def requests(job: PyTorchJob, role: Role) -> dict[str, int]:
+    """Return what each pod of the role is going to ask for, in thousandths: with the init container
+    that waits for a leader, whose requests no setting changes."""
+    return api_pod.requests(PodTemplate(job, role, DEFAULTS).spec)
 
 
-def _shared_memory(job: PyTorchJob, kind: str) -> str | None:
-    """How much the pods of `kind` get at /dev/shm, by annotation of the template or the job; None
+def _shared_memory(job: PyTorchJob, role: Role) -> str | None:
+    """How much the role's pods get at /dev/shm, by annotation of the template or the job; None
     leaves it to the container runtime (64 MiB with most)."""
-    meta: Mapping[str, Any] = job.replicas[kind].template.get("metadata") or {}
+    meta: Mapping[str, Any] = job.replicas[role.name].template.get("metadata") or {}
     found = (meta.get("annotations") or {}).get(SHARED_MEMORY_ANNOTATION)
     return found or job.annotations.get(SHARED_MEMORY_ANNOTATION)
 

@@ -19,13 +19,12 @@ from volcano_elastic.api import pod as api_pod
 from volcano_elastic.api.problem import Problem, listed
 from volcano_elastic.api.pytorchjob import (
     CONTROLLER,
-    MASTER,
-    WORKER,
     PyTorchJob,
     outline,
     time_to_live,
 )
 from volcano_elastic.api.pytorchjob_validation import manager
+from volcano_elastic.api.role import Role
 from volcano_elastic.podgroup import podgroup, protection
 from volcano_elastic.podgroup.pod_annotation import PREEMPTABLE, preemptable
 from volcano_elastic.pytorchjob import (
@@ -52,7 +51,12 @@ from volcano_elastic.pytorchjob.action import (
     PatchPodGroup,
     Requeue,
 )
-from volcano_elastic.pytorchjob.label import coordinator_name, owner_reference, replica_name
+from volcano_elastic.pytorchjob.label import (
+    coordinator_name,
+    is_first,
+    owner_reference,
+    replica_name,
+)
 from volcano_elastic.pytorchjob.observed import Observed, Replica, State, replicas
 from volcano_elastic.pytorchjob.pod import RESTARTS, PodTemplate, requests
 from volcano_elastic.pytorchjob.service import ServiceTemplate
@@ -88,8 +92,8 @@ def reconcile(
     if job.run_policy.suspend:
         return [*begin, *_suspend(job, view, observed, now)]
     # Of a type that an edit took out; nothing of theirs decides about the job.
-    unasked = [r for r in view if r.kind not in job.replicas]
-    view = [r for r in view if r.kind in job.replicas]
+    unasked = [r for r in view if r.role.name not in job.replicas]
+    view = [r for r in view if r.role.name in job.replicas]
     known = rendezvous.in_force(job, _first(view, observed))
     if known.torn:
         return _refused(job.status, "; ".join(known.differs), now)
@@ -177,9 +181,9 @@ def _refused(old: Mapping[str, Any], why: str, now: datetime) -> list[Action]:
 
 
 def _first(view: Sequence[Replica], observed: Observed) -> Mapping[str, Any] | None:
-    """The pod that the job's others go by: worker 0's hosts the rendezvous."""
+    """Return the pod that the job's others go by: the elastic role's pod 0 hosts the rendezvous."""
     live = (r for r in view if r.live)
-    first = min(live, key=lambda r: (r.kind == MASTER, r.index), default=None)
+    first = min(live, key=lambda r: (not r.role.elastic, -r.role.priority, r.index), default=None)
     found = (pod for pod in observed.pods if first and pod["metadata"]["name"] == first.name)
     return next(found, None)
 
@@ -221,13 +225,14 @@ def _requests(
     job: PyTorchJob, observed: Observed, keep: Sequence[Replica]
 ) -> dict[str, dict[str, int]]:
     """What one pod of each type asks for: as the API server made it, else as it is going to be."""
-    one_of = {r.name: r.kind for r in {r.kind: r for r in reversed(keep)}.values()}
+    one_of = {r.name: r.role.name for r in {r.role: r for r in reversed(keep)}.values()}
     made = {
         one_of[name]: api_pod.requests(pod.get("spec") or {})
         for pod in observed.pods
         if (name := pod["metadata"]["name"]) in one_of
     }
-    return made | {kind: requests(job, kind) for kind in job.replicas.keys() - made.keys()}
+    missing = (spec.role for name, spec in job.replicas.items() if name not in made)
+    return made | {role.name: requests(job, role) for role in missing}
 
 
 def _protected_count(job: PyTorchJob) -> int:
@@ -237,15 +242,22 @@ def _protected_count(job: PyTorchJob) -> int:
 def _protect(job: PyTorchJob, plan: placement.Placement) -> protection.Change:
     if job.elastic is None or not job.uses_volcano:
         return protection.Change()
-    members = [protection.Member(r.name, _rank(job, r), r.protected, r.running) for r in plan.keep]
+    members = [
+        protection.Member(
+            r.name,
+            vital=_vital(job, r.role, r.index),
+            rank=rank,
+            protected=r.protected,
+            running=r.running,
+        )
+        for rank, r in enumerate(sorted(plan.keep, key=lambda r: (-r.role.priority, r.index)))
+    ]
     return protection.rebalance(members, _protected_count(job), demote=plan.calm)
 
 
-def _rank(job: PyTorchJob, replica: Replica) -> int:
-    if replica.kind == MASTER:
-        return 0
-    # With a Master, worker 0 is no more vital than the others.
-    return replica.index + job.masters
+def _vital(job: PyTorchJob, role: Role, index: int) -> bool:
+    # Where another role leads, the elastic role's pod 0 is no more vital than the others.
+    return role.vital or is_first(job, role, index)
 
 
 def _replicas(
@@ -265,13 +277,12 @@ def _replicas(
     # Its processes are gone; without grace its index is free at once.
     actions += [DeletePod(r.name, r.uid, timedelta(0)) for r in plan.clear]
     protected_now = sum(r.protected or r.name in change.promote for r in plan.keep)
-    templates = {kind: PodTemplate(job, kind, settings) for kind in {n.kind for n in plan.create}}
+    templates = {role: PodTemplate(job, role, settings) for role in {n.role for n in plan.create}}
     created: list[str] = []
-    for new in sorted(plan.create, key=lambda n: (n.kind != MASTER, n.index)):
-        vital = new.kind == MASTER or (job.master is None and new.index == 0)
-        protected = vital or protected_now < _protected_count(job)
+    for new in sorted(plan.create, key=lambda n: (-n.role.priority, n.index)):
+        protected = _vital(job, new.role, new.index) or protected_now < _protected_count(job)
         protected_now += protected
-        body = templates[new.kind].pod(
+        body = templates[new.role].pod(
             new.index,
             protected=protected,
             restarts=new.restarts,
@@ -289,7 +300,7 @@ def _replicas(
 
 def _grace(replica: Replica, wanted: Size | None, observed: Observed) -> timedelta | None:
     """A surplus pod gets the policy's grace where that is shorter than its own."""
-    if replica.kind != WORKER or wanted is None or observed.grace is None:
+    if not replica.role.elastic or wanted is None or observed.grace is None:
         return None
     grace = max(observed.grace, _SHORTEST_GRACE)
     return grace if grace < replica.grace else None
@@ -313,20 +324,20 @@ def _services(
 ) -> list[Action]:
     dismissed = {r.name for r in [*plan.leave, *plan.clear]}
     needed = {
-        r.name: (r.kind, r.index)
+        r.name: (r.role, r.index)
         for r in view
         # A leaving pod is still spoken to until it has gone.
         if r.name not in dismissed
-        and r.kind in job.replicas
+        and r.role.name in job.replicas
         and r.state in (State.LIVE, State.RETRY, State.SUCCEEDED)
     }
-    needed |= {replica_name(job.name, n.kind, n.index): (n.kind, n.index) for n in plan.create}
+    needed |= {replica_name(job.name, n.role, n.index): (n.role, n.index) for n in plan.create}
     present = {s["metadata"]["name"] for s in observed.services}
     held = {r.name for r in view} | {coordinator_name(job)}
-    templates = {kind: ServiceTemplate(job, kind) for kind in job.replicas}
+    templates = {spec.role: ServiceTemplate(job, spec.role) for spec in job.replicas.values()}
     missing = [
-        templates[kind].service(index)
-        for name, (kind, index) in needed.items()
+        templates[role].service(index)
+        for name, (role, index) in needed.items()
         if name not in present
     ]
     surplus = [
@@ -356,14 +367,14 @@ def _suspend(
         f"PyTorchJob {job.name} is suspended.",
         now,
     )
-    if job.elastic is not None:
+    if job.elastic is not None and job.sized is not None:
         # It comes back at its minimum, and grows from there.
         new["elastic"] = dict(new.get("elastic") or {}) | {
-            "desired": job.least_workers,
+            "desired": job.least_size,
             "ready": 0,
-            "min": job.least_workers,
+            "min": job.least_size,
             "max": job.elastic.max,
-            "replicas": job.replicas[WORKER].replicas,
+            "replicas": job.sized.replicas,
         }
     new = status.counted(new, job, [r for r in view if not r.live])
     new = status.queued(new, job, observed.podgroup)

@@ -13,7 +13,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from volcano_elastic.api.problem import Problem, forbidden, invalid, shown
-from volcano_elastic.api.pytorchjob import BACKEND, CONTAINER, WORKER, PyTorchJob
+from volcano_elastic.api.pytorchjob import BACKEND, CONTAINER, PyTorchJob
+from volcano_elastic.api.role import elastic
 from volcano_elastic.pytorchjob.label import coordinator_name, replica_name
 
 FIRST = "PYTHONUNBUFFERED"
@@ -73,12 +74,12 @@ class Rendezvous:
 
 def of(job: PyTorchJob) -> Rendezvous:
     """Of an elastic job."""
-    policy = job.elastic
-    assert policy is not None
+    policy, sized = job.elastic, job.sized
+    assert policy is not None and sized is not None
     found = Rendezvous(
         backend=policy.rdzv_backend,
-        host=policy.rdzv_host or replica_name(job.name, WORKER, 0),
-        port=policy.rdzv_port or job.replicas[WORKER].port,
+        host=policy.rdzv_host or replica_name(job.name, sized.role, 0),
+        port=policy.rdzv_port or sized.port,
         id=policy.rdzv_id or "",
         conf=",".join(f"{key}={value}" for key, value in policy.rdzv_conf),
         standalone=policy.standalone,
@@ -105,15 +106,15 @@ def hosted(job: PyTorchJob) -> bool:
 
 
 def nodes(job: PyTorchJob) -> tuple[int, int]:
-    """Fewest and most agents of a round. The Master's takes part, so it counts."""
+    """Return the fewest and most agents of a round: those of fixed roles that train count too."""
     policy = job.elastic
     assert policy is not None
-    return policy.min + job.masters, policy.max + job.masters
+    return policy.min + job.fixed_nodes, policy.max + job.fixed_nodes
 
 
 def workers(job: PyTorchJob, nodes: int) -> int:
-    """Among so many agents of a round."""
-    return nodes - job.masters
+    """Return how many of a round's agents are in pods that the job's size counts."""
+    return nodes - job.fixed_nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +164,8 @@ def in_force(job: PyTorchJob, pod: Mapping[str, Any] | None) -> InForce:
     if not hosted(job) and (policy.min < low or policy.max > high):
         # The size follows the job's range all the same: it must not depend on when it was edited.
         differs.append(
-            f"{_POLICY}: {policy.min} to {policy.max} Workers are asked for, and rounds of the "
-            f"running pods have {low} to {high}"
+            f"{_POLICY}: {policy.min} to {policy.max} {elastic().name}s are asked for, "
+            f"and rounds of the running pods have {low} to {high}"
         )
     return InForce(job, tuple(differs))
 
@@ -209,9 +210,10 @@ def _changed(one: Rendezvous, other: Rendezvous) -> list[str]:
 
 
 def _own_host(job: PyTorchJob, coordinator: str) -> str:
-    return (
-        coordinator_name(job) if coordinator == "dedicated" else replica_name(job.name, WORKER, 0)
-    )
+    if coordinator == "dedicated":
+        return coordinator_name(job)
+    assert job.sized is not None
+    return replica_name(job.name, job.sized.role, 0)
 
 
 def _told(pod: Mapping[str, Any] | None) -> dict[str, str]:

@@ -6,17 +6,18 @@ from itertools import count
 from typing import Any
 
 from volcano_elastic.api.pytorchjob import PyTorchJob
+from volcano_elastic.api.role import Role
 from volcano_elastic.pytorchjob.label import labels, owner_reference, replica_name, selector
 
 
 class ServiceTemplate:
-    """Of the replicas of one role; what they have in common is made once."""
+    """Makes the services of one role's pods; what they have in common is made once."""
 
-    def __init__(self, job: PyTorchJob, kind: str) -> None:
-        self._job, self._kind = job, kind
+    def __init__(self, job: PyTorchJob, role: Role) -> None:
+        self._job, self._role = job, role
         self._owners = [owner_reference(job)]
         ports: dict[tuple[int, str], dict[str, Any]] = {}
-        given = job.replicas[kind].ports
+        given = job.replicas[role.name].ports
         # In a service every port has a name; one that is made up may be another's already.
         taken = {port.get("name") for port in given}
         for i, port in enumerate(given):
@@ -29,19 +30,19 @@ class ServiceTemplate:
         self._spec: dict[str, Any] = {"clusterIP": "None", "ports": list(ports.values())}
         if job.elastic is not None:
             # Agents meet while they start; waiting for readiness would have them wait for each
-            # other. A fixed job's Workers do wait for a Master that is ready, as with Kubeflow.
+            # other. The pods of a fixed job do wait for a leader that is ready, as with Kubeflow.
             self._spec["publishNotReadyAddresses"] = True
 
     def service(self, index: int) -> dict[str, Any]:
-        job, kind = self._job, self._kind
+        job, role = self._job, self._role
         return {
             "apiVersion": "v1",
             "kind": "Service",
             "metadata": {
-                "name": replica_name(job.name, kind, index),
+                "name": replica_name(job.name, role, index),
                 "namespace": job.namespace,
-                "labels": labels(job, kind, index),
+                "labels": labels(job, role, index),
                 "ownerReferences": self._owners,
             },
-            "spec": {**self._spec, "selector": selector(job, kind, index)},
+            "spec": {**self._spec, "selector": selector(job, role, index)},
         }

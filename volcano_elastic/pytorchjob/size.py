@@ -1,7 +1,7 @@
-"""How many Workers an elastic job should have now, and why that changed.
+"""The size that an elastic job should have now, and why that changed.
 
-admitted by Kueue        ─► Worker.replicas, no more and no less
-not written yet          ─► max(least, live Workers)
+admitted by Kueue        ─► replicas of the elastic role, no more and no less
+not written yet          ─► max(least, its live pods)
 a planner's decision     ─► its new size
 outside [least, max]     ─► the nearest end
 evicted, or lost for good─► fewer by those, not below least: their place is somebody else's now
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from volcano_elastic.api.pytorchjob import WORKER, PyTorchJob
+from volcano_elastic.api.pytorchjob import PyTorchJob
 from volcano_elastic.pytorchjob.observed import Replica, Resize, State
 
 EVICTED = "Evicted"
@@ -39,16 +39,16 @@ class Size:
 
 def size(job: PyTorchJob, view: Sequence[Replica], resize: Resize | None) -> Size | None:
     """None for a job of fixed size."""
-    policy = job.elastic
-    if policy is None:
+    policy, sized = job.elastic, job.sized
+    if policy is None or sized is None:
         return None
-    workers = [r for r in view if r.kind == WORKER]
+    workers = [r for r in view if r.role.elastic]
     if job.kueue:
-        count = job.replicas[WORKER].replicas
+        count = sized.replicas
         message = f"Kueue admitted the job with {count} replicas, so it keeps that size"
         return Size(count, count != job.desired, KUEUE, message)
     live = sum(r.live for r in workers)
-    least, most = job.least_workers, policy.max
+    least, most = job.least_size, policy.max
     current = max(least, live) if job.desired is None else job.desired
     if resize is not None and current in (resize.old, resize.new):
         desired = min(max(resize.new, least), most)
@@ -70,9 +70,9 @@ def _after_losses(job: PyTorchJob, workers: Sequence[Replica], current: int) -> 
     missing = max(0, current - there)
     evicted = sum(_newly(r.evicted, job.last_scale) for r in workers if _evicted(r))
     lost = min(missing, len(newly_lost(job, workers)))
-    enough = current - lost >= job.least_workers
+    enough = current - lost >= job.least_size
     fewer = min(missing, evicted + lost)
-    desired = max(job.least_workers, current - fewer)
+    desired = max(job.least_size, current - fewer)
     if desired == current:
         return Size(current, enough=enough)
     if lost:
@@ -89,7 +89,7 @@ def newly_lost(job: PyTorchJob, view: Sequence[Replica]) -> list[Replica]:
     return [
         r
         for r in view
-        if r.kind == WORKER and r.state is State.LOST and _newly(r.ended, job.last_scale)
+        if r.role.elastic and r.state is State.LOST and _newly(r.ended, job.last_scale)
     ]
 
 

@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from volcano_elastic.api import condition, merge_patch, moment
-from volcano_elastic.api.pytorchjob import MASTER, WORKER, PyTorchJob
+from volcano_elastic.api.pytorchjob import PyTorchJob
+from volcano_elastic.api.role import Role
 from volcano_elastic.podgroup import podgroup
 from volcano_elastic.pytorchjob import label
 from volcano_elastic.pytorchjob.action import Action, EmitEvent, PatchStatus, Requeue
@@ -73,19 +74,21 @@ def counted(status: Status, job: PyTorchJob, view: Sequence[Replica]) -> Status:
     count as what they were."""
     told = status.get("replicaStatuses") or {} if job.finished else {}
 
-    def count(kind: str) -> dict[str, Any]:
-        mine = [r for r in view if r.kind == kind]
-        before = told.get(kind) or {}
+    def count(role: Role) -> dict[str, Any]:
+        mine = [r for r in view if r.role is role]
+        before = told.get(role.name) or {}
         succeeded = sum(r.state is State.SUCCEEDED for r in mine)
         failed = sum(_failed(r) for r in mine)
         return {
             "active": sum(r.live and r.running for r in mine),
             "succeeded": max(succeeded, int(before.get("succeeded") or 0)),
             "failed": max(failed, int(before.get("failed") or 0)),
-            "selector": label.selector_of_all(job, kind),
+            "selector": label.selector_of_all(job, role),
         }
 
-    return status | {"replicaStatuses": {kind: count(kind) for kind in job.replicas}}
+    return status | {
+        "replicaStatuses": {name: count(spec.role) for name, spec in job.replicas.items()}
+    }
 
 
 def queued(status: Status, job: PyTorchJob, group: Mapping[str, Any] | None) -> Status:
@@ -99,9 +102,9 @@ def sized(
 ) -> Status:
     """The status with an elastic job's size; of a fixed job, its restarts and no size that it
     had while it was elastic."""
-    policy, count = job.elastic, restarts(job, view)
+    policy, sized, count = job.elastic, job.sized, restarts(job, view)
     elastic = dict(job.status.get("elastic") or {})
-    if policy is None or size is None:
+    if policy is None or sized is None or size is None:
         rest = {name: value for name, value in elastic.items() if name not in _OF_A_SIZE}
         if count:
             rest["restarts"] = count
@@ -112,11 +115,11 @@ def sized(
         del elastic["message"]
     elastic |= {
         "desired": size.desired,
-        "ready": sum(r.live and r.ready for r in view if r.kind == WORKER),
-        "min": job.least_workers,
+        "ready": sum(r.live and r.ready for r in view if r.role.elastic),
+        "min": job.least_size,
         "max": policy.max,
         "restarts": count,
-        "replicas": job.replicas[WORKER].replicas,
+        "replicas": sized.replicas,
     }
     if size.changed:
         elastic |= {
@@ -134,20 +137,22 @@ def progressed(status: Status, job: PyTorchJob, view: Sequence[Replica], now: da
     failed = [r for r in view if r.state is State.RETRY]
     was_running = condition.is_true(conditions, "Running")
     if job.elastic is not None:
-        workers = sum(r.kind == WORKER for r in active)
-        running = workers >= job.elastic.min and (
-            job.master is None or any(r.kind == MASTER for r in active)
+        size = sum(r.role.elastic for r in active)
+        running = size >= job.elastic.min and all(
+            sum(r.role is spec.role for r in active) >= spec.replicas
+            for spec in job.replicas.values()
+            if spec.role.vital
         )
-        why = f"{workers} replicas run, and it needs {job.elastic.min}."
+        why = f"{size} replicas run, and it needs {job.elastic.min}."
     else:
-        kind = MASTER if job.master is not None else WORKER
-        running = any(r.kind == kind for r in active) and not failed
+        leading = job.leader or job.sized or next(iter(job.replicas.values()))
+        running = any(r.role is leading.role for r in active) and not failed
         why = ""
     if failed:
-        kind = failed[0].kind
-        why = f"{sum(r.kind == kind for r in failed)} {kind} replica(s) failed."
+        role = failed[0].role
+        why = f"{sum(r.role is role for r in failed)} {role.name} replica(s) failed."
     if running:
-        name = job.name if job.master is not None else job.key
+        name = job.name if job.leader is not None else job.key
         conditions = condition.with_condition(
             conditions, "Running", "PyTorchJobRunning", f"PyTorchJob {name} is running.", now
         )
@@ -174,17 +179,19 @@ def ended(status: Status, outcome: Outcome, now: datetime) -> Status:
 
 
 def scale_ignored(job: PyTorchJob) -> list[EmitEvent]:
-    """A warning if somebody set Worker.replicas where it doesn't count, e.g. by kubectl scale."""
+    """Return a warning if somebody set the elastic role's replicas where they don't count, e.g. by
+    kubectl scale."""
     policy, told = job.elastic, (job.status.get("elastic") or {}).get("replicas")
-    if policy is None or policy.scaler == "hpa" or job.kueue or told is None:
+    sized = job.sized
+    if policy is None or sized is None or policy.scaler == "hpa" or job.kueue or told is None:
         return []
-    wish = job.replicas[WORKER].replicas
+    wish = sized.replicas
     if wish == told:
         return []
     return [
         EmitEvent(
             "ScaleIgnored",
-            f"Worker.replicas went from {told} to {wish}, which changes nothing: scaler "
+            f"{sized.role.name}.replicas went from {told} to {wish}, which changes nothing: scaler "
             f"{policy.scaler} has the queue's policy size this job between {policy.min} and "
             f"{policy.max}; set elasticPolicy.minReplicas and maxReplicas, or scaler: hpa",
             warning=True,

@@ -14,6 +14,7 @@ from datetime import datetime
 from operator import attrgetter
 
 from volcano_elastic.api.queue_policy import Mode, QueuePolicy, effective
+from volcano_elastic.api.role import elastic
 from volcano_elastic.queue_policy.backlog import Backlog
 from volcano_elastic.queue_policy.claims import Claim, gang_claim, job_claim
 from volcano_elastic.queue_policy.decision import Reason
@@ -284,13 +285,13 @@ class Inventory:
         if job.last_reason == Reason.REBALANCED and job.last_scale is not None:
             self.rebalanced.setdefault(job.queue, {})[key] = job.last_scale
         standing = self.standings[key] = self.terms.standing(job)
-        bound, unbound = standing.bound, standing.unbound
+        bound, unbound, counted = standing.bound, standing.unbound, elastic().name
         masters: list[Pod] = []
         for pod in self._of_job.get(key, ()):
             if pod.terminating:
                 if pod.node is not None:
                     standing.departing = True
-            elif pod.role != "Worker":
+            elif pod.role != counted:
                 if pod.node is not None:
                     standing.master_bound = True
                     masters.append(pod)

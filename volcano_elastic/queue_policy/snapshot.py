@@ -10,6 +10,7 @@ from typing import Annotated, NamedTuple
 from msgspec import Meta
 
 from volcano_elastic.api.queue_policy import QueuePolicy
+from volcano_elastic.api.role import elastic
 
 Instant = Annotated[datetime, Meta(tz=True)]
 """Files must say the time zone: plans compare these with now."""
@@ -65,8 +66,8 @@ class Pod:
     protected: bool = False
     """`volcano.sh/preemptable: "false"`"""
     created: Instant | None = None
-    role: str = "Worker"
-    """Replica type; only Workers count in a job's size."""
+    role: str = elastic().name
+    """Name of its role in the job; only pods of the elastic role count in the job's size."""
     leaves_by: Instant | None = None
     """`metadata.deletionTimestamp`: when a terminating pod's grace ends. Past it by more than
     `room.LOST_AFTER` its room no longer counts as coming."""

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from volcano_elastic.api.role import elastic
 from volcano_elastic.queue_policy.decision import Decision
 from volcano_elastic.queue_policy.snapshot import Job, Pod, Resources
 from volcano_elastic.simulator.setting import Run, Segment
@@ -53,7 +54,7 @@ class Actor:
         index, job, created = 0, self.job, moment(now)
         while len(self.pods) < job.desired:
             if index not in self.pods:
-                key = f"{job.key}-worker-{index}"
+                key = f"{job.key}-{elastic().label}-{index}"
                 self.pods[index] = Pod(
                     key=key,
                     uid=f"{key} {now}",
