@@ -32,14 +32,10 @@ def pod(*, uid: str = "p1", evicted: bool = True, owner: str = "u1") -> Object:
     }
 
 
-def everybody(job: Object) -> bool:
-    return True
-
-
-def cluster(*, watch: bool = True) -> tuple[Cluster, Object]:
-    made, job = Cluster(cast(Client, None)), job_object()
+def cluster(*, watch: bool = True, namespace: str | None = None) -> tuple[Cluster, Object]:
+    made, job = Cluster(cast(Client, None), namespace=namespace), job_object()
     made.jobs.put(job)
-    made.watch_departures(everybody if watch else None)
+    made.watch_departures(on=watch)
     return made, job
 
 
@@ -81,12 +77,11 @@ def test_a_job_of_the_same_name_has_nothing_to_do_with_it() -> None:
 def test_a_standby_remembers_nothing() -> None:
     seen, job = cluster(watch=False)
     come_and_go(seen, pod())
-    seen.watch_departures(everybody)
+    seen.watch_departures(on=True)
     assert seen.departed_of(job) == (), "the one that led reckoned with it"
 
 
 def test_of_jobs_that_nobody_looks_at_nothing_is_remembered() -> None:
-    seen, job = cluster()
-    seen.watch_departures(lambda job: job["metadata"]["namespace"] == "other")
+    seen, job = cluster(namespace="other")
     come_and_go(seen, pod())
     assert seen.departed_of(job) == (), "it would never be forgotten"

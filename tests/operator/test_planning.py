@@ -17,8 +17,10 @@ from volcano_elastic.kube.resource import Resource
 from volcano_elastic.operator.cluster import Cluster
 from volcano_elastic.operator.controller import Controller
 from volcano_elastic.operator.executor import Executor
+from volcano_elastic.operator.handover import Handover
 from volcano_elastic.operator.metrics import Metrics
 from volcano_elastic.operator.planning import Planning
+from volcano_elastic.operator.snapshot import Adapter
 from volcano_elastic.pytorchjob.observed import Resize
 from volcano_elastic.queue_policy.decision import Decision, Plan, QueueFigures, Reason
 from volcano_elastic.queue_policy.snapshot import Memory, Snapshot
@@ -83,13 +85,17 @@ class Scripted:
         return found
 
 
-class Hands(Controller):
+class Hands(Handover):
     """Carries out nothing, but tells what it was given."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self) -> None:
+        super().__init__()
         self.undone: frozenset[str] = frozenset()
         self.given: list[dict[str, Resize]] = []
+        self.admitted: dict[str, str] = {}
+
+    def admit(self, newcomers: Mapping[str, str]) -> None:
+        self.admitted |= newcomers
 
     async def carry_out(self, resizes: Mapping[str, Resize], limit: float) -> frozenset[str]:
         self.given.append(dict(resizes))
@@ -100,7 +106,8 @@ class Hands(Controller):
 class Scene:
     server: Server
     cluster: Cluster
-    controller: Hands
+    adapter: Adapter
+    hands: Hands
     planner: Scripted
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
@@ -135,17 +142,19 @@ async def scene(*plans: Plan | Exception) -> AsyncIterator[Scene]:
     server = Server()
     cluster = Cluster(cast(Client, server))
     metrics = Metrics()
-    controller = Hands(cluster, Executor(cluster), metrics)
+    adapter, hands = Adapter(), Hands()
     planner = Scripted(list(plans))
     planning = Planning(
         cluster,
-        controller,
+        adapter,
+        hands,
         metrics,
+        token_of=Executor(cluster).tokens.of,
         plugin="capacity",
         planner=lambda: planner,
         cpu=lambda: planner.spent,
     )
-    found = Scene(server, cluster, controller, planner)
+    found = Scene(server, cluster, adapter, hands, planner)
     found.put_policy()
     found.put_job()
     queue = {"metadata": {"name": "q", "uid": "q", "resourceVersion": "1"}, "spec": {}}
@@ -173,7 +182,7 @@ async def test_a_decision_is_carried_out_with_its_reason_and_told_in_the_policys
     plan = Plan((grow(remove=("team/a-worker-2",)),), queues=FIGURES)
     async with scene(plan, Plan(queues=FIGURES)) as s:
         await s.until(lambda: s.policy_status().get("lastDecision"), "the decision is shown")
-        (given,) = [found for found in s.controller.given if found]
+        (given,) = [found for found in s.hands.given if found]
         assert given["team/a"] == Resize(1, 3, "GrewIntoIdle", "m", frozenset({"a-worker-2"}))
         status = s.policy_status()
         assert (status["resizesTotal"], status["free"]) == (1, "4")
@@ -185,18 +194,18 @@ async def test_a_dry_run_is_shown_and_not_carried_out() -> None:
     async with scene(Plan((grow(dry_run=True),), queues=FIGURES)) as s:
         await s.until(lambda: s.policy_status().get("lastDecision"), "the decision is shown")
         await s.until(lambda: len(s.planner.seen) > 2, "it is planned again")
-        assert not any(s.controller.given)
+        assert not any(s.hands.given)
         assert s.policy_status()["resizesTotal"] == 0
 
 
 async def test_who_was_planned_may_create_pods_once_all_is_carried_out() -> None:
     async with scene(Plan((grow(),), admitted=frozenset({"team/a"}))) as s:
-        s.controller.undone = frozenset({"team/a"})
+        s.hands.undone = frozenset({"team/a"})
         await s.until(lambda: len(s.planner.seen) > 1, "it is planned anew")
-        assert not s.controller._admitted
+        assert not s.hands.admitted
         assert s.policy_status().get("resizesTotal", 0) == 0
-        s.controller.undone = frozenset()
-        await s.until(lambda: s.controller._admitted == {"team/a": "u1"}, "admitted then")
+        s.hands.undone = frozenset()
+        await s.until(lambda: s.hands.admitted == {"team/a": "u1"}, "admitted then")
 
 
 async def test_a_planner_that_fails_stops_nothing_and_the_policy_says_so() -> None:
@@ -204,7 +213,7 @@ async def test_a_planner_that_fails_stops_nothing_and_the_policy_says_so() -> No
     async with scene(broken, Plan((grow(),), queues=FIGURES), Plan(queues=FIGURES)) as s:
         await s.until(lambda: conditions(s.policy_status()).get("Stale"), "a status is written")
         assert conditions(s.policy_status())["Stale"] == ("True", "NoPlan")
-        await s.until(lambda: any(s.controller.given), "the next plan is carried out")
+        await s.until(lambda: any(s.hands.given), "the next plan is carried out")
         stale = ("False", "Planned")
         await s.until(lambda: conditions(s.policy_status())["Stale"] == stale, "no longer stale")
 
@@ -260,8 +269,13 @@ async def test_a_status_is_written_once_a_second_at_most_and_only_if_it_changed(
 
 async def test_newcomers_in_a_queue_that_is_off_dont_wait_for_a_plan() -> None:
     async with scene(Plan()) as s:
-        controller = Controller(s.cluster, Executor(s.cluster), Metrics())
-        controller.policy_of = s.controller.policy_of
+        controller = Controller(
+            s.cluster,
+            Executor(s.cluster),
+            Metrics(),
+            Handover(),
+            policy_of=s.adapter.policy_of,
+        )
         obj = s.cluster.jobs.get("team/a")
         assert obj is not None
 
@@ -294,7 +308,8 @@ class Stubborn(Executor):
 async def carried_out(error: Exception | None, desired: int) -> frozenset[str]:
     cluster = Cluster(cast(Client, Server()))
     executor = Stubborn(cluster)
-    controller = Controller(cluster, executor, Metrics())
+    handover = Handover()
+    controller = Controller(cluster, executor, Metrics(), handover)
     obj = job_object(elastic={"min": 1, "max": 4})
     obj["status"] = {"elastic": {"desired": desired}}
     cluster.jobs.put(obj)
@@ -302,7 +317,7 @@ async def carried_out(error: Exception | None, desired: int) -> frozenset[str]:
     await asyncio.sleep(0.1)
     executor.error = error
     try:
-        return await controller.carry_out({"team/a": Resize(1, 3, "GrewIntoIdle", "m")}, 0.5)
+        return await handover.carry_out({"team/a": Resize(1, 3, "GrewIntoIdle", "m")}, 0.5)
     finally:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):

@@ -199,4 +199,4 @@ def test_what_is_accepted_can_be_planned_and_carried_out(
         obj["spec"]["pytorchReplicaSpecs"]["Master"] = {"replicas": 1, "template": template}
     assume(not validate(defaulted(obj)))
     picture([obj])
-    reconcile(parse(obj), Observed(admitted=True), NOW)
+    reconcile(parse(obj), Observed(), NOW)

@@ -22,11 +22,11 @@ from volcano_elastic.pytorchjob.reconcile import reconcile
 
 def test_a_new_job_gets_its_podgroup_and_waits_for_the_planner() -> None:
     world = World(job_object(elastic={"min": 2, "max": 4}), NOW)
-    world.admitted = False
+    world.admission_wait = timedelta(seconds=2)
     actions = world.reconcile()
     assert [type(a) for a in actions if a.stage is not Stage.TELL] == [PatchStatus, CreatePodGroup]
     assert Requeue(timedelta(seconds=2)) in actions
-    world.now += timedelta(seconds=2)
+    world.admission_wait = timedelta(0)
     assert any(isinstance(a, CreatePod) for a in world.reconcile())
 
 

@@ -109,7 +109,7 @@ class World:
         self.grace: timedelta | None = None
         self.settings = DEFAULTS
         self.resize: Resize | None = None
-        self.admitted = True
+        self.admission_wait = timedelta(0)
         self._uids = 0
 
     # The operator
@@ -121,7 +121,7 @@ class World:
             podgroup=self.podgroup,
             autoscaler=self.autoscaler,
             resize=self.resize,
-            admitted=self.admitted,
+            admission_wait=self.admission_wait,
             protect=self.protect,
             grace=self.grace,
         )

@@ -23,9 +23,11 @@ from volcano_elastic.operator import health, log, webhook
 from volcano_elastic.operator.cluster import Cluster
 from volcano_elastic.operator.controller import Controller
 from volcano_elastic.operator.executor import COMPONENT, Executor
+from volcano_elastic.operator.handover import Handover
 from volcano_elastic.operator.metrics import Metrics
 from volcano_elastic.operator.planning import Planning
 from volcano_elastic.operator.schema import ServedSchema
+from volcano_elastic.operator.snapshot import Adapter
 from volcano_elastic.operator.state_metrics import StateMetrics
 from volcano_elastic.pytorchjob.settings import DEFAULTS, Settings
 
@@ -103,15 +105,23 @@ async def run(access: Access, timing: Timing, options: argparse.Namespace) -> No
                 fence=election.fence if election else None,
             )
         )
-        cluster = Cluster(client)
+        cluster = Cluster(client, namespace=options.namespace)
         executor = Executor(cluster)
         settings = Settings(
             options.pytorch_init_container_image, options.pytorch_init_container_max_tries
         )
+        adapter, handover = Adapter(cluster.serves), Handover()
         controller = Controller(
-            cluster, executor, metrics, namespace=options.namespace, settings=settings
+            cluster, executor, metrics, handover, policy_of=adapter.policy_of, settings=settings
         )
-        planning = Planning(cluster, controller, metrics, plugin=options.queue_plugin)
+        planning = Planning(
+            cluster,
+            adapter,
+            handover,
+            metrics,
+            token_of=executor.tokens.of,
+            plugin=options.queue_plugin,
+        )
         schema = ServedSchema(client, metrics)
         informers = (*cluster, schema.informer)
         webhooks = webhook.WebhookServer(client, options.webhook) if options.webhook else None

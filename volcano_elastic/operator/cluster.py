@@ -15,8 +15,15 @@ from volcano_elastic.pytorchjob.label import JOB_NAME
 
 
 class Cluster:
-    def __init__(self, client: Client) -> None:
+    """What the operator sees of the cluster; it writes nothing.
+
+    Args:
+        namespace: the one whose PyTorchJobs this operator carries out; None: all.
+    """
+
+    def __init__(self, client: Client, *, namespace: str | None = None) -> None:
         self.client = client
+        self._namespace = namespace
         self.jobs = Informer(client, resource.PYTORCHJOBS)
         self.pods = Informer(client, resource.PODS)
         self.services = Informer(client, resource.SERVICES)
@@ -32,7 +39,7 @@ class Cluster:
         }
         self.pods.on_change(self._keep(resource.PODS))
         self.services.on_change(self._keep(resource.SERVICES))
-        self._asked_of: Callable[[Object], bool] | None = None
+        self._watching_departures = False
         self._departed: dict[str, dict[str, Object]] = {}
         """By job's key and uid, while somebody asks for them."""
         self.pods.on_change(self._pod_changed)
@@ -61,6 +68,10 @@ class Cluster:
             for informer in self:
                 group.create_task(informer.run())
 
+    def serves(self, job: Object) -> bool:
+        """Return whether this operator carries the job out."""
+        return self._namespace in (None, job["metadata"].get("namespace"))
+
     def pods_of(self, job: Object) -> tuple[Object, ...]:
         return self._of(resource.PODS, job)
 
@@ -73,10 +84,10 @@ class Cluster:
     def autoscaler_of(self, job: Object) -> Object | None:
         return _if_controlled(self.autoscalers.get(key_of(job)), job)
 
-    def watch_departures(self, asked_of: Callable[[Object], bool] | None) -> None:
-        """Of which jobs evicted pods are remembered from now on, None: of none; earlier ones are
-        forgotten."""
-        self._asked_of = asked_of
+    def watch_departures(self, *, on: bool) -> None:
+        """Remember evicted pods of jobs that this operator serves from now on, or none; earlier
+        ones are forgotten."""
+        self._watching_departures = on
         self._departed.clear()
 
     def departed_of(self, job: Object) -> tuple[Object, ...]:
@@ -97,10 +108,10 @@ class Cluster:
         return tuple(obj for obj in named if controlled_by(obj, job))
 
     def _pod_changed(self, old: Object | None, new: Object | None) -> None:
-        if self._asked_of is None or old is None or new is not None:
+        if not self._watching_departures or old is None or new is not None:
             return
         evicted, job = evicted_at(old), self.jobs.get(job_key(old))
-        if evicted is not None and job is not None and self._asked_of(job):
+        if evicted is not None and job is not None and self.serves(job):
             meta = {"deletionTimestamp": moment.timestamp(evicted)} | old["metadata"]
             self._departed.setdefault(key_of(job), {})[meta["uid"]] = {**old, "metadata": meta}
 

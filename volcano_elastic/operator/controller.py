@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import aiohttp
 
 from volcano_elastic.api.pytorchjob import InvalidJob, PyTorchJob, parse
-from volcano_elastic.api.queue_policy import Mode, QueuePolicy
+from volcano_elastic.api.queue_policy import QueuePolicy
 from volcano_elastic.kube.client import ApiError, Conflict
 from volcano_elastic.kube.resource import Object, key_of
 from volcano_elastic.kube.work_queue import WorkQueue
 from volcano_elastic.operator.cluster import Cluster, job_key
 from volcano_elastic.operator.executor import Executor, NameTaken
+from volcano_elastic.operator.handover import Handover
 from volcano_elastic.operator.metrics import Metrics
 from volcano_elastic.operator.token import BadKey
 from volcano_elastic.pytorchjob.action import Action, Requeue
@@ -41,36 +42,29 @@ class Controller:
         cluster: Cluster,
         executor: Executor,
         metrics: Metrics,
+        handover: Handover,
         *,
-        namespace: str | None = None,
+        policy_of: Callable[[str], QueuePolicy] = QueuePolicy,
         settings: Settings = DEFAULTS,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._cluster, self._executor, self._metrics = cluster, executor, metrics
-        self._namespace, self._settings, self._clock = namespace, settings, clock
+        self._handover, self._policy_of = handover, policy_of
+        self._settings, self._clock = settings, clock
         self._queue: WorkQueue | None = None
         """None while somebody else leads: `run` begins with all jobs anyway."""
-        self._resizes: dict[str, tuple[Resize, asyncio.Event]] = {}
-        self._outdated: set[str] = set()
-        """Jobs that had changed since the plan that resized them."""
-        self._admitted: dict[str, str] = {}
-        """uids by key; memory only: a job with pods, or older than 2 s, is not asked."""
-        self.policy_of: Callable[[str], QueuePolicy] = QueuePolicy
-        """The policy of a queue; the planner's loop knows better than the defaults."""
         self._parsed: dict[str, tuple[str, PyTorchJob | InvalidJob]] = {}
+        handover.on_news(self._add)
         cluster.jobs.on_change(self._job_changed)
         for named in (cluster.podgroups, cluster.autoscalers):
             named.on_change(lambda old, new: self._add(key_of(_either(old, new))))
         for informer in (cluster.pods, cluster.services):
             informer.on_change(lambda old, new: self._add(job_key(_either(old, new))))
 
-    def serves(self, obj: Object) -> bool:
-        return self._namespace in (None, obj["metadata"].get("namespace"))
-
     async def run(self) -> None:
         """Until cancelled; may be called again then. Call it when the cluster is synced."""
         queue = self._queue = WorkQueue(on_take=self._metrics.taken)
-        self._cluster.watch_departures(self.serves)
+        self._cluster.watch_departures(on=True)
         try:
             for job in self._cluster.jobs:
                 self._add(key_of(job))
@@ -79,48 +73,19 @@ class Controller:
                     group.create_task(self._work(queue))
         finally:
             self._queue = None
-            self._cluster.watch_departures(None)
+            self._cluster.watch_departures(on=False)
             queue.close()
             # Planned under what was known then; who leads next plans anew.
-            self._resizes.clear()
+            self._handover.abandon()
 
     def due(self) -> int:
         """Jobs that no worker has taken up yet."""
         return len(self._queue) if self._queue is not None else 0
 
-    async def token_of(self, uid: str) -> str:
-        """By which the pods of the job with this uid know one another; raises as Tokens.of."""
-        return await self._executor.tokens.of(uid)
-
-    async def carry_out(self, resizes: Mapping[str, Resize], limit: float) -> frozenset[str]:
-        """Hands each job its new size and waits until all are carried out, `limit` seconds at
-        most; the keys of those that were not, which are withdrawn."""
-        self._resizes = {key: (resize, asyncio.Event()) for key, resize in resizes.items()}
-        self._outdated.clear()
-        for key in resizes:
-            self._add(key)
-        waits = [done.wait() for _, done in self._resizes.values()]
-        try:
-            async with asyncio.timeout(limit):
-                await asyncio.gather(*waits)
-        except TimeoutError:
-            pass
-        undone = frozenset(self._resizes) | self._outdated
-        self._resizes = {}
-        return undone
-
-    def admit(self, keys: Set[str]) -> None:
-        """The first pods of these jobs may be created."""
-        for key in keys - self._admitted.keys():
-            job = self._cluster.jobs.get(key)
-            if job is not None:
-                self._admitted[key] = job["metadata"]["uid"]
-                self._add(key)
-
     def _add(self, key: str) -> None:
         if self._queue is None or not key:
             return
-        if (job := self._cluster.jobs.get(key)) is not None and self.serves(job):
+        if (job := self._cluster.jobs.get(key)) is not None and self._cluster.serves(job):
             self._queue.add(key)
 
     def _job_changed(self, old: Object | None, new: Object | None) -> None:
@@ -128,9 +93,8 @@ class Controller:
             self._add(key_of(new))
         if old is not None and (new is None or new["metadata"]["uid"] != old["metadata"]["uid"]):
             key = key_of(old)
-            self._admitted.pop(key, None)
             self._parsed.pop(key, None)
-            self._carried_out(key, None)
+            self._handover.gone(key)
 
     async def _work(self, queue: WorkQueue) -> None:
         while True:
@@ -161,7 +125,7 @@ class Controller:
         if job is None:
             return None, 0.0
         now = self._clock()
-        resize, _ = self._resizes.get(key, (None, None))
+        resize = self._handover.resize_of(key)
         # Of this thread: a machine that is busy with others makes no job dearer.
         began = time.thread_time()
         departed = self._cluster.departed_of(job)
@@ -172,12 +136,13 @@ class Controller:
         except Conflict:
             # The plan saw the job as it no longer is.
             if resize is not None:
-                self._carried_out(key, resize, outdated=True)
+                self._handover.stale(key, resize)
             raise
         self._cluster.forget(job, departed)
         self._metrics.performed(actions)
         if resize is not None:
-            self._carried_out(key, resize, outdated=not self._has(key, resize))
+            end = self._handover.done if self._has(key, resize) else self._handover.stale
+            end(key, resize)
         if departed:
             # The size has followed them; now others may come in their places.
             return 0.0, rest
@@ -195,14 +160,14 @@ class Controller:
         parsed = self._parse(key, job)
         if isinstance(parsed, InvalidJob):
             return refuse(job, parsed.problems, self._cluster.pods_of(job), now)
-        policy = self.policy_of(parsed.queue)
+        policy = self._policy_of(parsed.queue)
         observed = Observed(
             pods=(*self._cluster.pods_of(job), *departed),
             services=self._cluster.services_of(job),
             podgroup=self._cluster.podgroup_of(job),
             autoscaler=self._cluster.autoscaler_of(job),
             resize=resize,
-            admitted=self._admitted.get(key) == parsed.uid or policy.mode is Mode.OFF,
+            admission_wait=self._handover.wait(parsed, policy, now),
             protect=policy.shrink.protect,
             grace=policy.shrink.grace,
         )
@@ -225,15 +190,6 @@ class Controller:
         """The job's durable size is what was decided."""
         status = (self._cluster.jobs.get(key) or {}).get("status") or {}
         return bool((status.get("elastic") or {}).get("desired") == resize.new)
-
-    def _carried_out(self, key: str, resize: Resize | None, *, outdated: bool = False) -> None:
-        """`resize` None: whichever it was, there is no more job for it."""
-        held = self._resizes.get(key)
-        if held is not None and resize in (None, held[0]):
-            held[1].set()
-            del self._resizes[key]
-            if outdated:
-                self._outdated.add(key)
 
 
 def _rest(seconds: float) -> float:

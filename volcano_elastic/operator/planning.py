@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.operator.cluster import Cluster
-from volcano_elastic.operator.controller import Controller
 from volcano_elastic.operator.division import watch_division
+from volcano_elastic.operator.handover import Handover
 from volcano_elastic.operator.measurement import Measurement
 from volcano_elastic.operator.metrics import Metrics
 from volcano_elastic.operator.policy_report import PolicyReport
@@ -36,39 +36,43 @@ MakePlan = Callable[[Snapshot, datetime], Plan]
 
 
 class Planning:
-    """Args:
-    plugin: by which Volcano divides among queues, capacity or proportion; None: as the
-        scheduler's ConfigMap says, else capacity.
-    cpu: seconds this thread has computed, by which a plan's cost is told: a machine that is
-        busy with others makes no plan dearer.
+    """Plans whenever the snapshot changes, and each second; reports and measures beside it.
+
+    Args:
+        plugin: by which Volcano divides among queues, capacity or proportion; None: as the
+            scheduler's ConfigMap says, else capacity.
+        token_of: the token of the job with this uid; raises as Tokens.of.
+        cpu: seconds this thread has computed, by which a plan's cost is told: a machine that is
+            busy with others makes no plan dearer.
     """
 
     def __init__(
         self,
         cluster: Cluster,
-        controller: Controller,
+        adapter: Adapter,
+        handover: Handover,
         metrics: Metrics,
         *,
+        token_of: Callable[[str], Awaitable[str]],
         plugin: str | None = None,
         planner: Callable[[], MakePlan] = lambda: Planner().plan,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         cpu: Callable[[], float] = time.thread_time,
     ) -> None:
-        self._cluster, self._controller, self._metrics = cluster, controller, metrics
+        self._cluster, self._adapter = cluster, adapter
+        self._handover, self._metrics = handover, metrics
         self._new_planner, self._clock, self._cpu = planner, clock, cpu
         self._rested = 0.0
         """When the loop has had as long for others as the last plan took, in its own time."""
         self._plan = planner()
         self._plugin = plugin
-        self._adapter = Adapter(controller.serves)
         self._adapter.proportion = plugin == "proportion"
         self._report = PolicyReport(cluster.policies, self._adapter)
-        self._measurement = Measurement(cluster, self._adapter, clock, controller.token_of)
+        self._measurement = Measurement(cluster, adapter, clock, token_of)
         self._changed = asyncio.Event()
         for informer in cluster:
             if informer.resource in KINDS:
                 informer.on_change(self._note)
-        controller.policy_of = self._adapter.policy_of
 
     async def run(self) -> None:
         """Until cancelled; may be called again then. Call it when the cluster is synced."""
@@ -137,7 +141,7 @@ class Planning:
                 decision.reason,
                 decision.message,
             )
-        undone = await self._controller.carry_out(
+        undone = await self._handover.carry_out(
             {key: _resize(decision) for key, decision in acting.items()}, _CARRY_OUT_SECONDS
         )
         done = [d for d in result.decisions if d.job not in undone]
@@ -146,7 +150,9 @@ class Planning:
             # What changed them, or the next second, brings another plan.
             _log.info("not carried out: %s", ", ".join(sorted(undone)))
             return
-        self._controller.admit(result.admitted)
+        jobs = self._cluster.jobs
+        newcomers = {key: job for key in result.admitted if (job := jobs.get(key)) is not None}
+        self._handover.admit({key: job["metadata"]["uid"] for key, job in newcomers.items()})
 
     def _note(self, old: Object | None, new: Object | None) -> None:
         if self._adapter.change(old, new):

@@ -38,8 +38,8 @@ class Observed:
     autoscaler: Mapping[str, Any] | None = None
     """The job's own HorizontalPodAutoscaler."""
     resize: Resize | None = None
-    admitted: bool = False
-    """A plan that saw the job has been carried out, so its first pods may be created."""
+    admission_wait: timedelta = timedelta(0)
+    """For how long the job's first pods must not be created yet."""
     protect: timedelta | None = None
     """The queue policy's shrink.protect: how long after binding a surplus pod is spared."""
     grace: timedelta | None = None

@@ -63,8 +63,6 @@ from volcano_elastic.pytorchjob.service import ServiceTemplate
 from volcano_elastic.pytorchjob.settings import DEFAULTS, Settings
 from volcano_elastic.pytorchjob.size import Size
 
-# A planner that does not answer keeps nobody waiting for longer.
-ADMISSION_LIMIT = timedelta(seconds=2)
 # With none at all the API server forgets a pod whose processes still run.
 _SHORTEST_GRACE = timedelta(seconds=1)
 _UNTIL_RESUMED = (
@@ -127,9 +125,9 @@ def reconcile(
         if wanted.reason == size.REPLICAS_FAILED:
             failed += size.newly_lost(job, view)
     actions += event.exited(job, failed)
-    if not observed.pods and not _admitted(job, observed, now):
+    if not observed.pods and observed.admission_wait:
         plan.create.clear()
-        actions.append(Requeue(job.created + ADMISSION_LIMIT - now))
+        actions.append(Requeue(observed.admission_wait))
     actions += _gang(job, observed, plan.keep)
     actions += autoscaler.keep(job, observed.autoscaler)
     if observed.pods or plan.create:
@@ -195,10 +193,6 @@ def _stand_off(job: PyTorchJob, standing: neighbour.StandOff, now: datetime) -> 
     elastic = job.status.get("elastic") or {}
     new = dict(job.status) | {"elastic": elastic | {"message": standing.message}}
     return [*actions, *status.change(job.status, new, now)]
-
-
-def _admitted(job: PyTorchJob, observed: Observed, now: datetime) -> bool:
-    return observed.admitted or not job.uses_volcano or now >= job.created + ADMISSION_LIMIT
 
 
 def _gang(job: PyTorchJob, observed: Observed, keep: Sequence[Replica]) -> list[Action]:
