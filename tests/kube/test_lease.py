@@ -130,7 +130,8 @@ async def test_one_of_two_leads_and_the_other_follows_at_once_when_it_stops(
     server: ApiServerProcess,
 ) -> None:
     led: list[str] = []
-    slow = Timing()
+    # So long that a standby's wait for the end of the lease can't be taken for a slow machine.
+    slow = Timing(lease_duration=300, renew_deadline=200)
     async with server.client() as client, replica(server, "b", led, slow) as b:
         await until(b)
         async with replica(server, "a", led, slow) as a:
@@ -142,7 +143,7 @@ async def test_one_of_two_leads_and_the_other_follows_at_once_when_it_stops(
         assert await holder(client) == "b"
         assert led == ["b"]
     async with server.client() as client, replica(server, "a", led, slow) as a:
-        # Far less than the lease's duration, since it was released.
+        # Long before the lease's duration is over, since it was released.
         async with asyncio.timeout(slow.lease_duration / 3):
             await until(a)
         assert await holder(client) == "a"
@@ -156,15 +157,13 @@ async def test_a_leader_that_cannot_renew_is_fenced_before_another_may_begin(
     led: list[str] = []
     async with replica(server, "a", led) as a:
         await until(a)
-        began = asyncio.get_running_loop().time()
         server.process.send_signal(signal.SIGSTOP)
         try:
+            # The last renewal may have been sent just before the server stopped.
+            assert a.election.fence() <= QUICK.renew_deadline < QUICK.lease_duration
             await until(a, leads=False)
-            stopped = asyncio.get_running_loop().time() - began
             with pytest.raises(Fenced):
                 a.election.fence()
-            # The last renewal may have been sent just before the server stopped.
-            assert stopped <= QUICK.renew_deadline + 0.5
         finally:
             server.process.send_signal(signal.SIGCONT)
         await until(a)

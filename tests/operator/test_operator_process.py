@@ -230,7 +230,7 @@ async def test_probes_tell_readiness_and_every_metric_explains_itself(tmp_path: 
         assert samples["volcano_elastic_work_queue_depth",] == 0
         assert samples["volcano_elastic_informer_objects", "pods"] == 4
         assert samples["volcano_elastic_informer_lists_total", "pods"] == 1
-        assert 0 < samples["volcano_elastic_informer_lag_seconds", "pods"] < 5
+        assert samples["volcano_elastic_informer_lag_seconds", "pods"] > 0
         assert samples["volcano_elastic_decisions_total", "GrewIntoIdle"] == 1
         assert samples["volcano_elastic_leader",] == 1
         created = samples["volcano_elastic_api_requests_total", "201", "", "pods", "", "create"]

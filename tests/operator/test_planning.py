@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -222,11 +223,11 @@ async def test_it_is_planned_each_second_and_at_once_when_the_picture_changes() 
     async with scene(Plan(queues=FIGURES)) as s:
         await s.until(lambda: s.policy_status(), "planned and told")
         await asyncio.sleep(0.3)
-        planned = len(s.planner.seen)
+        began, planned = time.monotonic(), len(s.planner.seen)
         # The policy's status came back, which no plan depends on.
         s.put_policy(version=50)
         await asyncio.sleep(0.2)
-        assert len(s.planner.seen) <= planned + 1
+        assert len(s.planner.seen) <= planned + 1 + (time.monotonic() - began)
         planned = len(s.planner.seen)
         s.put_policy(version=51, mode="Hold")
         await s.until(lambda: len(s.planner.seen) > planned, "planned at once")
@@ -258,12 +259,13 @@ async def test_what_a_plan_remembers_is_in_the_next_picture() -> None:
 async def test_a_status_is_written_once_a_second_at_most_and_only_if_it_changed() -> None:
     plans = [Plan((grow(),), queues=FIGURES)] * 200
     async with scene(*plans, Plan(queues=FIGURES)) as s:
+        began = time.monotonic()
         for version in range(100, 140):
             s.put_policy(version=version, grow={"maxStep": version})
             s.server.objects["p"]["status"] = {}
             await asyncio.sleep(0.05)
         times = [at for at, name, _ in s.server.patches if name == "p"]
-        assert 1 <= len(times) <= 5
+        assert 1 <= len(times) <= 2 + (time.monotonic() - began)
         assert all(b - a >= 0.9 for a, b in pairwise(times))
 
 

@@ -114,8 +114,8 @@ class World:
 
     # The operator
 
-    def reconcile(self) -> list[a.Action]:
-        observed = Observed(
+    def observed(self) -> Observed:
+        return Observed(
             pods=tuple(copy.deepcopy(list(self.pods.values()))),
             services=tuple(self.services.values()),
             podgroup=self.podgroup,
@@ -125,7 +125,10 @@ class World:
             protect=self.protect,
             grace=self.grace,
         )
-        return reconcile(parse(copy.deepcopy(self.job)), observed, self.now, self.settings)
+
+    def reconcile(self) -> list[a.Action]:
+        job = parse(copy.deepcopy(self.job))
+        return reconcile(job, self.observed(), self.now, self.settings)
 
     def step(self) -> list[a.Action]:
         actions = self.reconcile()

@@ -78,13 +78,11 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
         with urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=5) as answer:
             numbers = answer.read().decode()
         (folder / "go").touch()
-        began = time.monotonic()
         code = job.wait(0)
         return {
             "failures": told["failures"],
             "numbers": numbers,
             "code": code,
-            "seconds": time.monotonic() - began,
             "log": (folder / "agent-0.log").read_text(),
             "left": [path.name for path in temporary.iterdir()],
         }
@@ -115,7 +113,7 @@ def test_the_output_of_earlier_attempts_is_kept(ended: dict[str, list]) -> None:
 def test_an_error_that_would_only_repeat_ends_the_job_at_once(ended: dict[str, object]) -> None:
     assert ended["code"] == 1
     assert "the folder can't be written" in str(ended["log"])
-    assert float(str(ended["seconds"])) < 20
+    assert "running, round 4" not in str(ended["log"])
     assert "its-own-token" not in str(ended["log"])
 
 

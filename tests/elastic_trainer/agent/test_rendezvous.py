@@ -13,7 +13,7 @@ import pytest
 from elastic_trainer.agent.identity import Identity, parse_endpoint
 from elastic_trainer.link.worker_link import Order, WorkerLink
 
-from tests.elastic_trainer.torchrun_job import Job, children, gone
+from tests.elastic_trainer.torchrun_job import PATIENCE, Job, children, gone
 
 pytestmark = pytest.mark.process
 
@@ -112,7 +112,7 @@ def test_a_job_survives_what_can_happen_to_it(job: Job) -> None:
     everyone = children(job.agents[0].pid)
     (job.folder / "enough").touch()
     assert job.wait(0) == 0, job.logs()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PATIENCE
     while not all(gone(pid) for pid in everyone.values()) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert all(gone(pid) for pid in everyone.values()), "something outlived its agent"
