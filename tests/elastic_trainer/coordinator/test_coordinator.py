@@ -25,6 +25,7 @@ from elastic_trainer.protocol.message import (
     Round,
     RoundOver,
     WorkersFailed,
+    WorkersSucceeded,
 )
 
 from tests.elastic_trainer.coordinator.world import Job
@@ -191,6 +192,6 @@ def test_spares_that_make_no_whole_node_unit_disturb_nobody() -> None:
 
 def test_a_complete_job_sends_joiners_home() -> None:
     job = Job(min_nodes=1, max_nodes=2).running(0)
-    job.say("a0", Finished(1))
+    job.say("a0", Finished(1), WorkersSucceeded(1))
     job.join(1)
     job.last("a1", Dismissed)

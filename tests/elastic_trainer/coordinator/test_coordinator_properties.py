@@ -17,6 +17,7 @@ from elastic_trainer.coordinator.model import (
 from elastic_trainer.coordinator.state import step
 from elastic_trainer.protocol.message import (
     AgentMessage,
+    Completed,
     Dismissed,
     Failed,
     FenceAsk,
@@ -24,6 +25,7 @@ from elastic_trainer.protocol.message import (
     Fenced,
     FenceReply,
     FenceStop,
+    Finished,
     Heartbeat,
     Hello,
     Join,
@@ -33,6 +35,7 @@ from elastic_trainer.protocol.message import (
     Round,
     RoundOver,
     WorkersFailed,
+    WorkersSucceeded,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -52,6 +55,7 @@ class FakeAgent:
         self.fenced = False
         self.step = -1
         self.last_round = 0
+        self.finished = self.succeeded = False
 
     def hello(self) -> Hello:
         return Hello(
@@ -66,6 +70,8 @@ class FakeAgent:
             fence=self.fence,
             stop_step=self.stop,
             fenced=self.fenced,
+            finished=self.finished,
+            succeeded=self.succeeded,
         )
 
     def read(self) -> list[AgentMessage]:
@@ -75,11 +81,12 @@ class FakeAgent:
             self.round, self.joined, self.linked = message, False, True
             self.last_round = max(self.last_round, message.round)
             self.fence, self.stop, self.fenced, self.step = 0, -1, False, -1
+            self.finished = self.succeeded = False
             return [Linked(message.round)]
         if isinstance(message, FenceAsk) and self.in_round(message.round):
             self.fence, self.stop, self.fenced = message.fence, -1, False
             return [FenceReply(message.fence, self.step)]
-        if isinstance(message, FenceStop) and self.in_round(message.round):
+        if isinstance(message, FenceStop) and self.in_round(message.round) and not self.finished:
             self.fence, self.stop, self.fenced = message.fence, message.step, True
             self.step = max(self.step, message.step)
             return [Fenced(message.fence, message.step)]
@@ -94,6 +101,7 @@ class FakeAgent:
 
     def restart(self) -> list[AgentMessage]:
         self.round, self.joined, self.linked, self.fence, self.fenced = None, True, False, 0, False
+        self.finished = self.succeeded = False
         return [Join(1000 + self.index)]
 
 
@@ -110,6 +118,8 @@ class AnyOrder(RuleBasedStateMachine):
         self.leavers_gone: list[str] = []
         self.ranged = False
         """The range is another one than when the round was made."""
+        self.ended: dict[int, set[str]] = {}
+        """By round, the agents whose workers have all ended with code 0."""
         self.restart_state()
 
     def restart_state(self) -> None:
@@ -122,11 +132,15 @@ class AnyOrder(RuleBasedStateMachine):
             agent = self.agents.get(effect.agent)
             if agent is None or isinstance(effect, Drop):
                 continue
-            if isinstance(effect.message, Dismissed):
+            if isinstance(effect.message, Dismissed | Completed):
                 self.depart(agent.name)
             else:
                 agent.inbox.append(effect.message)
         made = self.state.round
+        if self.state.phase is Phase.FINISHED:
+            assert made is not None
+            ended = self.ended.get(made.round, set())
+            assert {m.agent for m in made.members} <= ended, "complete, though one did not end well"
         if made is not None and self.state.rounds[len(before.rounds) :]:
             self.check_round(made)
 
@@ -174,6 +188,25 @@ class AnyOrder(RuleBasedStateMachine):
             for message in agent.restart():
                 self.feed(Received(agent.name, message))
 
+    @rule(pick=st.integers(0, 100))
+    def workers_leave_the_loop(self, pick: int) -> None:
+        agent = self.pick(pick)
+        if agent is not None and agent.round is not None and not agent.finished:
+            agent.finished = True
+            self.feed(Received(agent.name, Finished(agent.round.round)))
+
+    @rule(pick=st.integers(0, 100))
+    def workers_end_well(self, pick: int) -> None:
+        agent = self.pick(pick)
+        if agent is not None and agent.round is not None and not agent.succeeded:
+            self.end_well(agent)
+
+    def end_well(self, agent: FakeAgent) -> None:
+        assert agent.round is not None
+        agent.finished = agent.succeeded = True
+        self.ended.setdefault(agent.round.round, set()).add(agent.name)
+        self.feed(Received(agent.name, WorkersSucceeded(agent.round.round)))
+
     @rule(pick=st.integers(0, 100), error=st.sampled_from(["", "E at a:1", "E at b:2"]))
     def a_worker_ends_in_an_error(self, pick: int, error: str) -> None:
         agent = self.pick(pick)
@@ -204,7 +237,8 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(pick=st.integers(0, 100), by=st.integers(1, 3))
     def advance(self, pick: int, by: int) -> None:
         agent = self.pick(pick)
-        if agent is not None and agent.round is not None and agent.fence == 0:
+        able = agent is not None and agent.fence == 0 and not agent.finished
+        if agent is not None and agent.round is not None and able:
             agent.step += by
             self.feed(Received(agent.name, Progress(agent.round.round, agent.step)))
 
@@ -269,15 +303,19 @@ class AnyOrder(RuleBasedStateMachine):
                     self.read(agent)
             before = self.state.phase, self.state.last_round
             self.pass_time(2.0)
+            if self.state.phase is Phase.COMPLETING:  # their scripts come to their end
+                for agent in list(self.agents.values()):
+                    if agent.round is not None and agent.name in self.agents:
+                        self.end_well(agent)
             leaving = any(agent.leaving for agent in self.agents.values())
-            over = self.state.phase is Phase.FAILED
+            over = self.state.phase in (Phase.FAILED, Phase.FINISHED)
             resting = over or (self.state.phase in (Phase.RUNNING, Phase.FORMING) and not leaving)
             still = before == (self.state.phase, self.state.last_round)
             quiet = quiet + 1 if resting and still else 0
         assert not any(agent.leaving for agent in self.agents.values()), "a leaver was forgotten"
         possible = self.settings.size(len(self.agents))
-        if self.state.phase is Phase.FAILED:
-            assert not self.agents, "an agent was not told that training has failed"
+        if self.state.phase in (Phase.FAILED, Phase.FINISHED):
+            assert not self.agents, "an agent was not told that training has failed, or is complete"
         elif self.state.round is not None:
             assert self.state.phase is Phase.RUNNING
             size = len(self.state.round.members)

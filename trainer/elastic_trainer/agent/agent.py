@@ -13,7 +13,8 @@ import math
 import os
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -27,16 +28,17 @@ from elastic_trainer.agent.stream import CoordinatorStream
 from elastic_trainer.agent.workers import WorkerServer
 from elastic_trainer.failures.failure import Exit, last_words
 from elastic_trainer.failures.node_failures import NodeFailures
+from elastic_trainer.link.worker_link import ROUND_VARIABLE
 from elastic_trainer.metrics.exposition import exposition
 from elastic_trainer.metrics.http import Answer, Request, misdirected, serve_http, text_answer
 from elastic_trainer.protocol.message import (
     VERSION,
     AgentMessage,
+    Completed,
     Dismissed,
     FenceAsk,
     FenceCancel,
     FenceStop,
-    Finished,
     Goodbye,
     Heartbeat,
     Hello,
@@ -47,6 +49,7 @@ from elastic_trainer.protocol.message import (
     RoundOver,
     Standby,
     WorkersFailed,
+    WorkersSucceeded,
 )
 from elastic_trainer.store.memory_folder import MemoryFolder
 
@@ -63,6 +66,8 @@ LEAVE_SECONDS = 28.0
 IDLE_SECONDS = 30.0
 """For workers that recover in process to come out of a round that is over. Their collectives are
 broken at once; what they may still do is compute."""
+UNKNOWN_END_SECONDS = 120.0
+"""For workers that ended well, without a word from the coordinator on how the others did."""
 PERSIST_SECONDS = 10.0
 """At the end, for a checkpoint on its way to storage."""
 EXIT_SECONDS = 3.0
@@ -129,8 +134,14 @@ class Agent:
         self._leaving = False
         self._dismissed = False
         """There is no next round for this agent."""
+        self._released = False
+        """torchrun may hear that workers have ended with code 0."""
+        self._connected_at = time.monotonic()
+        """When a stream to the coordinator was last seen open."""
         self._closing = False
         self._done = asyncio.Event()
+        self._ended: set[int] = set()
+        """Workers that ended with code 0; the main thread's."""
 
     # ---- torchrun's main thread
 
@@ -151,6 +162,7 @@ class Agent:
         Raises TimeoutError, DismissedError if there is none, RefusedError, or FruitlessError.
         """
         future: Future[Round] = Future()
+        self._ended.clear()
         self._call(self._join, future)
         return future.result(timeout)
 
@@ -167,6 +179,19 @@ class Agent:
         note = exit_.note or self._workers.notes.get(exit_.pid, "")
         failed = self._failures.describe(exit_, note)
         self._call(self._failures.add, failed)
+
+    def may_end(self, pid: int, environment: Mapping[str, str]) -> bool:
+        """Whether torchrun may hear that worker `pid` has ended with code 0: once all workers of
+        the round have. Until then they may have to be started again, together with one that fails.
+
+        Args:
+            environment: that the worker was started with.
+        """
+        if pid not in self._ended:
+            self._ended.add(pid)
+            number, _ = self._workers.places.get(pid, (int(environment.get(ROUND_VARIABLE, 0)), 0))
+            self._call(self._worker_ended, pid, number, int(environment.get("LOCAL_WORLD_SIZE", 1)))
+        return self._released
 
     def patience(self, pid: int) -> float:
         """Seconds that a worker may take to end once torchrun has sent it SIGTERM."""
@@ -195,9 +220,11 @@ class Agent:
             self._thread.join(2.0)
         if not complete:
             last_words(self._failures.kept, self._fatal)
-        # Else what an operator would tell of a job that failed at once is gone with the pod.
+        ended = complete or self._leaving or self._dismissed
         self._coordinator.close(
-            heard_out=self.identity.in_pod and not (complete or self._leaving or self._dismissed)
+            # Else what an operator would tell of a job that failed at once is gone with the pod.
+            heard_out=self.identity.in_pod and not ended,
+            others_told=complete and not (self._leaving or self._dismissed),
         )
 
     def _call(self, function: Any, *arguments: Any) -> None:
@@ -238,6 +265,7 @@ class Agent:
             await asyncio.sleep(beat_seconds(nodes))
             self._stream.tell(self._workers.progress() or Heartbeat())
             self._metrics.read(self._workers.reading())
+            self._end_if_never_told(time.monotonic())
             if self.identity.pod_index == 0 and self.identity.may_host and not self._closing:
                 self._coordinator.ensure()
             if self._coordinator.refusal is not None:
@@ -274,6 +302,7 @@ class Agent:
             linked=running and local.linked,
             leaving=self._leaving,
             finished=running and local.finished,
+            succeeded=running and local.succeeded,
             fence=local.fence if running else 0,
             stop_step=local.stop if running else -1,
             fenced=running and local.fenced,
@@ -321,6 +350,8 @@ class Agent:
             self._workers.cancel(message.fence)
         elif isinstance(message, Standby):
             self._stand_by()
+        elif isinstance(message, Completed):
+            self._released = True
         elif isinstance(message, Dismissed):
             self._dismiss(message)
 
@@ -393,6 +424,7 @@ class Agent:
         self._metrics.started()
         self._workers.end()
         self._workers.begin(0)
+        self._released = False
         self._joining = (Join(self._serve_store()), future)
         self._stream.tell(self._joining[0])
 
@@ -408,7 +440,7 @@ class Agent:
             self._condemn(message.reason)
             return
         if self._joining is not None:
-            self._dismissed = True
+            self._dismissed = self._released = True
             future = self._joining[1]
             self._joining = None
             if future is None:
@@ -418,15 +450,43 @@ class Agent:
             elif not future.done():
                 future.set_exception(DismissedError(message.reason))
             return
+        if not self._leaving:
+            return
         local = self._workers.local
-        if not self._leaving or local.finished:
-            return  # its workers are about to end by themselves
         fenced = local.fenced
-        if fenced and local.leaving:
+        if local.succeeded:
+            self._released = True
+        elif fenced and local.leaving:
+            self._released = True
             self._workers.end()  # they exit 0, then torchrun does
             self._loop.call_later(EXIT_SECONDS, self._exit, 0)
         else:
             self._exit(0 if fenced else EXIT_TERMINATED)
+
+    # ---- the end of the workers' scripts
+
+    def _worker_ended(self, pid: int, number: int, local_world_size: int) -> None:
+        """Worker `pid` of round `number` has ended with code 0."""
+        local = self._workers.local
+        if self._current is None or number != local.round or not local.round:
+            # Out of any round, it ends because it was told to, or has no part in the training.
+            self._released = self._released or self._joining is None
+            return
+        local.ended.add(pid)
+        if len(local.ended) == local_world_size and not local.succeeded:
+            local.succeeded = True
+            self._stream.tell(WorkersSucceeded(number))
+
+    def _end_if_never_told(self, now: float) -> None:
+        if self._stream.connected or not self._workers.local.succeeded or self._released:
+            self._connected_at = now
+        elif now - self._connected_at > UNKNOWN_END_SECONDS:
+            self._fatal = (
+                "its workers have ended with code 0, but the coordinator, which knows of the "
+                f"others, could not be reached for {UNKNOWN_END_SECONDS:.0f} s"
+            )
+            log.error("%s", self._fatal)
+            self._exit(1)
 
     # ---- leaving
 
@@ -452,7 +512,8 @@ class Agent:
         self._closing = True
         local = self._workers.local
         local.over = True
-        if complete and self._current is not None and not self._leaving:
-            self._stream.tell(Finished(self._current.round))
+        if complete and self._current is not None and not (self._leaving or local.succeeded):
+            # Nobody held its workers' end back; see launcher.py.
+            self._stream.tell(WorkersSucceeded(self._current.round))
         self._stream.tell(Goodbye())
         await self._stream.close()

@@ -10,7 +10,11 @@ import sys
 import time
 
 from elastic_trainer.agent.identity import Identity
-from elastic_trainer.coordinator.__main__ import EXIT_PERMISSION, HEARD_OUT_SECONDS
+from elastic_trainer.coordinator.__main__ import (
+    EXIT_PERMISSION,
+    HEARD_OUT_SECONDS,
+    OTHERS_TOLD_SECONDS,
+)
 from elastic_trainer.protocol.auth import TOKEN_VARIABLE
 
 RESTART_SECONDS = 0.5
@@ -62,12 +66,14 @@ class CoordinatorProcess:
             start_new_session=True,
         )
 
-    def close(self, *, heard_out: bool) -> None:
+    def close(self, *, heard_out: bool, others_told: bool = False) -> None:
         """Ends it.
 
         Args:
             heard_out: but not before somebody has asked it for the failures it knows of, or
                 HEARD_OUT_SECONDS.
+            others_told: but not before the other agents have gone, or OTHERS_TOLD_SECONDS: each
+                must hear that training is complete.
         """
         process = self._process
         if process is None:
@@ -75,7 +81,11 @@ class CoordinatorProcess:
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal.SIGUSR1 if heard_out else signal.SIGTERM)
         try:
-            process.wait(2.0 + (HEARD_OUT_SECONDS if heard_out else 0.0))
+            process.wait(
+                2.0
+                + (HEARD_OUT_SECONDS if heard_out else 0.0)
+                + (OTHERS_TOLD_SECONDS if others_told else 0.0)
+            )
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait(2.0)

@@ -41,6 +41,11 @@ class LocalRound:
     leaving: bool = False
     over: bool = False
     finished: bool = False
+    """A worker has left the training loop; its script's tail may still fail."""
+    ended: set[int] = field(default_factory=set)
+    """Process ids of those that ended with code 0."""
+    succeeded: bool = False
+    """All have."""
     failing: bool = False
     """A worker ends in an exception, maybe because a peer vanished, and waits to be told."""
     failed: bool = False
@@ -71,7 +76,8 @@ class LocalRound:
     def recovers(self) -> bool:
         """Its workers wait for the next round in process."""
         workers = self.workers.values()
-        return self.complete and not self.failed and all(worker.recovers for worker in workers)
+        able = self.complete and not (self.failed or self.finished or self.ended)
+        return able and all(worker.recovers for worker in workers)
 
     @property
     def idle(self) -> bool:

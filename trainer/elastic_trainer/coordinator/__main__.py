@@ -9,6 +9,8 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Coroutine
+from typing import Any
 
 from elastic_trainer.coordinator.model import Settings
 from elastic_trainer.protocol.keepalive import HEARTBEAT_TIMEOUT_VARIABLE, heartbeat_timeout
@@ -21,6 +23,9 @@ EXIT_PERMISSION = 4
 
 HEARD_OUT_SECONDS = 12.0
 """After SIGUSR1, for somebody to ask for failures: the operator does each ten seconds."""
+
+OTHERS_TOLD_SECONDS = 10.0
+"""After SIGTERM, for agents to hear that training is complete, and go."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -61,18 +66,22 @@ async def serve(options: argparse.Namespace, settings: Settings) -> int:
 
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
     token = os.environ.pop(TOKEN_VARIABLE, "")
     server = CoordinatorServer(options.job, settings, token)
 
-    async def stop_once_heard_out() -> None:
-        await server.heard_out(HEARD_OUT_SECONDS)
+    async def stop_after(delivery: Coroutine[Any, Any, None]) -> None:
+        await delivery
         stopped.set()
 
     last: list[asyncio.Task[None]] = []
+    loop.add_signal_handler(signal.SIGINT, stopped.set)
     loop.add_signal_handler(
-        signal.SIGUSR1, lambda: last.append(loop.create_task(stop_once_heard_out()))
+        signal.SIGTERM,
+        lambda: last.append(loop.create_task(stop_after(server.all_told(OTHERS_TOLD_SECONDS)))),
+    )
+    loop.add_signal_handler(
+        signal.SIGUSR1,
+        lambda: last.append(loop.create_task(stop_after(server.heard_out(HEARD_OUT_SECONDS)))),
     )
     try:
         await server.run(options.host, options.port, stopped)

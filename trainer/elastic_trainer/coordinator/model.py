@@ -17,6 +17,8 @@ class Phase(Enum):
     RUNNING = "running"
     FENCING = "fencing"
     RESTARTING = "restarting"
+    COMPLETING = "completing"
+    """Some workers have left the training loop; what their scripts do then may still fail."""
     FINISHED = "finished"
     FAILED = "failed"
 
@@ -85,6 +87,8 @@ class Agent:
     attached: bool = False
     """Its workers are in the current round."""
     linked: bool = False
+    finished: bool = False
+    """Its workers have left the training loop."""
     processes: int = 0
     """Workers of its node; 0: not known."""
     recovers: bool = False
@@ -144,11 +148,13 @@ class State:
     phase: Phase = Phase.FORMING
     agents: Mapping[str, Agent] = field(default_factory=dict)
     round: Round | None = None
-    """The current round, while adopting, running, fencing or finished."""
+    """The current round, while adopting, running, fencing, completing or finished."""
     round_since: float = 0.0
     last_round: int = 0
     last_fence: int = 0
     fence: Fence | None = None
+    succeeded: frozenset[str] = frozenset()
+    """Members of the round whose workers have all ended with code 0; some may be gone."""
     expected: frozenset[str] = frozenset()
     """Members of the last round that the next one waits for."""
     restart_deadline: float = 0.0

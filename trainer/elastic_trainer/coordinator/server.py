@@ -15,7 +15,16 @@ import grpc.aio
 from elastic_trainer.coordinator import node_range
 from elastic_trainer.coordinator.guard import Guard
 from elastic_trainer.coordinator.lease_server import LeaseService
-from elastic_trainer.coordinator.model import Event, Lost, Received, Send, Settings, State, Tick
+from elastic_trainer.coordinator.model import (
+    Event,
+    Lost,
+    Phase,
+    Received,
+    Send,
+    Settings,
+    State,
+    Tick,
+)
 from elastic_trainer.coordinator.state import step
 from elastic_trainer.coordinator.status import metrics, status
 from elastic_trainer.metrics.exposition import exposition
@@ -104,6 +113,9 @@ class CoordinatorServer(CoordinatorServicer):
         self._heard_out = asyncio.Event()
         """Nobody is left to be told of a failure."""
         self._heard_out.set()
+        self._deserted = asyncio.Event()
+        """No agent has a stream open."""
+        self._deserted.set()
 
     def _apply(self, event: Event) -> None:
         before = self.state.phase, self.state.last_round
@@ -171,6 +183,13 @@ class CoordinatorServer(CoordinatorServicer):
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._heard_out.wait(), seconds)
 
+    async def all_told(self, seconds: float) -> None:
+        """Returns at once unless training is complete; then once all agents have gone, as they do
+        when they hear of it, or after so long."""
+        if self.state.phase is Phase.FINISHED:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._deserted.wait(), seconds)
+
     async def Attend(  # noqa: N802  # the service's name
         self, requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[Any]:
@@ -180,6 +199,7 @@ class CoordinatorServer(CoordinatorServicer):
             older.over.set()
             self._apply(Lost(hello.agent, "it connected anew"))
         session = self._sessions[hello.agent] = _Session(hello.agent, time.monotonic())
+        self._deserted.clear()
         reader = asyncio.ensure_future(self._read(session, requests))
         over = asyncio.ensure_future(self._cut(session, context))
         try:
@@ -194,6 +214,8 @@ class CoordinatorServer(CoordinatorServicer):
     def _end(self, session: _Session) -> None:
         if self._sessions.get(session.agent) is session:
             del self._sessions[session.agent]
+            if not self._sessions:
+                self._deserted.set()
             self._apply(Lost(session.agent))
 
     async def _cut(self, session: _Session, context: grpc.aio.ServicerContext[Any, Any]) -> None:

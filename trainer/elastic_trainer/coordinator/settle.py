@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from elastic_trainer.coordinator.model import Agent, Effect, Fence, Phase, RoundRecord, Send, State
 from elastic_trainer.protocol.message import (
+    Completed,
     CoordinatorMessage,
     Dismissed,
     FenceAsk,
@@ -60,11 +61,15 @@ class Draft:
             rounds=(*state.rounds, record),
         )
 
-    def finish(self) -> None:
+    def begin_completing(self) -> None:
+        """A member's workers have left the training loop, or ended: no step will be made, so no
+        fence can be reached, and nobody is let in."""
+        if self.state.phase not in (Phase.RUNNING, Phase.FENCING):
+            return
         if self.state.fence is not None:
             for agent in self._attached():
                 self.send(agent.agent, FenceCancel(self.state.fence.fence))
-        self.state = replace(self.state, phase=Phase.FINISHED, fence=None)
+        self.state = replace(self.state, phase=Phase.COMPLETING, fence=None)
 
     def fail(self, verdict: str) -> None:
         """No further round: all are to end with an error."""
@@ -108,6 +113,8 @@ class Draft:
         # Those who linked know; a round that broke before anybody did goes by the one before.
         linked = [agent.recovers for agent in attached if agent.linked]
         recovering = all(linked) if linked else state.recovering
+        if any(agent.finished for agent in attached):
+            recovering = False  # out of the loop, they can only be started again: all together
         stayers = set()
         for agent in attached:
             if agent.leaving:
@@ -120,6 +127,7 @@ class Draft:
                     agent,
                     attached=False,
                     linked=False,
+                    finished=False,
                     told_fence=0,
                     told_stop=-1,
                     fenced=False,
@@ -139,6 +147,7 @@ class Draft:
             phase=Phase.RESTARTING,
             round=None,
             fence=None,
+            succeeded=frozenset(),
             expected=frozenset(stayers),
             recovering=recovering,
             restart_deadline=self.now + state.settings.restart_deadline,
@@ -157,6 +166,8 @@ class Draft:
             self._settle_running()
         if self.state.phase is Phase.FENCING:
             self._settle_fencing()
+        if self.state.phase is Phase.COMPLETING:
+            self._settle_completing()
         if self.state.phase in (Phase.FORMING, Phase.RESTARTING):
             self._settle_forming()
         if self.state.phase is Phase.FINISHED:
@@ -174,7 +185,7 @@ class Draft:
                 name
                 for name in state.expected
                 if (agent := state.agents.get(name)) is not None
-                and agent.joined_at is None
+                and (agent.joined_at is None or agent.standby)
                 and not agent.leaving
             ]
             if late and now < state.restart_deadline:
@@ -228,6 +239,7 @@ class Draft:
                     standby=False,
                     attached=True,
                     linked=False,
+                    finished=False,
                     recovers=agent.live,
                     pids=(),
                 )
@@ -258,6 +270,9 @@ class Draft:
                 self.end_round(f"worker {', '.join(gone)} lost with the coordinator")
             return
         self.state = replace(state, phase=Phase.RUNNING)
+        if state.succeeded or any(agent.finished for agent in attached):
+            self.begin_completing()
+            return
         asked = max((agent.told_fence for agent in attached), default=0)
         if asked == 0:
             return
@@ -340,6 +355,25 @@ class Draft:
             self.end_round(self._fence_reason(fence))
         elif now >= fence.deadline:
             self.end_round(f"{fence.reason}; the fence was not reached in time")
+
+    def _settle_completing(self) -> None:
+        """All again where one fails: their scripts' tails may have collectives."""
+        state, now = self.state, self.now
+        assert state.round is not None
+        if all(member.agent in state.succeeded for member in state.round.members):
+            self.state = replace(state, phase=Phase.FINISHED)
+            for agent in self._attached():
+                self.send(agent.agent, Completed())
+            return
+        for agent in self._attached():
+            if not agent.leaving:
+                continue
+            if agent.agent in state.succeeded:
+                self.put(replace(agent, attached=False))
+                self.send(agent.agent, Dismissed("leaving; its workers have ended"))
+            elif now >= (agent.leaving_since or 0.0) + state.settings.leave_deadline:
+                self.end_round(f"worker {agent.pod_index} left before its script's end")
+                return
 
     def _fence_reason(self, fence: Fence) -> str:
         """Why the round changes, as of its end: others may have come since the fence was begun."""

@@ -23,6 +23,7 @@ from elastic_trainer.coordinator.verdict import hopeless
 from elastic_trainer.failures.record import bounded, with_failure
 from elastic_trainer.protocol.message import (
     Committed,
+    Completed,
     Dismissed,
     Failed,
     Fenced,
@@ -38,6 +39,7 @@ from elastic_trainer.protocol.message import (
     Round,
     RoundOver,
     WorkersFailed,
+    WorkersSucceeded,
 )
 
 SPEED_WINDOW = 5.0
@@ -55,7 +57,9 @@ def step(state: State, event: Event, now: float) -> tuple[State, list[Effect]]:
     fencing ── all fenced ──► restarting              then running or fencing as they tell
     running, fencing ── workers failed, agent lost, fence too late ──► restarting
     restarting ── the members are back ──► running;  none of them left to wait for ──► forming
-    running, fencing ── finished ──► finished
+    running, fencing ── a member's workers leave the loop, or end with code 0 ──► completing
+    completing ── the workers of all members have ended with code 0 ──► finished
+    completing ── workers failed, agent lost, leaver out of time ──► restarting
     any ── failures say that it is no use ──► failed;  a new agent joins ──► forming
 
     A new range lets waiting agents in where it leaves room for them. It never ends a round: those
@@ -102,7 +106,7 @@ def _lose(draft: Draft, name: str, why: str) -> None:
     if agent is None:
         return
     draft.remove(name)
-    if agent.attached and draft.state.phase is not Phase.FINISHED:
+    if agent.attached and name not in draft.state.succeeded:
         draft.end_round(f"worker {agent.pod_index} lost ({why})", failed=name)
 
 
@@ -163,10 +167,17 @@ def _hello(draft: Draft, hello: Hello) -> None:
         ):
             draft.end_round("a newer round was found")
             draft.adopt(running)
-        if _is_current(draft.state, running) and draft.state.phase is Phase.ADOPTING:
-            agent = replace(agent, attached=True)
+        current = _is_current(draft.state, running)
+        if current and draft.state.phase is Phase.ADOPTING:
+            agent = replace(agent, attached=True, finished=hello.finished)
+            if hello.succeeded:
+                draft.state = _with_success(draft.state, hello.agent)
             if hello.step > draft.state.step:
                 draft.state = replace(draft.state, step=hello.step)
+        elif current and hello.agent in draft.state.succeeded:  # its stream broke meanwhile
+            agent = replace(agent, attached=True, finished=True)
+            if draft.state.phase is Phase.FINISHED:
+                draft.send(hello.agent, Completed())
         else:
             draft.send(hello.agent, RoundOver(running.round, "the coordinator moved on"))
             agent = replace(agent, linked=False, told_fence=0, told_stop=-1, fenced=False)
@@ -176,8 +187,6 @@ def _hello(draft: Draft, hello: Hello) -> None:
                 draft.end_round(f"worker {pod_index} was replaced")
                 break
     draft.put(agent)
-    if hello.finished and agent.attached:
-        draft.state = replace(draft.state, phase=Phase.FINISHED)
 
 
 def _is_current(state: State, running: Round) -> bool:
@@ -298,13 +307,25 @@ def _leave(draft: Draft, agent: Agent, message: Leave) -> None:
     if not agent.leaving:
         agent = replace(agent, leaving_since=draft.now)
     draft.put(replace(agent, joined_at=None))
-    if not agent.attached or draft.state.phase is Phase.FINISHED:
+    if not agent.attached:
         draft.send(agent.agent, Dismissed("leaving; its workers are in no round"))
 
 
 def _finished(draft: Draft, agent: Agent, message: Finished) -> None:
     if agent.attached and _round_number(draft.state) == message.round:
-        draft.finish()
+        draft.put(replace(agent, finished=True))
+        draft.begin_completing()
+
+
+def _workers_succeeded(draft: Draft, agent: Agent, message: WorkersSucceeded) -> None:
+    if agent.attached and _round_number(draft.state) == message.round:
+        draft.put(replace(agent, finished=True))
+        draft.state = _with_success(draft.state, agent.agent)
+        draft.begin_completing()
+
+
+def _with_success(state: State, name: str) -> State:
+    return replace(state, succeeded=state.succeeded | {name})
 
 
 def _failed(draft: Draft, agent: Agent, message: Failed) -> None:
@@ -341,6 +362,7 @@ _HANDLERS: dict[type[object], Callable[[Draft, Agent, Any], None]] = {
     WorkersFailed: _workers_failed,
     Leave: _leave,
     Finished: _finished,
+    WorkersSucceeded: _workers_succeeded,
     Goodbye: _goodbye,
     Failed: _failed,
 }

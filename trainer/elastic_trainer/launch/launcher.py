@@ -47,13 +47,14 @@ class _Watched:
         environment: Mapping[str, str],
         failed: Callable[[Exit], None],
         patience: Callable[[int], float],
+        may_end: Callable[[int, Mapping[str, str]], bool],
     ) -> None:
         self.pid: int = process.pid
         self.sent: set[int] = set()
         """Signals by which torchrun ends it. It may have failed before: its agent hears of that at
         once, and torchrun then restarts all, maybe before it looks at this one."""
         self._process, self._environment = process, environment
-        self._failed, self._patience = failed, patience
+        self._failed, self._patience, self._may_end = failed, patience, may_end
         self._told = False
         self._stopped_since: float | None = None
         self._note = ""
@@ -62,7 +63,14 @@ class _Watched:
         code = self._seen(self._process.poll())
         if code is None:
             self._end_if_stopped(time.monotonic())
+        if code == 0 and not self.sent and not self._may_end(self.pid, self._environment):
+            return None  # for torchrun it still runs, so that it can be started again
         return code
+
+    @property
+    def gone(self) -> bool:
+        """Whether it has ended, whatever torchrun was told."""
+        return self._process.poll() is not None
 
     def wait(self, timeout: float | None = None) -> int | None:
         # One that is killed already needs no hurry, but a moment: torchrun would think it wedged.
@@ -111,7 +119,10 @@ def _state(pid: int) -> str:
 
 
 def start_workers_from(
-    zygote: Zygote | None, failed: Callable[[Exit], None], patience: Callable[[int], float]
+    zygote: Zygote | None,
+    failed: Callable[[Exit], None],
+    patience: Callable[[int], float],
+    may_end: Callable[[int, Mapping[str, str]], bool],
 ) -> bool:
     """Whether this torch has the function to wrap.
 
@@ -119,6 +130,8 @@ def start_workers_from(
         zygote: None starts all workers cold.
         failed: called on torchrun's main thread.
         patience: likewise; seconds that a worker, by its process id, may take to end by SIGTERM.
+        may_end: likewise; whether torchrun may hear that a worker, by process id and environment,
+            has ended with code 0.
     """
     original = getattr(multiprocessing_api, "get_subprocess_handler", None)
     if original is None:
@@ -136,6 +149,7 @@ def start_workers_from(
                 env,
                 failed,
                 patience,
+                may_end,
             )
 
         def _warm(self, args: tuple[str, ...], env: dict[str, str]) -> Any:
@@ -153,6 +167,11 @@ def start_workers_from(
 
         def close(self, death_sig: signal.Signals | None = None) -> None:
             self.proc.sent.add(int(death_sig or signal.SIGTERM))
+            if self.proc.gone:  # maybe long ago: its process id may be another's now
+                for stream in (self._stdout, self._stderr):
+                    if stream is not None:
+                        stream.close()
+                return
             # The zygote reaps its children, so one that just died has no group to be signalled.
             with contextlib.suppress(ProcessLookupError):
                 super().close(death_sig)

@@ -118,6 +118,8 @@ class WorkerLink:
         """The main thread is out of any round, and asks for the next."""
         self._place: Place | None = None
         self._home = False
+        self._finished = False
+        """Out of the training loop; the script's tail may still fail."""
         self._closing = False
         self._failing = False
         self._changed = threading.Condition()
@@ -354,8 +356,12 @@ class WorkerLink:
         self._send({"type": "joined", "round": self.round})
 
     def finished(self) -> None:
-        """Training is complete: no later round will be made for this job."""
-        self._closing = True
+        """The training loop is over: no step will follow, and no order is heeded any more.
+
+        Training is complete once the processes of all workers have ended with code 0. Who fails
+        before is started again, and all others with it, to run the script's tail anew.
+        """
+        self._finished = True
         self._send({"type": "finished", "round": self.round, "step": self._step})
 
     # ---- the agent's side
@@ -447,7 +453,7 @@ class WorkerLink:
             return
         error_file.write(kind, error, trace)
         # One that recovers in process has asked before, and was told that this error is its own.
-        if self._broken is None and self.lost():
+        if (self._broken is None or self._finished) and self.lost():
             self._send({"type": "gave_way"})
             self._park()
         error_file.own(kind, error, trace, self._reached)

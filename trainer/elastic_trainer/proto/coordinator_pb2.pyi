@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AgentMessage(_message.Message):
-    __slots__ = ("hello", "join", "heartbeat", "linked", "progress", "fence_reply", "fenced", "committed", "workers_failed", "leave", "finished", "goodbye", "failed")
+    __slots__ = ("hello", "join", "heartbeat", "linked", "progress", "fence_reply", "fenced", "committed", "workers_failed", "leave", "finished", "goodbye", "failed", "workers_succeeded", "stopped", "transferring")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     JOIN_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
@@ -21,6 +21,9 @@ class AgentMessage(_message.Message):
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_SUCCEEDED_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
+    TRANSFERRING_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     join: Join
     heartbeat: Heartbeat
@@ -34,10 +37,13 @@ class AgentMessage(_message.Message):
     finished: Finished
     goodbye: Goodbye
     failed: Failed
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., linked: _Optional[_Union[Linked, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., fence_reply: _Optional[_Union[FenceReply, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., workers_failed: _Optional[_Union[WorkersFailed, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ...) -> None: ...
+    workers_succeeded: WorkersSucceeded
+    stopped: Stopped
+    transferring: Transferring
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., linked: _Optional[_Union[Linked, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., fence_reply: _Optional[_Union[FenceReply, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., workers_failed: _Optional[_Union[WorkersFailed, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., workers_succeeded: _Optional[_Union[WorkersSucceeded, _Mapping]] = ..., stopped: _Optional[_Union[Stopped, _Mapping]] = ..., transferring: _Optional[_Union[Transferring, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("agent", "pod_index", "address", "last_round", "round", "step", "committed_step", "linked", "leaving", "finished", "fence", "stop_step", "fenced", "pids", "recovers", "version", "job", "processes")
+    __slots__ = ("agent", "pod_index", "address", "last_round", "round", "step", "committed_step", "linked", "leaving", "finished", "fence", "stop_step", "fenced", "pids", "recovers", "version", "job", "processes", "succeeded", "node", "grace_seconds")
     AGENT_FIELD_NUMBER: _ClassVar[int]
     POD_INDEX_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +62,9 @@ class Hello(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    SUCCEEDED_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    GRACE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     agent: str
     pod_index: int
     address: str
@@ -74,7 +83,10 @@ class Hello(_message.Message):
     version: int
     job: str
     processes: int
-    def __init__(self, agent: _Optional[str] = ..., pod_index: _Optional[int] = ..., address: _Optional[str] = ..., last_round: _Optional[int] = ..., round: _Optional[_Union[Round, _Mapping]] = ..., step: _Optional[int] = ..., committed_step: _Optional[int] = ..., linked: _Optional[bool] = ..., leaving: _Optional[bool] = ..., finished: _Optional[bool] = ..., fence: _Optional[int] = ..., stop_step: _Optional[int] = ..., fenced: _Optional[bool] = ..., pids: _Optional[_Iterable[int]] = ..., recovers: _Optional[bool] = ..., version: _Optional[int] = ..., job: _Optional[str] = ..., processes: _Optional[int] = ...) -> None: ...
+    succeeded: bool
+    node: str
+    grace_seconds: float
+    def __init__(self, agent: _Optional[str] = ..., pod_index: _Optional[int] = ..., address: _Optional[str] = ..., last_round: _Optional[int] = ..., round: _Optional[_Union[Round, _Mapping]] = ..., step: _Optional[int] = ..., committed_step: _Optional[int] = ..., linked: _Optional[bool] = ..., leaving: _Optional[bool] = ..., finished: _Optional[bool] = ..., fence: _Optional[int] = ..., stop_step: _Optional[int] = ..., fenced: _Optional[bool] = ..., pids: _Optional[_Iterable[int]] = ..., recovers: _Optional[bool] = ..., version: _Optional[int] = ..., job: _Optional[str] = ..., processes: _Optional[int] = ..., succeeded: _Optional[bool] = ..., node: _Optional[str] = ..., grace_seconds: _Optional[float] = ...) -> None: ...
 
 class Join(_message.Message):
     __slots__ = ("store_port", "live")
@@ -99,16 +111,18 @@ class Linked(_message.Message):
     def __init__(self, round: _Optional[int] = ..., pids: _Optional[_Iterable[int]] = ..., recovers: _Optional[bool] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("round", "step", "age_seconds", "samples")
+    __slots__ = ("round", "step", "age_seconds", "samples", "step_seconds")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
     round: int
     step: int
     age_seconds: float
     samples: int
-    def __init__(self, round: _Optional[int] = ..., step: _Optional[int] = ..., age_seconds: _Optional[float] = ..., samples: _Optional[int] = ...) -> None: ...
+    step_seconds: float
+    def __init__(self, round: _Optional[int] = ..., step: _Optional[int] = ..., age_seconds: _Optional[float] = ..., samples: _Optional[int] = ..., step_seconds: _Optional[float] = ...) -> None: ...
 
 class FenceReply(_message.Message):
     __slots__ = ("fence", "step")
@@ -118,6 +132,12 @@ class FenceReply(_message.Message):
     step: int
     def __init__(self, fence: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
 
+class Stopped(_message.Message):
+    __slots__ = ("fence",)
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    fence: int
+    def __init__(self, fence: _Optional[int] = ...) -> None: ...
+
 class Fenced(_message.Message):
     __slots__ = ("fence", "step")
     FENCE_FIELD_NUMBER: _ClassVar[int]
@@ -125,6 +145,14 @@ class Fenced(_message.Message):
     fence: int
     step: int
     def __init__(self, fence: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
+
+class Transferring(_message.Message):
+    __slots__ = ("round", "bytes")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    bytes: int
+    def __init__(self, round: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class Committed(_message.Message):
     __slots__ = ("round", "step", "in_memory")
@@ -143,10 +171,18 @@ class WorkersFailed(_message.Message):
     def __init__(self, round: _Optional[int] = ...) -> None: ...
 
 class Leave(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("grace_seconds",)
+    GRACE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    grace_seconds: float
+    def __init__(self, grace_seconds: _Optional[float] = ...) -> None: ...
 
 class Finished(_message.Message):
+    __slots__ = ("round",)
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    def __init__(self, round: _Optional[int] = ...) -> None: ...
+
+class WorkersSucceeded(_message.Message):
     __slots__ = ("round",)
     ROUND_FIELD_NUMBER: _ClassVar[int]
     round: int
@@ -185,7 +221,7 @@ class Goodbye(_message.Message):
     def __init__(self) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("heartbeat", "round", "fence_ask", "fence_stop", "fence_cancel", "round_over", "dismissed", "standby")
+    __slots__ = ("heartbeat", "round", "fence_ask", "fence_stop", "fence_cancel", "round_over", "dismissed", "standby", "completed")
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     FENCE_ASK_FIELD_NUMBER: _ClassVar[int]
@@ -194,6 +230,7 @@ class CoordinatorMessage(_message.Message):
     ROUND_OVER_FIELD_NUMBER: _ClassVar[int]
     DISMISSED_FIELD_NUMBER: _ClassVar[int]
     STANDBY_FIELD_NUMBER: _ClassVar[int]
+    COMPLETED_FIELD_NUMBER: _ClassVar[int]
     heartbeat: Heartbeat
     round: Round
     fence_ask: FenceAsk
@@ -202,7 +239,8 @@ class CoordinatorMessage(_message.Message):
     round_over: RoundOver
     dismissed: Dismissed
     standby: Standby
-    def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., round: _Optional[_Union[Round, _Mapping]] = ..., fence_ask: _Optional[_Union[FenceAsk, _Mapping]] = ..., fence_stop: _Optional[_Union[FenceStop, _Mapping]] = ..., fence_cancel: _Optional[_Union[FenceCancel, _Mapping]] = ..., round_over: _Optional[_Union[RoundOver, _Mapping]] = ..., dismissed: _Optional[_Union[Dismissed, _Mapping]] = ..., standby: _Optional[_Union[Standby, _Mapping]] = ...) -> None: ...
+    completed: Completed
+    def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., round: _Optional[_Union[Round, _Mapping]] = ..., fence_ask: _Optional[_Union[FenceAsk, _Mapping]] = ..., fence_stop: _Optional[_Union[FenceStop, _Mapping]] = ..., fence_cancel: _Optional[_Union[FenceCancel, _Mapping]] = ..., round_over: _Optional[_Union[RoundOver, _Mapping]] = ..., dismissed: _Optional[_Union[Dismissed, _Mapping]] = ..., standby: _Optional[_Union[Standby, _Mapping]] = ..., completed: _Optional[_Union[Completed, _Mapping]] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("agent", "pod_index", "address")
@@ -229,12 +267,14 @@ class Round(_message.Message):
     def __init__(self, round: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., master_address: _Optional[str] = ..., master_port: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class FenceAsk(_message.Message):
-    __slots__ = ("fence", "round")
+    __slots__ = ("fence", "round", "at_once")
     FENCE_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
+    AT_ONCE_FIELD_NUMBER: _ClassVar[int]
     fence: int
     round: int
-    def __init__(self, fence: _Optional[int] = ..., round: _Optional[int] = ...) -> None: ...
+    at_once: bool
+    def __init__(self, fence: _Optional[int] = ..., round: _Optional[int] = ..., at_once: _Optional[bool] = ...) -> None: ...
 
 class FenceStop(_message.Message):
     __slots__ = ("fence", "round", "step", "leaving", "commit")
@@ -267,6 +307,10 @@ class RoundOver(_message.Message):
     round: int
     reason: str
     def __init__(self, round: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Completed(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class Dismissed(_message.Message):
     __slots__ = ("reason", "failed")

@@ -16,7 +16,7 @@ from elastic_trainer.proto import coordinator_pb2
 
 MESSAGE_BYTES = 4 << 20
 """Of one message either way; a round of 10,000 members has an eighth of it."""
-VERSION = 3
+VERSION = 4
 """Of the protocol; the parts of a job must speak the same."""
 
 
@@ -61,6 +61,9 @@ class Hello:
     version: int = 0
     job: str = ""
     processes: int = 0
+    succeeded: bool = False
+    node: str = ""
+    grace_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -87,12 +90,18 @@ class Progress:
     step: int = -1
     age_seconds: float = 0.0
     samples: int = 0
+    step_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
 class FenceReply:
     fence: int = 0
     step: int = -1
+
+
+@dataclass(frozen=True)
+class Stopped:
+    fence: int = 0
 
 
 @dataclass(frozen=True)
@@ -114,12 +123,23 @@ class WorkersFailed:
 
 
 @dataclass(frozen=True)
+class Transferring:
+    round: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
 class Leave:
-    pass
+    grace_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
 class Finished:
+    round: int = 0
+
+
+@dataclass(frozen=True)
+class WorkersSucceeded:
     round: int = 0
 
 
@@ -150,6 +170,7 @@ class Goodbye:
 class FenceAsk:
     fence: int = 0
     round: int = 0
+    at_once: bool = False
 
 
 @dataclass(frozen=True)
@@ -183,6 +204,11 @@ class Standby:
     pass
 
 
+@dataclass(frozen=True)
+class Completed:
+    pass
+
+
 AgentMessage = (
     Hello
     | Join
@@ -197,9 +223,20 @@ AgentMessage = (
     | Finished
     | Goodbye
     | Failed
+    | WorkersSucceeded
+    | Stopped
+    | Transferring
 )
 CoordinatorMessage = (
-    Heartbeat | Round | FenceAsk | FenceStop | FenceCancel | RoundOver | Dismissed | Standby
+    Heartbeat
+    | Round
+    | FenceAsk
+    | FenceStop
+    | FenceCancel
+    | RoundOver
+    | Dismissed
+    | Standby
+    | Completed
 )
 
 _VALUES = {

@@ -93,7 +93,7 @@ def create(parameters: RendezvousParameters) -> RendezvousHandler:
     if memory is not None:
         os.environ[MEMORY_VARIABLE] = str(memory.path)
     agent = Agent(identity, coordinator, memory)
-    watched = start_workers_from(zygote, agent.worker_failed, agent.patience)
+    watched = start_workers_from(zygote, agent.worker_failed, agent.patience, agent.may_end)
     if not watched and zygote is not None:
         zygote.close()
         zygote = None
