@@ -299,11 +299,30 @@ def test_a_worker_that_torchrun_ends_has_not_failed_unless_it_says_so(
         path.write_text('{"message": "it failed before"}')
     names = {"RANK": "3", "LOCAL_RANK": "1", "VOLCANO_ELASTIC_ROUND": "4"}
     worker = _Watched(
-        Ended(code), {**names, error_file.VARIABLE: str(path)}, found.append, lambda _: math.inf
+        Ended(code),
+        {**names, error_file.VARIABLE: str(path)},
+        found.append,
+        lambda _: math.inf,
+        lambda *_: True,
     )
     worker.sent.add(15)
     assert worker.poll() == worker.poll() == code
     assert found == ([Exit(4, 3, 1, 7, code, 99.5, str(path))] if told else [])
+
+
+def test_an_end_with_code_0_is_told_once_it_may_be_and_at_once_where_torchrun_ends_it() -> None:
+    from elastic_trainer.launch.launcher import _Watched  # it imports torch
+
+    allowed: list[int] = []
+    worker = _Watched(
+        Ended(0), {}, pytest.fail, lambda _: math.inf, lambda pid, _: bool(allowed and pid)
+    )
+    assert worker.poll() is None and worker.gone
+    allowed.append(1)
+    assert worker.poll() == 0
+    allowed.clear()
+    worker.sent.add(15)
+    assert worker.poll() == 0
 
 
 def test_a_worker_that_is_stopped_is_killed_whatever_its_script(tmp_path: Path) -> None:
@@ -312,7 +331,7 @@ def test_a_worker_that_is_stopped_is_killed_whatever_its_script(tmp_path: Path) 
     found: list[Exit] = []
     process = subprocess.Popen(["sleep", "600"])
     try:
-        worker = _Watched(process, {}, found.append, lambda _: math.inf)
+        worker = _Watched(process, {}, found.append, lambda _: math.inf, lambda *_: True)
         assert worker.poll() is None
         process.send_signal(signal.SIGSTOP)
         deadline = time.monotonic() + 60
@@ -334,7 +353,7 @@ def test_a_worker_that_keeps_sigterm_to_itself_is_not_waited_for_longer_than_it_
     process = subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None and process.stdout.readline() == b"ready\n"
-        worker = _Watched(process, {}, pytest.fail, lambda _: next(patience))
+        worker = _Watched(process, {}, pytest.fail, lambda _: next(patience), lambda *_: True)
         process.terminate()
         worker.sent.add(signal.SIGTERM)
         with pytest.raises(subprocess.TimeoutExpired):
