@@ -21,8 +21,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from elastic_trainer.checkpoint.state_value import from_plain
 from elastic_trainer.checkpoint.transfer import receive, send
-from elastic_trainer.store.blob import lay_out, own
+from elastic_trainer.store.blob import lay_out
 from elastic_trainer.store.replica import read_replica, write_replica
 from elastic_trainer.store.slot import Label, Slots, payload_size
 from elastic_trainer.store.storage import Storage
@@ -143,7 +144,7 @@ def measure(state: dict[str, Any], repeats: int, memory: Path, disk: Path) -> No
     show("  to disk, durable", [write], floor)
 
     print("loading")
-    mine = [seconds(lambda: own(newest.read())) for _ in range(repeats)]
+    mine = [seconds(lambda: from_plain(newest.read())) for _ in range(repeats)]
     show("  own memory: verified and copied", mine, floor)
     show("  a peer's, over gloo on loopback", [from_peer(state)], floor)
     commit = storage.commits()[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -14,10 +15,12 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
+from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
+from elastic_trainer.checkpoint.state_value import from_plain, own, to_plain
 from elastic_trainer.data.order import ElasticOrder
-from elastic_trainer.store.blob import MeshKey, mesh_key, own
+from elastic_trainer.store.blob import MeshKey, mesh_key
 
 SHOWN = 5
 """Differences that a message lists."""
@@ -65,7 +68,11 @@ class ModelState:
         return {mesh_key(mesh): mesh for mesh in meshes}
 
     def take(self) -> dict[str, Any]:
-        """Shares memory with the model."""
+        """Return the state, which shares its memory with the model.
+
+        Raises:
+            StateValueError: part of it couldn't be brought back.
+        """
         if self.sharded:
             # By parameter names, which another world knows too, where torch has numbers.
             model = get_model_state_dict(self.model)
@@ -73,9 +80,9 @@ class ModelState:
         else:
             model, optimizer = self.model.state_dict(), self.optimizer.state_dict()
         return {
-            "model": model,
-            "optimizer": optimizer,
-            "extra": {name: part.state_dict() for name, part in self.extra.items()},
+            "model": to_plain(model),
+            "optimizer": to_plain(optimizer),
+            "extra": {name: to_plain(part.state_dict()) for name, part in self.extra.items()},
             "cursor": self.data.state_dict(),
         }
 
@@ -87,16 +94,19 @@ class ModelState:
             ValueError: it was made with other data, see ElasticOrder.load_state_dict.
         """
         self._compare(state)
-        # Optimizers keep the tensors that they load, which may be views of a slot.
-        optimizer = own(state["optimizer"])
+        model = copy.copy(state["model"])
+        for name in model:
+            if name.endswith(_EXTRA_STATE_KEY_SUFFIX):  # kept by the module; the others it copies
+                model[name] = from_plain(model[name])
         if self.sharded:
-            set_model_state_dict(self.model, state["model"])
+            set_model_state_dict(self.model, model)
+            optimizer = from_plain(state["optimizer"])  # keeps the tensors that it loads
             set_optimizer_state_dict(self.model, self.optimizer, optimizer)
         else:
-            self.model.load_state_dict(state["model"])
-            self.optimizer.load_state_dict(optimizer)
+            self.model.load_state_dict(model)
+            _load_optimizer(self.optimizer, state["optimizer"])
         for name, part in self.extra.items():
-            part.load_state_dict(own(state["extra"][name]))
+            part.load_state_dict(from_plain(state["extra"][name]))
         self.data.load_state_dict(state["cursor"])
 
     @property
@@ -125,7 +135,9 @@ class ModelState:
 
     def _compare(self, state: Mapping[str, Any]) -> None:
         if not self.sharded:  # else it was done before it was read
-            _refuse("the model", _shapes(self.model.state_dict()), _shapes(state["model"]))
+            _refuse(
+                "the model", _shapes(to_plain(self.model.state_dict())), _shapes(state["model"])
+            )
         if not self.sharded:
             found = state["optimizer"]["param_groups"]
             _refuse(
@@ -139,6 +151,37 @@ class ModelState:
                 f"the checkpoint has no extra {sorted(here - there)}: expected {sorted(here)}, "
                 f"found {sorted(there)}; start in a new folder, or leave them out"
             )
+
+
+def _load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Like optimizer.load_state_dict, but values come back as they were saved.
+
+    torch's own turns every float tensor into the parameter's dtype (bfloat16 for NAdam's running
+    product), and other values into dicts and generators; and it keeps tensors that need no copy,
+    which may be views of a slot.
+    """
+    optimizer.load_state_dict(dict(state))
+    memory: dict[Any, torch.Tensor] = {}
+    for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
+        for key, value in saved.items():
+            if key != "params" and not isinstance(value, torch.Tensor):
+                group[key] = from_plain(value, memory)
+        for parameter, number in zip(group["params"], saved["params"], strict=True):
+            held = optimizer.state.get(parameter, {})
+            for key, value in state["state"].get(number, {}).items():
+                if key in held:
+                    held[key] = _exact(held[key], value, memory)
+
+
+def _exact(held: Any, saved: Any, memory: dict[Any, torch.Tensor]) -> Any:
+    """Return what the optimizer holds where that is a copy of `saved`, else such a copy."""
+    if isinstance(saved, torch.Tensor) and isinstance(held, torch.Tensor):
+        if held.dtype == saved.dtype and held.data_ptr() != saved.data_ptr():
+            return held
+        return own(saved, memory).to(held.device)
+    if type(saved) in (list, tuple) and len(held) == len(saved):
+        return type(saved)(_exact(*pair, memory) for pair in zip(held, saved, strict=True))
+    return from_plain(saved, memory)
 
 
 def _refuse_strangers(

@@ -68,7 +68,7 @@ def _spans(blob: Blob) -> Iterator[tuple[int, torch.Tensor]]:
             gathered.clear()
             yield start, together
 
-    for offset, piece in blob.pieces:
+    for offset, piece in blob.pieces():
         if piece.numel() < TOGETHER:
             gathered.append((offset, piece))
             continue

@@ -1,7 +1,12 @@
 """A state as one run of bytes: a skeleton that lists its tensors, then the tensors' own bytes.
 
-    skeleton    pickle of the state; a tensor in it is a dtype, a shape, an offset and a size
+    skeleton    pickle of the state; a tensor in it is a dtype, shape, offset, size and strides
     tensors     each at a multiple of ALIGNMENT from the beginning of this part
+
+A tensor's bytes are those of the memory that it spans, in the order they lie there, so that it
+comes back with its strides: channels_last stays channels_last. Only where it leaves gaps (every
+second column of another) are its elements gathered, and it comes back contiguous. Tensors that are
+the same memory are stored once and come back as the same memory.
 
 A skeleton is read back by an unpickler that knows plain values and what `_GLOBALS` lists, so that
 neither a damaged nor a malicious one runs code.
@@ -12,7 +17,7 @@ from __future__ import annotations
 import collections
 import io
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,12 +28,17 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 ALIGNMENT = 64
 """Bytes: a cache line, and more than any dtype needs."""
 
+_Place = tuple[str, tuple[int, ...], int, int, tuple[int, ...]]
+"""A tensor's dtype, shape, offset, bytes and strides."""
 MeshKey = tuple[str, tuple[int, ...], tuple[int, ...], tuple[str, ...] | None]
 
 _GLOBALS: dict[tuple[str, str], Any] = {
     ("collections", "OrderedDict"): collections.OrderedDict,
     ("collections", "Counter"): collections.Counter,
+    ("collections", "deque"): collections.deque,
     ("builtins", "set"): set,
+    ("builtins", "complex"): complex,
+    ("builtins", "bytearray"): bytearray,
     ("torch", "Size"): torch.Size,
     ("torch", "device"): torch.device,
 }
@@ -41,15 +51,23 @@ class BlobError(ValueError):
 @dataclass(frozen=True, slots=True)
 class Blob:
     skeleton: bytes
-    pieces: tuple[tuple[int, torch.Tensor], ...]
-    """Offset and bytes (uint8, on the tensor's own device) of each tensor, in order."""
+    tensors: tuple[tuple[int, torch.Tensor], ...]
+    """Offset and content of each tensor, in order: views of the state, on its own devices."""
     size: int
     """Bytes of the tensors' part, padding included."""
 
     def write(self, target: torch.Tensor) -> None:
-        """Copy the tensors' part to the beginning of `target` (uint8), with torch's threads."""
-        for offset, piece in self.pieces:
+        """Copies the tensors' part to the beginning of `target` (uint8), with torch's threads."""
+        for offset, piece in self.pieces():
             target[offset : offset + piece.numel()].copy_(piece)
+
+    def pieces(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """Yields offset and bytes (uint8, on the tensor's own device) of each tensor, in order.
+
+        The bytes of a tensor with gaps are a copy, made when its turn comes: never of all at once.
+        """
+        for offset, tensor in self.tensors:
+            yield offset, tensor.contiguous().reshape(-1).view(torch.uint8)
 
 
 def lay_out(state: Any) -> Blob:
@@ -64,7 +82,7 @@ def lay_out(state: Any) -> Blob:
         pickler.dump(state)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise BlobError(f"the state can't be saved: {error}") from error
-    return Blob(file.getvalue(), tuple(pickler.pieces), pickler.size)
+    return Blob(file.getvalue(), tuple(pickler.tensors), pickler.size)
 
 
 def read(
@@ -86,15 +104,17 @@ def read(
         raise BlobError(f"not the skeleton of a state: {error!r}") from error
 
 
-def own(state: Any) -> Any:
-    """The same with tensors that share no memory with `state`'s."""
-    if isinstance(state, torch.Tensor):
-        return state.clone()
-    if isinstance(state, dict):
-        return type(state)((key, own(value)) for key, value in state.items())
-    if type(state) in (list, tuple):
-        return type(state)(own(value) for value in state)
-    return state
+def span(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Return how many elements of memory a tensor spans, from its first to its last."""
+    if 0 in shape:
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+
+
+def flat(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return the memory that a tensor spans as one dimension; None where it leaves gaps."""
+    length = span(tensor.shape, tensor.stride())
+    return tensor.as_strided((length,), (1,)) if length <= tensor.numel() else None
 
 
 def mesh_key(mesh: DeviceMesh) -> MeshKey:
@@ -113,10 +133,10 @@ class _Pickler(pickle.Pickler):
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
-        self.pieces: list[tuple[int, torch.Tensor]] = []
+        self.tensors: list[tuple[int, torch.Tensor]] = []
         self.size = 0
         self._places: dict[Any, int] = {}
-        """Offsets by where the tensor is, so that tied ones are stored once."""
+        """Offsets by the memory that is stored, so that tied tensors are stored once."""
 
     def persistent_id(self, obj: Any) -> Any:
         if isinstance(obj, DTensor):
@@ -144,19 +164,24 @@ class _Pickler(pickle.Pickler):
             )
         return NotImplemented
 
-    def _place(self, tensor: torch.Tensor) -> tuple[str, tuple[int, ...], int, int]:
+    def _place(self, tensor: torch.Tensor) -> _Place:
         if tensor.layout is not torch.strided:
             raise BlobError(
                 f"the state holds a tensor of layout {tensor.layout}: expected a dense one"
             )
-        tensor = tensor.detach()
-        size = tensor.numel() * tensor.element_size()
-        key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device)
-        offset = self._places.setdefault(key, self.size)
+        tensor = tensor.detach().resolve_conj().resolve_neg()
+        memory, strides = flat(tensor), tuple(tensor.stride())
+        key: Any = (tensor.device, tensor.data_ptr())
+        if memory is None:
+            key = (*key, tensor.dtype, tensor.shape, strides)
+            memory, strides = tensor, torch.empty(tensor.shape, device="meta").stride()
+        size = memory.numel() * memory.element_size()
+        offset = self._places.setdefault((*key, size), self.size)
         if offset == self.size and size:
-            self.pieces.append((offset, tensor.contiguous().reshape(-1).view(torch.uint8)))
+            self.tensors.append((offset, memory))
             self.size = _aligned(offset + size)
-        return (str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), offset, size)
+        name = str(tensor.dtype).removeprefix("torch.")
+        return (name, tuple(tensor.shape), offset, size, strides)
 
 
 class _Unpickler(pickle.Unpickler):
@@ -166,6 +191,8 @@ class _Unpickler(pickle.Unpickler):
         super().__init__(file)
         self._tensors = tensors
         self._meshes = meshes
+        self._read: dict[tuple[int, int], torch.Tensor] = {}
+        """The bytes at an offset and of a size: tied tensors share them."""
 
     def find_class(self, module: str, name: str) -> Any:
         try:
@@ -177,13 +204,7 @@ class _Unpickler(pickle.Unpickler):
         kind, content, spec = pid
         if kind == "dtype":
             return _dtype(content)
-        name, shape, offset, size = content
-        if not 0 <= offset <= offset + size <= len(self._tensors):
-            raise BlobError(f"a tensor at {offset}..{offset + size}, of {len(self._tensors)} bytes")
-        # Each its own storage: torch.save would write a shared one whole.
-        part = self._tensors[offset : offset + size]
-        flat = torch.frombuffer(part, dtype=_dtype(name)) if size else torch.empty(0)
-        local = flat.to(_dtype(name)).reshape(shape)
+        local = self._tensor(*content)
         if kind == "tensor":
             return local
         key, placements, global_shape, stride = spec
@@ -197,6 +218,32 @@ class _Unpickler(pickle.Unpickler):
             shape=torch.Size(global_shape),
             stride=stride,
         )
+
+    def _tensor(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        offset: int,
+        size: int,
+        strides: tuple[int, ...] | None = None,
+    ) -> torch.Tensor:
+        """Without strides, as older versions saved it: contiguous."""
+        if not 0 <= offset <= offset + size <= len(self._tensors):
+            raise BlobError(f"a tensor at {offset}..{offset + size}, of {len(self._tensors)} bytes")
+        dtype = _dtype(name)
+        if not size:
+            return torch.empty(shape, dtype=dtype)
+        if (offset, size) not in self._read:
+            # Each its own storage: torch.save would write a shared one whole.
+            part = self._tensors[offset : offset + size]
+            self._read[offset, size] = torch.frombuffer(part, dtype=torch.uint8)
+        memory = self._read[offset, size].view(dtype)
+        if strides is None:
+            return memory.reshape(shape)
+        fits = len(strides) == len(shape) and min(strides, default=0) >= 0
+        if not fits or span(shape, strides) > len(memory):
+            raise BlobError(f"a tensor of shape {shape} and strides {strides} in {size} bytes")
+        return memory.as_strided(shape, strides)
 
 
 def _dtype(name: str) -> torch.dtype:
