@@ -6,11 +6,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from volcano_elastic.api.pytorchjob import PyTorchJob, parse
 from volcano_elastic.api.role import elastic, known
 from volcano_elastic.podgroup import podgroup
 from volcano_elastic.podgroup.pod_annotation import pod_annotations
+from volcano_elastic.podgroup.podgroup import Requests
 from volcano_elastic.podgroup.protection import Change, Member, rebalance
 from volcano_elastic.pytorchjob.pod import requests
 
@@ -50,16 +53,20 @@ def _job(
     return parse({"metadata": meta, "spec": spec})
 
 
-def _asks(job: PyTorchJob) -> dict[str, dict[str, int]]:
-    return {name: requests(job, spec.role) for name, spec in job.replicas.items()}
+def _asks(job: PyTorchJob) -> dict[str, Requests]:
+    return {name: Requests(further=requests(job, spec.role)) for name, spec in job.replicas.items()}
 
 
 def _built(job: PyTorchJob) -> dict[str, Any]:
-    return podgroup.build(job, OWNER, _asks(job))
+    members = podgroup.members(job, None, {})
+    return podgroup.build(job, OWNER, podgroup.spec(job, members, _asks(job)))
 
 
-def _patch(job: PyTorchJob, found: dict[str, Any], live: int) -> dict[str, Any] | None:
-    return podgroup.patch(job, found, live, _asks(job))
+def _patch(
+    job: PyTorchJob, found: dict[str, Any], live: int, masters: int = 0
+) -> dict[str, Any] | None:
+    members = podgroup.members(job, found, {"Master": masters, "Worker": live})
+    return podgroup.patch(found, podgroup.spec(job, members, _asks(job)))
 
 
 @pytest.mark.parametrize(
@@ -177,7 +184,7 @@ def test_what_a_pod_asks_for_as_a_whole_counts_instead_of_its_containers(
 
 
 def test_pods_that_exist_tell_better_than_the_template() -> None:
-    measured = {"Worker": {"cpu": 700}}
+    measured = {"Worker": Requests(further={"cpu": 700})}
     assert podgroup.min_resources(_job(2), 2, measured) == {"cpu": "1400m"}
     job = _job(1, master=True)
     with_master = podgroup.min_resources(job, 2, _asks(job) | measured)
@@ -202,7 +209,11 @@ def test_a_patch_holds_only_what_differs_and_never_moves_the_queue() -> None:
     found = _built(_job(3))
     found["spec"]["queue"] = "elsewhere"
     assert _patch(_job(2), found, live=3) == {
-        "spec": {"minMember": 2, "minResources": {"nvidia.com/gpu": "2", "cpu": "1"}}
+        "spec": {
+            "minMember": 2,
+            "minTaskMember": {"worker": 2},
+            "minResources": {"nvidia.com/gpu": "2", "cpu": "1"},
+        }
     }
 
 
@@ -211,6 +222,64 @@ def test_min_member_rises_only_as_far_as_pods_exist() -> None:
     assert _patch(_job(4), found, live=1) is None
     raised = _patch(_job(4), found, live=3)
     assert raised is not None and raised["spec"]["minMember"] == 3
+    assert raised["spec"]["minTaskMember"] == {"worker": 3}
+
+
+@pytest.mark.parametrize(
+    ("job", "roles"),
+    [
+        (_job(), {"worker": 2}),
+        (_job(master=True), {"master": 1, "worker": 2}),
+        (_job(None, master=True), {"master": 1, "worker": 3}),
+        # Whoever says how many pods are enough doesn't say which.
+        (_job(master=True, scheduling={"minAvailable": 2}), {}),
+    ],
+    ids=["elastic", "with Master", "fixed with Master", "minAvailable"],
+)
+def test_a_gang_says_which_roles_its_minimum_has(job: PyTorchJob, roles: dict[str, int]) -> None:
+    assert _built(job)["spec"]["minTaskMember"] == roles
+
+
+def test_a_role_that_has_no_pod_yet_is_not_asked_of_a_gang_that_is_there() -> None:
+    job = _job(master=True)
+    found = _built(job)
+    del found["spec"]["minTaskMember"]  # as an earlier version made it
+    first = _patch(job, found, live=3)
+    assert first == {"spec": {"minTaskMember": {"worker": 2}}}
+    second = _patch(job, found, live=3, masters=1)
+    assert second == {"spec": {"minTaskMember": {"master": 1, "worker": 2}}}
+
+
+@given(
+    low=st.integers(1, 5),
+    more=st.integers(0, 5),
+    master=st.booleans(),
+    explicit=st.none() | st.integers(0, 12),
+    before=st.none() | st.tuples(st.integers(0, 12), st.integers(0, 12), st.integers(0, 2)),
+    live=st.tuples(st.integers(0, 1), st.integers(0, 10)),
+)
+def test_roles_never_make_a_gang_harder_to_start_than_its_size(
+    low: int,
+    more: int,
+    master: bool,
+    explicit: int | None,
+    before: tuple[int, int, int] | None,
+    live: tuple[int, int],
+) -> None:
+    """Pods come in falling task priority: as soon as they are as many as minMember says, they are
+    also of the roles that minTaskMember asks for."""
+    scheduling = {} if explicit is None else {"minAvailable": explicit}
+    job = _job(low, low + more, master=master, scheduling=scheduling)
+    existing = None
+    if before is not None:
+        total, workers, masters = before
+        roles = {"worker": workers, "master": masters}
+        existing = {"spec": {"minMember": total, "minTaskMember": roles}}
+    found = podgroup.members(job, existing, {"Master": live[0], "Worker": live[1]})
+    assert sum(found.by_role.values()) <= found.total
+    enough = podgroup.shares(job, found.total)
+    for name, count in enough.items():
+        assert found.by_role.get(name.lower(), 0) <= count
 
 
 def test_priority_falls_with_the_index_and_the_master_is_highest() -> None:

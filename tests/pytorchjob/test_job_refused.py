@@ -19,7 +19,7 @@ from volcano_elastic.pytorchjob.action import (
     PatchStatus,
     Requeue,
 )
-from volcano_elastic.pytorchjob.reconcile import refuse
+from volcano_elastic.pytorchjob.guard import refuse
 
 
 def test_an_invalid_job_fails_saying_what_would_be_right_and_gets_no_pods() -> None:

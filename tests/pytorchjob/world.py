@@ -13,7 +13,7 @@ from volcano_elastic.api.role import elastic
 from volcano_elastic.podgroup.pod_annotation import is_protected
 from volcano_elastic.pytorchjob import action as a
 from volcano_elastic.pytorchjob.observed import Observed, Resize
-from volcano_elastic.pytorchjob.pod import PodTemplate
+from volcano_elastic.pytorchjob.pod import PodTemplate, Resources
 from volcano_elastic.pytorchjob.reconcile import reconcile
 from volcano_elastic.pytorchjob.service import ServiceTemplate
 from volcano_elastic.pytorchjob.settings import DEFAULTS
@@ -107,6 +107,7 @@ class World:
         self.autoscaler: Object | None = None
         self.protect: timedelta | None = None
         self.grace: timedelta | None = None
+        self.resources: dict[str, Resources] = {}
         self.settings = DEFAULTS
         self.resize: Resize | None = None
         self.admission_wait = timedelta(0)
@@ -120,6 +121,7 @@ class World:
             services=tuple(self.services.values()),
             podgroup=self.podgroup,
             autoscaler=self.autoscaler,
+            resources=self.resources,
             resize=self.resize,
             admission_wait=self.admission_wait,
             protect=self.protect,

@@ -21,8 +21,9 @@ from volcano_elastic.operator.handover import Handover
 from volcano_elastic.operator.metrics import Metrics
 from volcano_elastic.operator.token import BadKey
 from volcano_elastic.pytorchjob.action import Action, Requeue
+from volcano_elastic.pytorchjob.guard import refuse
 from volcano_elastic.pytorchjob.observed import Observed, Resize
-from volcano_elastic.pytorchjob.reconcile import reconcile, refuse
+from volcano_elastic.pytorchjob.reconcile import reconcile
 from volcano_elastic.pytorchjob.settings import DEFAULTS, Settings
 
 _log = logging.getLogger(__name__)

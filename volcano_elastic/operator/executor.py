@@ -20,7 +20,7 @@ from volcano_elastic.kube.informer import Informer
 from volcano_elastic.kube.resource import PYTORCHJOBS, Object, key_of
 from volcano_elastic.operator.cluster import Cluster, controlled_by, job_key
 from volcano_elastic.operator.token import BadKey, Tokens
-from volcano_elastic.pytorchjob import neighbour
+from volcano_elastic.pytorchjob import coexistence
 from volcano_elastic.pytorchjob.action import (
     Action,
     CreateAutoscaler,
@@ -45,7 +45,7 @@ from volcano_elastic.pytorchjob.environment import TOKEN_KEY
 from volcano_elastic.pytorchjob.label import JOB_NAME
 
 _log = logging.getLogger(__name__)
-COMPONENT = neighbour.US
+COMPONENT = coexistence.US
 # Requests of one job at once. A huge job's thousands must not queue before those of a small one
 # in the client's connection pool, which is served in order.
 AT_ONCE = 32

@@ -19,7 +19,7 @@ from volcano_elastic.api.role import elastic, labelled
 from volcano_elastic.kube.resource import Object, key_of
 from volcano_elastic.podgroup.pod_annotation import GROUP_NAME, is_protected
 from volcano_elastic.podgroup.podgroup import queue_in_force
-from volcano_elastic.pytorchjob import neighbour
+from volcano_elastic.pytorchjob import coexistence
 from volcano_elastic.pytorchjob.label import COORDINATOR, REPLICA_INDEX, REPLICA_TYPE
 from volcano_elastic.pytorchjob.pod import requests
 from volcano_elastic.pytorchjob.status import refused
@@ -48,7 +48,7 @@ def read_job(obj: Object) -> PyTorchJob | None:
         return None
     if job.finished or job.run_policy.suspend or job.deleting or not job.ours:
         return None
-    if neighbour.left_alone(job) or refused(job):
+    if coexistence.left_alone(job) or refused(job):
         return None
     return job if job.uses_volcano else None
 

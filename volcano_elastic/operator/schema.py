@@ -16,7 +16,7 @@ from volcano_elastic.kube.informer import Informer
 from volcano_elastic.kube.resource import CRDS, EVENTS, PYTORCHJOBS, Object
 from volcano_elastic.operator.executor import COMPONENT
 from volcano_elastic.operator.metrics import Metrics
-from volcano_elastic.pytorchjob.neighbour import missing_fields
+from volcano_elastic.pytorchjob.coexistence import missing_fields
 
 _log = logging.getLogger(__name__)
 CRD_NAME = f"{PYTORCHJOBS.plural}.{PYTORCHJOBS.group}"

@@ -150,6 +150,10 @@ class Adapter:
     def job(self, key: str) -> Job | None:
         return self._jobs.get(key)
 
+    def pod(self, key: str) -> Pod | None:
+        """Return the pod, if it has not finished."""
+        return self._pods.get(key)
+
     def queue_of(self, key: str) -> str | None:
         """Of a job or gang in the picture."""
         found = self._jobs.get(key) or self._gangs.get(key)

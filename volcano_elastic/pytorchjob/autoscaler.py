@@ -20,11 +20,12 @@ from volcano_elastic.pytorchjob.action import (
 from volcano_elastic.pytorchjob.label import owner_reference
 
 
-def keep(job: PyTorchJob, found: Mapping[str, Any] | None) -> list[Action]:
-    """What makes `found`, the job's own autoscaler, what the job asks for."""
-    spec = _spec(job)
+def difference(
+    job: PyTorchJob, spec: Mapping[str, Any] | None, found: Mapping[str, Any] | None
+) -> list[Action]:
+    """Return what gives `found`, the job's own autoscaler, this spec; None: what removes it."""
     if spec is None:
-        return remove(found)
+        return _remove(found)
     if found is None:
         body = {
             "apiVersion": "autoscaling/v2",
@@ -34,21 +35,22 @@ def keep(job: PyTorchJob, found: Mapping[str, Any] | None) -> list[Action]:
                 "namespace": job.namespace,
                 "ownerReferences": [owner_reference(job)],
             },
-            "spec": spec,
+            "spec": dict(spec),
         }
         return [CreateAutoscaler(body)]
     if _holds(found.get("spec") or {}, spec):
         return []
-    return [PatchAutoscaler(job.name, {"spec": spec})]
+    return [PatchAutoscaler(job.name, {"spec": dict(spec)})]
 
 
-def remove(found: Mapping[str, Any] | None) -> list[Action]:
+def _remove(found: Mapping[str, Any] | None) -> list[Action]:
     if found is None or found["metadata"].get("deletionTimestamp"):
         return []
     return [DeleteAutoscaler(found["metadata"]["name"], found["metadata"]["uid"])]
 
 
-def _spec(job: PyTorchJob) -> dict[str, Any] | None:
+def spec(job: PyTorchJob) -> dict[str, Any] | None:
+    """Return the spec of the autoscaler that the job asks for; None if it asks for none."""
     policy = job.elastic
     # Kueue suspends a job whose replicas anybody changes.
     if policy is None or policy.scaler != "hpa" or not policy.metrics or job.kueue:

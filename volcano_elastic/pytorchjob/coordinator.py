@@ -71,15 +71,22 @@ def _token(job: PyTorchJob) -> list[Action]:
     ]
 
 
-def keep(job: PyTorchJob, observed: Observed, *, create: bool) -> list[Action]:
-    """Of a job that goes on: a lost coordinator is made anew; agents tell it what it must know.
+def difference(
+    job: PyTorchJob, observed: Observed, *, wanted: bool, starting: bool
+) -> list[Action]:
+    """Return what gives the job its coordinator, or takes it away.
+
+    A lost one is made anew; agents tell it what it must know.
 
     Args:
-        create: pods of the job are created.
+        wanted: the job goes on.
+        starting: pods of the job are created, which wait for the token.
     """
+    if not wanted:
+        return _remove(job, observed)
     pod, separate = _pod_of(job, observed), dedicated(job)
     # A job that began under another backend, or another version of us, has no Secret yet.
-    begins = create or (separate and pod is None)
+    begins = starting or (separate and pod is None)
     actions: list[Action] = _token(job) if begins and used(job) else []
     if not separate:
         return actions
@@ -87,7 +94,7 @@ def keep(job: PyTorchJob, observed: Observed, *, create: bool) -> list[Action]:
     if pod is None:
         actions.append(CreatePod(_pod(job)))
     elif (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
-        actions += remove(job, observed)
+        actions += _remove(job, observed)
         message = f"Pod {name} ended; workers train on while another takes its place"
         actions.append(EmitEvent("CoordinatorLost", message, True))
     if not any(service["metadata"]["name"] == name for service in observed.services):
@@ -95,7 +102,7 @@ def keep(job: PyTorchJob, observed: Observed, *, create: bool) -> list[Action]:
     return actions
 
 
-def remove(job: PyTorchJob, observed: Observed) -> list[Action]:
+def _remove(job: PyTorchJob, observed: Observed) -> list[Action]:
     pod = _pod_of(job, observed)
     if pod is None or pod["metadata"].get("deletionTimestamp"):
         return []

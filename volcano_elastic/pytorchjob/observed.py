@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -14,7 +14,7 @@ from volcano_elastic.api.pytorchjob import CONTAINER, PyTorchJob
 from volcano_elastic.api.role import Role, labelled
 from volcano_elastic.podgroup.pod_annotation import is_protected
 from volcano_elastic.pytorchjob.label import REPLICA_INDEX, REPLICA_TYPE
-from volcano_elastic.pytorchjob.pod import FAILURES, RESTARTS
+from volcano_elastic.pytorchjob.pod import FAILURES, RESTARTS, Resources
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,9 @@ class Observed:
     podgroup: Mapping[str, Any] | None = None
     autoscaler: Mapping[str, Any] | None = None
     """The job's own HorizontalPodAutoscaler."""
+    resources: Mapping[str, Resources] = field(default_factory=dict)
+    """By pod's name, what that pod asks for instead of what its role's template says, when it is
+    created from now on."""
     resize: Resize | None = None
     admission_wait: timedelta = timedelta(0)
     """For how long the job's first pods must not be created yet."""

@@ -32,9 +32,14 @@ FAILURES = "volcano-elastic.io/failures-in-a-row"
 _SHARED_MEMORY, _SHARED_MEMORY_PATH = "volcano-elastic-shared-memory", "/dev/shm"
 
 Object = dict[str, Any]
+Resources = Mapping[str, Mapping[str, Any]]
+"""`requests` and `limits` of the container that trains; what they don't name is the template's."""
 
 
 class PodTemplate:
+    """Makes the pods of one role. They are equal but for who they are, unless one is given
+    resources of its own."""
+
     def __init__(self, job: PyTorchJob, role: Role, settings: Settings) -> None:
         self._job, self._role = job, role
         replica = job.replicas[role.name]
@@ -70,8 +75,17 @@ class PodTemplate:
         restarts: int = 0,
         failures: int = 0,
         protect: timedelta | None = None,
+        resources: Resources | None = None,
     ) -> Object:
-        """`restarts` and `failures` as RESTARTS and FAILURES say; `protect`: pod_annotations."""
+        """Return the pod with this index.
+
+        Args:
+            protected: Volcano may not evict it.
+            restarts: as RESTARTS says.
+            failures: as FAILURES says.
+            protect: as in pod_annotations.
+            resources: its own; None: the template's.
+        """
         job, role = self._job, self._role
         annotations = dict(self._annotations)
         if job.uses_volcano:
@@ -84,6 +98,10 @@ class PodTemplate:
         containers = [
             {**c, "env": [*(c.get("env") or ()), *variables]} for c in self.spec["containers"]
         ]
+        if resources:
+            containers = [
+                _with_resources(c, resources) if c["name"] == CONTAINER else c for c in containers
+            ]
         return {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -99,9 +117,18 @@ class PodTemplate:
 
 
 def requests(job: PyTorchJob, role: Role) -> dict[str, int]:
-    """Return what each pod of the role is going to ask for, in thousandths: with the init container
-    that waits for a leader, whose requests no setting changes."""
+    """Return what a pod of the role without resources of its own is going to ask for, in
+    thousandths: with the init container that waits for a leader, whose requests no setting
+    changes."""
     return api_pod.requests(PodTemplate(job, role, DEFAULTS).spec)
+
+
+def _with_resources(container: Object, own: Resources) -> Object:
+    given = container.get("resources") or {}
+    return {
+        **container,
+        "resources": {**given, **{k: {**(given.get(k) or {}), **v} for k, v in own.items()}},
+    }
 
 
 def _shared_memory(job: PyTorchJob, role: Role) -> str | None:

@@ -12,7 +12,7 @@ from volcano_elastic.api.role import Role
 from volcano_elastic.podgroup import podgroup
 from volcano_elastic.pytorchjob import label
 from volcano_elastic.pytorchjob.action import Action, EmitEvent, PatchStatus, Requeue
-from volcano_elastic.pytorchjob.neighbour import ALONE
+from volcano_elastic.pytorchjob.coexistence import ALONE
 from volcano_elastic.pytorchjob.observed import Replica, State
 from volcano_elastic.pytorchjob.outcome import Outcome
 from volcano_elastic.pytorchjob.size import Size
@@ -165,6 +165,40 @@ def progressed(status: Status, job: PyTorchJob, view: Sequence[Replica], now: da
             now,
         )
     return status | {"conditions": conditions}
+
+
+def suspended(
+    job: PyTorchJob, view: Sequence[Replica], group: Mapping[str, Any] | None, now: datetime
+) -> Status:
+    """Return the status of a suspended job. It is not begun: a suspended job must not resume for a
+    moment, and has no startTime."""
+    status = accepted(job, now)
+    status["conditions"] = condition.with_condition(
+        status["conditions"],
+        "Suspended",
+        "PyTorchJobSuspended",
+        f"PyTorchJob {job.name} is suspended.",
+        now,
+    )
+    if job.elastic is not None and job.sized is not None:
+        # It comes back at its minimum, and grows from there.
+        status["elastic"] = dict(status.get("elastic") or {}) | {
+            "desired": job.least_size,
+            "ready": 0,
+            "min": job.least_size,
+            "max": job.elastic.max,
+            "replicas": job.sized.replicas,
+        }
+    return queued(counted(status, job, [r for r in view if not r.live]), job, group)
+
+
+def refused_edit(job: PyTorchJob, why: str) -> tuple[Status, list[EmitEvent]]:
+    """Return the status of a job whose edit can't be carried out, and the event if that is new."""
+    message = REFUSED + why
+    elastic = job.status.get("elastic") or {}
+    known = elastic.get("message") == message
+    events = [] if known else [EmitEvent("PyTorchJobInvalid", message, True)]
+    return dict(job.status) | {"elastic": elastic | {"message": message}}, events
 
 
 def ended(status: Status, outcome: Outcome, now: datetime) -> Status:

@@ -28,22 +28,22 @@ ALONE = "Left alone: training-operator"
 
 
 @dataclass(frozen=True, slots=True)
-class StandOff:
-    """The job isn't touched; `message` says why, and what to do."""
+class Yielded:
+    """The job is left to another operator; `message` says why, and what to do."""
 
     message: str
     until: datetime | None
     """None: until somebody decides."""
 
 
-def stand_off(job: PyTorchJob, pods: Sequence[Mapping[str, Any]], now: datetime) -> StandOff | None:
-    """None if nobody else is at work on the job."""
+def yield_to(job: PyTorchJob, pods: Sequence[Mapping[str, Any]], now: datetime) -> Yielded | None:
+    """Return why the job is left to another operator; None if nobody else is at work on it."""
     foreign = max(_foreign(job, pods), default=None)
     if foreign is None or job.annotations.get(ADOPT_ANNOTATION) == "true":
         return None
     manager = foreign.manager
     if _contested(job, foreign):
-        return StandOff(
+        return Yielded(
             f"{ALONE} (field manager {manager}) works on this job too. Run it without the "
             f"pytorchjob scheme (--enable-scheme), then: kubectl annotate pytorchjob {job.name} "
             f"-n {job.namespace} {ADOPT_ANNOTATION}=true",
@@ -51,7 +51,7 @@ def stand_off(job: PyTorchJob, pods: Sequence[Mapping[str, Any]], now: datetime)
         )
     end = foreign.time + QUIET
     if _ours(job) is None and now < end:
-        return StandOff(
+        return Yielded(
             f"Waits: training-operator (field manager {manager}) worked on this job at "
             f"{moment.timestamp(foreign.time)}; it is taken over after "
             f"{QUIET // timedelta(minutes=1)} minutes of its silence",
@@ -61,7 +61,7 @@ def stand_off(job: PyTorchJob, pods: Sequence[Mapping[str, Any]], now: datetime)
 
 
 def left_alone(job: PyTorchJob) -> bool:
-    """Whether nothing should be planned for the job: somebody else's, as far as it can tell."""
+    """Return whether nothing is planned for the job: its status alone says it is another's."""
     foreign = max(_status_writes(job, _FOREIGN), default=None)
     if foreign is None or job.annotations.get(ADOPT_ANNOTATION) == "true":
         return False

@@ -15,8 +15,8 @@ from volcano_elastic.api.pytorchjob import parse
 from volcano_elastic.api.pytorchjob_validation import validate
 from volcano_elastic.operator.reading import read_job, view_job
 from volcano_elastic.pytorchjob import action as a
-from volcano_elastic.pytorchjob.neighbour import left_alone, missing_fields
-from volcano_elastic.pytorchjob.reconcile import refuse
+from volcano_elastic.pytorchjob.coexistence import left_alone, missing_fields
+from volcano_elastic.pytorchjob.guard import refuse
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 CRD = Path(__file__).parents[2] / "crds" / "kubeflow.org_pytorchjobs.yaml"
@@ -136,7 +136,7 @@ def test_a_pod_that_training_operator_made_is_noticed() -> None:
     assert world.events(world.reconcile())["ForeignController"]
 
 
-def test_others_that_write_other_things_are_no_neighbours() -> None:
+def test_others_that_write_other_things_do_not_coexist() -> None:
     world = ours()
     wrote(world, "manager", subresource="")  # Kueue and others are called that too
     wrote(world, "kubectl", subresource="status")
