@@ -21,6 +21,7 @@ from volcano_elastic.operator.measurement import (
     Measurement,
     due,
     news,
+    units,
     used,
 )
 from volcano_elastic.operator.snapshot import Adapter
@@ -155,6 +156,12 @@ async def coordinator(
         yield runner.addresses[0][1]
     finally:
         await runner.cleanup()
+
+
+def test_hours_add_up_what_each_pod_holds() -> None:
+    gpu = "nvidia.com/gpu"
+    assert units([{gpu: 1000}, {gpu: 3000, "cpu": 8000}], gpu) == 2.0
+    assert units([{"cpu": 500}], gpu) == 0.5, "without GPUs it is cpu that counts"
 
 
 async def token_of(uid: str) -> str:

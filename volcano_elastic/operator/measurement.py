@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from statistics import mean
 from typing import Any
 
 import aiohttp
@@ -64,6 +65,12 @@ def used(use: Use | None, units: float, desired: int, hours: float, now: datetim
         return Use(hours, now, desired, now)
     more = units * max(0.0, (now - use.seen).total_seconds()) / 3600
     return Use(use.hours + more, now, use.size, use.written)
+
+
+def units(held: Sequence[Mapping[str, int]], resource: str) -> float:
+    """Return what a pod holds on average of `resource`, else of cpu: pods may ask for different
+    things. `held` is what each asks for, in thousandths."""
+    return mean(requests.get(resource, 0) or requests.get("cpu", 0) for requests in held) / 1000
 
 
 def due(use: Use, desired: int, now: datetime) -> bool:
@@ -170,7 +177,7 @@ class Measurement:
         now, desired = self._clock(), job.desired
         use = used(
             self._uses.get(job.uid),
-            self._unit(job) * int(elastic.get("ready") or 0),
+            self._unit(job, obj) * int(elastic.get("ready") or 0),
             desired,
             float(elastic.get("gpuHours") or 0),
             now,
@@ -229,14 +236,16 @@ class Measurement:
             except (ApiError, aiohttp.ClientError, TimeoutError) as error:
                 _log.warning("%s: a failure was not told: %s", job.key, error or "no answer")
 
-    def _unit(self, job: PyTorchJob) -> float:
-        """What one Worker holds of the policy's resource, else of cpu."""
+    def _unit(self, job: PyTorchJob, obj: Object) -> float:
+        """Return what a pod of its size holds on average of the policy's resource, else of cpu."""
         view = self._adapter.job(job.key)
         if view is None:
             return 0.0
-        requests = view.pod_requests
+        pods = (self._adapter.pod(key_of(pod)) for pod in self._cluster.pods_of(obj))
+        counted = elastic().name
+        held = [p.requests for p in pods if p is not None and p.role == counted and p.running]
         resource = self._adapter.policy_of(view.queue).resource
-        return (requests.get(resource, 0) or requests.get("cpu", 0)) / 1000
+        return units(held or [view.pod_requests], resource)
 
     async def _write(self, job: PyTorchJob, elastic: dict[str, Any]) -> bool:
         # The uid makes it a Conflict if another job bears the name by now.
