@@ -101,6 +101,8 @@ requirements: ## pins all dependencies anew
 	$(BIN)/python -m pip install -q --disable-pip-version-check uv
 	$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r requirements.txt
 	$(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e . -e trainer
+	@echo "compiling what was installed, which each pod would else do at once (half a minute)"
+	-$(BIN)/python -m compileall -qq -j 0 -x '/(tests?|testing)/' .venv/lib
 	touch $@
 
 # The SDK that users have, apart from ours: it can't live with the newest kubernetes package.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -10,12 +11,19 @@ import pytest
 from e2e.control_plane import ControlPlane, EmbeddedControlPlane, ForeignControlPlane
 from e2e.real_control_plane import RealControlPlane
 from e2e.stage import Stage, running
+from volcano_elastic.demo import machine_speed
 
 _KINDS = {kind.name: kind for kind in (EmbeddedControlPlane, RealControlPlane, ForeignControlPlane)}
 
 
 def _control_plane(config: pytest.Config) -> ControlPlane:
     return _KINDS[config.getoption("--control-plane")]()
+
+
+@pytest.fixture(scope="session")
+def slowness() -> float:
+    """What promised seconds are multiplied by on this machine, busy as it is; 1 on a quiet one."""
+    return machine_speed.slowness(asyncio.run(machine_speed.measure_start()))
 
 
 @pytest.fixture(scope="session")

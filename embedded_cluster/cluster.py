@@ -23,7 +23,8 @@ from embedded_cluster.component import ClusterError, Component
 from volcano_elastic.kube.client import AlreadyExists, ApiError, Client
 from volcano_elastic.kube.resource import CRDS, NODES, Object
 
-_START_SECONDS = 40.0
+# Generous: a program that dies is told at once, and a busy machine takes its time.
+_START_SECONDS = 120.0
 _POLL_SECONDS = 0.02
 _WATCH_SECONDS = 0.1
 _RESTART_SECONDS = 0.5
@@ -57,7 +58,7 @@ class LocalCluster:
         say: told what happens to the programs, a line at a time; default: standard error.
 
     Raises (on entering):
-        ClusterError: a program died at its start or isn't ready in 40 s; all has been stopped.
+        ClusterError: a program died at its start or isn't ready in 120 s; all has been stopped.
     """
 
     def __init__(

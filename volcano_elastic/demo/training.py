@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "examples" / "digits.py"
 # 80 % of scikit-learn's 1,797 digits.
 SAMPLES = 1437
+_JUDGE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ class BrokenPromise(Exception):
     """What the demo shows did not hold; the message says which promise and how."""
 
 
-async def _python(*arguments: str, expect: tuple[int, ...] = (0,)) -> str:
+async def _python(*arguments: str, limit: float, expect: tuple[int, ...] = (0,)) -> str:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *arguments,
@@ -96,7 +97,10 @@ async def _python(*arguments: str, expect: tuple[int, ...] = (0,)) -> str:
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     try:
-        out, err = await asyncio.wait_for(process.communicate(), 60)
+        out, err = await asyncio.wait_for(process.communicate(), limit)
+    except TimeoutError:
+        program = " ".join(arguments[:3])
+        raise BrokenPromise(f"{program} ends within {limit:.0f} s: it did not") from None
     finally:
         if process.returncode is None:
             process.kill()
@@ -107,8 +111,11 @@ async def _python(*arguments: str, expect: tuple[int, ...] = (0,)) -> str:
     return out.decode()
 
 
-async def judge(job: DemoJob, out: Path) -> Verdict:
+async def judge(job: DemoJob, out: Path, slow: float = 1.0) -> Verdict:
     """Counts the job's samples and trains the same alone, to compare.
+
+    Args:
+        slow: this machine's slowness, as machine_speed has it.
 
     Raises:
         BrokenPromise: one of the programs failed.
@@ -120,8 +127,12 @@ async def judge(job: DemoJob, out: Path) -> Verdict:
             *("-m", "elastic_trainer.data.audit", audit, "--json"),
             *("--samples", str(SAMPLES), "--epochs", str(job.epochs)),
             expect=(0, 1),
+            limit=_JUDGE_SECONDS * slow,
         ),
-        _python(str(SCRIPT), "--folder", str(alone_folder), "--epochs", str(job.epochs)),
+        _python(
+            *(str(SCRIPT), "--folder", str(alone_folder), "--epochs", str(job.epochs)),
+            limit=_JUDGE_SECONDS * slow,
+        ),
     )
     report = json.loads(counted)
     result = json.loads((job.folder(out) / "result.json").read_text())
