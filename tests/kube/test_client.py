@@ -14,7 +14,7 @@ from volcano_elastic.kube.client import ApiError, Client
 from volcano_elastic.kube.informer import Informer
 from volcano_elastic.kube.kubeconfig import Access
 from volcano_elastic.kube.resource import PODS, Object
-from volcano_elastic.operator.division import watch_division
+from volcano_elastic.operator.queue_plugin import watch_queue_plugin
 
 POD: Object = {"metadata": {"name": "a", "namespace": "default"}}
 EMPTY = b'{"items": [], "metadata": {"resourceVersion": "1"}}'
@@ -96,7 +96,7 @@ async def test_a_refusal_without_a_status_is_an_api_error() -> None:
 @pytest.mark.parametrize("first", [500, 429, b"<html>"])
 async def test_an_api_server_that_stumbles_withholds_nothing(first: bytes | int) -> None:
     async with answering(first, then=b'{"metadata": {}}') as client:
-        watching = asyncio.create_task(watch_division(client, lambda proportion: None))
+        watching = asyncio.create_task(watch_queue_plugin(client, lambda proportion: None))
         done, _ = await asyncio.wait({watching}, timeout=0.3)
         watching.cancel()
         assert not done
@@ -105,4 +105,4 @@ async def test_an_api_server_that_stumbles_withholds_nothing(first: bytes | int)
 async def test_what_may_not_be_read_is_not_watched() -> None:
     async with answering(then=403) as client:
         async with asyncio.timeout(30):
-            await watch_division(client, lambda proportion: None)
+            await watch_queue_plugin(client, lambda proportion: None)

@@ -35,7 +35,7 @@ def pod(*, uid: str = "p1", evicted: bool = True, owner: str = "u1") -> Object:
 def cluster(*, watch: bool = True, namespace: str | None = None) -> tuple[Cluster, Object]:
     made, job = Cluster(cast(Client, None), namespace=namespace), job_object()
     made.jobs.put(job)
-    made.watch_departures(on=watch)
+    made.watch_evictions(on=watch)
     return made, job
 
 
@@ -49,20 +49,20 @@ def test_a_pod_that_was_evicted_and_gone_at_once_is_remembered_until_its_job_was
 ):
     seen, job = cluster()
     come_and_go(seen, pod())
-    (departed,) = seen.departed_of(job)
-    assert departed["metadata"]["deletionTimestamp"] == "2026-01-01T12:00:05Z", "as if it left"
+    (evicted,) = seen.evicted_of(job)
+    assert evicted["metadata"]["deletionTimestamp"] == "2026-01-01T12:00:05Z", "as if it left"
     come_and_go(seen, pod(uid="p2"))
-    seen.forget(job, [departed])
-    assert [p["metadata"]["uid"] for p in seen.departed_of(job)] == ["p2"], "it came meanwhile"
-    seen.forget(job, seen.departed_of(job))
-    assert seen.departed_of(job) == ()
+    seen.forget(job, [evicted])
+    assert [p["metadata"]["uid"] for p in seen.evicted_of(job)] == ["p2"], "it came meanwhile"
+    seen.forget(job, seen.evicted_of(job))
+    assert seen.evicted_of(job) == ()
 
 
 def test_others_are_not_remembered() -> None:
     seen, job = cluster()
     come_and_go(seen, pod(evicted=False))
     come_and_go(seen, pod(uid="p2", owner="somebody"))
-    assert seen.departed_of(job) == ()
+    assert seen.evicted_of(job) == ()
 
 
 def test_a_job_of_the_same_name_has_nothing_to_do_with_it() -> None:
@@ -71,17 +71,17 @@ def test_a_job_of_the_same_name_has_nothing_to_do_with_it() -> None:
     again = copy.deepcopy(job)
     again["metadata"] |= {"uid": "u2", "resourceVersion": "9"}
     seen.jobs.put(again)
-    assert seen.departed_of(again) == () and seen.departed_of(job) == ()
+    assert seen.evicted_of(again) == () and seen.evicted_of(job) == ()
 
 
 def test_a_standby_remembers_nothing() -> None:
     seen, job = cluster(watch=False)
     come_and_go(seen, pod())
-    seen.watch_departures(on=True)
-    assert seen.departed_of(job) == (), "the one that led reckoned with it"
+    seen.watch_evictions(on=True)
+    assert seen.evicted_of(job) == (), "the one that led reckoned with it"
 
 
 def test_of_jobs_that_nobody_looks_at_nothing_is_remembered() -> None:
     seen, job = cluster(namespace="other")
     come_and_go(seen, pod())
-    assert seen.departed_of(job) == (), "it would never be forgotten"
+    assert seen.evicted_of(job) == (), "it would never be forgotten"

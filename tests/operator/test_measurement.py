@@ -16,7 +16,7 @@ from tests.pytorchjob.world import job_object, merged
 from volcano_elastic.api.pytorchjob import parse
 from volcano_elastic.kube.client import ApiError, Client
 from volcano_elastic.operator.cluster import Cluster
-from volcano_elastic.operator.coordinator import Report, endpoint, owed, read
+from volcano_elastic.operator.coordinator_client import Report, endpoint, owed, read
 from volcano_elastic.operator.measurement import (
     Measurement,
     due,
@@ -24,7 +24,7 @@ from volcano_elastic.operator.measurement import (
     units,
     used,
 )
-from volcano_elastic.operator.snapshot import Adapter
+from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
 from volcano_elastic.operator.token import HEADER
 
 Object = dict[str, Any]
@@ -171,19 +171,19 @@ async def token_of(uid: str) -> str:
 @asynccontextmanager
 async def measuring(
     port: int, token_of: Callable[[str], Awaitable[str]] = token_of
-) -> AsyncIterator[tuple[Cluster, Adapter, Jobs]]:
+) -> AsyncIterator[tuple[Cluster, SnapshotBuilder, Jobs]]:
     """One job, whose coordinator is at `port`, is asked again and again."""
     server = Jobs(lambda: cluster)
     cluster = Cluster(cast(Client, server))
-    adapter = Adapter()
-    measurement = Measurement(cluster, adapter, lambda: NOW, token_of)
+    builder = SnapshotBuilder()
+    measurement = Measurement(cluster, builder, lambda: NOW, token_of)
     for informer in (cluster.jobs, cluster.pods):
-        informer.on_change(lambda old, new: adapter.change(old, new) and None)
+        informer.on_change(lambda old, new: builder.change(old, new) and None)
     cluster.jobs.put(job(rdzvPort=port - 1))
     cluster.pods.put(worker_zero("127.0.0.1"))
     task = asyncio.create_task(measurement.run())
     try:
-        yield cluster, adapter, server
+        yield cluster, builder, server
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -192,11 +192,11 @@ async def measuring(
 async def measured(
     respond: Callable[[web.Request], Any],
     token_of: Callable[[str], Awaitable[str]] = token_of,
-) -> tuple[list[Object], Adapter]:
+) -> tuple[list[Object], SnapshotBuilder]:
     """What is written of one job after it was asked once."""
-    async with coordinator(respond) as port, measuring(port, token_of) as (_, adapter, server):
+    async with coordinator(respond) as port, measuring(port, token_of) as (_, builder, server):
         await asyncio.sleep(0.5)
-        return server.patches, adapter
+        return server.patches, builder
 
 
 class Ranged:
@@ -248,7 +248,9 @@ async def test_a_coordinator_that_refuses_a_range_is_said(caplog: pytest.LogCapt
     async with coordinator(one.respond, refuse) as port, measuring(port):
         await asyncio.wait_for(refused.wait(), 30)
         await asyncio.sleep(0.2)
-    (record,) = [r for r in caplog.records if r.name == "volcano_elastic.operator.coordinator"]
+    (record,) = [
+        r for r in caplog.records if r.name == "volcano_elastic.operator.coordinator_client"
+    ]
     assert "/range refuses {'min': 1, 'max': 4}: 400" in record.getMessage()
     assert "no multiple of node unit 8" in record.getMessage()
 
@@ -258,9 +260,9 @@ async def test_what_the_coordinator_tells_is_in_the_jobs_status_and_in_the_pictu
         told = {"job": "team/a", "speeds": {"2": 88.88}, "rounds": [{"pause_seconds": 3.04}]}
         return web.json_response(told)
 
-    patches, adapter = await measured(respond)
+    patches, builder = await measured(respond)
     assert [patch["status"] for patch in patches] == [{"elastic": {"speeds": {"2": 88.9}}}]
-    seen = adapter.snapshot().jobs[0]
+    seen = builder.snapshot().jobs[0]
     assert (seen.speeds, seen.pause) == ({2: 88.9}, timedelta(seconds=3))
 
 

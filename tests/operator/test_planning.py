@@ -21,7 +21,7 @@ from volcano_elastic.operator.executor import Executor
 from volcano_elastic.operator.handover import Handover
 from volcano_elastic.operator.metrics import Metrics
 from volcano_elastic.operator.planning import Planning
-from volcano_elastic.operator.snapshot import Adapter
+from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
 from volcano_elastic.pytorchjob.observed import Resize
 from volcano_elastic.queue_policy.decision import Decision, Plan, QueueFigures, Reason
 from volcano_elastic.queue_policy.snapshot import Memory, Snapshot
@@ -107,7 +107,7 @@ class Hands(Handover):
 class Scene:
     server: Server
     cluster: Cluster
-    adapter: Adapter
+    builder: SnapshotBuilder
     hands: Hands
     planner: Scripted
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -143,11 +143,11 @@ async def scene(*plans: Plan | Exception) -> AsyncIterator[Scene]:
     server = Server()
     cluster = Cluster(cast(Client, server))
     metrics = Metrics()
-    adapter, hands = Adapter(), Hands()
+    builder, hands = SnapshotBuilder(), Hands()
     planner = Scripted(list(plans))
     planning = Planning(
         cluster,
-        adapter,
+        builder,
         hands,
         metrics,
         token_of=Executor(cluster).tokens.of,
@@ -155,7 +155,7 @@ async def scene(*plans: Plan | Exception) -> AsyncIterator[Scene]:
         planner=lambda: planner,
         cpu=lambda: planner.spent,
     )
-    found = Scene(server, cluster, adapter, hands, planner)
+    found = Scene(server, cluster, builder, hands, planner)
     found.put_policy()
     found.put_job()
     queue = {"metadata": {"name": "q", "uid": "q", "resourceVersion": "1"}, "spec": {}}
@@ -276,7 +276,7 @@ async def test_newcomers_in_a_queue_that_is_off_dont_wait_for_a_plan() -> None:
             Executor(s.cluster),
             Metrics(),
             Handover(),
-            policy_of=s.adapter.policy_of,
+            policy_of=s.builder.policy_of,
         )
         obj = s.cluster.jobs.get("team/a")
         assert obj is not None

@@ -13,7 +13,7 @@ import yaml
 from tests.pytorchjob.world import World, active, job_object
 from volcano_elastic.api.pytorchjob import parse
 from volcano_elastic.api.pytorchjob_validation import validate
-from volcano_elastic.operator.reading import read_job, view_job
+from volcano_elastic.operator.convert import convert_job, read_job
 from volcano_elastic.pytorchjob import action as a
 from volcano_elastic.pytorchjob.coexistence import left_alone, missing_fields
 from volcano_elastic.pytorchjob.guard import refuse
@@ -174,7 +174,7 @@ def test_to_the_planner_a_job_that_kueue_admitted_is_of_fixed_size() -> None:
     job["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team"}
     parsed = read_job(job)
     assert parsed is not None
-    view = view_job(parsed, succeeded=0, priority=0, podgroup=None, pause=timedelta(0))
+    view = convert_job(parsed, succeeded=0, priority=0, podgroup=None, pause=timedelta(0))
     assert (view.min, view.desired, view.max, view.elastic) == (3, 3, 3, False)
 
 

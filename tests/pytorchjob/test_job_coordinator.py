@@ -14,8 +14,8 @@ import pytest
 from tests.pytorchjob.world import World, job_object
 from volcano_elastic.api.pytorchjob import InvalidJob, parse
 from volcano_elastic.kube.client import AlreadyExists, Client, NotFound
+from volcano_elastic.operator.convert import convert_pod
 from volcano_elastic.operator.failure_report import by_round, event_name, message, read
-from volcano_elastic.operator.reading import view_pod
 from volcano_elastic.operator.token import BadKey, Tokens, token
 from volcano_elastic.pytorchjob.action import CreatePod, CreateSecret, EmitEvent
 
@@ -74,7 +74,7 @@ def test_a_dedicated_coordinator_has_a_pod_and_a_service() -> None:
     assert told["PET_RDZV_ENDPOINT"] == "a-coordinator:23456"
     assert told["VOLCANO_ELASTIC_COORDINATOR"] == "dedicated"
     assert found.status["replicaStatuses"]["Worker"].get("active", 0) <= 1, "it is no replica"
-    seen, _ = view_pod(pod)
+    seen, _ = convert_pod(pod)
     assert seen is not None and seen.job is None and seen.gang is None
 
 

@@ -48,7 +48,13 @@ def test_defect_replacing_the_podgroup_loses_foreign_fields() -> None:
     world.podgroup["metadata"]["annotations"] = {"volcano.sh/sla-waiting-time": "1h"}
     world.job["spec"]["elasticPolicy"]["min"] = 1
     (patch,) = [x for x in world.reconcile() if isinstance(x, a.PatchPodGroup)]
-    assert patch.body == {"spec": {"minMember": 1, "minResources": {"nvidia.com/gpu": "1"}}}
+    assert patch.body == {
+        "spec": {
+            "minMember": 1,
+            "minTaskMember": {"worker": 1},
+            "minResources": {"nvidia.com/gpu": "1"},
+        }
+    }
 
 
 def test_defect_1571_the_gang_is_all_replicas_instead_of_the_minimum() -> None:

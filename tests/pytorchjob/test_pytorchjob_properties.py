@@ -18,7 +18,7 @@ from volcano_elastic.api.pytorchjob_defaults import defaulted
 from volcano_elastic.api.pytorchjob_shape import ELASTIC_POLICY, REPLICA, RUN_POLICY, SPEC
 from volcano_elastic.api.pytorchjob_validation import validate
 from volcano_elastic.api.pytorchjob_warning import warn
-from volcano_elastic.operator.snapshot import picture
+from volcano_elastic.operator.snapshot_builder import snapshot_of
 from volcano_elastic.pytorchjob.observed import Observed
 from volcano_elastic.pytorchjob.reconcile import reconcile
 
@@ -198,5 +198,5 @@ def test_what_is_accepted_can_be_planned_and_carried_out(
     if master:
         obj["spec"]["pytorchReplicaSpecs"]["Master"] = {"replicas": 1, "template": template}
     assume(not validate(defaulted(obj)))
-    picture([obj])
+    snapshot_of([obj])
     reconcile(parse(obj), Observed(), NOW)

@@ -11,7 +11,7 @@ from tests.pytorchjob.world import NOW, World, active, job_object, merged
 from volcano_elastic.api.problem import Problem
 from volcano_elastic.api.pytorchjob import parse
 from volcano_elastic.operator.admission import decide_pytorchjob
-from volcano_elastic.operator.reading import read_job
+from volcano_elastic.operator.convert import read_job
 from volcano_elastic.pytorchjob import action as a
 from volcano_elastic.pytorchjob.environment import shared
 

@@ -10,7 +10,7 @@ import pytest
 from tests.pytorchjob.world import NOW, World, job_object, values
 from volcano_elastic.api import role
 from volcano_elastic.api.pytorchjob_validation import validate
-from volcano_elastic.operator.reading import view_job
+from volcano_elastic.operator.convert import convert_job
 from volcano_elastic.pytorchjob import action as a
 
 PS = role.Role(name="PS", priority=2_000_000, vital=True, trains=False)
@@ -143,7 +143,7 @@ def test_the_planner_does_not_size_a_job_with_pods_that_it_cannot_foresee() -> N
     from volcano_elastic.api.pytorchjob import parse
 
     w = world()
-    seen = view_job(parse(w.job), succeeded=0, priority=0, podgroup=None, pause=NOW - NOW)
+    seen = convert_job(parse(w.job), succeeded=0, priority=0, podgroup=None, pause=NOW - NOW)
     assert seen.unmodelled == "PS pods"
 
 

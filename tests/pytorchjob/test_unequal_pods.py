@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.pytorchjob.world import Object, World, begin, running
-from volcano_elastic.operator.snapshot import picture
+from volcano_elastic.operator.snapshot_builder import snapshot_of
 
 MORE = {"requests": {"memory": "8Gi"}, "limits": {"memory": "8Gi"}}
 # What tells a pod who it is, and what Volcano goes by.
@@ -74,7 +74,7 @@ def test_the_planner_sees_what_each_pod_asks_for() -> None:
     world = running(2)
     world.resources = {"a-worker-1": MORE}
     fail(world, "a-worker-1")
-    pods = picture({**pod, "kind": "Pod"} for pod in world.pods.values()).pods
+    pods = snapshot_of({**pod, "kind": "Pod"} for pod in world.pods.values()).pods
     asked = {pod.key: pod.requests.get("memory", 0) for pod in pods}
     assert asked == {"team/a-worker-0": 0, "team/a-worker-1": 8 * 2**30 * 1000}
 

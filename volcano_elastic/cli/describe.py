@@ -235,7 +235,7 @@ async def _coordinator(
 ) -> tuple[Told | None, str | None]:
     """What it tells, or why it doesn't."""
     from volcano_elastic.kube.client import ApiError
-    from volcano_elastic.operator.coordinator import endpoint
+    from volcano_elastic.operator.coordinator_client import endpoint
     from volcano_elastic.operator.token import HEADER, kept
     from volcano_elastic.pytorchjob.coordinator import host_name, used
 

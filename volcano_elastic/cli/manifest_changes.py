@@ -18,7 +18,7 @@ from volcano_elastic.api.shape import Fields
 from volcano_elastic.cli.observation import Trouble
 from volcano_elastic.kube import resource
 from volcano_elastic.kube.resource import Object, key_of
-from volcano_elastic.operator.snapshot import picture
+from volcano_elastic.operator.snapshot_builder import snapshot_of
 from volcano_elastic.queue_policy.codec import Observation
 from volcano_elastic.queue_policy.snapshot import Node, Queue, Snapshot
 from volcano_elastic.queue_policy.what_if import Changes, changed
@@ -59,7 +59,7 @@ def apply(file: Path, observed: Observation, warn: Callable[[str], None]) -> Sna
     there = {node.name for node in observed.snapshot.nodes}
     for manifest in manifests:
         _check(manifest, stamp, there, warn)
-    seen = picture(manifest.obj for manifest in manifests)
+    seen = snapshot_of(manifest.obj for manifest in manifests)
     known = observed.snapshot
     jobs = {key_of(m.obj) for m in manifests if m.obj["kind"] == _JOB}
     nodes = {node.name: node for node in known.nodes}

@@ -143,24 +143,24 @@ def _refusal(server: str, error: ApiError) -> str:
 
 async def observe(client: Client, *, plugin: str | None = None) -> Observation:
     """The picture that the operator plans from, of what the cluster holds now."""
-    from volcano_elastic.operator.snapshot import KINDS, Adapter
+    from volcano_elastic.operator.snapshot_builder import KINDS, SnapshotBuilder
     from volcano_elastic.queue_policy.codec import Observation
 
     proportion = await _divides_by_proportion(client) if plugin is None else plugin == "proportion"
     listed = await asyncio.gather(*(objects(client, kind) for kind in KINDS))
-    adapter = Adapter()
-    adapter.proportion = proportion
+    builder = SnapshotBuilder()
+    builder.proportion = proportion
     for obj in (obj for items in listed for obj in items):
-        adapter.change(None, obj)
-    for name, error in sorted(adapter.invalid.items()):
+        builder.change(None, obj)
+    for name, error in sorted(builder.invalid.items()):
         click.echo(f"Warning: QueuePolicy {name} is not applied: {error}", err=True)
-    return Observation(datetime.now(UTC), adapter.snapshot())
+    return Observation(datetime.now(UTC), builder.snapshot())
 
 
 async def _divides_by_proportion(client: Client) -> bool:
     from volcano_elastic.kube.client import ApiError
     from volcano_elastic.kube.resource import CONFIGMAPS
-    from volcano_elastic.operator.division import CONFIGMAP, NAMESPACE, by_proportion
+    from volcano_elastic.operator.queue_plugin import CONFIGMAP, NAMESPACE, by_proportion
 
     try:
         return bool(by_proportion(await client.get(CONFIGMAPS, CONFIGMAP, NAMESPACE)))

@@ -27,7 +27,7 @@ from volcano_elastic.operator.handover import Handover
 from volcano_elastic.operator.metrics import Metrics
 from volcano_elastic.operator.planning import Planning
 from volcano_elastic.operator.schema import ServedSchema
-from volcano_elastic.operator.snapshot import Adapter
+from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
 from volcano_elastic.operator.state_metrics import StateMetrics
 from volcano_elastic.pytorchjob.settings import DEFAULTS, Settings
 
@@ -110,13 +110,13 @@ async def run(access: Access, timing: Timing, options: argparse.Namespace) -> No
         settings = Settings(
             options.pytorch_init_container_image, options.pytorch_init_container_max_tries
         )
-        adapter, handover = Adapter(cluster.serves), Handover()
+        builder, handover = SnapshotBuilder(cluster.serves), Handover()
         controller = Controller(
-            cluster, executor, metrics, handover, policy_of=adapter.policy_of, settings=settings
+            cluster, executor, metrics, handover, policy_of=builder.policy_of, settings=settings
         )
         planning = Planning(
             cluster,
-            adapter,
+            builder,
             handover,
             metrics,
             token_of=executor.tokens.of,

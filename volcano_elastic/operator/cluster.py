@@ -39,8 +39,8 @@ class Cluster:
         }
         self.pods.on_change(self._keep(resource.PODS))
         self.services.on_change(self._keep(resource.SERVICES))
-        self._watching_departures = False
-        self._departed: dict[str, dict[str, Object]] = {}
+        self._watching_evictions = False
+        self._evicted: dict[str, dict[str, Object]] = {}
         """By job's key and uid, while somebody asks for them."""
         self.pods.on_change(self._pod_changed)
         self.jobs.on_change(self._job_changed)
@@ -84,22 +84,22 @@ class Cluster:
     def autoscaler_of(self, job: Object) -> Object | None:
         return _if_controlled(self.autoscalers.get(key_of(job)), job)
 
-    def watch_departures(self, *, on: bool) -> None:
+    def watch_evictions(self, *, on: bool) -> None:
         """Remember evicted pods of jobs that this operator serves from now on, or none; earlier
         ones are forgotten."""
-        self._watching_departures = on
-        self._departed.clear()
+        self._watching_evictions = on
+        self._evicted.clear()
 
-    def departed_of(self, job: Object) -> tuple[Object, ...]:
+    def evicted_of(self, job: Object) -> tuple[Object, ...]:
         """Pods that were evicted and are gone already, as if they were still on their way out,
         until `forget`: their job's size follows them before others are made in their place."""
-        gone = self._departed.get(key_of(job), {}).values()
+        gone = self._evicted.get(key_of(job), {}).values()
         return tuple(pod for pod in gone if controlled_by(pod, job))
 
-    def forget(self, job: Object, departed: Iterable[Object]) -> None:
-        """The job has been looked at with these of `departed_of`."""
-        held = self._departed.get(key_of(job), {})
-        for pod in departed:
+    def forget(self, job: Object, evicted: Iterable[Object]) -> None:
+        """The job has been looked at with these of `evicted_of`."""
+        held = self._evicted.get(key_of(job), {})
+        for pod in evicted:
             held.pop(pod["metadata"]["uid"], None)
 
     def _of(self, kind: Resource, job: Object) -> tuple[Object, ...]:
@@ -108,18 +108,18 @@ class Cluster:
         return tuple(obj for obj in named if controlled_by(obj, job))
 
     def _pod_changed(self, old: Object | None, new: Object | None) -> None:
-        if not self._watching_departures or old is None or new is not None:
+        if not self._watching_evictions or old is None or new is not None:
             return
         evicted, job = evicted_at(old), self.jobs.get(job_key(old))
         if evicted is not None and job is not None and self.serves(job):
             meta = {"deletionTimestamp": moment.timestamp(evicted)} | old["metadata"]
-            self._departed.setdefault(key_of(job), {})[meta["uid"]] = {**old, "metadata": meta}
+            self._evicted.setdefault(key_of(job), {})[meta["uid"]] = {**old, "metadata": meta}
 
     def _job_changed(self, old: Object | None, new: Object | None) -> None:
         if old is None:
             return
         if new is None or new["metadata"]["uid"] != old["metadata"]["uid"]:
-            self._departed.pop(key_of(old), None)
+            self._evicted.pop(key_of(old), None)
 
     def _keep(self, kind: Resource) -> Callable[[Object | None, Object | None], None]:
         owned = self._owned[kind]

@@ -65,7 +65,7 @@ class Controller:
     async def run(self) -> None:
         """Until cancelled; may be called again then. Call it when the cluster is synced."""
         queue = self._queue = WorkQueue(on_take=self._metrics.taken)
-        self._cluster.watch_departures(on=True)
+        self._cluster.watch_evictions(on=True)
         try:
             for job in self._cluster.jobs:
                 self._add(key_of(job))
@@ -74,7 +74,7 @@ class Controller:
                     group.create_task(self._work(queue))
         finally:
             self._queue = None
-            self._cluster.watch_departures(on=False)
+            self._cluster.watch_evictions(on=False)
             queue.close()
             # Planned under what was known then; who leads next plans anew.
             self._handover.abandon()
@@ -129,8 +129,8 @@ class Controller:
         resize = self._handover.resize_of(key)
         # Of this thread: a machine that is busy with others makes no job dearer.
         began = time.thread_time()
-        departed = self._cluster.departed_of(job)
-        actions = self._actions(key, job, resize, now, departed)
+        evicted = self._cluster.evicted_of(job)
+        actions = self._actions(key, job, resize, now, evicted)
         rest = _rest(time.thread_time() - began)
         try:
             await self._executor.perform(job, actions, now)
@@ -139,12 +139,12 @@ class Controller:
             if resize is not None:
                 self._handover.stale(key, resize)
             raise
-        self._cluster.forget(job, departed)
+        self._cluster.forget(job, evicted)
         self._metrics.performed(actions)
         if resize is not None:
             end = self._handover.done if self._has(key, resize) else self._handover.stale
             end(key, resize)
-        if departed:
+        if evicted:
             # The size has followed them; now others may come in their places.
             return 0.0, rest
         delays = [action.after.total_seconds() for action in actions if isinstance(action, Requeue)]
@@ -156,14 +156,14 @@ class Controller:
         job: Object,
         resize: Resize | None,
         now: datetime,
-        departed: tuple[Object, ...] = (),
+        evicted: tuple[Object, ...] = (),
     ) -> list[Action]:
         parsed = self._parse(key, job)
         if isinstance(parsed, InvalidJob):
             return refuse(job, parsed.problems, self._cluster.pods_of(job), now)
         policy = self._policy_of(parsed.queue)
         observed = Observed(
-            pods=(*self._cluster.pods_of(job), *departed),
+            pods=(*self._cluster.pods_of(job), *evicted),
             services=self._cluster.services_of(job),
             podgroup=self._cluster.podgroup_of(job),
             autoscaler=self._cluster.autoscaler_of(job),

@@ -20,12 +20,12 @@ from volcano_elastic.api.role import elastic
 from volcano_elastic.kube import event
 from volcano_elastic.kube.client import AlreadyExists, ApiError, NotFound
 from volcano_elastic.kube.resource import EVENTS, Object, key_of
-from volcano_elastic.operator import coordinator, failure_report
+from volcano_elastic.operator import coordinator_client, failure_report
 from volcano_elastic.operator.cluster import Cluster, controlled_by
-from volcano_elastic.operator.coordinator import Report
+from volcano_elastic.operator.coordinator_client import Report
 from volcano_elastic.operator.executor import COMPONENT
 from volcano_elastic.operator.failure_report import Failure
-from volcano_elastic.operator.snapshot import Adapter
+from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
 from volcano_elastic.operator.token import BadKey
 from volcano_elastic.pytorchjob.coordinator import host_name
 from volcano_elastic.pytorchjob.label import replica_name
@@ -85,11 +85,11 @@ class Measurement:
     def __init__(
         self,
         cluster: Cluster,
-        adapter: Adapter,
+        builder: SnapshotBuilder,
         clock: Callable[[], datetime],
         token_of: Callable[[str], Awaitable[str]],
     ) -> None:
-        self._cluster, self._adapter, self._clock = cluster, adapter, clock
+        self._cluster, self._builder, self._clock = cluster, builder, clock
         self._token_of = token_of
         """Of a job's uid; may raise as Tokens.of does."""
         self._uses: dict[str, Use] = {}
@@ -141,7 +141,7 @@ class Measurement:
             keys = {await edited.get()}
             while not edited.empty() and len(keys) < _AT_ONCE:
                 keys.add(edited.get_nowait())
-            jobs = [job for key in keys if (job := self._adapter.parsed_job(key)) is not None]
+            jobs = [job for key in keys if (job := self._builder.parsed_job(key)) is not None]
             try:
                 await asyncio.gather(*(self._hear(session, job) for job in jobs))
             except Exception:
@@ -149,7 +149,7 @@ class Measurement:
 
     async def _once(self, session: aiohttp.ClientSession) -> int:
         # Before its first size is written, there is nothing to add to.
-        jobs = [j for j in self._adapter.parsed() if j.elastic and j.desired is not None]
+        jobs = [j for j in self._builder.parsed() if j.elastic and j.desired is not None]
         self._uses = {j.uid: self._uses[j.uid] for j in jobs if j.uid in self._uses}
         self._told = {j.uid: self._told[j.uid] for j in jobs if j.uid in self._told}
         free = asyncio.Semaphore(_AT_ONCE)
@@ -168,7 +168,7 @@ class Measurement:
         report = await self._hear(session, job)
         await self._tell(job, obj, report.failures)
         if report.pause is not None:
-            self._adapter.paused(job.key, report.pause)
+            self._builder.record_pause(job.key, report.pause)
         assert job.desired is not None
         elastic = job.status["elastic"]
         change: dict[str, Any] = {}
@@ -195,7 +195,7 @@ class Measurement:
         pod = self._cluster.pods.get(f"{job.namespace}/{name}")
         if obj is None or pod is None or not controlled_by(pod, obj):
             return Report()
-        url = coordinator.endpoint(job, pod)
+        url = coordinator_client.endpoint(job, pod)
         if url is None:
             return Report()
         try:
@@ -204,13 +204,13 @@ class Measurement:
             # Other jobs need none, and hours are counted without asking anybody.
             _log.warning("%s: its speed is not asked for: %s", job.key, error or "no answer")
             return Report()
-        report = await coordinator.ask(session, url, job, token)
+        report = await coordinator_client.ask(session, url, job, token)
         # It may have been edited since this round of questions began.
-        latest = self._adapter.parsed_job(job.key)
+        latest = self._builder.parsed_job(job.key)
         if latest is not None and latest.uid == job.uid:
-            nodes = coordinator.owed(latest, report)
+            nodes = coordinator_client.owed(latest, report)
             if nodes is not None:
-                await coordinator.tell_range(session, url, latest, token, nodes)
+                await coordinator_client.tell_range(session, url, latest, token, nodes)
         return report
 
     async def _tell(self, job: PyTorchJob, obj: Object, failures: Sequence[Failure]) -> None:
@@ -238,13 +238,13 @@ class Measurement:
 
     def _unit(self, job: PyTorchJob, obj: Object) -> float:
         """Return what a pod of its size holds on average of the policy's resource, else of cpu."""
-        view = self._adapter.job(job.key)
+        view = self._builder.job(job.key)
         if view is None:
             return 0.0
-        pods = (self._adapter.pod(key_of(pod)) for pod in self._cluster.pods_of(obj))
+        pods = (self._builder.pod(key_of(pod)) for pod in self._cluster.pods_of(obj))
         counted = elastic().name
         held = [p.requests for p in pods if p is not None and p.role == counted and p.running]
-        resource = self._adapter.policy_of(view.queue).resource
+        resource = self._builder.policy_of(view.queue).resource
         return units(held or [view.pod_requests], resource)
 
     async def _write(self, job: PyTorchJob, elastic: dict[str, Any]) -> bool:

@@ -14,12 +14,12 @@ from datetime import UTC, datetime
 
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.operator.cluster import Cluster
-from volcano_elastic.operator.division import watch_division
 from volcano_elastic.operator.handover import Handover
 from volcano_elastic.operator.measurement import Measurement
 from volcano_elastic.operator.metrics import Metrics
 from volcano_elastic.operator.policy_report import PolicyReport
-from volcano_elastic.operator.snapshot import KINDS, Adapter
+from volcano_elastic.operator.queue_plugin import watch_queue_plugin
+from volcano_elastic.operator.snapshot_builder import KINDS, SnapshotBuilder
 from volcano_elastic.pytorchjob.observed import Resize
 from volcano_elastic.queue_policy.decision import Decision, Plan
 from volcano_elastic.queue_policy.plan import Planner
@@ -49,7 +49,7 @@ class Planning:
     def __init__(
         self,
         cluster: Cluster,
-        adapter: Adapter,
+        builder: SnapshotBuilder,
         handover: Handover,
         metrics: Metrics,
         *,
@@ -59,16 +59,16 @@ class Planning:
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         cpu: Callable[[], float] = time.thread_time,
     ) -> None:
-        self._cluster, self._adapter = cluster, adapter
+        self._cluster, self._builder = cluster, builder
         self._handover, self._metrics = handover, metrics
         self._new_planner, self._clock, self._cpu = planner, clock, cpu
         self._rested = 0.0
         """When the loop has had as long for others as the last plan took, in its own time."""
         self._plan = planner()
         self._plugin = plugin
-        self._adapter.proportion = plugin == "proportion"
-        self._report = PolicyReport(cluster.policies, self._adapter)
-        self._measurement = Measurement(cluster, adapter, clock, token_of)
+        self._builder.proportion = plugin == "proportion"
+        self._report = PolicyReport(cluster.policies, self._builder)
+        self._measurement = Measurement(cluster, builder, clock, token_of)
         self._changed = asyncio.Event()
         for informer in cluster:
             if informer.resource in KINDS:
@@ -78,14 +78,14 @@ class Planning:
         """Until cancelled; may be called again then. Call it when the cluster is synced."""
         # Another operator may have led meanwhile.
         self._plan = self._new_planner()
-        self._adapter.memory = Memory()
+        self._builder.memory = Memory()
         self._report.forget()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._plan_again_and_again())
             group.create_task(self._report.run())
             group.create_task(self._measurement.run())
             if self._plugin is None:
-                group.create_task(watch_division(self._cluster.client, self._divided))
+                group.create_task(watch_queue_plugin(self._cluster.client, self._note_plugin))
 
     async def say_stale(self, why: str) -> None:
         """Until cancelled, instead of `run`: the policies say why nothing is planned."""
@@ -124,11 +124,11 @@ class Planning:
         now, began = self._clock(), self._cpu()
         try:
             with self._metrics.planning():
-                result = self._plan(self._adapter.snapshot(), now)
+                result = self._plan(self._builder.snapshot(), now)
         finally:
             spent = self._cpu() - began
             self._rested = asyncio.get_running_loop().time() + spent
-        self._adapter.memory = result.memory
+        self._builder.memory = result.memory
         self._metrics.planned(result)
         acting = {d.job: d for d in result.decisions if not d.dry_run}
         for decision in acting.values():
@@ -155,13 +155,13 @@ class Planning:
         self._handover.admit({key: job["metadata"]["uid"] for key, job in newcomers.items()})
 
     def _note(self, old: Object | None, new: Object | None) -> None:
-        if self._adapter.change(old, new):
+        if self._builder.change(old, new):
             self._changed.set()
 
-    def _divided(self, proportion: bool) -> None:
-        if proportion != self._adapter.proportion:
+    def _note_plugin(self, proportion: bool) -> None:
+        if proportion != self._builder.proportion:
             _log.info("Volcano divides by %s", "proportion" if proportion else "capacity")
-            self._adapter.proportion = proportion
+            self._builder.proportion = proportion
             self._changed.set()
 
 

@@ -14,7 +14,7 @@ from volcano_elastic.kube.client import ApiError, NotFound
 from volcano_elastic.kube.informer import Informer
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.operator.queue_policy_status import Seen, Status, status
-from volcano_elastic.operator.snapshot import Adapter
+from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
 from volcano_elastic.queue_policy.decision import Decision, Plan
 
 _log = logging.getLogger(__name__)
@@ -26,8 +26,8 @@ class PolicyReport:
     """`planned` and `failed` only note what there is to say; `run` writes it, so that no plan
     waits for the API server, and at most once a second."""
 
-    def __init__(self, policies: Informer, adapter: Adapter) -> None:
-        self._policies, self._adapter = policies, adapter
+    def __init__(self, policies: Informer, builder: SnapshotBuilder) -> None:
+        self._policies, self._builder = policies, builder
         self._wanted: dict[str, Status] = {}
         """By uid; counts from it go on, since the server's may be a second old."""
         self._due = asyncio.Event()
@@ -40,15 +40,15 @@ class PolicyReport:
         """`done`: decisions that were carried out, or shown only."""
         decisions: dict[str | None, list[Decision]] = {}
         for decision in done:
-            decisions.setdefault(self._adapter.queue_of(decision.job), []).append(decision)
+            decisions.setdefault(self._builder.queue_of(decision.job), []).append(decision)
         blocked: dict[str | None, dict[str, str]] = {}
         for key, why in plan.blocked.items():
-            blocked.setdefault(self._adapter.queue_of(key), {})[key] = why
+            blocked.setdefault(self._builder.queue_of(key), {})[key] = why
         self._note(
             {
                 name: Seen(
-                    queue=self._adapter.queue(name),
-                    in_force=self._adapter.policy_of(name),
+                    queue=self._builder.queue(name),
+                    in_force=self._builder.policy_of(name),
                     figures=plan.queues.get(name),
                     decisions=decisions.get(name, ()),
                     blocked=blocked.get(name, {}),
@@ -63,8 +63,8 @@ class PolicyReport:
         self._note(
             {
                 name: Seen(
-                    queue=self._adapter.queue(name),
-                    in_force=self._adapter.policy_of(name),
+                    queue=self._builder.queue(name),
+                    in_force=self._builder.policy_of(name),
                     failure=failure,
                 )
                 for name in self._queues()
@@ -94,7 +94,7 @@ class PolicyReport:
         for obj in self._policies:
             uid, written = obj["metadata"]["uid"], obj.get("status") or {}
             last = self._wanted.get(uid, written)
-            invalid = self._adapter.invalid.get(obj["metadata"]["name"])
+            invalid = self._builder.invalid.get(obj["metadata"]["name"])
             wanted[uid] = status(obj | {"status": last}, invalid, seen[_queue(obj)], now)
             if wanted[uid] != written:
                 self._due.set()

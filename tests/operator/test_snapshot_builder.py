@@ -8,8 +8,7 @@ from typing import Any
 from tests.operation_count import operations
 from tests.pytorchjob.world import job_object
 from volcano_elastic.api.queue_policy import Mode, QueuePolicy
-from volcano_elastic.operator.snapshot import KINDS, Adapter
-from volcano_elastic.operator.snapshot import picture as picture_of
+from volcano_elastic.operator.snapshot_builder import KINDS, SnapshotBuilder, snapshot_of
 from volcano_elastic.queue_policy.snapshot import Memory, Requirement, Snapshot
 
 Object = dict[str, Any]
@@ -47,8 +46,8 @@ def kinded(**kinds: list[Object]) -> list[Object]:
     return [obj | {"kind": known[name]} for name, objects in kinds.items() for obj in objects]
 
 
-def picture(**kinds: list[Object]) -> Snapshot:
-    return picture_of(kinded(**kinds))
+def snapshot(**kinds: list[Object]) -> Snapshot:
+    return snapshot_of(kinded(**kinds))
 
 
 def test_jobs_that_want_pods_are_seen_with_their_durable_size() -> None:
@@ -67,7 +66,7 @@ def test_jobs_that_want_pods_are_seen_with_their_durable_size() -> None:
     over["status"] = {"conditions": [{"type": "Failed", "status": "True"}]}
     wrong = job_object(elastic={"min": 4, "max": 2})
     wrong["metadata"]["name"] = "wrong"
-    a, b = picture(jobs=[elastic, fixed, over, wrong]).jobs
+    a, b = snapshot(jobs=[elastic, fixed, over, wrong]).jobs
     assert (a.key, a.min, a.max, a.desired, a.pod_requests) == ("team/a", 2, 4, 3, {GPU: 1000})
     assert a.last_scale is not None and a.last_scale.microsecond == 250000
     assert (a.last_reason, a.cooldown.total_seconds()) == ("GrewIntoIdle", 5)
@@ -80,12 +79,12 @@ def test_jobs_that_want_pods_are_seen_with_their_durable_size() -> None:
 def test_an_explicit_min_available_is_the_least_that_is_planned_for() -> None:
     policy = {"schedulingPolicy": {"minAvailable": 4}}
     obj = job_object(elastic={"min": 1, "max": 8}, master=True, runPolicy=policy)
-    (seen,) = picture(jobs=[obj]).jobs
+    (seen,) = snapshot(jobs=[obj]).jobs
     assert (seen.min, seen.desired, seen.max) == (3, 3, 8), "the Master is the fourth"
 
 
 def test_ended_pods_hold_nothing_but_successes_are_counted() -> None:
-    view = picture(
+    view = snapshot(
         jobs=[job_object(elastic={"min": 1, "max": 4})],
         pods=[
             pod("a-worker-0", job="a", spec={"nodeName": "n"}),
@@ -105,7 +104,7 @@ def test_ended_pods_hold_nothing_but_successes_are_counted() -> None:
 
 
 def test_a_job_speaks_for_its_gang_and_nobody_else_does() -> None:
-    view = picture(
+    view = snapshot(
         jobs=[job_object(elastic={"min": 1, "max": 2})],
         podgroups=[
             podgroup("a", owner="PyTorchJob"),
@@ -124,7 +123,7 @@ def test_a_pending_vcjob_says_what_each_of_its_pods_will_ask_for() -> None:
     group["spec"]["minResources"] = {GPU: "4", "cpu": "3"}
     alone = podgroup("g")
     alone["spec"]["minResources"] = {GPU: "4"}
-    v, g = picture(podgroups=[group, alone]).gangs
+    v, g = snapshot(podgroups=[group, alone]).gangs
     assert v.pod_requests == {GPU: 2000, "cpu": 1500}
     assert g.pod_requests is None, "nobody makes pods for a PodGroup without an owner"
 
@@ -135,7 +134,7 @@ def test_pods_behind_a_foreign_gate_are_not_waiting_yet() -> None:
         return pod(name, job=None, phase="Pending", spec=spec)
 
     gates = ("example.com/quota", "scheduling.volcano.sh/queue-allocation-gate")
-    view = picture(pods=[gated(f"p{i}", gate) for i, gate in enumerate(gates)])
+    view = snapshot(pods=[gated(f"p{i}", gate) for i, gate in enumerate(gates)])
     assert [p.key for p in view.pods] == ["team/p1"]
 
 
@@ -146,14 +145,14 @@ def test_priorities_come_from_priority_classes() -> None:
         {"metadata": {"name": "high"}, "value": 100},
         {"metadata": {"name": "usual"}, "value": 7, "globalDefault": True},
     ]
-    view = picture(jobs=[job], podgroups=[group], priorityclasses=classes)
+    view = snapshot(jobs=[job], podgroups=[group], priorityclasses=classes)
     assert (view.jobs[0].priority, view.gangs[0].priority) == (100, 7)
-    adapter = Adapter()
+    builder = SnapshotBuilder()
     for obj in kinded(jobs=[job], priorityclasses=classes):
-        adapter.change(None, obj)
+        builder.change(None, obj)
     raised = classes[0] | {"kind": "PriorityClass", "value": 200}
-    assert adapter.change(None, raised)
-    assert adapter.snapshot().jobs[0].priority == 200
+    assert builder.change(None, raised)
+    assert builder.snapshot().jobs[0].priority == 200
 
 
 def test_what_the_planner_cannot_foresee_is_named() -> None:
@@ -164,7 +163,7 @@ def test_what_the_planner_cannot_foresee_is_named() -> None:
     spread["metadata"]["name"] = "b"
     group = podgroup("b", owner="PyTorchJob")
     group["spec"]["networkTopology"] = {"mode": "hard"}
-    view = picture(jobs=[claims, spread], podgroups=[group])
+    view = snapshot(jobs=[claims, spread], podgroups=[group])
     assert [job.unmodelled for job in view.jobs] == ["resourceClaims", "networkTopology"]
 
 
@@ -173,7 +172,7 @@ def test_what_was_measured_is_read_back() -> None:
     job["status"] = {
         "elastic": {"speeds": {"2": 190.0, "1": 100, "x": 1, "4": "fast"}, "gpuHours": 1.5}
     }
-    seen = picture(jobs=[job]).jobs[0]
+    seen = snapshot(jobs=[job]).jobs[0]
     assert (seen.speeds, seen.gpu_hours) == ({1: 100.0, 2: 190.0}, 1.5)
     assert (seen.scaler, seen.replicas) == ("hpa", 3)
 
@@ -185,10 +184,10 @@ def test_required_node_affinity_is_read() -> None:
 
     zone = {"key": "zone", "operator": "In", "values": ["a", "b"]}
     name = {"key": "metadata.name", "operator": "In", "values": ["n"]}
-    (found,) = picture(pods=[affine({"matchExpressions": [zone], "matchFields": [name]}, {})]).pods
+    (found,) = snapshot(pods=[affine({"matchExpressions": [zone], "matchFields": [name]}, {})]).pods
     both = (Requirement("zone", "In", ("a", "b")), Requirement("metadata.name", "In", ("n",), True))
     assert found.node_affinity == (both,)
-    (nowhere,) = picture(pods=[affine({})]).pods
+    (nowhere,) = snapshot(pods=[affine({})]).pods
     assert nowhere.node_affinity, "an empty term matches no node"
 
 
@@ -197,16 +196,16 @@ def test_policies_are_read_and_the_oldest_of_a_queue_counts() -> None:
         meta = {"name": name, "creationTimestamp": created}
         return {"kind": "QueuePolicy", "metadata": meta, "spec": {"queue": "q"} | spec}
 
-    adapter = Adapter()
+    builder = SnapshotBuilder()
     young = policy("a", "2026-01-02T00:00:00Z", mode="Off")
     old = policy("b", "2026-01-01T00:00:00Z", mode="Hold")
     for obj in (young, old):
-        assert adapter.change(None, obj)
-    assert adapter.policy_of("q").mode is Mode.HOLD
-    assert adapter.policy_of("other") == QueuePolicy("other")
-    assert adapter.change(old, policy("b", "2026-01-01T00:00:00Z", grow={"maxStep": 0}))
-    assert str(adapter.invalid["b"]).startswith("spec.grow.maxStep: must be an integer")
-    assert adapter.policy_of("q").mode is Mode.OFF, "what is invalid does not count"
+        assert builder.change(None, obj)
+    assert builder.policy_of("q").mode is Mode.HOLD
+    assert builder.policy_of("other") == QueuePolicy("other")
+    assert builder.change(old, policy("b", "2026-01-01T00:00:00Z", grow={"maxStep": 0}))
+    assert str(builder.invalid["b"]).startswith("spec.grow.maxStep: must be an integer")
+    assert builder.policy_of("q").mode is Mode.OFF, "what is invalid does not count"
 
 
 def test_nodes_and_queues_are_read_and_nonsense_in_them_is_left_out() -> None:
@@ -223,7 +222,7 @@ def test_nodes_and_queues_are_read_and_nonsense_in_them_is_left_out() -> None:
         "spec": {"capability": {GPU: 8}, "guarantee": {"resource": {GPU: "2"}}},
         "status": {"state": "Closed"},
     }
-    view = picture(nodes=[node], queues=[queue])
+    view = snapshot(nodes=[node], queues=[queue])
     assert view.nodes[0].allocatable == {GPU: 4000}
     assert (view.nodes[0].ready, view.nodes[0].unschedulable) == (False, True)
     assert view.nodes[0].taints == (("k", "", "NoSchedule"),)
@@ -234,74 +233,74 @@ def test_nodes_and_queues_are_read_and_nonsense_in_them_is_left_out() -> None:
 def test_queues_know_their_place() -> None:
     child = {"metadata": {"name": "c"}, "spec": {"parent": "p", "weight": 3, "reclaimable": False}}
     top = {"metadata": {"name": "p"}, "spec": {"parent": "root", "priority": 5}}
-    c, p = picture(queues=[child, top]).queues
+    c, p = snapshot(queues=[child, top]).queues
     assert (c.parent, c.weight, c.priority, c.reclaimable) == ("p", 3, 0, False)
     assert (p.parent, p.weight, p.priority, p.reclaimable) == (None, 1, 5, True)
 
 
 def test_a_change_leaves_all_other_values_the_same_objects() -> None:
-    adapter = Adapter()
+    builder = SnapshotBuilder()
     for obj in kinded(
         jobs=[job_object(elastic={"min": 1, "max": 4})],
         pods=[pod("a-worker-0", job="a"), pod("p", phase="Pending")],
     ):
-        adapter.change(None, obj)
-    before = adapter.snapshot()
+        builder.change(None, obj)
+    before = builder.snapshot()
     again = kinded(pods=[pod("p", version=2, phase="Pending", hostIP="1.2.3.4")])[0]
-    assert not adapter.change(None, again), "nothing that a plan could depend on"
-    assert adapter.snapshot().pods is before.pods
+    assert not builder.change(None, again), "nothing that a plan could depend on"
+    assert builder.snapshot().pods is before.pods
     running = kinded(pods=[pod("p", version=3, spec={"nodeName": "n"})])[0]
-    assert adapter.change(again, running)
-    after = adapter.snapshot()
+    assert builder.change(again, running)
+    after = builder.snapshot()
     assert after.pods[0] is before.pods[0] and after.pods[1].node == "n"
     assert after.jobs is before.jobs and after.nodes is before.nodes
-    assert adapter.change(running, None)
-    assert [p.key for p in adapter.snapshot().pods] == ["team/a-worker-0"]
+    assert builder.change(running, None)
+    assert [p.key for p in builder.snapshot().pods] == ["team/a-worker-0"]
 
 
 def test_successes_are_counted_once_and_forgotten_with_their_pods() -> None:
-    adapter = Adapter()
+    builder = SnapshotBuilder()
     done = kinded(pods=[pod("a-worker-1", job="a", phase="Succeeded")])[0]
     for obj in [*kinded(jobs=[job_object(elastic={"min": 1, "max": 4})]), done, done]:
-        adapter.change(None, obj)
-    assert adapter.snapshot().jobs[0].succeeded == 1
-    adapter.change(done, None)
-    assert adapter.snapshot().jobs[0].succeeded == 0
+        builder.change(None, obj)
+    assert builder.snapshot().jobs[0].succeeded == 1
+    builder.change(done, None)
+    assert builder.snapshot().jobs[0].succeeded == 0
 
 
 def test_one_unreadable_object_does_not_stop_the_rest() -> None:
     broken = podgroup("v", owner="Job")
     broken["spec"]["minMember"] = "many"
-    view = picture(podgroups=[broken, podgroup("w")], pods=[pod("p", phase="Pending")])
+    view = snapshot(podgroups=[broken, podgroup("w")], pods=[pod("p", phase="Pending")])
     assert [gang.key for gang in view.gangs] == ["team/w"]
     assert len(view.pods) == 1
 
 
 def test_jobs_of_another_operator_are_left_to_it() -> None:
-    adapter = Adapter(serves=lambda job: job["metadata"]["namespace"] == "mine")
+    builder = SnapshotBuilder(serves=lambda job: job["metadata"]["namespace"] == "mine")
     for obj in kinded(jobs=[job_object()], podgroups=[podgroup("a", owner="PyTorchJob")]):
-        adapter.change(None, obj)
-    view = adapter.snapshot()
+        builder.change(None, obj)
+    view = builder.snapshot()
     assert view.jobs == () and [gang.key for gang in view.gangs] == ["team/a"]
 
 
 def test_the_last_plans_memory_is_in_the_next_picture() -> None:
-    adapter = Adapter()
-    adapter.memory = Memory(blocked_since={"team/a": datetime(2026, 1, 1, tzinfo=UTC)})
-    assert adapter.snapshot().memory is adapter.memory
+    builder = SnapshotBuilder()
+    builder.memory = Memory(blocked_since={"team/a": datetime(2026, 1, 1, tzinfo=UTC)})
+    assert builder.snapshot().memory is builder.memory
 
 
 def test_one_change_among_very_many_pods_is_cheap() -> None:
     def cost(pods: int) -> int:
-        adapter = Adapter()
+        builder = SnapshotBuilder()
         for index in range(pods):
             obj = pod(f"p{index}", spec={"nodeName": f"n{index % 2000}"}) | {"kind": "Pod"}
-            adapter.change(None, obj)
-        adapter.snapshot()
+            builder.change(None, obj)
+        builder.snapshot()
         changed = pod("p7", spec={"nodeName": "elsewhere"}) | {"kind": "Pod"}
-        assert adapter.change(None, changed)
-        adapter.snapshot()
+        assert builder.change(None, changed)
+        builder.snapshot()
         other = pod("p8", spec={"nodeName": "elsewhere"}) | {"kind": "Pod"}
-        return operations(lambda: (adapter.change(None, other), adapter.snapshot()))
+        return operations(lambda: (builder.change(None, other), builder.snapshot()))
 
     assert cost(20_000) <= cost(20) + 10

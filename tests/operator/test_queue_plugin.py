@@ -11,7 +11,12 @@ import pytest
 from tests.embedded_cluster.apiserver.process import ApiServerProcess
 from tests.operator.process import eventually
 from volcano_elastic.kube.resource import CONFIGMAPS, NAMESPACES
-from volcano_elastic.operator.division import CONFIGMAP, NAMESPACE, by_proportion, watch_division
+from volcano_elastic.operator.queue_plugin import (
+    CONFIGMAP,
+    NAMESPACE,
+    by_proportion,
+    watch_queue_plugin,
+)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +48,7 @@ async def test_a_change_of_the_schedulers_configuration_is_told(tmp_path: Path) 
 
     with ApiServerProcess(tmp_path) as server:
         async with server.client() as client:
-            watching = asyncio.create_task(watch_division(client, told.append))
+            watching = asyncio.create_task(watch_queue_plugin(client, told.append))
             await client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
             meta = {"name": CONFIGMAP, "namespace": NAMESPACE}
             body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta}

@@ -18,7 +18,7 @@ from volcano_elastic.api.queue_policy import parse as parse_policy
 from volcano_elastic.api.role import elastic
 from volcano_elastic.kube import resource
 from volcano_elastic.kube.resource import Object, Resource, key_of
-from volcano_elastic.operator import reading
+from volcano_elastic.operator import convert
 from volcano_elastic.queue_policy.snapshot import Gang, Job, Memory, Node, Pod, Queue, Snapshot
 
 _log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class _Values(Generic[_T]):
         return self._tuple
 
 
-class Adapter:
+class SnapshotBuilder:
     """Give it each change of each object of `KINDS`; ask it for a picture at any time.
 
     Args:
@@ -108,10 +108,10 @@ class Adapter:
             resource.PODS.kind: self._pod,
             resource.PODGROUPS.kind: self._podgroup,
             resource.NODES.kind: lambda key, obj: self._put(
-                self._nodes, key, obj, reading.view_node
+                self._nodes, key, obj, convert.convert_node
             ),
             resource.QUEUES.kind: lambda key, obj: self._put(
-                self._queues, key, obj, reading.view_queue
+                self._queues, key, obj, convert.convert_queue
             ),
             resource.QUEUEPOLICIES.kind: self._policy,
             resource.PRIORITYCLASSES.kind: self._priority,
@@ -169,7 +169,7 @@ class Adapter:
             self._effective = (policies, effective(policies))
         return self._effective[1].get(queue) or QueuePolicy(queue)
 
-    def paused(self, key: str, pause: timedelta) -> None:
+    def record_pause(self, key: str, pause: timedelta) -> None:
         """A job was measured to stand still for so long at a change of size."""
         if key in self._parsed and self._pauses.get(key) != pause:
             self._pauses[key] = pause
@@ -181,7 +181,7 @@ class Adapter:
         return values.put(key, None if obj is None else view(obj))
 
     def _job(self, key: str, obj: Object | None) -> bool:
-        parsed = None if obj is None or not self._serves(obj) else reading.read_job(obj)
+        parsed = None if obj is None or not self._serves(obj) else convert.read_job(obj)
         if parsed is None:
             self._parsed.pop(key, None)
             self._pauses.pop(key, None)
@@ -197,7 +197,7 @@ class Adapter:
         return self._renew(key)
 
     def _pod(self, key: str, obj: Object | None) -> bool:
-        view, ended = (None, "") if obj is None else reading.view_pod(obj)
+        view, ended = (None, "") if obj is None else convert.convert_pod(obj)
         changed = self._pods.put(key, None if ended else view)
         owner = None
         if view is not None and ended == "Succeeded" and not view.terminating:
@@ -247,7 +247,7 @@ class Adapter:
         job = gang = None
         if parsed is not None:
             name = parsed.run_policy.scheduling.priority_class
-            job = reading.view_job(
+            job = convert.convert_job(
                 parsed,
                 succeeded=succeeded,
                 priority=self._value(name),
@@ -257,7 +257,7 @@ class Adapter:
         # A job of ours speaks for its own PodGroup.
         elif podgroup is not None:
             name = (podgroup.get("spec") or {}).get("priorityClassName")
-            gang = reading.view_gang(podgroup, succeeded=succeeded, priority=self._value(name))
+            gang = convert.convert_gang(podgroup, succeeded=succeeded, priority=self._value(name))
         changed = self._jobs.put(key, job)
         return self._gangs.put(key, gang) or changed
 
@@ -267,10 +267,10 @@ class Adapter:
         return next((value for value, default in self._priorities.values() if default), 0)
 
 
-def picture(objects: Iterable[Object], *, proportion: bool = False) -> Snapshot:
+def snapshot_of(objects: Iterable[Object], *, proportion: bool = False) -> Snapshot:
     """Of everything there is, in any order; each object with its `kind`."""
-    adapter = Adapter()
-    adapter.proportion = proportion
+    builder = SnapshotBuilder()
+    builder.proportion = proportion
     for obj in objects:
-        adapter.change(None, obj)
-    return adapter.snapshot()
+        builder.change(None, obj)
+    return builder.snapshot()

@@ -53,7 +53,7 @@ def read_job(obj: Object) -> PyTorchJob | None:
     return job if job.uses_volcano else None
 
 
-def view_job(
+def convert_job(
     job: PyTorchJob,
     *,
     succeeded: int,
@@ -137,7 +137,7 @@ def _positive(raw: Any) -> float:
     return max(0.0, float(raw)) if isinstance(raw, int | float) else 0.0
 
 
-def view_pod(obj: Object) -> tuple[Pod | None, str]:
+def convert_pod(obj: Object) -> tuple[Pod | None, str]:
     """The pod (None if a gate keeps it from being placed), and the phase it ended in or nothing."""
     meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     labels, namespace = meta.get("labels") or {}, meta.get("namespace", "default")
@@ -183,7 +183,7 @@ def owner(meta: Mapping[str, Any], kind: str) -> str | None:
     return None
 
 
-def view_gang(obj: Object, *, succeeded: int, priority: int) -> Gang | None:
+def convert_gang(obj: Object, *, succeeded: int, priority: int) -> Gang | None:
     """None for one that is going or has finished."""
     meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     if meta.get("deletionTimestamp") or status.get("phase") == "Completed":
@@ -203,7 +203,7 @@ def view_gang(obj: Object, *, succeeded: int, priority: int) -> Gang | None:
     )
 
 
-def view_node(obj: Object) -> Node:
+def convert_node(obj: Object) -> Node:
     meta, spec = obj["metadata"], obj.get("spec") or {}
     ready = api_pod.condition(obj, "Ready")
     return Node(
@@ -220,7 +220,7 @@ def view_node(obj: Object) -> Node:
     )
 
 
-def view_queue(obj: Object) -> Queue:
+def convert_queue(obj: Object) -> Queue:
     spec = obj.get("spec") or {}
     state = (obj.get("status") or {}).get("state")
     parent = spec.get("parent")

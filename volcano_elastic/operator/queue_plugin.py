@@ -31,7 +31,7 @@ def by_proportion(configmap: Mapping[str, Any]) -> bool | None:
     return None
 
 
-async def watch_division(client: Client, tell: Callable[[bool], None]) -> None:
+async def watch_queue_plugin(client: Client, tell: Callable[[bool], None]) -> None:
     """Tells what the scheduler's ConfigMap says; until cancelled, or at once if it may not be
     read."""
     try:
