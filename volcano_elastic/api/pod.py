@@ -1,4 +1,4 @@
-"""What is read from pods, which stay plain dicts."""
+"""Reads pods, which stay plain dicts."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _HUGE_PAGES = "hugepages-"
 
 
 def requests(spec: PodSpec) -> dict[str, int]:
-    """What the scheduler will count, in thousandths: what the pod as a whole asks for; of the rest
-    containers and sidecars, or the largest init step if that is more; plus overhead. A limit
+    """Return what the scheduler will count, in thousandths: requests of the pod as a whole; of the
+    rest containers and sidecars, or the largest init step if that is more; plus overhead. A limit
     without a request counts as one. (PodRequests in k8s.io/component-helpers/resource, after the
     API server's defaults.)
 
@@ -100,7 +100,7 @@ def finished_at(pod: Mapping[str, Any]) -> datetime | None:
 
 
 def exit_code(pod: Mapping[str, Any], container: str) -> int | None:
-    """Of the named container; None while it runs, or where nobody knows."""
+    """Return the named container's exit code; None while it runs, or where nobody knows."""
     for status in (pod.get("status") or {}).get("containerStatuses") or ():
         if status.get("name") == container:
             code = ((status.get("state") or {}).get("terminated") or {}).get("exitCode")

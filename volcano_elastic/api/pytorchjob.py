@@ -187,7 +187,8 @@ class PyTorchJob:
 
     @property
     def kueue(self) -> bool:
-        """Kueue admitted it at Worker.replicas, and suspends it if it ever has another size."""
+        """True if Kueue admitted it at its replicas, and suspends it if it ever has another
+        size."""
         return KUEUE_LABEL in self.labels
 
     @property
@@ -216,7 +217,7 @@ class PyTorchJob:
 
     @property
     def desired(self) -> int | None:
-        """Durable size in Workers; None before it was first written, or after it was lost."""
+        """Durable size; None before it was first written, or after it was lost."""
         found = (self.status.get("elastic") or {}).get("desired")
         return None if found is None else int(found)
 
@@ -226,8 +227,8 @@ class PyTorchJob:
 
 
 def outline(obj: Mapping[str, Any]) -> PyTorchJob:
-    """What can be said of a job that may be wrong in any field of its spec: no replicas, and the
-    defaults of all the rest. `obj` has metadata as the API server keeps it."""
+    """Return as much as can be said of a job that may be wrong in any field of its spec: no
+    replicas, and the defaults of all the rest. `obj` has metadata as the API server keeps it."""
     meta = obj["metadata"]
     return PyTorchJob(
         name=meta["name"],

@@ -20,8 +20,8 @@ _ELASTIC_POLICY = {"nodeUnit": 1, "coordinator": "worker0"}
 
 
 def defaulted(obj: Mapping[str, Any]) -> dict[str, Any]:
-    """The job with its defaults; shares what it does not change with `obj`. What is no object
-    where one belongs is left for validation to name."""
+    """Return the job with its defaults; shares what it does not change with `obj`. A value that is
+    no object where one belongs is left for validation to name."""
     spec = obj.get("spec")
     if not isinstance(spec, Mapping):
         return dict(obj)
@@ -47,7 +47,8 @@ def _of_role(found: role.Role | None) -> dict[str, Any]:
 
 
 def bounds(elastic: Mapping[str, Any], replicas: int) -> tuple[int, int]:
-    """Least and most Workers. A missing end copies the other one, both missing copy `replicas`."""
+    """Return least and most size. A missing end copies the other one, both missing copy
+    `replicas`."""
     low, high = end(elastic, "min"), end(elastic, "max")
     if low is None:
         low = replicas if high is None else high

@@ -1,6 +1,6 @@
-"""What is wrong with a PyTorchJob, in Kubeflow's words where Kubeflow refuses it too.
+"""Validates a PyTorchJob, in Kubeflow's words where Kubeflow refuses it too.
 
-What Kubeflow accepts is accepted, but for what could never run. The API server's own rules (the
+A job that Kubeflow accepts is accepted, unless it could never run. The API server's own rules (the
 CRD's) are some of these; webhooks and the operator ask for all of them.
 """
 
@@ -23,7 +23,7 @@ from volcano_elastic.api.pytorchjob_shape import (
 
 CONTAINER = "pytorch"
 BACKEND = "volcano-elastic"
-"""Of the rendezvous: the trainer's own coordinator."""
+"""Rendezvous backend: the trainer's own coordinator."""
 QUEUE_ANNOTATION = "scheduling.volcano.sh/queue-name"
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _NAME_RULE = (
@@ -37,12 +37,12 @@ _MOST_PODS = 100_000
 
 
 def validate(obj: Mapping[str, Any]) -> list[Problem]:
-    """Empty if the job can be carried out. `obj` may be any JSON object."""
+    """Return no problem if the job can be carried out. `obj` may be any JSON object."""
     return list(_validate(obj))
 
 
 def validate_update(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Problem]:
-    """What may not change. Both must be valid in themselves."""
+    """Return the edits that are refused. Both must be valid in themselves."""
     path = "spec.runPolicy"
     found = []
     if manager(old) != manager(new):
@@ -60,7 +60,7 @@ def manager(obj: Mapping[str, Any]) -> object:
 
 
 def run_policy(obj: Mapping[str, Any]) -> Mapping[str, Any]:
-    """As it stands in a job that may be wrong in any field."""
+    """Return the runPolicy of a job that may be wrong in any field."""
     spec = obj.get("spec")
     found = spec.get("runPolicy") if isinstance(spec, Mapping) else None
     return found if isinstance(found, Mapping) else {}
@@ -193,7 +193,7 @@ def _elastic(spec: Mapping[str, Any]) -> Iterator[Problem]:
 def _sizes(
     meta: Mapping[str, Any], spec: Mapping[str, Any], replicas: Mapping[str, Any]
 ) -> Iterator[Problem]:
-    """What needs all the rest to be right."""
+    """Check the fields against each other; each must be right by itself."""
     counts = replica_counts(replicas)
     elastic, path = spec.get("elasticPolicy"), "spec.elasticPolicy"
     for name, count in counts.items():

@@ -1,4 +1,4 @@
-"""What is accepted in a PyTorchJob, and probably not meant."""
+"""Warns of values that are accepted in a PyTorchJob, and probably not meant."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ JOB_ROLE_OF_THE_FIRST = "master"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """What pods of one key of `spec.pytorchReplicaSpecs` are to their job."""
+    """The part that pods of one key of `spec.pytorchReplicaSpecs` have in their job."""
 
     name: str
     """The key, in Kubeflow's spelling."""

@@ -15,7 +15,8 @@ from volcano_elastic.pytorchjob.label import JOB_NAME
 
 
 class Cluster:
-    """What the operator sees of the cluster; it writes nothing.
+    """Watches all kinds that the operator sees, and groups pods and services by job; writes
+    nothing.
 
     Args:
         namespace: the one whose PyTorchJobs this operator carries out; None: all.
@@ -63,7 +64,7 @@ class Cluster:
             await informer.synced.wait()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Keeps all informers current until cancelled."""
         async with asyncio.TaskGroup() as group:
             for informer in self:
                 group.create_task(informer.run())
@@ -91,13 +92,13 @@ class Cluster:
         self._evicted.clear()
 
     def evicted_of(self, job: Object) -> tuple[Object, ...]:
-        """Pods that were evicted and are gone already, as if they were still on their way out,
-        until `forget`: their job's size follows them before others are made in their place."""
+        """Return pods that were evicted and are gone already, as if they were still on their way
+        out, until `forget`: their job's size follows them before others are made in their place."""
         gone = self._evicted.get(key_of(job), {}).values()
         return tuple(pod for pod in gone if controlled_by(pod, job))
 
     def forget(self, job: Object, evicted: Iterable[Object]) -> None:
-        """The job has been looked at with these of `evicted_of`."""
+        """Forget these of `evicted_of`: the job has been reconciled with them."""
         held = self._evicted.get(key_of(job), {})
         for pod in evicted:
             held.pop(pod["metadata"]["uid"], None)

@@ -80,7 +80,7 @@ class Controller:
             self._handover.abandon()
 
     def due(self) -> int:
-        """Jobs that no worker has taken up yet."""
+        """Return how many jobs no worker has taken up yet."""
         return len(self._queue) if self._queue is not None else 0
 
     def _add(self, key: str) -> None:
@@ -121,7 +121,8 @@ class Controller:
             self._metrics.reconciled(outcome, time.monotonic() - began)
 
     async def _reconcile(self, key: str) -> tuple[float | None, float]:
-        """Seconds after which to look again even if nothing changes, and before which not to."""
+        """Return the seconds after which to look again even if nothing changes, and before which
+        not to."""
         job = self._cluster.jobs.get(key)
         if job is None:
             return None, 0.0
@@ -188,13 +189,13 @@ class Controller:
         return parsed
 
     def _has(self, key: str, resize: Resize) -> bool:
-        """The job's durable size is what was decided."""
+        """Return whether the job's durable size is what was decided."""
         status = (self._cluster.jobs.get(key) or {}).get("status") or {}
         return bool((status.get("elastic") or {}).get("desired") == resize.new)
 
 
 def _rest(seconds: float) -> float:
-    """After a decision that took so long."""
+    """Return for how long others come first after a decision that took so long."""
     return _REST_PER_DECISION * seconds if seconds > _QUICK_SECONDS else 0.0
 
 

@@ -1,5 +1,5 @@
-"""From one object to one value of the planner's picture. All that is Volcano's or Kubernetes' own
-spelling ends here."""
+"""Converts one object to one value of the planner's snapshot. All that is Volcano's or Kubernetes'
+own spelling ends here."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _QUEUE_GATE = "scheduling.volcano.sh/queue-allocation-gate"
 
 
 def read_job(obj: Object) -> PyTorchJob | None:
-    """None if it wants no pods from Volcano now, or cannot be carried out."""
+    """Return the job; None if it wants no pods from Volcano now, or cannot be carried out."""
     try:
         job = parse(obj)
     except InvalidJob:
@@ -138,7 +138,8 @@ def _positive(raw: Any) -> float:
 
 
 def convert_pod(obj: Object) -> tuple[Pod | None, str]:
-    """The pod (None if a gate keeps it from being placed), and the phase it ended in or nothing."""
+    """Return the pod (None if a gate keeps it from being placed), and the phase it ended in or an
+    empty string."""
     meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     labels, namespace = meta.get("labels") or {}, meta.get("namespace", "default")
     phase = status.get("phase", "Pending")
@@ -176,7 +177,7 @@ def convert_pod(obj: Object) -> tuple[Pod | None, str]:
 
 
 def owner(meta: Mapping[str, Any], kind: str) -> str | None:
-    """Key of the object of this kind that controls it."""
+    """Return the key of the object of this kind that controls it."""
     for reference in meta.get("ownerReferences") or ():
         if reference.get("controller") and reference.get("kind") == kind:
             return f"{meta.get('namespace', 'default')}/{reference['name']}"
@@ -184,7 +185,7 @@ def owner(meta: Mapping[str, Any], kind: str) -> str | None:
 
 
 def convert_gang(obj: Object, *, succeeded: int, priority: int) -> Gang | None:
-    """None for one that is going or has finished."""
+    """Return the gang; None for one that is going or has finished."""
     meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     if meta.get("deletionTimestamp") or status.get("phase") == "Completed":
         return None
@@ -243,7 +244,7 @@ def _limits(raw: Mapping[str, Any] | None) -> dict[str, int] | None:
 
 
 def _amounts(raw: Mapping[str, Any] | None) -> dict[str, int]:
-    """Other people's objects: what cannot be read is left out rather than stop the planner."""
+    """Return the amounts that can be read: other people's objects must not stop the planner."""
     out = {}
     for name, value in (raw or {}).items():
         try:

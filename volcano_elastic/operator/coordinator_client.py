@@ -1,4 +1,4 @@
-"""A job's coordinator, as the operator speaks with it: what it tells, and what it is told."""
+"""The operator's end of a job's coordinator: reads its status, tells it its range."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Report:
     pause: timedelta | None = None
     """How long training stood still at the latest changes of its round."""
     failures: tuple[Failure, ...] = ()
-    """Of its workers, by time."""
+    """Failures of its workers, by time."""
     nodes: tuple[int, int] | None = None
     """Fewest and most agents of its rounds; None from a trainer that can't be told others."""
 
 
 def endpoint(job: PyTorchJob, pod: Mapping[str, Any] | None) -> str | None:
-    """Where the job's coordinator serves HTTP; None while it has none that runs."""
+    """Return where the job's coordinator serves HTTP; None while it has none that runs."""
     policy, sized = job.elastic, job.sized
     if policy is None or sized is None or not rendezvous.hosted(job):
         return None
@@ -50,7 +50,7 @@ def endpoint(job: PyTorchJob, pod: Mapping[str, Any] | None) -> str | None:
 
 
 def read(body: bytes, job: PyTorchJob) -> Report:
-    """What a coordinator answered; empty if it makes no sense or is another job's."""
+    """Return a coordinator's answer; an empty one if it makes no sense or is another job's."""
     policy = job.elastic
     try:
         answer = json.loads(body)
@@ -83,7 +83,7 @@ def _nodes(told: object) -> tuple[int, int] | None:
 
 
 def owed(job: PyTorchJob, report: Report) -> tuple[int, int] | None:
-    """The range that its coordinator is to be told, as another one is in force there."""
+    """Return the range that its coordinator is to be told; None if it is in force there."""
     if job.elastic is None or report.nodes is None:
         return None
     asked = rendezvous.nodes(job)
@@ -100,7 +100,7 @@ def _sensible(number: object) -> bool:
 
 
 async def ask(session: aiohttp.ClientSession, url: str, job: PyTorchJob, token: str) -> Report:
-    """What it tells; empty if it gives no answer."""
+    """Return what the coordinator tells; empty if it gives no answer."""
     code, body = await _request(session, "GET", f"{url}/status", job, token)
     return read(body, job) if code == 200 else Report()
 
@@ -108,7 +108,8 @@ async def ask(session: aiohttp.ClientSession, url: str, job: PyTorchJob, token: 
 async def tell_range(
     session: aiohttp.ClientSession, url: str, job: PyTorchJob, token: str, nodes: tuple[int, int]
 ) -> None:
-    """Has rounds be of so many agents. One that did not hear is asked again like any other."""
+    """Tells the coordinator how many agents a round may have. One that did not hear is asked again
+    like any other."""
     told = {"min": nodes[0], "max": nodes[1]}
     code, body = await _request(session, "PUT", f"{url}/range", job, token, told)
     if code == 200:
@@ -125,7 +126,7 @@ async def _request(
     token: str,
     told: Mapping[str, int] | None = None,
 ) -> tuple[int, bytes]:
-    """Code and body of the answer; 0 if there is none, or one beyond all measure."""
+    """Return code and body of the answer; 0 if there is none, or one of more than 1 MiB."""
     try:
         async with session.request(
             method, url, headers={HEADER: token}, json=told, allow_redirects=False

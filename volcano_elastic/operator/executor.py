@@ -318,7 +318,7 @@ class Executor:
 async def _together(
     works: Iterable[Coroutine[Any, Any, None]],
 ) -> list[BaseException | None]:
-    """What each raised, in order; AT_ONCE of them at a time."""
+    """Run all, AT_ONCE at a time; return what each raised, in order."""
     free = asyncio.Semaphore(AT_ONCE)
 
     async def one(work: Coroutine[Any, Any, None]) -> None:

@@ -33,7 +33,8 @@ class Failure:
 
 
 def read(answer: Mapping[str, Any]) -> tuple[Failure, ...]:
-    """Of a coordinator's /status; what makes no sense is left out. In order of time."""
+    """Return the failures in a coordinator's /status by time; those that make no sense are left
+    out."""
     listed = answer.get("failures")
     found = [_read(one) for one in listed] if isinstance(listed, list) else []
     return tuple(sorted((one for one in found if one is not None), key=lambda f: f.time))
@@ -62,7 +63,8 @@ def by_round(failures: Iterable[Failure]) -> list[list[Failure]]:
 
 
 def message(failures: Sequence[Failure]) -> str:
-    """Of one round's failures, by time: the first is the cause, most likely."""
+    """Return the Event's message about one round's failures, by time: the first is the cause, most
+    likely."""
     first, *others = failures
     text = " ".join(first.message[:_MOST_MESSAGE].split())
     code = "" if first.exit_code is None else f", exit code {first.exit_code}"

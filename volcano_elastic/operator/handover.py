@@ -1,4 +1,5 @@
-"""What the planner hands to the reconciles, and what it hears back. Neither side owns it.
+"""Hands resizes and admissions from the planner to the reconciles, and answers back. Neither side
+owns it.
 
 A resize, from the planner's `carry_out` to its answer:
 

@@ -1,4 +1,4 @@
-"""What trainers tell of their speed, and what jobs have used so far, kept in each job's status.
+"""Measures jobs: speeds that trainers tell, and GPU hours used, kept in each job's status.
 
 On the way, a coordinator that goes by another range than its job has now is told so.
 """
@@ -41,7 +41,7 @@ _NOISE = 0.05
 
 @dataclass(slots=True)
 class Use:
-    """Of one job since its hours were written."""
+    """GPU hours of one job, and when they were last written."""
 
     hours: float
     seen: datetime
@@ -50,7 +50,7 @@ class Use:
 
 
 def news(known: Mapping[str, Any], speeds: Mapping[int, float]) -> dict[str, float]:
-    """Of the measured speeds, those to be written: new sizes, and more than noise."""
+    """Return the measured speeds that are to be written: new sizes, and changes beyond noise."""
     found = {}
     for size, speed in speeds.items():
         before = known.get(str(size))
@@ -60,7 +60,7 @@ def news(known: Mapping[str, Any], speeds: Mapping[int, float]) -> dict[str, flo
 
 
 def used(use: Use | None, units: float, desired: int, hours: float, now: datetime) -> Use:
-    """The job's hours with what `units` have used since it was last seen."""
+    """Return the job's hours with what `units` have used since it was last seen."""
     if use is None:
         return Use(hours, now, desired, now)
     more = units * max(0.0, (now - use.seen).total_seconds()) / 3600
@@ -74,7 +74,7 @@ def units(held: Sequence[Mapping[str, int]], resource: str) -> float:
 
 
 def due(use: Use, desired: int, now: datetime) -> bool:
-    """Whether its hours are to be written: at each change of size, or every few minutes."""
+    """Return whether its hours are to be written: at each change of size, or every few minutes."""
     return desired != use.size or now - use.written >= _WRITE_HOURS_EVERY
 
 
@@ -91,7 +91,7 @@ class Measurement:
     ) -> None:
         self._cluster, self._builder, self._clock = cluster, builder, clock
         self._token_of = token_of
-        """Of a job's uid; may raise as Tokens.of does."""
+        """Returns the token of the job with this uid; may raise as Tokens.of does."""
         self._uses: dict[str, Use] = {}
         """By uid."""
         self._told: dict[str, set[tuple[int, int, int]]] = {}
@@ -189,7 +189,7 @@ class Measurement:
             self._uses[job.uid] = Use(use.hours, now, desired, now)
 
     async def _hear(self, session: aiohttp.ClientSession, job: PyTorchJob) -> Report:
-        """What its coordinator tells. One that goes by another range is told the job's."""
+        """Return what its coordinator tells. One that goes by another range is told the job's."""
         obj = self._cluster.jobs.get(job.key)
         name = host_name(job)
         pod = self._cluster.pods.get(f"{job.namespace}/{name}")
@@ -214,7 +214,7 @@ class Measurement:
         return report
 
     async def _tell(self, job: PyTorchJob, obj: Object, failures: Sequence[Failure]) -> None:
-        """One Warning a round, about the pod whose worker failed first."""
+        """Emits one Warning a round, about the pod whose worker failed first."""
         told = self._told.setdefault(job.uid, set())
         new = [failure for failure in failures if failure.identity not in told]
         told |= {failure.identity for failure in new}

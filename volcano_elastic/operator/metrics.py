@@ -1,4 +1,4 @@
-"""What the operator counts for Prometheus."""
+"""Counters and histograms of the operator, for Prometheus."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The planner's loop: a picture of the cluster, a plan, the plan carried out, newcomers admitted.
+"""The planner's loop: a snapshot of the cluster, a plan, the plan carried out, newcomers admitted.
 
-A new picture is taken only when the last plan is carried out, and the answers of its writes are
+A new snapshot is taken only when the last plan is carried out, and the answers of its writes are
 in the informers by then: no plan is made from a state that the previous one is still changing.
 """
 
@@ -101,7 +101,7 @@ class Planning:
                 await self._once()
                 failure = ""
             except Exception as error:
-                # The jobs go on at their sizes; the next picture may be one that can be planned.
+                # The jobs go on at their sizes; the next snapshot may be one that can be planned.
                 if repr(error) != failure:
                     _log.exception("no plan could be made")
                 failure = repr(error)
@@ -115,7 +115,7 @@ class Planning:
                     await self._changed.wait()
             except TimeoutError:
                 debounce = 0.0
-            # However fast things change, half of the loop is for those who carry plans out. Of a
+            # However fast things change, half of the loop is for those who carry plans out. After a
             # quick plan the debounce is rest enough.
             now = asyncio.get_running_loop().time()
             await asyncio.sleep(max(debounce, self._rested - now))

@@ -1,4 +1,5 @@
-"""How Volcano divides the cluster among queues, which only its scheduler's configuration says."""
+"""Finds the plugin by which Volcano divides the cluster among queues, in its scheduler's
+ConfigMap."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ NAMESPACE, CONFIGMAP = "volcano-system", "volcano-scheduler-configmap"
 
 
 def by_proportion(configmap: Mapping[str, Any]) -> bool | None:
-    """Whether the proportion plugin is on in the ConfigMap; None if it says nothing readable."""
+    """Return whether the ConfigMap turns the proportion plugin on; None if it can't be read."""
     for name, text in sorted((configmap.get("data") or {}).items()):
         if not str(name).endswith(".conf"):
             continue

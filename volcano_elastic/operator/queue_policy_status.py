@@ -1,4 +1,4 @@
-"""What a QueuePolicy's status says; pure."""
+"""Words a QueuePolicy's status. Pure."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _MESSAGE_LENGTH = 1024
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the newest plan has to say of one policy's queue."""
+    """The newest plan, as far as one policy's queue goes."""
 
     queue: Queue | None
     """None if it does not exist."""
     in_force: QueuePolicy
-    """What counts for the queue; the defaults where none of its policies can be applied."""
+    """The policy in force for the queue; the defaults where none of its policies can be applied."""
     figures: QueueFigures | None = None
     decisions: Sequence[Decision] = ()
     blocked: Mapping[str, str] | None = None
-    """Of the queue: key of the job or gang to why it cannot start. None without a plan."""
+    """Why jobs and gangs of the queue cannot start, by key. None without a plan."""
     failure: str = ""
     """Why none could be made of late."""
 

@@ -1,4 +1,4 @@
-"""The planner's picture of the cluster, kept current object by object.
+"""Builds the planner's snapshot of the cluster, kept current object by object.
 
 One change costs what that object costs, not what the cluster costs: values that did not change stay
 the very same objects, and so do the tuples of kinds in which nothing changed, so that a planner can
@@ -38,7 +38,7 @@ KINDS: tuple[Resource, ...] = (
     resource.QUEUEPOLICIES,
     resource.PRIORITYCLASSES,
 )
-"""What a picture is made of."""
+"""Kinds that a snapshot is made of."""
 
 
 class _Values(Generic[_T]):
@@ -55,7 +55,7 @@ class _Values(Generic[_T]):
         return key in self._held
 
     def put(self, key: str, value: _T | None) -> bool:
-        """Whether that changed anything; None takes it away."""
+        """Put the value, or take it away if it is None; return whether that changed anything."""
         old = self._held.get(key)
         if old == value:
             return False
@@ -73,7 +73,7 @@ class _Values(Generic[_T]):
 
 
 class SnapshotBuilder:
-    """Give it each change of each object of `KINDS`; ask it for a picture at any time.
+    """Takes each change of each object of `KINDS`; gives a snapshot at any time.
 
     Args:
         serves: False for PyTorchJobs that another operator carries out; their pods and gangs count
@@ -118,7 +118,8 @@ class SnapshotBuilder:
         }
 
     def change(self, old: Object | None, new: Object | None) -> bool:
-        """What an informer's handler is told; whether the picture is another one now."""
+        """Take what an informer's handler is told; return whether the snapshot is another one
+        now."""
         obj = new if new is not None else old
         assert obj is not None
         change, key = self._change[obj["kind"]], key_of(obj)
@@ -141,7 +142,7 @@ class SnapshotBuilder:
         )
 
     def parsed(self) -> list[PyTorchJob]:
-        """The jobs of the picture, as they were last seen."""
+        """Return the jobs of the snapshot, as they were last seen."""
         return list(self._parsed.values())
 
     def parsed_job(self, key: str) -> PyTorchJob | None:
@@ -155,7 +156,7 @@ class SnapshotBuilder:
         return self._pods.get(key)
 
     def queue_of(self, key: str) -> str | None:
-        """Of a job or gang in the picture."""
+        """Return the queue of a job or gang in the snapshot."""
         found = self._jobs.get(key) or self._gangs.get(key)
         return None if found is None else found.queue
 
@@ -163,14 +164,14 @@ class SnapshotBuilder:
         return self._queues.get(name)
 
     def policy_of(self, queue: str) -> QueuePolicy:
-        """The one in force; the defaults where there is none."""
+        """Return the policy in force; the defaults where there is none."""
         policies = self._policies.all()
         if self._effective[0] is not policies:
             self._effective = (policies, effective(policies))
         return self._effective[1].get(queue) or QueuePolicy(queue)
 
     def record_pause(self, key: str, pause: timedelta) -> None:
-        """A job was measured to stand still for so long at a change of size."""
+        """Note for how long the job was measured to stand still at a change of size."""
         if key in self._parsed and self._pauses.get(key) != pause:
             self._pauses[key] = pause
             self._renew(key)
@@ -239,7 +240,7 @@ class SnapshotBuilder:
         return any(renewed)
 
     def _renew(self, key: str) -> bool:
-        """The job and the gang of this key, which are made of more than one object."""
+        """Make the job and the gang of this key anew; they are made of more than one object."""
         parsed, podgroup = self._parsed.get(key), self._podgroups.get(key)
         succeeded = self._succeeded.get(key, 0)
         if not succeeded:
@@ -268,7 +269,7 @@ class SnapshotBuilder:
 
 
 def snapshot_of(objects: Iterable[Object], *, proportion: bool = False) -> Snapshot:
-    """Of everything there is, in any order; each object with its `kind`."""
+    """Return the snapshot of all these objects, in any order; each has its `kind`."""
     builder = SnapshotBuilder()
     builder.proportion = proportion
     for obj in objects:

@@ -1,4 +1,5 @@
-"""What Volcano reads from a pod: its gang, role, priority and whether it may be evicted."""
+"""Annotations that Volcano reads from a pod: gang, role, priority, and whether it may be
+evicted."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ COOLDOWN_TIME = "volcano.sh/cooldown-time"
 def pod_annotations(
     job: PyTorchJob, role: Role, index: int, *, protected: bool, protect: timedelta | None = None
 ) -> dict[str, str]:
-    """Given at creation, since Volcano joins pods to PodGroups then.
+    """Return a pod's annotations; given at creation, since Volcano joins pods to PodGroups then.
 
     `protect` is how long after it was bound Volcano's cdp plugin spares a surplus pod.
     """
@@ -38,7 +39,8 @@ def preemptable(*, protected: bool) -> str:
 
 
 def is_protected(pod: Mapping[str, Any]) -> bool:
-    """As Volcano reads it: the annotation, else the label; true unless it says otherwise."""
+    """Return whether Volcano spares the pod, as it reads it: the annotation, else the label;
+    without either it may be evicted."""
     meta = pod["metadata"]
     found = (meta.get("annotations") or {}).get(PREEMPTABLE)
     if found is None:

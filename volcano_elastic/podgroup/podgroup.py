@@ -27,7 +27,7 @@ Amounts = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """What the pods of one role ask for."""
+    """Amounts that the pods of one role ask for."""
 
     pods: tuple[Amounts, ...] = ()
     """Each of those that are there or about to come, in falling task priority."""

@@ -1,4 +1,4 @@
-"""What a reconcile wants done, as data. The executor performs one stage after another, all
+"""Actions of a reconcile, as data. The executor performs one stage after another, all
 actions of a stage at once; if one fails, later stages wait for the next reconcile."""
 
 from __future__ import annotations

@@ -132,8 +132,9 @@ _NEEDED = (
 
 
 def missing_fields(crd: Mapping[str, Any], version: str = "v1") -> list[str]:
-    """What the CustomResourceDefinition of PyTorchJob lacks of our fields, e.g. because Kubeflow's
-    was applied over ours: the API server drops those, so the operator must not write at all."""
+    """Return our fields that the CustomResourceDefinition of PyTorchJob lacks, e.g. because
+    Kubeflow's was applied over ours: the API server drops those, so the operator must not write at
+    all."""
     versions = (crd.get("spec") or {}).get("versions") or ()
     served = next((v for v in versions if v.get("name") == version and v.get("served")), None)
     if served is None:

@@ -1,4 +1,5 @@
-"""What a job's coordinator needs: a token, and where it is dedicated a pod and a service."""
+"""Objects that a job's coordinator needs: a token, and where it is dedicated a pod and a
+service."""
 
 from __future__ import annotations
 

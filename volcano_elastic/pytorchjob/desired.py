@@ -1,4 +1,4 @@
-"""What there should be of a job, decided from a view of what there is. Pure.
+"""Decides from a view of what there is of a job what there should be. Pure.
 
 finished   pods by cleanPodPolicy, and no more; after its time to live not even the job
 suspended  nothing, once its pods have gone
@@ -43,7 +43,7 @@ Object = dict[str, Any]
 
 
 class Keep(Enum):
-    """What is there stays as it is."""
+    """Leaves what is there as it is."""
 
     KEEP = "keep"
 
@@ -73,7 +73,7 @@ class Services:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Desired:
-    """What there should be of a job. Pods that are not named stay."""
+    """A job as it should be. Pods that are not named stay."""
 
     status: Status
     burst: bool = False
@@ -98,6 +98,7 @@ class Desired:
 
 
 def desired(view: View, settings: Settings) -> Desired:
+    """Return what there should be of the job that is seen."""
     job = view.job
     if job.finished:
         counted = status.counted(dict(job.status), job, view.all_replicas)

@@ -19,7 +19,7 @@ Variable = dict[str, Any]
 
 
 def shared(job: PyTorchJob) -> list[Variable]:
-    """What is the same in every pod of the job."""
+    """Return the variables that every pod of the job has alike."""
     values = {rendezvous.FIRST: "1", "PET_NPROC_PER_NODE": job.nproc_per_node}
     if job.leader is not None:
         values |= _address(job, job.leader)
@@ -42,6 +42,7 @@ def shared(job: PyTorchJob) -> list[Variable]:
 
 
 def pod_identity() -> list[Variable]:
+    """Return the variables that the kubelet fills in with the pod's uid and address."""
     return [
         _downward("VOLCANO_ELASTIC_POD_UID", "metadata.uid"),
         _downward("VOLCANO_ELASTIC_POD_IP", "status.podIP"),
@@ -49,7 +50,7 @@ def pod_identity() -> list[Variable]:
 
 
 def token(job: PyTorchJob) -> Variable:
-    """By which the job's pods know one another."""
+    """Return the variable with the token by which the job's pods know one another."""
     key = {"name": token_secret_name(job.name, job.uid), "key": TOKEN_KEY}
     return {"name": "VOLCANO_ELASTIC_TOKEN", "valueFrom": {"secretKeyRef": key}}
 

@@ -1,4 +1,4 @@
-"""What is told about a job as Kubernetes Events: Kubeflow's reasons, one event for a burst."""
+"""Kubernetes Events about a job: Kubeflow's reasons, one event for a burst."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOST_NAMES = 8
 
 
 def at_begin(job: PyTorchJob) -> list[EmitEvent]:
-    """What of its pod templates won't be as its author wrote it."""
+    """Return warnings about what in its pod templates will not be as its author wrote it."""
     events = []
     if any(replica.pod_spec.get("restartPolicy") for replica in job.replicas.values()):
         events.append(
@@ -37,7 +37,7 @@ def at_begin(job: PyTorchJob) -> list[EmitEvent]:
 
 
 def done(verb: str, noun: str, names: Sequence[str]) -> list[EmitEvent]:
-    """`SuccessfulCreatePod`, `SuccessfulDeleteService` and so on; none for no names."""
+    """Return `SuccessfulCreatePod`, `SuccessfulDeleteService` and so on; nothing for no names."""
     if not names:
         return []
     word = noun if noun == "PodGroup" else noun.lower()
@@ -45,7 +45,7 @@ def done(verb: str, noun: str, names: Sequence[str]) -> list[EmitEvent]:
 
 
 def exited(job: PyTorchJob, failed: Iterable[Replica]) -> list[EmitEvent]:
-    """One for each exit code."""
+    """Return one event for each exit code."""
     by_code: dict[int, list[str]] = {}
     for replica in failed:
         if replica.exit_code is not None:

@@ -15,7 +15,7 @@ REPLICA_INDEX = _PREFIX + "replica-index"
 JOB_ROLE = _PREFIX + "job-role"
 CONTROLLER_NAME = "pytorchjob-controller"
 COORDINATOR = "coordinator"
-"""As the type of a replica that is not one of the job's."""
+"""Value of `replica-type` on the coordinator's pod, which is none of the job's replicas."""
 
 
 def replica_name(job: str, role: Role, index: int) -> str:
@@ -23,7 +23,7 @@ def replica_name(job: str, role: Role, index: int) -> str:
 
 
 def coordinator_name(job: PyTorchJob) -> str:
-    """Of a dedicated coordinator's pod and service."""
+    """Return the name of a dedicated coordinator's pod and service."""
     return f"{job.name}-{COORDINATOR}"
 
 
@@ -36,12 +36,13 @@ def coordinator_labels(job: PyTorchJob) -> dict[str, str]:
 
 
 def token_secret_name(job: str, uid: str) -> str:
-    """With part of the uid: an earlier job of the same name had another token."""
+    """Return the Secret's name; it has part of the uid, since an earlier job of the same name had
+    another token."""
     return f"{job}-token-{uid[:8]}"
 
 
 def selector(job: PyTorchJob, role: Role, index: int) -> dict[str, str]:
-    """The four labels that name one replica."""
+    """Return the four labels that name one pod."""
     return {
         OPERATOR_NAME: CONTROLLER_NAME,
         JOB_NAME: job.name,
@@ -51,7 +52,7 @@ def selector(job: PyTorchJob, role: Role, index: int) -> dict[str, str]:
 
 
 def selector_of_all(job: PyTorchJob, role: Role) -> str:
-    """Of all replicas of a role, as text."""
+    """Return the selector of all pods of a role, as text."""
     found = selector(job, role, 0)
     return ",".join(f"{n}={v}" for n, v in sorted(found.items()) if n != REPLICA_INDEX)
 
@@ -62,7 +63,8 @@ def labels(job: PyTorchJob, role: Role, index: int) -> dict[str, str]:
 
 
 def is_first(job: PyTorchJob, role: Role, index: int) -> bool:
-    """Whether this pod has rank 0: the leading role's, without one the elastic role's pod 0."""
+    """Return whether this pod has rank 0: the leading role's, without one the elastic role's pod
+    0."""
     return role.leads or (role.elastic and job.leader is None and index == 0)
 
 

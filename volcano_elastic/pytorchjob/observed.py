@@ -1,4 +1,4 @@
-"""What a reconcile sees of a job, as values."""
+"""Observations of a job that a reconcile goes by, as values."""
 
 from __future__ import annotations
 
@@ -77,11 +77,12 @@ class Replica:
     ready: bool
     protected: bool
     restarts: int
-    """Of the replica so far, by the kubelet and by the operator, one that is due included."""
+    """Restarts of the replica so far, by the kubelet and by the operator, one that is due
+    included."""
     taken_over: int
-    """Of these, the ones of pods before it."""
+    """How many of `restarts` were of pods before this one."""
     failures: int
-    """How many pods of the replica failed in a row before this one."""
+    """Pods of the replica that failed in a row before this one."""
     created: datetime
     grace: timedelta
     """Its terminationGracePeriodSeconds."""

@@ -26,7 +26,7 @@ class Outcome:
 def outcome(
     job: PyTorchJob, view: Sequence[Replica], size: Size | None, restarts: int, now: datetime
 ) -> Outcome | None:
-    """None while it goes on; `restarts` is how many there were so far."""
+    """Return how the job ended; None while it goes on. `restarts` is how many there were so far."""
     if _succeeded(job, view):
         if job.leader is not None:
             return Outcome(True, f"PyTorchJob {job.name} is successfully completed.")

@@ -49,12 +49,12 @@ class Placement:
 
     @property
     def calm(self) -> bool:
-        """Nothing comes, nothing goes."""
+        """True while nothing comes and nothing goes."""
         return not (self.leave or self.clear or self.create or self.retry_at)
 
     def hand_on(self, restarts: int) -> Replica | None:
-        """So many are of pods that have gone: another takes them over, so that the job's go on
-        adding up. A new one if there is any, else the pod that is returned."""
+        """Have another pod take over the restarts of pods that have gone, so that the job's go on
+        adding up: a new one if there is any, else the one that is returned."""
         if self.create:
             self.create[0] = replace(self.create[0], restarts=self.create[0].restarts + restarts)
             return None
@@ -62,6 +62,7 @@ class Placement:
 
 
 def place(job: PyTorchJob, view: Sequence[Replica], size: Size | None, now: datetime) -> Placement:
+    """Return which pods stay, go and come for a job of this size; None: of fixed size."""
     out = Placement()
     for spec in job.replicas.values():
         mine = [r for r in view if r.role is spec.role]

@@ -65,7 +65,8 @@ class PodTemplate:
         if size is not None:
             _mount_shared_memory(spec, size)
         self.spec: Mapping[str, Any] = spec
-        """Of the pods, but for what differs between them: their environment."""
+        """Spec of the pods, but for what differs between them: environment, and resources of their
+        own."""
 
     def pod(
         self,

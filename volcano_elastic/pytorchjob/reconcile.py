@@ -1,4 +1,5 @@
-"""What to do for one job, given what is there. Pure: the same view gives the same actions."""
+"""Decides what to do for one job, given what is there. Pure: the same view gives the same
+actions."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from volcano_elastic.api.role import elastic
 from volcano_elastic.pytorchjob.label import coordinator_name, replica_name
 
 FIRST = "PYTHONUNBUFFERED"
-"""The first variable of those that a pod is told, by Kubeflow's operator too. What comes before is
+"""The first variable of those that a pod is told, by Kubeflow's operator too. Those before it are
 the template's own, which may well name a rendezvous."""
 _POLICY = "spec.elasticPolicy"
 _PATHS = {
@@ -55,7 +55,7 @@ class Rendezvous:
     """The last three are asked for by our own backend alone."""
 
     def environment(self) -> dict[str, str]:
-        """What torchrun and the trainer read; `_read` reads it back."""
+        """Return the variables that torchrun and the trainer read; `_read` reads them back."""
         found = {
             "PET_RDZV_BACKEND": self.backend,
             "PET_RDZV_ENDPOINT": f"{self.host}:{self.port}",
@@ -73,7 +73,7 @@ class Rendezvous:
 
 
 def of(job: PyTorchJob) -> Rendezvous:
-    """Of an elastic job."""
+    """Return where the pods of an elastic job are to meet."""
     policy, sized = job.elastic, job.sized
     assert policy is not None and sized is not None
     found = Rendezvous(
@@ -97,8 +97,8 @@ def of(job: PyTorchJob) -> Rendezvous:
 
 
 def hosted(job: PyTorchJob) -> bool:
-    """Whether its pods meet at a coordinator of ours in one of its own pods: the operator asks it,
-    and tells it the range."""
+    """Return whether its pods meet at a coordinator of ours in one of its own pods, which the
+    operator asks, and tells the range."""
     policy = job.elastic
     if policy is None or policy.rdzv_backend != BACKEND:
         return False
@@ -120,9 +120,9 @@ def workers(job: PyTorchJob, nodes: int) -> int:
 @dataclass(frozen=True, slots=True)
 class InForce:
     job: PyTorchJob
-    """As its running pods know it."""
+    """The job as its running pods know it."""
     differs: tuple[str, ...] = ()
-    """What of the job's spec that leaves undone, one sentence each."""
+    """Fields of the job's spec that are not carried out for it, one sentence each."""
     torn: bool = False
     """Its pods were made when it was of a fixed size and it is elastic now, or the other way
     around: there is no going on with both."""
@@ -171,7 +171,7 @@ def in_force(job: PyTorchJob, pod: Mapping[str, Any] | None) -> InForce:
 
 
 def problems(old: PyTorchJob, new: PyTorchJob) -> list[Problem]:
-    """What of the edit would have the job's later pods meet elsewhere."""
+    """Return the changes of an edit that would have the job's later pods meet elsewhere."""
     if _free(old, new):
         return []
     if old.elastic is None or new.elastic is None:
@@ -186,7 +186,7 @@ def problems(old: PyTorchJob, new: PyTorchJob) -> list[Problem]:
 
 
 def warnings(old: PyTorchJob, new: PyTorchJob) -> list[str]:
-    """What of the edit running pods won't know of, nor anybody tell them."""
+    """Return the changes of an edit that running pods won't learn of."""
     if _free(old, new) or old.elastic is None or new.elastic is None or hosted(new):
         return []
     if new.elastic.min >= old.elastic.min and new.elastic.max <= old.elastic.max:

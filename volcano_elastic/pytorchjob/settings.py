@@ -1,4 +1,4 @@
-"""What the one who installs the operator may choose about the pods it makes."""
+"""Settings of the pods that the operator makes, for the one who installs it."""
 
 from __future__ import annotations
 

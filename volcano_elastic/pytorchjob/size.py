@@ -38,7 +38,7 @@ class Size:
 
 
 def size(job: PyTorchJob, view: Sequence[Replica], resize: Resize | None) -> Size | None:
-    """None for a job of fixed size."""
+    """Return the size that the job should have now; None for a job of fixed size."""
     policy, sized = job.elastic, job.sized
     if policy is None or sized is None:
         return None
@@ -85,7 +85,7 @@ def _after_losses(job: PyTorchJob, workers: Sequence[Replica], current: int) -> 
 
 
 def newly_lost(job: PyTorchJob, view: Sequence[Replica]) -> list[Replica]:
-    """Failed for good since the size was last changed."""
+    """Return the elastic role's pods that failed for good since the size was last changed."""
     return [
         r
         for r in view
@@ -102,7 +102,7 @@ def _names(workers: Sequence[Replica]) -> list[str]:
 
 
 def _newly(moment: datetime | None, last_scale: datetime | None) -> bool:
-    """Not yet reckoned with in the last change of size. Pods tell whole seconds."""
+    """Return whether the last change of size does not count it yet. Pods tell whole seconds."""
     if moment is None or last_scale is None:
         return True
     return moment >= last_scale.replace(microsecond=0)

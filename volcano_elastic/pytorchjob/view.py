@@ -14,8 +14,10 @@ from volcano_elastic.pytorchjob.observed import Observed, Replica, replicas
 
 @dataclass(frozen=True, slots=True)
 class View:
+    """A job and what is there of it, at one moment."""
+
     job: PyTorchJob
-    """As its running pods know it."""
+    """The job as its running pods know it."""
     observed: Observed
     now: datetime
     replicas: tuple[Replica, ...]
@@ -30,6 +32,7 @@ class View:
 
 
 def look(job: PyTorchJob, observed: Observed, now: datetime) -> View:
+    """Return the view of a job that may be touched."""
     found = replicas(job, observed.pods)
     asked = tuple(r for r in found if r.role.name in job.replicas)
     in_force = rendezvous.in_force(job, _host(asked, observed))
