@@ -135,12 +135,11 @@ def test_a_worker_killed_after_the_loop_is_started_again(start: Callable[..., Jo
 def test_a_node_lost_after_the_loop_leaves_its_tail_to_the_others(
     start: Callable[..., Job],
 ) -> None:
-    wait = "tell('tail')\nwhile rank == 0 and loop.world > 1:\n    time.sleep(0.1)\ntell('end')\n"
+    wait = "while tell('tail') == 1 and rank == 1:\n    time.sleep(3600)\ntell('end')\n"
     job = start(LOOP + wait, nodes="1:2")
-    job.until("worker 1 has ended", lambda _: lines(job, "end-1") == 1)
-    job.until("worker 0 is in its tail", lambda told: told["phase"] == "completing")
-    # The one that waits is lost; its tail falls to worker 1, whose script had ended.
-    os.killpg(job.agents[0].pid, signal.SIGKILL)
-    job.start(0)
-    assert job.wait(1) == 0 and job.wait(0) == 0, job.logs()
-    assert lines(job, "end-1") == 2, job.logs()
+    job.until("worker 0 has ended", lambda _: lines(job, "end-0") == 1)
+    job.until("worker 1 is in its tail", lambda _: lines(job, "tail-1") == 1)
+    assert job.status()["phase"] == "completing"
+    os.killpg(job.agents[1].pid, signal.SIGKILL)
+    assert job.wait(0) == 0, job.logs()
+    assert lines(job, "end-0") == 2, job.logs()

@@ -60,12 +60,10 @@ MOST_BEAT_SECONDS = 0.4
 BEATS_PER_SECOND = 2500.0
 """Of all agents together; a large job's beat less often, up to MOST_BEAT_SECONDS."""
 UNREACHABLE_LEAVE_SECONDS = 10.0
-"""A leaver that can't reach the coordinator goes."""
-LEAVE_SECONDS = 28.0
-"""A leaver goes, whatever happens: Kubernetes' SIGKILL comes after 30 s."""
-IDLE_SECONDS = 30.0
-"""For workers that recover in process to come out of a round that is over. Their collectives are
-broken at once; what they may still do is compute."""
+"""A leaver that can't reach the coordinator goes; or after a third of its grace."""
+KILL_MARGIN_SECONDS = 2.0
+"""A leaver goes so long before it is killed, whatever happens; or when three quarters of its grace
+are over."""
 UNKNOWN_END_SECONDS = 120.0
 """For workers that ended well, without a word from the coordinator on how the others did."""
 PERSIST_SECONDS = 10.0
@@ -132,6 +130,8 @@ class Agent:
         self._stores: list[TCPStore] = []
         """The last two that this agent offered to serve a round with."""
         self._leaving = False
+        self._left_at = 0.0
+        """When it was told to leave."""
         self._dismissed = False
         """There is no next round for this agent."""
         self._released = False
@@ -264,6 +264,9 @@ class Agent:
             nodes = len(self._current.members) if self._current is not None else 1
             await asyncio.sleep(beat_seconds(nodes))
             self._stream.tell(self._workers.progress() or Heartbeat())
+            moved = self._workers.transferring()
+            if moved is not None:
+                self._stream.tell(moved)
             self._metrics.read(self._workers.reading())
             self._end_if_never_told(time.monotonic())
             if self.identity.pod_index == 0 and self.identity.may_host and not self._closing:
@@ -311,6 +314,8 @@ class Agent:
             version=VERSION,
             job=self.identity.job,
             processes=self.identity.processes,
+            node=self.identity.node,
+            grace_seconds=self._grace_left() if self._leaving else 0.0,
         )
 
     def _refuse_to_join(self, reason: str) -> None:
@@ -342,7 +347,7 @@ class Agent:
                 self._end_round(message.round)
         elif isinstance(message, FenceAsk):
             if message.round == local.round:
-                self._workers.ask(message.fence)
+                self._workers.ask(message.fence, message.at_once)
         elif isinstance(message, FenceStop):
             if message.round == local.round:
                 self._workers.stop(message)
@@ -358,7 +363,8 @@ class Agent:
     def _end_round(self, number: int) -> None:
         self._workers.end()
         if self._workers.local.recovers:
-            self._loop.call_later(IDLE_SECONDS, self._workers.kill_unless_idle, number)
+            patience = self._workers.step_times.patience(self.identity.patience)
+            self._loop.call_later(patience, self._workers.kill_unless_idle, number)
         else:
             self._ended_round = number
 
@@ -494,9 +500,17 @@ class Agent:
         if self._leaving:
             return
         self._leaving = True
-        self._stream.tell(Leave())
-        self._loop.call_later(UNREACHABLE_LEAVE_SECONDS, self._leave_if_unreachable)
-        self._loop.call_later(LEAVE_SECONDS, self._exit, EXIT_TERMINATED)
+        self._left_at = time.monotonic()
+        grace = self.identity.grace
+        self._stream.tell(Leave(grace))
+        self._loop.call_later(min(UNREACHABLE_LEAVE_SECONDS, grace / 3), self._leave_if_unreachable)
+        self._loop.call_later(
+            grace - min(KILL_MARGIN_SECONDS, grace / 4), self._exit, EXIT_TERMINATED
+        )
+
+    def _grace_left(self) -> float:
+        """Seconds until it is killed, above 0."""
+        return max(0.1, self._left_at + self.identity.grace - time.monotonic())
 
     def _leave_if_unreachable(self) -> None:
         if not self._stream.connected:

@@ -21,6 +21,17 @@ COORDINATOR_VARIABLE = "VOLCANO_ELASTIC_COORDINATOR"
 METRICS_VARIABLE = "VOLCANO_ELASTIC_METRICS_ADDRESS"
 """PORT (on loopback) or HOST:PORT where the agent serves its workers' metrics; unset: nowhere."""
 
+GRACE_VARIABLE = "VOLCANO_ELASTIC_GRACE_SECONDS"
+"""From SIGTERM to SIGKILL: the pod's terminationGracePeriodSeconds."""
+GRACE_SECONDS = 30.0
+"""Where it isn't set: Kubernetes' own."""
+PATIENCE_VARIABLE = "VOLCANO_ELASTIC_PATIENCE_SECONDS"
+"""The least that a worker may take to come out of a round that is over; four of its steps where
+they are longer."""
+PATIENCE_SECONDS = 30.0
+NODE_VARIABLE = "VOLCANO_ELASTIC_NODE_NAME"
+"""The machine that this pod runs on; unset: the host's name."""
+
 DEFAULT_PORT = 23456
 
 _Number = TypeVar("_Number", int, float)
@@ -50,6 +61,12 @@ class Identity:
     token: str = field(default="", repr=False)
     metrics: tuple[str, int] | None = None
     """Where to serve the workers' metrics."""
+    grace: float = GRACE_SECONDS
+    """Seconds from SIGTERM to SIGKILL."""
+    patience: float = PATIENCE_SECONDS
+    """Seconds, at least, for a worker to come out of a round that is over."""
+    node: str = ""
+    """The machine it runs on."""
 
     @classmethod
     def read(
@@ -84,6 +101,9 @@ class Identity:
             dedicated=environment.get(COORDINATOR_VARIABLE, "") == "dedicated",
             token=environment.get(TOKEN_VARIABLE, ""),
             metrics=_metrics_address(environment.get(METRICS_VARIABLE, "")),
+            grace=_seconds(environment, GRACE_VARIABLE, GRACE_SECONDS),
+            patience=_seconds(environment, PATIENCE_VARIABLE, PATIENCE_SECONDS),
+            node=environment.get(NODE_VARIABLE) or socket.gethostname(),
         )
 
     @property
@@ -169,6 +189,13 @@ def _number(
         return kind(text)
     except ValueError:
         raise ValueError(f"{name}: expected a number, found {text!r}; fix or unset it") from None
+
+
+def _seconds(environment: Mapping[str, str], name: str, default: float) -> float:
+    seconds = _number(environment, name, float, default)
+    if not 0 < seconds < float("inf"):
+        raise ValueError(f"{name}: expected seconds above 0, found {seconds:g}; fix or unset it")
+    return seconds
 
 
 def _literal(host: str) -> bool:

@@ -18,6 +18,8 @@ class Worker:
     local: LocalRound
     error_file: str = ""
     reply: int | None = None
+    stopped: bool = False
+    """At the fence, not yet committed."""
     fenced: bool = False
     idle: bool = False
     """Out of any round, waiting for the next."""
@@ -36,6 +38,7 @@ class LocalRound:
     local_world_size: int = 0
     step: int = -1
     told_step: int = -1
+    told_bytes: int = 0
     fence: int = 0
     stop: int = -1
     leaving: bool = False

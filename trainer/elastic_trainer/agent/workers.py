@@ -17,6 +17,7 @@ from typing import Any
 
 from elastic_trainer.agent.local_round import LocalRound, Worker
 from elastic_trainer.agent.metrics import Reading
+from elastic_trainer.agent.step_times import StepTimes
 from elastic_trainer.failures.failure import Exit
 from elastic_trainer.link.worker_link import PROGRESS_BYTES
 from elastic_trainer.protocol.message import (
@@ -29,6 +30,8 @@ from elastic_trainer.protocol.message import (
     Linked,
     Progress,
     Round,
+    Stopped,
+    Transferring,
     WorkersFailed,
 )
 from elastic_trainer.store.persister import Persister, Saved
@@ -51,6 +54,7 @@ class WorkerServer:
         self.address = f"@volcano-elastic-{uuid.uuid4().hex}"
         self.local = LocalRound()
         self.committed_step = -1
+        self.step_times = StepTimes()
         self._tell = tell
         self._failing = failing
         self._idle = idle
@@ -83,12 +87,14 @@ class WorkerServer:
             begun.round,
             before.workers,
             before.local_world_size,
+            told_bytes=before.told_bytes,
             failed=before.failed,
             carried=True,
         )
         for local_rank, worker in local.workers.items():
             worker.local = local
             worker.reply, worker.fenced, worker.idle = None, False, False
+            worker.stopped = False
             worker.rank = node_rank * local.local_world_size + local_rank
             self.places[worker.pid] = (local.round, worker.rank)
             place = {
@@ -137,11 +143,11 @@ class WorkerServer:
             return Reading()
         return Reading(page[0], page[1] / 1e9, page[2], page[3] / 1e9)
 
-    def ask(self, fence: int) -> None:
+    def ask(self, fence: int, at_once: bool) -> None:
         self.local.fence, self.local.stop = fence, -1
         for worker in self.local.workers.values():
-            worker.reply, worker.fenced = None, False
-        self._broadcast({"type": "ask", "fence": fence})
+            worker.reply, worker.stopped, worker.fenced = None, False, False
+        self._broadcast({"type": "ask", "fence": fence, "at_once": at_once})
 
     def stop(self, stop: FenceStop) -> None:
         self.local.fence, self.local.stop, self.local.leaving = stop.fence, stop.step, stop.leaving
@@ -174,9 +180,20 @@ class WorkerServer:
         )
         if newest[0] <= local.told_step:
             return None
+        self.step_times.add(local.round, newest[0], newest[1] / 1e9)
         local.step = local.told_step = newest[0]
         age = (time.monotonic_ns() - newest[1]) / 1e9
-        return Progress(local.round, newest[0], max(0.0, age), newest[2])
+        longest = self.step_times.longest
+        return Progress(local.round, newest[0], max(0.0, age), newest[2], longest)
+
+    def transferring(self) -> Transferring | None:
+        """The bytes of state its workers have moved in this round, if they are more than told."""
+        local = self.local
+        moved = sum(worker.progress[4] for worker in local.workers.values())
+        if moved <= local.told_bytes:
+            return None
+        local.told_bytes = moved
+        return Transferring(local.round, moved)
 
     # ---- from the workers
 
@@ -236,8 +253,13 @@ class WorkerServer:
 
     def _hear(self, local: LocalRound, worker: Worker, message: dict[str, Any]) -> None:
         kind = message["type"]
-        if kind in ("stepped", "stopped"):
+        if kind == "stepped":
             self._tell_progress()
+        elif kind == "stopped":
+            self._tell_progress()
+            worker.stopped = True
+            if all(one.stopped for one in local.workers.values()):
+                self._tell(Stopped(local.fence))
         elif kind == "reply" and message["fence"] == local.fence:
             worker.reply = message["step"]
             replies = [one.reply for one in local.workers.values() if one.reply is not None]

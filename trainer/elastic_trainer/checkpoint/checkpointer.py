@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -57,6 +57,25 @@ class _Outcome:
     """Its source was not what it should be."""
     refusal: str | None = None
     """Why no source would help."""
+
+
+@contextlib.contextmanager
+def _busy(link: WorkerLink) -> Iterator[None]:
+    """Says each second that this process is on its way, as storage doesn't tell what it has read:
+    how long it may take at all is for its own retries to say."""
+    over = threading.Event()
+
+    def say() -> None:
+        while not over.wait(1.0):
+            link.transferred(1)
+
+    thread = threading.Thread(target=say, name="restoring", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 class _ElsewhereError(Exception):
@@ -240,7 +259,8 @@ class Checkpointer:
             if source in (Source.MEMORY, Source.MIRROR):
                 self._load_memory(found.identity)
             elif source is Source.STORAGE:
-                self._load_storage(found.identity)
+                with _busy(self.link):
+                    self._load_storage(found.identity)
             else:
                 return _Outcome(holding)
         except _ElsewhereError:
@@ -289,14 +309,14 @@ class Checkpointer:
         if share and found.identity == NOTHING:
             takers = list(range(1, self._group.world))
         if self._group.rank in takers:
-            state = receive(found.giver)
+            state = receive(found.giver, self.link.transferred)
             try:
                 self._state.give(state)
             except ValueError as error:
                 self.link.give_up(f"rank {found.giver} trains something else: {error}")
                 raise
         elif self._group.rank == found.giver and takers:
-            send(self._state.take(), takers)
+            send(self._state.take(), takers, self.link.transferred)
 
     def _begin(self, run: int, found: Level) -> None:
         self.run, self.parent = run, found.identity[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,8 +16,12 @@ LARGEST = 1 << 28
 """Bytes of one message."""
 
 
-def send(state: Any, ranks: Sequence[int]) -> None:
-    """Sends `state` (nested dicts, lists and tensors) to each of `ranks`."""
+def send(state: Any, ranks: Sequence[int], moved: Callable[[int], None] = lambda _: None) -> None:
+    """Sends `state` (nested dicts, lists and tensors) to each of `ranks`.
+
+    Args:
+        moved: called with the bytes of each message once it is sent.
+    """
     blob = lay_out(state)
     device = _device()
     spans = list(_spans(blob))
@@ -28,10 +32,11 @@ def send(state: Any, ranks: Sequence[int]) -> None:
         for tensor in (head, skeleton, bounds, *(content for _, content in spans)):
             if tensor.numel():
                 dist.send(tensor.to(device), rank)
+                moved(tensor.numel() * tensor.element_size())
 
 
-def receive(source: int) -> Any:
-    """What rank `source` sends.
+def receive(source: int, moved: Callable[[int], None] = lambda _: None) -> Any:
+    """What rank `source` sends; `moved` is called with the bytes of each message that came.
 
     Raises BlobError where that isn't a state.
     """
@@ -43,6 +48,7 @@ def receive(source: int) -> Any:
             dist.recv(arrived, source)
             if arrived is not target:
                 target.copy_(arrived)
+            moved(target.numel() * target.element_size())
         return target
 
     length, size, count = take(torch.empty(3, dtype=torch.int64)).tolist()

@@ -27,6 +27,9 @@ HEARD_OUT_SECONDS = 12.0
 OTHERS_TOLD_SECONDS = 10.0
 """After SIGTERM, for agents to hear that training is complete, and go."""
 
+PLACE_VARIABLE = "VOLCANO_ELASTIC_PLACE_SECONDS"
+"""For --place-timeout, of a coordinator that an agent starts, too."""
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -48,6 +51,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "--heartbeat-timeout",
         type=float,
         help=f"seconds of silence: lost (default: {HEARTBEAT_TIMEOUT_VARIABLE})",
+    )
+    parser.add_argument(
+        "--place-timeout",
+        type=float,
+        help="seconds without a byte of state moved in which workers must enter their round "
+        f"(default: {PLACE_VARIABLE}, {Settings.place_deadline:.0f} if unset)",
     )
     parser.add_argument("--parent", type=int, default=0, help="pid to die with; 0: none")
     return parser.parse_args(arguments)
@@ -109,6 +118,8 @@ def main(arguments: list[str] | None = None) -> int:
             options.max,
             options.node_unit,
             lost_after=options.heartbeat_timeout or heartbeat_timeout(os.environ),
+            place_deadline=options.place_timeout
+            or float(os.environ.get(PLACE_VARIABLE) or Settings.place_deadline),
         )
     except ValueError as error:
         print(f"coordinator: {error}", file=sys.stderr)

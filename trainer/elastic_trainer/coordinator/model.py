@@ -23,6 +23,10 @@ class Phase(Enum):
     FAILED = "failed"
 
 
+LONG_STEP = 1.0
+"""Seconds. Where steps are longer, leavers stop at the end of the one in progress."""
+
+
 @dataclass(frozen=True)
 class Settings:
     min_nodes: int
@@ -38,19 +42,32 @@ class Settings:
     """Seconds of silence after which an agent is lost."""
     adopt_grace: float = 3.0
     """Seconds that members of a running round have to find a restarted coordinator."""
-    leave_deadline: float = 10.0
-    """Seconds to reach the fence of a leaver; then the round is broken instead."""
+    leave_grace: float = 30.0
+    """Seconds from a leave to the kill, where the leaver doesn't say. Until `leave_margin` before
+    the kill its fence may be reached, and committed; then the round is broken instead."""
+    leave_margin: float = 5.0
+    """Seconds, at most a quarter of the grace, that a leaver keeps to end its processes."""
     join_deadline: float = 600.0
-    commit_deadline: float = 15.0
-    """Seconds added to a fence's deadline once a rank stands there, for the commit."""
+    """Seconds for a fence of joiners to be reached, and once more for its commit."""
     unlinked_leave: float = 2.0
     """Seconds a leaver waits for the workers to link before it goes without a fence."""
     unlinked_join: float = 10.0
-    """Age (seconds) at which a round whose workers never linked is restarted for joiners."""
-    carry_deadline: float = 60.0
-    """Seconds that waiting workers have to take their places in a round, state included."""
+    """Age (seconds) below which no round whose workers have not linked is restarted for joiners."""
+    unlinked_quiet: float = 60.0
+    """Seconds without a further joiner after which such a round is restarted for those there,
+    unless they are as many as the round's members, for whom it is restarted at once."""
+    unlinked_limit: float = 300.0
+    """The longest (seconds) that a joiner waits for such a round."""
+    place_deadline: float = 60.0
+    """Seconds without a sign of progress in which waiting workers must take their places in a
+    round; bytes of state that move are such a sign."""
+    retry_late: float = 10.0
+    """Seconds that a newcomer which did not take its place in time waits for the next try; twice
+    as long each time, up to `retry_late_limit`."""
+    retry_late_limit: float = 600.0
     restart_deadline: float = 45.0
-    """Seconds that members have to come back after a round, torchrun's 30 s of SIGTERM included."""
+    """Seconds that members have to come back after a round, torchrun's 30 s of SIGTERM included,
+    or STEPS_PATIENCE steps (message.py) where that is longer."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_nodes <= self.max_nodes:
@@ -95,6 +112,16 @@ class Agent:
     """Its workers go from round to round without a restart."""
     pids: tuple[int, ...] = ()
     leaving_since: float | None = None
+    leave_by: float = 0.0
+    """If leaving: when it has to be gone."""
+    step_seconds: float = 0.0
+    """The longest of its workers' recent steps; 0: not known."""
+    moved_at: float = 0.0
+    """When bytes of state were last said to move to or from its workers."""
+    late: int = 0
+    """How often, in a row, its workers did not take their places in time as newcomers."""
+    retry_at: float = 0.0
+    """Not before is it let in again, where others are enough."""
     held_step: int = -1
     """The newest that is in its workers' memory, verified."""
     told_fence: int = 0
@@ -115,6 +142,8 @@ class Fence:
     fence: int
     reason: str
     deadline: float
+    at_once: bool = False
+    """Ranks hold at the end of the step in progress, not of the one after it."""
     replies: Mapping[str, int] = field(default_factory=dict)
     stop: int | None = None
     fenced: frozenset[str] = frozenset()
@@ -158,6 +187,10 @@ class State:
     expected: frozenset[str] = frozenset()
     """Members of the last round that the next one waits for."""
     restart_deadline: float = 0.0
+    newcomers: frozenset[str] = frozenset()
+    """Members of the round that were not in the one before."""
+    last_members: frozenset[str] = frozenset()
+    """Of the newest round."""
     recovering: bool = False
     """The last round's workers go on in process, so the next one waits for nobody who failed, and
     newcomers start their workers before they join."""
@@ -179,6 +212,11 @@ class State:
     attempt_since: int = 0
     """The last round of the attempts before this one."""
     last_tick: float | None = None
+
+    @property
+    def step_seconds(self) -> float:
+        """The longest recent step of any agent's workers; 0: not known."""
+        return max((agent.step_seconds for agent in self.agents.values()), default=0.0)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from elastic_trainer.coordinator.model import Agent, Effect, Fence, Phase, RoundRecord, Send, State
+from elastic_trainer.coordinator.model import (
+    LONG_STEP,
+    Agent,
+    Effect,
+    Fence,
+    Phase,
+    RoundRecord,
+    Send,
+    State,
+)
 from elastic_trainer.protocol.message import (
+    STEPS_PATIENCE,
     Completed,
     CoordinatorMessage,
     Dismissed,
@@ -150,7 +160,8 @@ class Draft:
             succeeded=frozenset(),
             expected=frozenset(stayers),
             recovering=recovering,
-            restart_deadline=self.now + state.settings.restart_deadline,
+            restart_deadline=self.now
+            + max(state.settings.restart_deadline, STEPS_PATIENCE * state.step_seconds),
             reason=reason,
             enough_since=None,
             rounds=rounds,
@@ -178,8 +189,11 @@ class Draft:
     def _settle_forming(self) -> None:
         self._stand_by()
         state, now = self.state, self.now
-        waiting = self._waiting()
+        waiting = self._ready()
         size = state.settings.size(len(waiting))
+        if size == 0:  # rather those who were late than nobody
+            waiting = self._waiting()
+            size = state.settings.size(len(waiting))
         if state.phase is Phase.RESTARTING:
             late = [
                 name
@@ -240,6 +254,7 @@ class Draft:
                     attached=True,
                     linked=False,
                     finished=False,
+                    held_step=-1,
                     recovers=agent.live,
                     pids=(),
                 )
@@ -252,6 +267,8 @@ class Draft:
             round=made,
             round_since=now,
             last_round=number,
+            newcomers=frozenset(agent.agent for agent in chosen) - state.last_members,
+            last_members=frozenset(agent.agent for agent in chosen),
             fence=None,
             expected=frozenset(),
             enough_since=None,
@@ -285,10 +302,10 @@ class Draft:
         fence = Fence(
             asked,
             "the fence before the coordinator's restart",
-            self.now + state.settings.leave_deadline + state.settings.commit_deadline,
-            {agent.agent: -1 for agent in attached},
-            stop,
-            frozenset(agent.agent for agent in attached if agent.fenced),
+            self.now + state.settings.join_deadline,
+            replies={agent.agent: -1 for agent in attached},
+            stop=stop,
+            fenced=frozenset(agent.agent for agent in attached if agent.fenced),
         )
         self.state = replace(self.state, phase=Phase.FENCING, fence=fence)
         self._tell_stop(fence)
@@ -297,11 +314,7 @@ class Draft:
         self._stand_by()
         state, now, settings = self.state, self.now, self.state.settings
         attached = self._attached()
-        away = [agent for agent in attached if not agent.linked]
-        carried = all(agent.recovers for agent in attached)
-        if away and carried and now >= state.round_since + settings.carry_deadline:
-            who = ", ".join(str(agent.pod_index) for agent in away)
-            self.end_round(f"worker {who} did not take its place in time")
+        if self._end_if_places_stay_empty(attached):
             return
         leavers = [agent for agent in attached if agent.leaving]
         joiners = self._due_joiners(len(attached) - len(leavers))
@@ -309,22 +322,56 @@ class Draft:
             return
         reason = _change(leavers, joiners)
         if all(agent.linked for agent in attached):
-            wait = settings.leave_deadline if leavers else settings.join_deadline
             number = state.last_fence + 1
-            fence = Fence(number, reason, now + wait)
+            at_once = bool(leavers) and state.step_seconds > LONG_STEP
+            fence = Fence(number, reason, now + settings.join_deadline, at_once)
             self.state = replace(state, phase=Phase.FENCING, fence=fence, last_fence=number)
             assert state.round is not None
             for agent in attached:
-                self.send(agent.agent, FenceAsk(number, state.round.round))
+                self.send(agent.agent, FenceAsk(number, state.round.round, at_once))
             return
         impatient = any(now >= (a.leaving_since or 0) + settings.unlinked_leave for a in leavers)
-        if impatient or (joiners and now >= state.round_since + settings.unlinked_join):
+        if impatient or self._may_restart_unlinked(len(attached), joiners):
             self.end_round(reason)
+
+    def _end_if_places_stay_empty(self, attached: list[Agent]) -> bool:
+        """Ends a round of waiting workers that some do not enter, where no state moves any more."""
+        state, now, settings = self.state, self.now, self.state.settings
+        away = [agent for agent in attached if not agent.linked]
+        if not away or not all(agent.recovers for agent in attached):
+            return False
+        moved = max(agent.moved_at for agent in attached)
+        if now < max(state.round_since, moved) + settings.place_deadline:
+            return False
+        who = ", ".join(str(agent.pod_index) for agent in away)
+        newcomers = [agent.agent for agent in away if agent.agent in state.newcomers]
+        self.end_round(f"worker {who} did not take its place in time")
+        for name in newcomers:
+            agent = self.state.agents[name]
+            wait = min(settings.retry_late * 2**agent.late, settings.retry_late_limit)
+            self.put(replace(agent, late=agent.late + 1, retry_at=now + wait))
+        return True
+
+    def _may_restart_unlinked(self, members: int, joiners: list[Agent]) -> bool:
+        """Whether a round that has not linked is to be restarted for joiners.
+
+        Its scripts may still be loading what they need, and begin anew each time; or they have no
+        link, and never will. So joiners gather: each restart makes the world twice as large, or
+        comes after a while without a further joiner.
+        """
+        settings, now = self.state.settings, self.now
+        if not joiners or now < self.state.round_since + settings.unlinked_join:
+            return False
+        since = [agent.joined_at or 0.0 for agent in joiners]
+        quiet = now >= max(since) + settings.unlinked_quiet
+        waited = now >= min(since) + settings.unlinked_limit
+        everybody = settings.size(members + len(joiners)) == settings.size(settings.max_nodes)
+        return quiet or waited or everybody or len(joiners) >= members
 
     def _due_joiners(self, staying: int) -> list[Agent]:
         """Those who would make the world larger, if it is time to let them in."""
         settings, now = self.state.settings, self.now
-        waiting = self._waiting()
+        waiting = self._ready()
         if settings.size(staying + len(waiting)) <= staying:
             return []
         since = [agent.joined_at or 0.0 for agent in waiting]
@@ -339,16 +386,15 @@ class Draft:
         assert fence is not None
         attached = self._attached()
         if any(agent.leaving for agent in attached):
-            # Counted from when the leave was said: a fence for joiners has a longer patience.
-            since = min(a.leaving_since for a in attached if a.leaving_since is not None)
-            extra = state.settings.commit_deadline if fence.fenced else 0.0
-            limit = since + state.settings.leave_deadline + extra
+            limit = min(agent.leave_by for agent in attached if agent.leaving)
             if fence.deadline > limit:
                 fence = replace(fence, deadline=max(limit, now))
         names = {agent.agent for agent in attached}
         if fence.stop is None and names <= set(fence.replies):
-            # Nobody runs past the end of the step after the one in progress when asked.
-            fence = replace(fence, stop=max(fence.replies[name] for name in names) + 1)
+            # Nobody runs past the end of the step in progress when asked, or of the one after it.
+            newest = max(fence.replies[name] for name in names)
+            further = 0 if fence.at_once and newest >= 0 else 1
+            fence = replace(fence, stop=newest + further)
             self._tell_stop(fence)
         self.state = replace(state, fence=fence)
         if names <= fence.fenced:
@@ -371,14 +417,14 @@ class Draft:
             if agent.agent in state.succeeded:
                 self.put(replace(agent, attached=False))
                 self.send(agent.agent, Dismissed("leaving; its workers have ended"))
-            elif now >= (agent.leaving_since or 0.0) + state.settings.leave_deadline:
+            elif now >= agent.leave_by:
                 self.end_round(f"worker {agent.pod_index} left before its script's end")
                 return
 
     def _fence_reason(self, fence: Fence) -> str:
         """Why the round changes, as of its end: others may have come since the fence was begun."""
         leavers = [agent for agent in self._attached() if agent.leaving]
-        return _change(leavers, self._waiting()) or fence.reason
+        return _change(leavers, self._ready()) or fence.reason
 
     def _tell_stop(self, fence: Fence) -> None:
         assert fence.stop is not None and self.state.round is not None
@@ -402,6 +448,10 @@ class Draft:
             if agent.joined_at is not None and not (agent.leaving or agent.standby)
         ]
         return sorted(agents, key=lambda agent: agent.order)
+
+    def _ready(self) -> list[Agent]:
+        """Those who wait, but for newcomers that were late a moment ago."""
+        return [agent for agent in self._waiting() if self.now >= agent.retry_at]
 
 
 def _change(leavers: list[Agent], joiners: list[Agent]) -> str:

@@ -38,6 +38,8 @@ from elastic_trainer.protocol.message import (
     Progress,
     Round,
     RoundOver,
+    Stopped,
+    Transferring,
     WorkersFailed,
     WorkersSucceeded,
 )
@@ -141,6 +143,7 @@ def _hello(draft: Draft, hello: Hello) -> None:
         hello.address,
         now,
         leaving_since=now if hello.leaving else None,
+        leave_by=_leave_by(state, hello.grace_seconds, now) if hello.leaving else 0.0,
         linked=hello.linked,
         processes=hello.processes,
         recovers=hello.recovers,
@@ -224,15 +227,31 @@ def _join(draft: Draft, agent: Agent, message: Join) -> None:
 
 def _linked(draft: Draft, agent: Agent, message: Linked) -> None:
     if agent.attached and _round_number(draft.state) == message.round:
-        draft.put(replace(agent, linked=True, recovers=message.recovers, pids=message.pids))
+        draft.put(replace(agent, linked=True, recovers=message.recovers, pids=message.pids, late=0))
+
+
+def _transferring(draft: Draft, agent: Agent, message: Transferring) -> None:
+    if agent.attached and _round_number(draft.state) == message.round:
+        draft.put(replace(agent, moved_at=draft.now))
+
+
+def _leave_by(state: State, grace: float, now: float) -> float:
+    grace = grace or state.settings.leave_grace
+    return now + grace - min(state.settings.leave_margin, grace / 4)
 
 
 def _progress(draft: Draft, agent: Agent, message: Progress) -> None:
+    if message.step_seconds and message.step_seconds != agent.step_seconds:
+        draft.put(replace(agent, step_seconds=message.step_seconds))
     state = draft.state
     time = draft.now - message.age_seconds
     rounds = list(state.rounds)
     for i in range(len(rounds) - 1, -1, -1):
         if rounds[i].round == message.round:
+            if rounds[i].first_step is None and _round_number(state) == message.round:
+                # It went on from the step before: later ones were undone, or not to be restored.
+                committed = min(state.committed_step, message.step - 1)
+                state = replace(state, committed_step=committed, step=message.step)
             previous = rounds[i - 1].last_step_time if i else None
             rounds[i] = _advance(rounds[i], previous, message, time)
             break
@@ -270,13 +289,18 @@ def _fence_reply(draft: Draft, agent: Agent, message: FenceReply) -> None:
         draft.state = replace(draft.state, fence=replace(fence, replies=replies))
 
 
+def _stopped(draft: Draft, agent: Agent, message: Stopped) -> None:
+    """It has reached the fence, and commits: from now on only time to kill cuts it short."""
+    fence = draft.state.fence
+    if fence is not None and fence.fence == message.fence and agent.attached:
+        deadline = max(fence.deadline, draft.now + draft.state.settings.join_deadline)
+        draft.state = replace(draft.state, fence=replace(fence, deadline=deadline))
+
+
 def _fenced(draft: Draft, agent: Agent, message: Fenced) -> None:
     fence = draft.state.fence
     if fence is not None and fence.fence == message.fence and agent.attached:
-        deadline = fence.deadline
-        if not fence.fenced:
-            deadline += draft.state.settings.commit_deadline
-        fence = replace(fence, fenced=fence.fenced | {agent.agent}, deadline=deadline)
+        fence = replace(fence, fenced=fence.fenced | {agent.agent})
         draft.state = replace(draft.state, fence=fence)
 
 
@@ -305,7 +329,8 @@ def _workers_failed(draft: Draft, agent: Agent, message: WorkersFailed) -> None:
 
 def _leave(draft: Draft, agent: Agent, message: Leave) -> None:
     if not agent.leaving:
-        agent = replace(agent, leaving_since=draft.now)
+        leave_by = _leave_by(draft.state, message.grace_seconds, draft.now)
+        agent = replace(agent, leaving_since=draft.now, leave_by=leave_by)
     draft.put(replace(agent, joined_at=None))
     if not agent.attached:
         draft.send(agent.agent, Dismissed("leaving; its workers are in no round"))
@@ -357,7 +382,9 @@ _HANDLERS: dict[type[object], Callable[[Draft, Agent, Any], None]] = {
     Linked: _linked,
     Progress: _progress,
     FenceReply: _fence_reply,
+    Stopped: _stopped,
     Fenced: _fenced,
+    Transferring: _transferring,
     Committed: _committed,
     WorkersFailed: _workers_failed,
     Leave: _leave,
@@ -367,5 +394,5 @@ _HANDLERS: dict[type[object], Callable[[Draft, Agent, Any], None]] = {
     Failed: _failed,
 }
 
-_IDLE = (Heartbeat, Progress, Failed)
+_IDLE = (Heartbeat, Progress, Failed, Transferring)
 """They change nothing that a round depends on, and are nearly all that a large job says."""

@@ -6,7 +6,8 @@ page that the agent reads when it wants to know.
 
 Why a rank never runs past a fence: asked for its step, a rank answers the one in progress and from
 then on holds at the end of the step after it, until it is told where to stop; the stop step is the
-greatest answer plus one, hence no smaller than any rank's hold.
+greatest answer plus one, hence no smaller than any rank's hold. Asked to stop at once, as where
+steps are long, it holds at the end of the step in progress, and the greatest answer is the stop.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ CONNECT_TIMEOUT_SECONDS = 10.0
 BLAME_SECONDS = 1.0
 """How long a failing worker waits to hear that another one failed first."""
 
-PROGRESS_BYTES = 32
-"""Four signed 64-bit integers: the last applied step; when (CLOCK_MONOTONIC, ns); the samples that
-all ranks had consumed by then, 0 where that is not known; and how long (ns) commits have kept this
-process from training."""
+PROGRESS_BYTES = 40
+"""Five signed 64-bit integers: the last applied step; when (CLOCK_MONOTONIC, ns); the samples that
+all ranks had consumed by then, 0 where that is not known; how long (ns) commits have kept this
+process from training; and the bytes of state it has moved to take its places in rounds."""
 
 
 class Order(Enum):
@@ -247,6 +248,12 @@ class WorkerLink:
         if self._progress is not None:
             self._progress[3] += int(seconds * 1e9)
 
+    def transferred(self, count: int) -> None:
+        """So many bytes of state were sent, received or read: who waits for it knows that this
+        process is on its way into the round."""
+        if self._progress is not None:
+            self._progress[4] += count
+
     def give_up(self, reason: str) -> None:
         """Before an error that another try would only repeat: no worker is started again."""
         self._send({"type": "fatal", "reason": reason})
@@ -384,7 +391,8 @@ class WorkerLink:
                 self._pending = True  # before reading the step: a later boundary waits for the lock
                 self._fence = int(message["fence"])
                 begun = self._step + 1 if self._step >= 0 else -1
-                self._hold = begun + 1
+                at_once = bool(message["at_once"]) and begun >= 0
+                self._hold = begun if at_once else begun + 1
                 self._stop = None
                 answer = {"type": "reply", "fence": self._fence, "step": begun}
             elif kind == "stop":

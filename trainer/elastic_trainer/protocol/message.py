@@ -20,6 +20,11 @@ VERSION = 4
 """Of the protocol; the parts of a job must speak the same."""
 
 
+STEPS_PATIENCE = 4.0
+"""Steps, of the longest measured lately, that a worker may take to notice that its round is over:
+its agent waits so long before it kills it, and the coordinator before it goes on without it."""
+
+
 @dataclass(frozen=True)
 class Member:
     agent: str = ""

@@ -1,0 +1,82 @@
+"""The patience with a worker follows its steps."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+from elastic_trainer.agent.identity import Identity
+from elastic_trainer.agent.step_times import RECENT, StepTimes
+from elastic_trainer.link.worker_link import SOCKET_VARIABLE, Order, WorkerLink
+
+
+def test_steps_of_90_seconds_have_minutes_to_notice_that_their_round_is_over() -> None:
+    times = StepTimes()
+    for step in range(1, 4):
+        times.add(1, step, 90.0 * step)
+    assert times.longest == 90.0
+    assert times.patience(30.0) == 360.0
+
+
+def test_short_steps_have_the_least_and_the_first_one_more() -> None:
+    times = StepTimes()
+    assert times.patience(30.0) == 120.0, "it may still compile"
+    times.add(1, 1, 100.0)
+    times.add(1, 11, 101.0)
+    assert times.longest == pytest.approx(0.1)
+    assert times.patience(30.0) == 30.0
+
+
+def test_only_steps_of_one_round_are_compared_and_old_ones_are_forgotten() -> None:
+    times = StepTimes()
+    times.add(1, 10, 100.0)
+    times.add(2, 5, 500.0)
+    times.add(3, 11, 900.0)
+    assert times.longest == 0.0
+    times.add(3, 12, 950.0)
+    for step in range(RECENT):
+        times.add(3, 13 + step, 951.0 + step)
+    assert times.longest == 1.0
+
+
+def identity(**environment: str) -> Identity:
+    return Identity.read("h:1", 1, 2, "run", None, None, environment, [])
+
+
+def test_the_pods_grace_and_machine_come_from_the_operator() -> None:
+    found = identity(VOLCANO_ELASTIC_GRACE_SECONDS="600", VOLCANO_ELASTIC_NODE_NAME="gpu-7")
+    assert (found.grace, found.node) == (600.0, "gpu-7")
+    assert (identity().grace, identity().node) == (30.0, socket.gethostname())
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "inf", "nan", "soon"])
+def test_a_grace_that_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="VOLCANO_ELASTIC_GRACE_SECONDS: expected"):
+        identity(VOLCANO_ELASTIC_GRACE_SECONDS=text)
+
+
+@pytest.mark.parametrize(("at_once", "stop"), [(True, 6), (False, 7)])
+def test_a_rank_asked_to_stop_at_once_holds_at_the_end_of_its_step(
+    at_once: bool, stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.bind(str(tmp_path / "agent"))
+        server.listen()
+        monkeypatch.setenv(SOCKET_VARIABLE, str(tmp_path / "agent"))
+        link = WorkerLink.from_environment()
+        agent, _ = server.accept()
+    with agent, agent.makefile("rwb", buffering=0) as lines:
+        assert json.loads(lines.readline())["type"] == "hello"
+        assert link.boundary(5) is Order.GO  # step 6 is in progress
+        assert json.loads(lines.readline())["type"] == "stepped"
+        lines.write(json.dumps({"type": "ask", "fence": 1, "at_once": at_once}).encode() + b"\n")
+        assert json.loads(lines.readline()) == {"type": "reply", "fence": 1, "step": 6}
+        told = {"type": "stop", "fence": 1, "step": stop, "leaving": False, "commit": False}
+        if not at_once:
+            assert link.boundary(6) is Order.GO
+        lines.write(json.dumps(told).encode() + b"\n")
+        assert link.boundary(stop) is Order.FENCE
+        assert json.loads(lines.readline())["step"] == stop
+        link._closing = True  # its agent goes, and it should not
