@@ -94,6 +94,8 @@ class Agent:
     pod_index: int
     address: str
     last_seen: float
+    node: str = ""
+    """The machine it runs on; of an agent that names none, one of its own."""
     joined_at: float | None = None
     """Since when it waits for a round; None: it doesn't."""
     store_port: int = 0
@@ -206,8 +208,10 @@ class State:
     """By time; see failures.py."""
     failures_total: int = 0
     verdict: str = ""
-    """Why training has failed for good; see verdict.py."""
-    condemned: frozenset[str] = frozenset()
+    """Why training has failed for good; see failure_policy.py."""
+    excluded: Mapping[str, str] = field(default_factory=dict)
+    """Nodes whose agents are in no further round of this attempt, and why."""
+    rejected_agents: frozenset[str] = frozenset()
     """Agents that are to end by the verdict. Another that joins begins a new attempt."""
     attempt_since: int = 0
     """The last round of the attempts before this one."""

@@ -84,23 +84,43 @@ class Draft:
     def fail(self, verdict: str) -> None:
         """No further round: all are to end with an error."""
         members = self.state.round.members if self.state.round is not None else ()
-        condemned = frozenset(self.state.agents) | {member.agent for member in members}
+        rejected = frozenset(self.state.agents) | {member.agent for member in members}
         self.end_round(verdict)
         for agent in self.state.agents.values():
             self.put(replace(agent, joined_at=None))
             self.send(agent.agent, Dismissed(verdict, failed=True))
         self.state = replace(
-            self.state, phase=Phase.FAILED, reason=verdict, verdict=verdict, condemned=condemned
+            self.state,
+            phase=Phase.FAILED,
+            reason=verdict,
+            verdict=verdict,
+            rejected_agents=rejected,
         )
 
-    def begin_anew(self) -> None:
+    def enough_without(self, node: str) -> bool:
+        """Whether the agents of other nodes, excluded ones apart, are enough for a round."""
+        state = self.state
+        left = sum(a.node != node and a.node not in state.excluded for a in state.agents.values())
+        return state.settings.size(left) > 0
+
+    def exclude(self, node: str, reason: str) -> None:
+        """No further round has agents of `node`, nor has this one."""
+        self.state = replace(self.state, excluded={**self.state.excluded, node: reason})
+        concerned = [a for a in self.state.agents.values() if a.node == node]
+        if any(agent.attached for agent in concerned):
+            self.end_round(f"node {node} was excluded")
+        names = {agent.agent for agent in concerned}
+        self.state = replace(self.state, expected=self.state.expected - names)
+
+    def begin_attempt(self) -> None:
         """After a verdict: containers were started again, whose owner wants another attempt."""
         state = self.state
         self.state = replace(
             state,
             phase=Phase.FORMING,
             verdict="",
-            condemned=frozenset(),
+            rejected_agents=frozenset(),
+            excluded={},
             attempt_since=state.last_round,
             enough_since=None,
             reason="a new attempt",
@@ -182,9 +202,10 @@ class Draft:
         if self.state.phase in (Phase.FORMING, Phase.RESTARTING):
             self._settle_forming()
         if self.state.phase is Phase.FINISHED:
-            for agent in self._waiting():
-                self.put(replace(agent, joined_at=None))
-                self.send(agent.agent, Dismissed("training is complete"))
+            for agent in self.state.agents.values():
+                if agent.joined_at is not None and not agent.standby:
+                    self.put(replace(agent, joined_at=None))
+                    self.send(agent.agent, Dismissed("training is complete"))
 
     def _settle_forming(self) -> None:
         self._stand_by()
@@ -227,7 +248,8 @@ class Draft:
         if not self._live():
             return
         for agent in state.agents.values():
-            if agent.joined_at is not None and not (agent.live or agent.standby or agent.leaving):
+            ready = agent.joined_at is not None and agent.node not in state.excluded
+            if ready and not (agent.live or agent.standby or agent.leaving):
                 self.put(replace(agent, standby=True))
                 self.send(agent.agent, Standby())
 
@@ -445,7 +467,9 @@ class Draft:
         agents = [
             agent
             for agent in self.state.agents.values()
-            if agent.joined_at is not None and not (agent.leaving or agent.standby)
+            if agent.joined_at is not None
+            and not (agent.leaving or agent.standby)
+            and agent.node not in self.state.excluded
         ]
         return sorted(agents, key=lambda agent: agent.order)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
+from elastic_trainer.coordinator.failure_policy import Fail, decide
 from elastic_trainer.coordinator.model import (
     Agent,
     Drop,
@@ -19,7 +20,6 @@ from elastic_trainer.coordinator.model import (
     State,
 )
 from elastic_trainer.coordinator.settle import Draft
-from elastic_trainer.coordinator.verdict import hopeless
 from elastic_trainer.failures.record import bounded, with_failure
 from elastic_trainer.protocol.message import (
     Committed,
@@ -51,18 +51,61 @@ TICK_LAG = 0.3
 """A pause of our own (seconds) that isn't held against the agents, whose messages wait unread."""
 
 
-def step(state: State, event: Event, now: float) -> tuple[State, list[Effect]]:
-    """What an event changes, and whom to tell.
+@dataclass(frozen=True)
+class Transition:
+    """One way from a phase to another."""
 
-    forming ── enough joined ──► running              adopting: after the coordinator's restart,
-    running ── leave, warm joiners ──► fencing        until a running round's members are back,
-    fencing ── all fenced ──► restarting              then running or fencing as they tell
-    running, fencing ── workers failed, agent lost, fence too late ──► restarting
-    restarting ── the members are back ──► running;  none of them left to wait for ──► forming
-    running, fencing ── a member's workers leave the loop, or end with code 0 ──► completing
-    completing ── the workers of all members have ended with code 0 ──► finished
-    completing ── workers failed, agent lost, leaver out of time ──► restarting
-    any ── failures say that it is no use ──► failed;  a new agent joins ──► forming
+    before: Phase
+    cause: str
+    after: Phase
+
+
+_FAILS = "the failures are the script's, or too few nodes are left"
+_ENDS = "workers failed, an agent was lost, or a deadline passed"
+
+TRANSITIONS = (
+    Transition(Phase.FORMING, "enough agents have joined", Phase.RUNNING),
+    Transition(Phase.FORMING, "after the coordinator's restart: an agent's round", Phase.ADOPTING),
+    Transition(Phase.ADOPTING, "all members are back", Phase.RUNNING),
+    Transition(Phase.ADOPTING, "all members are back, told where to stop", Phase.FENCING),
+    Transition(Phase.ADOPTING, "all members are back, some out of the loop", Phase.COMPLETING),
+    Transition(Phase.ADOPTING, "a member is missing, was replaced, or failed", Phase.RESTARTING),
+    Transition(Phase.RUNNING, "an agent leaves, or some wait to be let in", Phase.FENCING),
+    Transition(Phase.RUNNING, _ENDS, Phase.RESTARTING),
+    Transition(Phase.RUNNING, "workers are out of the loop, or ended with 0", Phase.COMPLETING),
+    Transition(Phase.FENCING, "all members stand at the fence, committed", Phase.RESTARTING),
+    Transition(Phase.FENCING, _ENDS, Phase.RESTARTING),
+    Transition(Phase.FENCING, "workers are out of the loop, or ended with 0", Phase.COMPLETING),
+    Transition(Phase.RESTARTING, "the members are back", Phase.RUNNING),
+    Transition(Phase.RESTARTING, "too few are left to wait for", Phase.FORMING),
+    Transition(Phase.COMPLETING, _ENDS, Phase.RESTARTING),
+    Transition(Phase.COMPLETING, "all members' workers have ended with 0", Phase.FINISHED),
+    Transition(Phase.FORMING, _FAILS, Phase.FAILED),
+    Transition(Phase.ADOPTING, _FAILS, Phase.FAILED),
+    Transition(Phase.RUNNING, _FAILS, Phase.FAILED),
+    Transition(Phase.FENCING, _FAILS, Phase.FAILED),
+    Transition(Phase.RESTARTING, _FAILS, Phase.FAILED),
+    Transition(Phase.COMPLETING, _FAILS, Phase.FAILED),
+    Transition(Phase.FAILED, "a new agent joins", Phase.FORMING),
+)
+"""All ways between phases; one event may go several of them at once. Drawn in
+docs/architecture.md, to which a test holds it."""
+
+
+def as_table(transitions: Iterable[Transition]) -> str:
+    """Return transitions as a Markdown table, those of one cause and end in one row."""
+    rows: dict[tuple[str, Phase], list[str]] = {}
+    for one in transitions:
+        rows.setdefault((one.cause, one.after), []).append(one.before.value)
+    lines = [
+        f"| {', '.join(before)} | {cause} | {after.value} |"
+        for (cause, after), before in rows.items()
+    ]
+    return "\n".join(["| from | because | to |", "| --- | --- | --- |", *lines])
+
+
+def step(state: State, event: Event, now: float) -> tuple[State, list[Effect]]:
+    """Return the state after an event, and whom to tell what; TRANSITIONS has the phases.
 
     A new range lets waiting agents in where it leaves room for them. It never ends a round: those
     beyond a lower max train on until they leave or the round ends for another reason, and so does
@@ -142,6 +185,7 @@ def _hello(draft: Draft, hello: Hello) -> None:
         pod_index,
         hello.address,
         now,
+        hello.node or f"worker {pod_index}",
         leaving_since=now if hello.leaving else None,
         leave_by=_leave_by(state, hello.grace_seconds, now) if hello.leaving else 0.0,
         linked=hello.linked,
@@ -202,10 +246,10 @@ def _join(draft: Draft, agent: Agent, message: Join) -> None:
         draft.send(agent.agent, Dismissed("training is complete"))
         return
     if state.phase is Phase.FAILED:
-        if agent.agent in state.condemned:
+        if agent.agent in state.rejected_agents:
             draft.send(agent.agent, Dismissed(state.verdict, failed=True))
             return
-        draft.begin_anew()
+        draft.begin_attempt()
         state = draft.state
     member = state.round is not None and state.round.rank_of(agent.agent) is not None
     if member and (agent.attached or state.phase is Phase.ADOPTING):
@@ -355,7 +399,7 @@ def _with_success(state: State, name: str) -> State:
 
 def _failed(draft: Draft, agent: Agent, message: Failed) -> None:
     state = draft.state
-    failed = bounded(replace(message, pod_index=agent.pod_index))
+    failed = bounded(replace(message, pod_index=agent.pod_index, node=agent.node))
     failures = with_failure(state.failures, failed)
     if failures == state.failures:
         return
@@ -364,9 +408,11 @@ def _failed(draft: Draft, agent: Agent, message: Failed) -> None:
     if state.phase in (Phase.FINISHED, Phase.FAILED):
         return
     rounds = [record for record in state.rounds if record.round > state.attempt_since]
-    verdict = hopeless(failed, state.failures, rounds, draft.now)
-    if verdict is not None:
-        draft.fail(verdict)
+    decision = decide(failed, state.failures, rounds, draft.now, draft.enough_without)
+    if isinstance(decision, Fail):
+        draft.fail(decision.reason)
+    elif decision is not None:
+        draft.exclude(decision.node, decision.reason)
 
 
 def _goodbye(draft: Draft, agent: Agent, message: Goodbye) -> None:

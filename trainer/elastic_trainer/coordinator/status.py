@@ -41,6 +41,14 @@ def status(state: State, job: str, now: float, wall: float) -> dict[str, Any]:
         "speeds": {str(size): speed for size, speed in sorted(speeds(state.rounds).items())},
         "committed_step": state.committed_step,
         "rounds": [_round(record, offset) for record in state.rounds],
+        "excluded": [
+            {
+                "node": node,
+                "workers": sorted(a.pod_index for a in state.agents.values() if a.node == node),
+                "reason": reason,
+            }
+            for node, reason in sorted(state.excluded.items())
+        ],
         "failures": [as_json(failed) for failed in state.failures],
         "failures_total": state.failures_total,
         "verdict": state.verdict or None,
@@ -59,6 +67,7 @@ def metrics(state: State, now: float) -> list[Metric]:
         Metric("committed_step", "Newest step that is committed.", max(0, state.committed_step)),
         Metric("steps_per_second", "Recent speed.", _speed(state, now)),
         Metric("pause_seconds", "Of the newest change of rounds.", pauses[-1] if pauses else 0.0),
+        Metric("excluded_nodes", "Nodes that are in no further round.", len(state.excluded)),
         Metric("failures_total", "Workers that failed.", state.failures_total),
     ]
 

@@ -48,6 +48,7 @@ def as_json(failed: Failed) -> dict[str, Any]:
     return {
         "round": failed.round,
         "worker": failed.pod_index,
+        "node": failed.node or None,
         "rank": failed.rank,
         "localRank": failed.local_rank,
         "pid": failed.pid,

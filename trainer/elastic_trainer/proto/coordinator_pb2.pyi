@@ -189,7 +189,7 @@ class WorkersSucceeded(_message.Message):
     def __init__(self, round: _Optional[int] = ...) -> None: ...
 
 class Failed(_message.Message):
-    __slots__ = ("round", "pod_index", "rank", "local_rank", "pid", "code", "message", "stack", "time", "log", "error", "step")
+    __slots__ = ("round", "pod_index", "rank", "local_rank", "pid", "code", "message", "stack", "time", "log", "error", "step", "node")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     POD_INDEX_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -202,6 +202,7 @@ class Failed(_message.Message):
     LOG_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
     round: int
     pod_index: int
     rank: int
@@ -214,7 +215,8 @@ class Failed(_message.Message):
     log: str
     error: str
     step: int
-    def __init__(self, round: _Optional[int] = ..., pod_index: _Optional[int] = ..., rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., code: _Optional[int] = ..., message: _Optional[str] = ..., stack: _Optional[str] = ..., time: _Optional[float] = ..., log: _Optional[str] = ..., error: _Optional[str] = ..., step: _Optional[int] = ...) -> None: ...
+    node: str
+    def __init__(self, round: _Optional[int] = ..., pod_index: _Optional[int] = ..., rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., code: _Optional[int] = ..., message: _Optional[str] = ..., stack: _Optional[str] = ..., time: _Optional[float] = ..., log: _Optional[str] = ..., error: _Optional[str] = ..., step: _Optional[int] = ..., node: _Optional[str] = ...) -> None: ...
 
 class Goodbye(_message.Message):
     __slots__ = ()

@@ -164,6 +164,7 @@ class Failed:
     log: str = ""
     error: str = ""
     step: int = -1
+    node: str = ""
 
 
 @dataclass(frozen=True)

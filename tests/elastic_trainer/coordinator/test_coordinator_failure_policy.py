@@ -1,13 +1,13 @@
-"""Errors that repeat end the job, on whichever nodes they show; others don't."""
+"""What two nodes raise fails the job; what one node raises again leaves that node out."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
+from elastic_trainer.coordinator.failure_policy import FRUITLESS_ROUNDS, FRUITLESS_SECONDS
 from elastic_trainer.coordinator.model import Lost, Phase
 from elastic_trainer.coordinator.status import status
-from elastic_trainer.coordinator.verdict import FRUITLESS_ROUNDS, FRUITLESS_SECONDS
 from elastic_trainer.failures.record import OUT_OF_MEMORY
 from elastic_trainer.protocol.message import (
     Dismissed,
@@ -138,7 +138,7 @@ def test_rounds_without_a_step_end_the_job_though_each_was_another_nodes_fault()
     ],
 )
 def test_only_workers_that_failed_by_themselves_count(failed: Failed, counts: bool) -> None:
-    job = Job(min_nodes=1, max_nodes=2).running(0, 1)
+    job = Job(min_nodes=2, max_nodes=2).running(0, 1)
     for _ in range(FRUITLESS_ROUNDS):
         fail(job, 0, None, failed)
     assert (job.state.phase is Phase.FAILED) is counts
@@ -146,7 +146,7 @@ def test_only_workers_that_failed_by_themselves_count(failed: Failed, counts: bo
 
 def test_a_step_or_a_long_life_between_starts_the_count_anew() -> None:
     for step, seconds in ((1, 0.0), (None, FRUITLESS_SECONDS + 1.0)):
-        job = Job(min_nodes=1, max_nodes=2).running(0, 1)
+        job = Job(min_nodes=2, max_nodes=2).running(0, 1)
         for number in range(2 * FRUITLESS_ROUNDS - 1):
             fruitful = number == FRUITLESS_ROUNDS - 1
             job.pass_time(seconds if fruitful else 0.0)
@@ -156,8 +156,8 @@ def test_a_step_or_a_long_life_between_starts_the_count_anew() -> None:
         assert job.state.phase is Phase.FAILED
 
 
-def test_a_condemned_agent_that_comes_again_is_told_again() -> None:
-    job = Job(min_nodes=1, max_nodes=2).running(0, 1)
+def test_a_rejected_agent_that_comes_again_is_told_again() -> None:
+    job = Job(min_nodes=2, max_nodes=2).running(0, 1)
     fail(job, 0, 7)
     fail(job, 0, 7)
     job.feed(Lost("a1"))  # for a moment
@@ -178,3 +178,110 @@ def test_started_again_by_their_owner_the_nodes_get_another_attempt() -> None:
     number, failed = 3, replace(OWN, round=3, pid=1, step=7)
     job.say("b0", Progress(number, 7), WorkersFailed(number), failed)
     assert job.state.phase is Phase.RESTARTING, "the earlier attempt's errors don't count"
+
+
+NO_GPU = Failed(code=1, message="RuntimeError: No CUDA GPUs are available", error="RuntimeError at")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "RuntimeError: No CUDA GPUs are available",
+        "RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR",
+        "AcceleratorError: CUDA error: uncorrectable ECC error encountered",
+        "RuntimeError: DataLoader worker (pid 71) is killed by signal: Bus error.",
+        "RuntimeError: NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.",
+        "DistBackendError: NCCL error: ncclUnhandledCudaError: Call to CUDA function failed",
+    ],
+)
+def test_a_node_whose_devices_fail_twice_is_left_out_and_the_others_train_on(message: str) -> None:
+    job = Job(min_nodes=2, max_nodes=4).running(0, 1, 2, 3)
+    bad = replace(NO_GPU, message=message, error="RuntimeError at train.py:3")
+    fail(job, 2, 7, bad)
+    assert job.members() == ["a0", "a1", "a2", "a3"]
+    fail(job, 2, 7, bad)
+    assert job.state.phase is Phase.RUNNING and job.members() == ["a0", "a1", "a3"]
+    told = status(job.state, "ns/job", job.now, 0.0)
+    assert told["verdict"] is None
+    assert told["excluded"] == [
+        {
+            "node": "worker 2",
+            "workers": [2],
+            "reason": f"its devices failed in rounds 1 and 2; the last: {message}",
+        }
+    ]
+    job.pass_time(30.0)
+    assert job.state.phase is Phase.RUNNING, "nobody is let in who is excluded"
+
+
+def test_device_errors_of_two_nodes_are_not_the_scripts_fault() -> None:
+    job = Job(min_nodes=2, max_nodes=4).running(0, 1, 2, 3)
+    fail(job, 2, 7, NO_GPU)
+    fail(job, 3, 7, NO_GPU)
+    assert job.state.phase is Phase.RUNNING and len(job.members()) == 4
+    fail(job, 3, 7, NO_GPU)
+    fail(job, 2, 7, NO_GPU)
+    assert job.members() == ["a0", "a1"]
+
+
+def test_devices_that_fail_now_and_then_leave_their_node_out_at_the_third_time() -> None:
+    job = Job(min_nodes=1, max_nodes=2).running(0, 1)
+    for step in (1000, 2000):
+        fail(job, 1, step, NO_GPU)
+        assert len(job.members()) == 2
+    fail(job, 1, 3000, NO_GPU)
+    assert job.members() == ["a0"]
+
+
+def test_too_few_healthy_nodes_fail_the_job() -> None:
+    job = Job(min_nodes=2, max_nodes=2).running(0, 1)
+    fail(job, 1, 7, NO_GPU)
+    fail(job, 1, 7, NO_GPU)
+    assert job.state.verdict.startswith("too few nodes are left without worker 1: its devices")
+
+
+def test_an_error_of_one_node_alone_leaves_it_out_and_if_another_has_it_too_fails_the_job() -> None:
+    """As of an export by rank 0: the next rank 0 shows whether it was the node or the script."""
+    job = Job(min_nodes=1, max_nodes=3).running(0, 1, 2)
+    fail(job, 0, 7)
+    fail(job, 0, 7)
+    assert job.members() == ["a1", "a2"]
+    fail(job, 1, 7)
+    assert job.state.phase is Phase.FAILED
+
+
+def test_a_node_that_can_not_start_is_left_out_after_five_rounds() -> None:
+    job = Job(min_nodes=1, max_nodes=2).running(0, 1)
+    for _ in range(FRUITLESS_ROUNDS):
+        assert len(job.members()) == 2
+        fail(job, 1, None, Failed(code=1, message="ImportError: x"))
+    assert job.members() == ["a0"]
+
+
+def test_agents_of_one_machine_are_one_node() -> None:
+    job = Job(min_nodes=1, max_nodes=3)
+    for index, node in enumerate(("gpu-1", "gpu-7", "gpu-7")):
+        job.say(f"a{index}", Hello(f"a{index}", index, "h", node=node), Join(1))
+    job.pass_time(0.5)
+    job.link(0, 1, 2)
+    fail(job, 1, 7, NO_GPU)
+    fail(job, 2, 7, NO_GPU)
+    assert job.members() == ["a0"] and list(job.state.excluded) == ["gpu-7"]
+    job.feed(Lost("a2"))
+    job.say("b2", Hello("b2", 2, "h", node="gpu-8"), Join(1))
+    job.pass_time(1.5)
+    assert job.state.phase is Phase.FENCING, "the pod was made anew on another machine"
+
+
+def test_a_new_attempt_has_all_nodes() -> None:
+    job = Job(min_nodes=1, max_nodes=2).running(0, 1)
+    for step in (1, 1):
+        fail(job, 1, step, NO_GPU)
+    fail(job, 0, 1)
+    fail(job, 0, 1)
+    assert job.state.phase is Phase.FAILED
+    for index in (0, 1):
+        job.feed(Lost(f"a{index}"))
+        job.say(f"b{index}", Hello(f"b{index}", index, "h", node=f"worker {index}"), Join(1))
+    job.pass_time(0.5)
+    assert job.members() == ["b0", "b1"]

@@ -1,0 +1,184 @@
+"""What the failures so far call for: another round, one without a node, or none at all; pure.
+
+Counted here and not by each agent, as the same error may show on one node after another: what two
+nodes raise is the script's fault, and fails the job; what one node raises again and again may be
+the node's own, and leaves it out, where the others are enough.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from elastic_trainer.coordinator.model import RoundRecord
+from elastic_trainer.failures.record import OUT_OF_MEMORY
+from elastic_trainer.protocol.message import Failed
+
+FRUITLESS_ROUNDS = 5
+"""After so many rounds in a row whose workers failed before a step, one more is no use."""
+FRUITLESS_SECONDS = 60.0
+"""A round that lasted so long is none of them: of a script without a link no step is ever told."""
+DEVICE_ERRORS = 3
+"""Rounds of an attempt that may end in device errors of one node, however far they came."""
+
+_ENDED_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
+
+_DEVICE_ERROR = re.compile(
+    "|".join(
+        (
+            r"No CUDA GPUs are available",
+            r"no CUDA-capable device",
+            r"CUDA driver initialization failed",
+            r"CUDA unknown error",
+            r"CUDA error: (uncorrectable ECC|unspecified launch failure|hardware stack|"
+            r"unknown error|initialization error|all CUDA-capable devices are busy|"
+            r"the launch timed out|device not ready|system not yet initialized)",
+            r"\bECC error",
+            r"\bXid\b",
+            r"fallen off the bus",
+            r"GPU is lost",
+            r"\bNVML\b",
+            r"cuDNN error",
+            r"CUDNN_STATUS_(NOT_INITIALIZED|INTERNAL_ERROR|EXECUTION_FAILED)",
+            r"CUBLAS_STATUS_(NOT_INITIALIZED|INTERNAL_ERROR|EXECUTION_FAILED|ALLOC_FAILED)",
+            r"DataLoader worker .*(is killed|exited unexpectedly)",
+            r"nccl(SystemError|UnhandledCudaError|InternalError)",
+        )
+    )
+)
+"""Errors of a node's devices, drivers and memory. Not those that scripts raise on healthy nodes,
+too: CUDA out of memory, device-side asserts, illegal memory accesses; nor NCCL's of a lost peer."""
+
+
+@dataclass(frozen=True)
+class Exclude:
+    """No further round has workers of this node."""
+
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Fail:
+    """No further round is made."""
+
+    reason: str
+
+
+def decide(
+    failed: Failed,
+    failures: Iterable[Failed],
+    rounds: Sequence[RoundRecord],
+    now: float,
+    enough_without: Callable[[str], bool],
+) -> Exclude | Fail | None:
+    """What a failure that has just become known calls for; None: another round may help.
+
+    Args:
+        failed: it; with its node.
+        failures: those known before.
+        rounds: of this attempt, in order; failures of others count for nothing.
+        now: of the clock of `rounds`.
+        enough_without: whether the job can go on without a node.
+    """
+    known = list(failures)
+    if is_device_error(failed):
+        return _judge_device(failed, known, rounds, enough_without)
+    repeated = [earlier for earlier in known if _repeats(failed, earlier, rounds)]
+    if repeated:
+        elsewhere = [one for one in repeated if one.node != failed.node]
+        earlier = (elsewhere or repeated)[0]
+        reason = (
+            f"rounds {earlier.round} and {failed.round} ended in the same error, and the later "
+            f"one no step further: {failed.error}: {failed.message}"
+        )
+        return _node_or_all(failed.node, bool(elsewhere), reason, enough_without)
+    failing = _fruitless([*known, failed], rounds, now)
+    if failing:
+        reason = (
+            f"{FRUITLESS_ROUNDS} rounds in a row failed before their first step; the last: "
+            f"{failed.message}"
+        )
+        return _node_or_all(failed.node, len(failing) > 1, reason, enough_without)
+    return None
+
+
+def is_device_error(failed: Failed) -> bool:
+    """Tells errors of a node's devices from errors of the script, by their text."""
+    return _DEVICE_ERROR.search(failed.message) is not None
+
+
+def _node_or_all(
+    node: str, on_others_too: bool, reason: str, enough_without: Callable[[str], bool]
+) -> Exclude | Fail:
+    if on_others_too or not enough_without(node):
+        return Fail(reason)
+    return Exclude(node, f"on this node alone, {reason}")
+
+
+def _judge_device(
+    failed: Failed,
+    known: list[Failed],
+    rounds: Sequence[RoundRecord],
+    enough_without: Callable[[str], bool],
+) -> Exclude | Fail | None:
+    numbers = {one.round for one in rounds}
+    mine = [
+        one
+        for one in known
+        if one.node == failed.node
+        and one.round in numbers
+        and one.round < failed.round
+        and is_device_error(one)
+    ]
+    again = any(_no_further(one, failed, rounds) for one in mine)
+    if not again and len({one.round for one in mine}) + 1 < DEVICE_ERRORS:
+        return None
+    reason = f"its devices failed in rounds {_listed(mine, failed)}; the last: {failed.message}"
+    if enough_without(failed.node):
+        return Exclude(failed.node, reason)
+    return Fail(f"too few nodes are left without {failed.node}: {reason}")
+
+
+def _listed(earlier: list[Failed], failed: Failed) -> str:
+    numbers = sorted({one.round for one in earlier} | {failed.round})
+    return ", ".join(map(str, numbers[:-1])) + f" and {numbers[-1]}"
+
+
+def _repeats(failed: Failed, earlier: Failed, rounds: Sequence[RoundRecord]) -> bool:
+    """Whether a later round has come to the same end of the training's own code, no further."""
+    same = bool(failed.error) and failed.error == earlier.error
+    return same and failed.round > earlier.round and _no_further(earlier, failed, rounds)
+
+
+def _no_further(earlier: Failed, failed: Failed, rounds: Sequence[RoundRecord]) -> bool:
+    last_steps = {one.round: -1 if one.last_step is None else one.last_step for one in rounds}
+    if earlier.round not in last_steps or failed.round not in last_steps:
+        return False  # before our restart: nobody knows what was reached in between
+    before = max(earlier.step, last_steps[earlier.round])
+    since = [step for number, step in last_steps.items() if earlier.round < number <= failed.round]
+    return max(failed.step, *since) <= before
+
+
+def _fruitless(failures: Iterable[Failed], rounds: Sequence[RoundRecord], now: float) -> set[str]:
+    """The nodes that failed by themselves in the last rounds, if those have come to nothing."""
+    failing: dict[int, set[str]] = {}
+    for one in failures:
+        if _by_itself(one):
+            failing.setdefault(one.round, set()).add(one.node)
+    last = rounds[-FRUITLESS_ROUNDS:]
+    fruitless = len(last) == FRUITLESS_ROUNDS and all(
+        one.round in failing
+        and one.first_step is None
+        and (now if one.end_time is None else one.end_time) - one.time < FRUITLESS_SECONDS
+        for one in last
+    )
+    return set().union(*(failing[one.round] for one in last)) if fruitless else set()
+
+
+def _by_itself(failed: Failed) -> bool:
+    """Rather than giving way to another (code 0), or killed by who knows whom."""
+    ended = failed.code != 0 and failed.code not in _ENDED_FROM_OUTSIDE
+    return ended or failed.message == OUT_OF_MEMORY
