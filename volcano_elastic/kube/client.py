@@ -30,7 +30,10 @@ _CONNECTIONS = 64
 # 429 means "not done, come again": asked that often, for that many seconds at most each time.
 _ATTEMPTS = 4
 _LONGEST_RETRY_AFTER = 5.0
-_TOKEN_SECONDS = 60.0
+# How often it is looked whether credentials have changed. A token that was refused is replaced at
+# once, but not more often than this, since plug-ins may ask people or clouds.
+_RENEW_SECONDS = 60.0
+_REFUSED_SECONDS = 1.0
 
 # Told of each answer: what was asked, the status code (0: there was no answer), seconds it took.
 Observer = Callable[[RequestInfo, int, float], None]
@@ -104,8 +107,9 @@ class Client:
         self._user_agent = user_agent
         self._observe: Observer = observe or _nobody
         self._fence = fence
-        self._token: dict[str, str] = {}
-        self._token_read = float("-inf")
+        self._credentials = access.headers
+        self._renewed = time.monotonic() - _REFUSED_SECONDS
+        self._renewing = asyncio.Lock()
         self._session: aiohttp.ClientSession | None = None
 
     @classmethod
@@ -119,6 +123,7 @@ class Client:
             connector=aiohttp.TCPConnector(limit=_CONNECTIONS, ssl=self.access.tls or True),
             headers={"User-Agent": self._user_agent, "Accept": "application/json"},
             timeout=_REQUEST_TIMEOUT,
+            proxy=self.access.proxy,
         )
         return self
 
@@ -145,7 +150,9 @@ class Client:
     ) -> Object:
         data = None if body is None else orjson.dumps(body)
         info = request_info(method, path)
+        renewed = False
         for attempt in range(1, _ATTEMPTS + 1):
+            credentials = await self._authorized()
             limit = None if self._fence is None or method == "GET" else self._fence()
             started, code = time.monotonic(), 0
             try:
@@ -156,15 +163,17 @@ class Client:
                         self.access.server + path,
                         data=data,
                         params=params,
-                        headers=self._headers()
-                        | {"Content-Type": content_type}
-                        | dict(headers or {}),
+                        headers=credentials | {"Content-Type": content_type} | dict(headers or {}),
+                        server_hostname=self.access.server_hostname,
                     ) as answer,
                 ):
                     raw = await answer.read()
                     code = answer.status
             finally:
                 self._observe(info, code, time.monotonic() - started)
+            if code == 401 and not renewed and await self._renew(credentials, refused=True):
+                renewed = True
+                continue
             again = answer.headers.get("Retry-After") if code == 429 else None
             if again is None or attempt == _ATTEMPTS:
                 break
@@ -173,14 +182,23 @@ class Client:
             raise error_of(code, _status(raw))
         return _object(raw, f"{method} {path}")
 
-    def _headers(self) -> dict[str, str]:
-        """Also the token's newest form: a service account's is replaced about every hour."""
-        file, now = self.access.token_file, time.monotonic()
-        if file is not None and now - self._token_read > _TOKEN_SECONDS:
-            self._token_read = now
-            with contextlib.suppress(OSError):
-                self._token = {"Authorization": f"Bearer {file.read_text().strip()}"}
-        return {**self.access.headers, **self._token}
+    async def _authorized(self) -> dict[str, str]:
+        """Return the headers that prove who we are, looked at anew each minute."""
+        if self.access.renew is not None and time.monotonic() - self._renewed > _RENEW_SECONDS:
+            await self._renew(self._credentials)
+        return self._credentials
+
+    async def _renew(self, used: dict[str, str], *, refused: bool = False) -> bool:
+        """Gets new credentials unless another request just did; True if they are not `used`."""
+        if self.access.renew is None:
+            return False
+        async with self._renewing:
+            if used == self._credentials and time.monotonic() - self._renewed > _REFUSED_SECONDS:
+                self._renewed = time.monotonic()
+                # The official client raises what it likes; an old token may still do.
+                with contextlib.suppress(Exception):
+                    self._credentials = await asyncio.to_thread(self.access.renew, refused)
+        return used != self._credentials
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Object:
         path = resource.path(namespace, name)
@@ -298,7 +316,8 @@ class Client:
         async with self.session.get(
             self.access.server + path,
             params=params,
-            headers=self._headers(),
+            headers=await self._authorized(),
+            server_hostname=self.access.server_hostname,
             timeout=_WATCH_TIMEOUT,
         ) as answer:
             # A watch is counted when it begins; how long it lasts says nothing.
@@ -333,7 +352,8 @@ class Client:
         async with self.session.get(
             self.access.server + path,
             params=params,
-            headers=self._headers(),
+            headers=await self._authorized(),
+            server_hostname=self.access.server_hostname,
             timeout=aiohttp.ClientTimeout(total=None),
         ) as answer:
             if answer.status >= 400:
