@@ -26,7 +26,7 @@ def gang(session: Session, option: PluginOption) -> Functions:
 
     def enough(job: Job, statuses: Sequence[TaskStatus]) -> bool:
         members = session.count(job, *statuses) + session.backfillable(job)
-        return members >= job.min_member and not _short_role(session, job, statuses)
+        return members >= job.min_member and not _short_role(session, job, statuses, idle=True)
 
     def surplus(claimant: Task, candidates: Sequence[Task]) -> list[Task]:
         # Volcano picks these in the order of map iteration, so at random; here they go in victim
@@ -51,9 +51,16 @@ def gang(session: Session, option: PluginOption) -> Functions:
     )
 
 
-def _short_role(session: Session, job: Job, statuses: Sequence[TaskStatus]) -> str | None:
+def _short_role(
+    session: Session, job: Job, statuses: Sequence[TaskStatus], *, idle: bool = False
+) -> str | None:
+    """Return a role with fewer pods than minTaskMember asks for; `idle` counts pending pods that
+    ask for nothing, too."""
     # As Volcano: a minMember below the sum of roles switches the check by role off.
     if not job.min_task_member or job.min_member < sum(job.min_task_member.values()):
         return None
     roles = Counter(task.role for task in session.tasks(job, *statuses))
+    if idle:
+        waiting = session.tasks(job, TaskStatus.PENDING)
+        roles.update(task.role for task in waiting if task.best_effort)
     return next((r for r, least in job.min_task_member.items() if roles[r] < least), None)

@@ -151,6 +151,17 @@ def test_a_role_below_its_minimum_holds_the_gang() -> None:
     assert "fewer pods of role master" in c.condition("a", "Unschedulable")["message"]
 
 
+def test_pods_that_ask_for_nothing_count_in_their_role() -> None:
+    c = cluster(4)
+    c.gang("a", 2)
+    c.podgroups["default/a"]["spec"]["minTaskMember"] = {"idle": 1, "worker": 1}
+    idle = c.pods["default/a-worker-0"]
+    idle["metadata"]["annotations"]["volcano.sh/task-spec"] = "idle"
+    idle["spec"]["containers"][0]["resources"] = {}
+    c.settle()
+    assert len(c.members_of("a")) == 2
+
+
 def test_a_lost_member_is_placed_again() -> None:
     c = cluster(4)
     c.gang("a", 2)
