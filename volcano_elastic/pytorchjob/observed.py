@@ -55,6 +55,7 @@ class State(StrEnum):
     LEAVING = "leaving"
     """Has a deletion time: counts neither as success nor as failure."""
     SUCCEEDED = "succeeded"
+    """Ended well, and keeps its index."""
     RETRY = "retry"
     """Failed, and is made again at the same index."""
     EVICTED = "evicted"

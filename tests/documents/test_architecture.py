@@ -1,0 +1,46 @@
+"""docs/architecture.md: the states that it draws are the code's, and what it points to is there."""
+
+from __future__ import annotations
+
+import ast
+import re
+from inspect import getsource
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from volcano_elastic.operator import handover
+from volcano_elastic.pytorchjob import desired, observed
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "architecture.md").read_text()
+
+
+def table_of(module: ModuleType) -> str:
+    """The docstring after its first paragraph."""
+    assert module.__doc__ is not None
+    return module.__doc__.partition("\n\n")[2].strip()
+
+
+def states_of_a_pod() -> str:
+    (declared,) = ast.parse(getsource(observed.State)).body
+    assert isinstance(declared, ast.ClassDef)
+    said = [ast.literal_eval(node.value) for node in declared.body if isinstance(node, ast.Expr)]
+    assert len(said) == len(observed.State), "each state says what it is"
+    return "\n".join(f"{s.value:<10} {text}" for s, text in zip(observed.State, said, strict=True))
+
+
+@pytest.mark.parametrize(
+    "table",
+    [table_of(desired), states_of_a_pod(), table_of(handover)],
+    ids=["job", "pod", "handover"],
+)
+def test_states_are_drawn_as_the_code_has_them(table: str) -> None:
+    assert f"```text\n{table}\n```" in TEXT, f"docs/architecture.md should draw\n{table}"
+
+
+def test_what_the_map_of_the_code_points_to_is_there() -> None:
+    found = re.findall(r"`((?:volcano_elastic|tests)/[\w/]+\.py)`", TEXT)
+    assert len(found) > 20
+    assert [name for name in found if not (ROOT / name).exists()] == []
