@@ -128,6 +128,11 @@ def test_hours_are_written_at_a_change_of_size_and_every_few_minutes() -> None:
 class Jobs:
     def __init__(self, cluster: Callable[[], Cluster]) -> None:
         self.cluster, self.patches = cluster, list[Object]()
+        self.created = list[Object]()
+
+    async def create(self, kind: Any, body: Object) -> Object:
+        self.created.append(body)
+        return body
 
     async def patch(
         self, kind: Any, name: str, namespace: str, body: Object, *, subresource: str
@@ -264,6 +269,31 @@ async def test_what_the_coordinator_tells_is_in_the_jobs_status_and_in_the_pictu
     assert [patch["status"] for patch in patches] == [{"elastic": {"speeds": {"2": 88.9}}}]
     seen = builder.snapshot().jobs[0]
     assert (seen.speeds, seen.pause) == ({2: 88.9}, timedelta(seconds=3))
+
+
+async def test_a_node_that_is_left_out_of_training_is_an_event_once() -> None:
+    asked = 0
+
+    async def respond(request: web.Request) -> web.Response:
+        nonlocal asked
+        asked += 1
+        bad = {"node": "gpu-7", "workers": [3, 2], "reason": "its devices failed in rounds 1 and 2"}
+        told = {"job": "team/a", "excluded": [bad, {"node": "x"}, None]}
+        return web.json_response(told)
+
+    async with coordinator(respond) as port, measuring(port) as (cluster, _, server):
+        await asyncio.sleep(0.5)
+        edited = job(rdzvPort=port - 1)
+        edited["metadata"] |= {"generation": 2}
+        cluster.jobs.put(edited)
+        await asyncio.sleep(0.3)
+    assert asked
+    (event,) = server.created
+    assert (event["type"], event["reason"]) == ("Warning", "NodeExcluded")
+    assert event["involvedObject"]["name"] == "a"
+    assert event["message"] == (
+        "Node gpu-7 is left out of training (workers 2, 3): its devices failed in rounds 1 and 2"
+    )
 
 
 async def test_a_job_whose_token_cannot_be_made_is_measured_but_for_its_speed(

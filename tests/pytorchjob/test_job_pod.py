@@ -62,11 +62,14 @@ def test_a_pod_tells_torchrun_and_the_trainer_who_they_are() -> None:
         "VOLCANO_ELASTIC_JOB": "team/a",
         "VOLCANO_ELASTIC_NODE_UNIT": "1",
         "VOLCANO_ELASTIC_POD_INDEX": "0",
+        "VOLCANO_ELASTIC_GRACE_SECONDS": "30",
         "VOLCANO_ELASTIC_COORDINATOR": "worker0",
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
     }
     path = variables["VOLCANO_ELASTIC_POD_IP"]["valueFrom"]["fieldRef"]["fieldPath"]
     assert path == "status.podIP"
+    node = variables["VOLCANO_ELASTIC_NODE_NAME"]["valueFrom"]["fieldRef"]["fieldPath"]
+    assert node == "spec.nodeName"
     assert pod["metadata"]["labels"] == {
         "team": "vision",
         "training.kubeflow.org/operator-name": "pytorchjob-controller",
@@ -82,6 +85,17 @@ def test_a_pod_tells_torchrun_and_the_trainer_who_they_are() -> None:
     service = world.services["a-worker-0"]
     assert service["spec"]["clusterIP"] == "None"
     assert service["spec"]["selector"]["training.kubeflow.org/replica-index"] == "0"
+
+
+@pytest.mark.parametrize(("given", "told"), [(600, "600"), (0, "1")])
+def test_a_pod_knows_the_grace_that_its_template_gives_it(given: int, told: str) -> None:
+    job = job_object(elastic={"min": 1, "max": 4, "rdzvBackend": "volcano-elastic"})
+    spec = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+    spec["terminationGracePeriodSeconds"] = given
+    world = World(job, NOW)
+    world.settle()
+    variables = world.pods["a-worker-0"]["spec"]["containers"][0]["env"]
+    assert {"name": "VOLCANO_ELASTIC_GRACE_SECONDS", "value": told} in variables
 
 
 def test_every_container_gets_the_environment_after_its_own() -> None:

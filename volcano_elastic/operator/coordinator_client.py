@@ -15,7 +15,7 @@ import aiohttp
 
 from volcano_elastic.api.pytorchjob import PyTorchJob
 from volcano_elastic.operator import failure_report
-from volcano_elastic.operator.failure_report import Failure
+from volcano_elastic.operator.failure_report import Exclusion, Failure
 from volcano_elastic.operator.token import HEADER
 from volcano_elastic.pytorchjob import rendezvous
 
@@ -32,6 +32,8 @@ class Report:
     """How long training stood still at the latest changes of its round."""
     failures: tuple[Failure, ...] = ()
     """Failures of its workers, by time."""
+    excluded: tuple[Exclusion, ...] = ()
+    """Nodes that are in no further round."""
     nodes: tuple[int, int] | None = None
     """Fewest and most agents of its rounds; None from a trainer that can't be told others."""
 
@@ -72,7 +74,13 @@ def read(body: bytes, job: PyTorchJob) -> Report:
         if isinstance(r, dict) and _sensible(r.get("pause_seconds"))
     ]
     pause = timedelta(seconds=round(median(pauses[-_PAUSES:]), 1)) if pauses else None
-    return Report(speeds, pause, failure_report.read(answer), _nodes(answer.get("range")))
+    return Report(
+        speeds,
+        pause,
+        failure_report.read(answer),
+        failure_report.read_exclusions(answer),
+        _nodes(answer.get("range")),
+    )
 
 
 def _nodes(told: object) -> tuple[int, int] | None:

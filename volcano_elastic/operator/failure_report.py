@@ -1,4 +1,5 @@
-"""Workers that failed, as their job's coordinator tells it, told on as one Event a round."""
+"""Workers that failed, as their job's coordinator tells it, told on as one Event a round; and nodes
+that it leaves out for their failures, as one Event each."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from itertools import groupby
 from typing import Any
 
 REASON = "WorkersFailed"
+EXCLUDED = "NodeExcluded"
 _MOST_RANKS = 16
 _MOST_MESSAGE = 600
 """Characters; an Event's message has 1,024."""
@@ -54,6 +56,41 @@ def _read(raw: Any) -> Failure | None:
         )
     except (KeyError, TypeError, ValueError, OverflowError, OSError):
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """A node whose workers are in no further round."""
+
+    node: str
+    workers: tuple[int, ...]
+    """Indexes of its pods."""
+    reason: str
+
+    @property
+    def message(self) -> str:
+        """Return the Event's message."""
+        pods = ", ".join(map(str, self.workers[:_MOST_RANKS])) or "none now"
+        reason = " ".join(self.reason[:_MOST_MESSAGE].split())
+        return f"Node {self.node} is left out of training (workers {pods}): {reason}"
+
+    def event_name(self, job: str, job_uid: str) -> str:
+        """Return the same for the same node, so that no operator tells it a second time."""
+        text = f"{job_uid} excluded {self.node}"
+        return f"{job}.{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def read_exclusions(answer: Mapping[str, Any]) -> tuple[Exclusion, ...]:
+    """Return the excluded nodes in a coordinator's /status; what makes no sense is left out."""
+    listed = answer.get("excluded")
+    found = []
+    for raw in listed if isinstance(listed, list) else ():
+        try:
+            workers = tuple(sorted(int(one) for one in raw["workers"]))
+            found.append(Exclusion(str(raw["node"]), workers, str(raw["reason"])))
+        except (KeyError, TypeError, ValueError):
+            continue
+    return tuple(found)
 
 
 def by_round(failures: Iterable[Failure]) -> list[list[Failure]]:

@@ -24,7 +24,7 @@ from volcano_elastic.operator import coordinator_client, failure_report
 from volcano_elastic.operator.cluster import Cluster, controlled_by
 from volcano_elastic.operator.coordinator_client import Report
 from volcano_elastic.operator.executor import COMPONENT
-from volcano_elastic.operator.failure_report import Failure
+from volcano_elastic.operator.failure_report import Exclusion, Failure
 from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
 from volcano_elastic.operator.token import BadKey
 from volcano_elastic.pytorchjob.coordinator import host_name
@@ -96,6 +96,8 @@ class Measurement:
         """By uid."""
         self._told: dict[str, set[tuple[int, int, int]]] = {}
         """By uid, the failures that an Event was made of."""
+        self._excluded: dict[str, set[str]] = {}
+        """By uid, the excluded nodes likewise."""
         self._edited: asyncio.Queue[str] | None = None
         """Keys of jobs; None while somebody else leads: `run` begins with all jobs anyway."""
         cluster.jobs.on_change(self._note_edit)
@@ -152,6 +154,7 @@ class Measurement:
         jobs = [j for j in self._builder.parsed() if j.elastic and j.desired is not None]
         self._uses = {j.uid: self._uses[j.uid] for j in jobs if j.uid in self._uses}
         self._told = {j.uid: self._told[j.uid] for j in jobs if j.uid in self._told}
+        self._excluded = {j.uid: self._excluded[j.uid] for j in jobs if j.uid in self._excluded}
         free = asyncio.Semaphore(_AT_ONCE)
 
         async def measure(job: PyTorchJob) -> None:
@@ -167,6 +170,7 @@ class Measurement:
             return
         report = await self._hear(session, job)
         await self._tell(job, obj, report.failures)
+        await self._tell_excluded(job, obj, report.excluded)
         if report.pause is not None:
             self._builder.record_pause(job.key, report.pause)
         assert job.desired is not None
@@ -220,21 +224,41 @@ class Measurement:
         told |= {failure.identity for failure in new}
         for group in failure_report.by_round(new):
             name = replica_name(job.name, elastic(), group[0].worker)
-            body = event.make(
-                self._cluster.pods.get(f"{job.namespace}/{name}") or obj,
-                reason=failure_report.REASON,
-                message=failure_report.message(group),
-                now=self._clock(),
-                component=COMPONENT,
-                warning=True,
-                name=failure_report.event_name(name, job.uid, group[0]),
+            about = self._cluster.pods.get(f"{job.namespace}/{name}") or obj
+            event_name = failure_report.event_name(name, job.uid, group[0])
+            await self._warn(
+                job, about, failure_report.REASON, failure_report.message(group), event_name
             )
-            try:
-                await self._cluster.client.create(EVENTS, body)
-            except AlreadyExists:
-                pass
-            except (ApiError, aiohttp.ClientError, TimeoutError) as error:
-                _log.warning("%s: a failure was not told: %s", job.key, error or "no answer")
+
+    async def _tell_excluded(
+        self, job: PyTorchJob, obj: Object, excluded: Sequence[Exclusion]
+    ) -> None:
+        """Emits one Warning a node that is left out of training, about the job."""
+        told = self._excluded.setdefault(job.uid, set())
+        for one in excluded:
+            if one.node not in told:
+                told.add(one.node)
+                name = one.event_name(job.name, job.uid)
+                await self._warn(job, obj, failure_report.EXCLUDED, one.message, name)
+
+    async def _warn(
+        self, job: PyTorchJob, about: Object, reason: str, message: str, name: str
+    ) -> None:
+        body = event.make(
+            about,
+            reason=reason,
+            message=message,
+            now=self._clock(),
+            component=COMPONENT,
+            warning=True,
+            name=name,
+        )
+        try:
+            await self._cluster.client.create(EVENTS, body)
+        except AlreadyExists:
+            pass
+        except (ApiError, aiohttp.ClientError, TimeoutError) as error:
+            _log.warning("%s: a failure was not told: %s", job.key, error or "no answer")
 
     def _unit(self, job: PyTorchJob, obj: Object) -> float:
         """Return what a pod of its size holds on average of the policy's resource, else of cpu."""

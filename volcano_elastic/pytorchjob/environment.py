@@ -12,6 +12,9 @@ from volcano_elastic.pytorchjob.label import replica_name, token_secret_name
 # Our backend's rounds go on through any number of membership changes.
 _OUR_MAX_RESTARTS = 100
 
+_DEFAULT_GRACE = 30
+"""Seconds; Kubernetes' default of terminationGracePeriodSeconds."""
+
 TOKEN_KEY = "token"
 """In the Secret's data."""
 
@@ -42,10 +45,11 @@ def shared(job: PyTorchJob) -> list[Variable]:
 
 
 def pod_identity() -> list[Variable]:
-    """Return the variables that the kubelet fills in with the pod's uid and address."""
+    """Return the variables that the kubelet fills in with the pod's uid, address and node."""
     return [
         _downward("VOLCANO_ELASTIC_POD_UID", "metadata.uid"),
         _downward("VOLCANO_ELASTIC_POD_IP", "status.podIP"),
+        _downward("VOLCANO_ELASTIC_NODE_NAME", "spec.nodeName"),
     ]
 
 
@@ -63,7 +67,15 @@ def own(job: PyTorchJob, role: Role, index: int) -> list[Variable]:
         values |= {"RANK": rank, "PET_NODE_RANK": rank}
     if job.elastic is not None:
         values["VOLCANO_ELASTIC_POD_INDEX"] = str(index)
+        values["VOLCANO_ELASTIC_GRACE_SECONDS"] = str(_grace(job, role))
     return _variables(values)
+
+
+def _grace(job: PyTorchJob, role: Role) -> int:
+    """Return the seconds from SIGTERM to SIGKILL of the role's pods, at least 1."""
+    spec = job.replicas[role.name].template.get("spec") or {}
+    given = spec.get("terminationGracePeriodSeconds")
+    return _DEFAULT_GRACE if given is None else max(1, int(given))
 
 
 def _nodes(job: PyTorchJob) -> int:
