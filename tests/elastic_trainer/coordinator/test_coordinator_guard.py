@@ -18,7 +18,7 @@ from elastic_trainer.coordinator.server import CoordinatorServer
 from elastic_trainer.metrics.http import Request
 from elastic_trainer.proto.coordinator_pb2_grpc import CoordinatorStub
 from elastic_trainer.proto.leases_pb2_grpc import LeasesStub
-from elastic_trainer.protocol.auth import HEADER, is_loopback, misfit, stranger
+from elastic_trainer.protocol.auth import HEADER, check_compatible, check_token, is_loopback
 from elastic_trainer.protocol.message import (
     MESSAGE_BYTES,
     VERSION,
@@ -224,9 +224,9 @@ def test_without_a_token_only_this_machine_is_served(
 
 
 def test_a_token_is_compared_whole() -> None:
-    assert stranger("", None) is None and stranger("abc", "abc") is None
-    assert all(stranger("abc", given) for given in ("ab", "abcd", "ABC", "", None, "ä"))
-    assert misfit(HELLO, "ns/job", [(1, 2), (2, 0)]) is None
+    assert check_token("", None) is None and check_token("abc", "abc") is None
+    assert all(check_token("abc", given) for given in ("ab", "abcd", "ABC", "", None, "ä"))
+    assert check_compatible(HELLO, "ns/job", [(1, 2), (2, 0)]) is None
 
 
 async def test_leases_are_for_holders_of_the_token_too() -> None:

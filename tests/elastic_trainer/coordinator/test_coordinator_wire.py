@@ -96,13 +96,13 @@ def test_impossible_sizes_are_refused(capsys: pytest.CaptureFixture[str]) -> Non
 
 async def test_asked_to_end_it_waits_until_somebody_has_heard_of_all_failures() -> None:
     server = CoordinatorServer("ns/job", Settings(1, 1))
-    await asyncio.wait_for(server.heard_out(60), 5)  # of none
+    await asyncio.wait_for(server.failures_delivered(60), 5)  # of none
     server._apply(Received("a", Hello("a", 0, "h")))
     server._apply(Received("a", Failed(1, pid=7, code=1)))
-    waiting = asyncio.ensure_future(server.heard_out(60))
+    waiting = asyncio.ensure_future(server.failures_delivered(60))
     server.respond(Request("GET", "/metrics"))
     assert not (await asyncio.wait({waiting}, timeout=0.1))[0]
     server.respond(Request("GET", "/status"))
     await asyncio.wait_for(waiting, 5)
     server._apply(Received("a", Failed(2, pid=8, code=1)))
-    await asyncio.wait_for(server.heard_out(0.01), 5)  # nobody asks
+    await asyncio.wait_for(server.failures_delivered(0.01), 5)  # nobody asks

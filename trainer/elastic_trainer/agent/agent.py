@@ -104,7 +104,11 @@ class Agent:
         """Set when this process is to end; SIGTERM then tells the main thread."""
         self._coordinator = coordinator
         self._stream = CoordinatorStream(
-            identity, self._story, self._receive, self._lost_coordinator, self._refuse_to_join
+            identity,
+            self._resync_messages,
+            self._receive,
+            self._lost_coordinator,
+            self._refuse_to_join,
         )
         self._failures = NodeFailures(self._stream.tell)
         self._workers = WorkerServer(
@@ -223,8 +227,8 @@ class Agent:
         ended = complete or self._leaving or self._dismissed
         self._coordinator.close(
             # Else what an operator would tell of a job that failed at once is gone with the pod.
-            heard_out=self.identity.in_pod and not ended,
-            others_told=complete and not (self._leaving or self._dismissed),
+            failures_delivered=self.identity.in_pod and not ended,
+            end_delivered=complete and not (self._leaving or self._dismissed),
         )
 
     def _call(self, function: Any, *arguments: Any) -> None:
@@ -279,7 +283,7 @@ class Agent:
         if self.identity.may_host and not self._closing:
             self._coordinator.ensure()
 
-    def _story(self) -> Iterator[AgentMessage]:
+    def _resync_messages(self) -> Iterator[AgentMessage]:
         """All that a coordinator that was started anew needs to know."""
         yield self._hello()
         yield from self._failures.kept

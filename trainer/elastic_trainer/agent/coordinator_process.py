@@ -11,9 +11,9 @@ import time
 
 from elastic_trainer.agent.identity import Identity
 from elastic_trainer.coordinator.__main__ import (
+    END_DELIVERY_SECONDS,
     EXIT_PERMISSION,
-    HEARD_OUT_SECONDS,
-    OTHERS_TOLD_SECONDS,
+    FAILURES_DELIVERY_SECONDS,
 )
 from elastic_trainer.protocol.auth import TOKEN_VARIABLE
 
@@ -66,25 +66,25 @@ class CoordinatorProcess:
             start_new_session=True,
         )
 
-    def close(self, *, heard_out: bool, others_told: bool = False) -> None:
+    def close(self, *, failures_delivered: bool, end_delivered: bool = False) -> None:
         """Ends it.
 
         Args:
-            heard_out: but not before somebody has asked it for the failures it knows of, or
-                HEARD_OUT_SECONDS.
-            others_told: but not before the other agents have gone, or OTHERS_TOLD_SECONDS: each
+            failures_delivered: but not before somebody has asked it for the failures it knows
+                of, or FAILURES_DELIVERY_SECONDS.
+            end_delivered: but not before the other agents have gone, or END_DELIVERY_SECONDS: each
                 must hear that training is complete.
         """
         process = self._process
         if process is None:
             return
         with contextlib.suppress(ProcessLookupError):
-            process.send_signal(signal.SIGUSR1 if heard_out else signal.SIGTERM)
+            process.send_signal(signal.SIGUSR1 if failures_delivered else signal.SIGTERM)
         try:
             process.wait(
                 2.0
-                + (HEARD_OUT_SECONDS if heard_out else 0.0)
-                + (OTHERS_TOLD_SECONDS if others_told else 0.0)
+                + (FAILURES_DELIVERY_SECONDS if failures_delivered else 0.0)
+                + (END_DELIVERY_SECONDS if end_delivered else 0.0)
             )
         except subprocess.TimeoutExpired:
             process.kill()

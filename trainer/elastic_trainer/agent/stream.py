@@ -42,7 +42,7 @@ class CoordinatorStream:
 
     Args:
         identity: of this agent.
-        story: what a new stream begins with: all that the coordinator may have forgotten.
+        resync_messages: a new stream's first: all that the coordinator may have forgotten.
         receive: called with each message.
         lost: called when the stream ended or none came about; the next try follows.
         refused: called with the reason where the coordinator will not have this agent.
@@ -51,7 +51,7 @@ class CoordinatorStream:
     def __init__(
         self,
         identity: Identity,
-        story: Callable[[], Iterable[AgentMessage]],
+        resync_messages: Callable[[], Iterable[AgentMessage]],
         receive: Callable[[Any], None],
         lost: Callable[[], None],
         refused: Callable[[str], None],
@@ -61,7 +61,7 @@ class CoordinatorStream:
         self.connected = False
         """The coordinator has answered, and its stream is open."""
         self._identity = identity
-        self._story, self._receive = story, receive
+        self._resync_messages, self._receive = resync_messages, receive
         self._lost, self._refused = lost, refused
         self._outbox: asyncio.Queue[AgentMessage | None] | None = None
         self._writing: asyncio.Future[None] | None = None
@@ -69,7 +69,7 @@ class CoordinatorStream:
         self._closing = False
 
     def tell(self, message: AgentMessage) -> None:
-        """Without a stream it is dropped: the next one's story has the state that it led to."""
+        """Without a stream it is dropped: the next one's first messages tell what it led to."""
         if self._outbox is not None:
             self._outbox.put_nowait(message)
 
@@ -105,9 +105,9 @@ class CoordinatorStream:
             call = CoordinatorStub(channel).Attend(  # type: ignore[no-untyped-call]
                 metadata=((HEADER, token),) if token else ()
             )
-            # What is told from here on comes after the story, so nothing falls between.
+            # What is told from here on comes after these, so nothing falls between.
             outbox = self._outbox = asyncio.Queue()
-            for told in self._story():
+            for told in self._resync_messages():
                 outbox.put_nowait(told)
             writer = self._writing = asyncio.ensure_future(_write(call, outbox))
             try:

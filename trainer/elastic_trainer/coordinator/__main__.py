@@ -21,10 +21,10 @@ EXIT_ADDRESS = 3
 EXIT_PERMISSION = 4
 """Others could reach the address, and no token keeps them out."""
 
-HEARD_OUT_SECONDS = 12.0
+FAILURES_DELIVERY_SECONDS = 12.0
 """After SIGUSR1, for somebody to ask for failures: the operator does each ten seconds."""
 
-OTHERS_TOLD_SECONDS = 10.0
+END_DELIVERY_SECONDS = 10.0
 """After SIGTERM, for agents to hear that training is complete, and go."""
 
 PLACE_VARIABLE = "VOLCANO_ELASTIC_PLACE_SECONDS"
@@ -78,20 +78,22 @@ async def serve(options: argparse.Namespace, settings: Settings) -> int:
     token = os.environ.pop(TOKEN_VARIABLE, "")
     server = CoordinatorServer(options.job, settings, token)
 
+    last: list[asyncio.Task[None]] = []
+
     async def stop_after(delivery: Coroutine[Any, Any, None]) -> None:
         await delivery
         stopped.set()
 
-    last: list[asyncio.Task[None]] = []
+    def end_delivered() -> None:
+        last.append(loop.create_task(stop_after(server.end_delivered(END_DELIVERY_SECONDS))))
+
+    def failures_delivered() -> None:
+        delivery = server.failures_delivered(FAILURES_DELIVERY_SECONDS)
+        last.append(loop.create_task(stop_after(delivery)))
+
     loop.add_signal_handler(signal.SIGINT, stopped.set)
-    loop.add_signal_handler(
-        signal.SIGTERM,
-        lambda: last.append(loop.create_task(stop_after(server.all_told(OTHERS_TOLD_SECONDS)))),
-    )
-    loop.add_signal_handler(
-        signal.SIGUSR1,
-        lambda: last.append(loop.create_task(stop_after(server.heard_out(HEARD_OUT_SECONDS)))),
-    )
+    loop.add_signal_handler(signal.SIGTERM, end_delivered)
+    loop.add_signal_handler(signal.SIGUSR1, failures_delivered)
     try:
         await server.run(options.host, options.port, stopped)
     except PermissionError as error:

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from elastic_trainer.protocol.auth import HEADER, stranger
+from elastic_trainer.protocol.auth import HEADER, check_token
 
 log = logging.getLogger("elastic_trainer.coordinator")
 
@@ -24,7 +24,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
     ) -> Any:
         given = dict(handler_call_details.invocation_metadata or ()).get(HEADER)
-        refusal = stranger(self._token, given if isinstance(given, str) else None)
+        refusal = check_token(self._token, given if isinstance(given, str) else None)
         if refusal is None:
             return await continuation(handler_call_details)
 

@@ -239,7 +239,7 @@ class Lost:
 
 @dataclass(frozen=True)
 class Tick:
-    heard: Mapping[str, float] = field(default_factory=dict)
+    last_seen: Mapping[str, float] = field(default_factory=dict)
     """Agents that gave a sign of life and nothing more since the last tick, and when."""
 
 

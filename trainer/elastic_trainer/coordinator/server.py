@@ -44,9 +44,9 @@ from elastic_trainer.proto.leases_pb2_grpc import add_LeasesServicer_to_server
 from elastic_trainer.protocol.auth import (
     HEADER,
     TOKEN_VARIABLE,
+    check_compatible,
+    check_token,
     is_loopback,
-    misfit,
-    stranger,
 )
 from elastic_trainer.protocol.keepalive import SERVER_SECONDS, options
 from elastic_trainer.protocol.message import (
@@ -107,12 +107,12 @@ class CoordinatorServer(CoordinatorServicer):
         self.state = State(settings=settings, started=time.monotonic())
         self._token = token
         self._sessions: dict[str, _Session] = {}
-        self._heard: dict[str, float] = {}
+        self._last_seen: dict[str, float] = {}
         self._refusal_said = ""
         """The last one that was logged: who is refused tries again ten times a second."""
-        self._heard_out = asyncio.Event()
+        self._failures_delivered = asyncio.Event()
         """Nobody is left to be told of a failure."""
-        self._heard_out.set()
+        self._failures_delivered.set()
         self._deserted = asyncio.Event()
         """No agent has a stream open."""
         self._deserted.set()
@@ -122,7 +122,7 @@ class CoordinatorServer(CoordinatorServicer):
         known = self.state.failures_total
         self.state, effects = step(self.state, event, time.monotonic())
         if self.state.failures_total > known:
-            self._heard_out.clear()
+            self._failures_delivered.clear()
         # A round goes to all its members, and names them all: it is encoded once.
         encoded: dict[int, Any] = {}
         for effect in effects:
@@ -159,12 +159,12 @@ class CoordinatorServer(CoordinatorServicer):
         if request.path == "/metrics":
             found = metrics(self.state, time.monotonic())
             return text_answer(exposition(found, {"job": self.job}))
-        why = stranger(self._token, request.headers.get(HEADER))
+        why = check_token(self._token, request.headers.get(HEADER))
         if why is not None:
             return json_answer("401 Unauthorized", {"error": why})
         if request.path == "/range":
             return self._change_range(request.body)
-        self._heard_out.set()
+        self._failures_delivered.set()
         return json_answer("200 OK", self.status())
 
     def _change_range(self, body: bytes) -> Answer:
@@ -178,12 +178,12 @@ class CoordinatorServer(CoordinatorServicer):
             log.info("%s: rounds of %s nodes from now on, not %s", self.job, now, before)
         return json_answer("200 OK", now)
 
-    async def heard_out(self, seconds: float) -> None:
+    async def failures_delivered(self, seconds: float) -> None:
         """Returns once somebody has been told of all failures, or after so long."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._heard_out.wait(), seconds)
+            await asyncio.wait_for(self._failures_delivered.wait(), seconds)
 
-    async def all_told(self, seconds: float) -> None:
+    async def end_delivered(self, seconds: float) -> None:
         """Returns at once unless training is complete; then once all agents have gone, as they do
         when they hear of it, or after so long."""
         if self.state.phase is Phase.FINISHED:
@@ -242,7 +242,7 @@ class CoordinatorServer(CoordinatorServicer):
                 for a in self.state.agents.values()
                 if a.agent != first.agent and a.pod_index != first.pod_index
             ]
-            refusal = misfit(first, self.job, shapes)
+            refusal = check_compatible(first, self.job, shapes)
         else:
             refusal = f"expected a Hello that names its agent first, found {type(first).__name__}"
         if refusal is not None:
@@ -268,7 +268,7 @@ class CoordinatorServer(CoordinatorServicer):
                 if self._sessions.get(session.agent) is not session:
                     return
                 if envelope.HasField("heartbeat"):
-                    self._heard[session.agent] = now  # most of what a large job says
+                    self._last_seen[session.agent] = now  # most of what a large job says
                     continue
                 message = decode(envelope)
                 if message is not None:
@@ -280,8 +280,8 @@ class CoordinatorServer(CoordinatorServicer):
         heartbeat = encode_coordinator(Heartbeat())
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            heard, self._heard = self._heard, {}
-            self._apply(Tick(heard))
+            seen, self._last_seen = self._last_seen, {}
+            self._apply(Tick(seen))
             if time.monotonic() - beaten >= HEARTBEAT_SECONDS:
                 beaten = time.monotonic()
                 for session in self._sessions.values():

@@ -124,19 +124,19 @@ def step(state: State, event: Event, now: float) -> tuple[State, list[Effect]]:
         settings = replace(state.settings, min_nodes=low, max_nodes=high)
         draft.state = replace(state, settings=settings)
     else:
-        _tick(draft, event.heard)
+        _tick(draft, event.last_seen)
     if not (isinstance(event, Received) and isinstance(event.message, _IDLE)):
         draft.settle()
     return draft.state, draft.effects
 
 
-def _tick(draft: Draft, heard: Mapping[str, float]) -> None:
+def _tick(draft: Draft, last_seen: Mapping[str, float]) -> None:
     state, now = draft.state, draft.now
     lag = 0.0 if state.last_tick is None else now - state.last_tick
     allowance = lag if lag > TICK_LAG else 0.0
     agents = dict(state.agents)
     for name, agent in state.agents.items():
-        seen = max(heard.get(name, 0.0), min(now, agent.last_seen + allowance))
+        seen = max(last_seen.get(name, 0.0), min(now, agent.last_seen + allowance))
         if seen > agent.last_seen:
             agents[name] = replace(agent, last_seen=seen)
     draft.state = replace(state, last_tick=now, agents=agents)

@@ -17,7 +17,7 @@ HEADER = "volcano-elastic-token"
 request on to a pod keeps to itself."""
 
 
-def stranger(token: str, given: str | None) -> str | None:
+def check_token(token: str, given: str | None) -> str | None:
     """Why the holder of `given` is refused; None if it is let in. Names no token."""
     if not token or (given is not None and hmac.compare_digest(token.encode(), given.encode())):
         return None
@@ -28,7 +28,7 @@ def stranger(token: str, given: str | None) -> str | None:
     )
 
 
-def misfit(hello: Hello, job: str, processes: Iterable[tuple[int, int]]) -> str | None:
+def check_compatible(hello: Hello, job: str, processes: Iterable[tuple[int, int]]) -> str | None:
     """Why an agent can't take part; None if it can.
 
     Args:
