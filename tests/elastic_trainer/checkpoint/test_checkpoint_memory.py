@@ -39,7 +39,7 @@ class SealingLink(WorkerLink):
         self.told: list[Saved] = []
 
     def saved(self, path: str, step: int, savers: int, folder: str = "", keep: int = 3) -> None:
-        assert Slot(Path(path)).seal() is not None
+        assert Slot(Path(path)).verify() is not None
         self.told.append(Saved(path, step, 0, 0, folder, keep))
 
     def settle(self, *, storage: bool) -> str:

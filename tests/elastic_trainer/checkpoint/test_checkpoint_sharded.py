@@ -42,7 +42,7 @@ class Sealing(WorkerLink):
         super().__init__(None)
 
     def saved(self, path, *rest):
-        assert Slot(Path(path)).seal() is not None
+        assert Slot(Path(path)).verify() is not None
 
 
 def connect(name, world):

@@ -23,7 +23,7 @@ class TestSlots:
         slots = Slots(tmp_path, 0)
         slot = save(slots, 5)
         assert steps(slots) == []  # not believed before it is verified
-        assert slot.seal() is not None
+        assert slot.verify() is not None
         assert steps(slots) == [5]
         content = slot.path.read_bytes()
         wrong = 0
@@ -40,7 +40,7 @@ class TestSlots:
         assert wrong > 600 + 48 + 100
 
     def test_a_slot_that_is_dropped_leaves_no_descriptor(self, tmp_path: Path) -> None:
-        save(Slots(tmp_path, 0), 5).seal()
+        save(Slots(tmp_path, 0), 5).verify()
         before = len(os.listdir("/proc/self/fd"))
         for _ in range(20):
             Slot(tmp_path / "rank-0-0").read()
@@ -50,32 +50,32 @@ class TestSlots:
         slots = Slots(tmp_path, 0)
         for step in range(1, 8):
             slot = save(slots, step)
-            assert slot.seal() is not None
+            assert slot.verify() is not None
             assert steps(slots) == [step, step - 1][:step]
         assert sorted(path.name for path in tmp_path.iterdir()) == ["rank-0-0", "rank-0-1"]
 
     def test_no_save_waits_for_one_that_is_being_stored(self, tmp_path: Path) -> None:
         slots = Slots(tmp_path, 0)
         stored = save(slots, 1)
-        stored.seal()
+        stored.verify()
         with stored.locked(exclusive=False) as ours:
             assert ours
             for step in range(2, 7):
                 slot = save(slots, step)
                 assert slot is not stored
-                slot.seal()
+                slot.verify()
                 assert set(steps(slots)) == {1, step, max(step - 1, 1)}
             assert torch.equal(stored.read()["model"]["a"], torch.full((50,), 1.0))
 
     def test_what_is_sealed_stays_until_something_newer_is(self, tmp_path: Path) -> None:
         slots = Slots(tmp_path, 0)
         sealed = save(slots, 1)
-        sealed.seal()
+        sealed.verify()
         for step in range(2, 8):  # faster than the agent
             assert save(slots, step) is not sealed
             assert steps(slots) == [1]
         newest = save(slots, 8)
-        newest.seal()
+        newest.verify()
         assert save(slots, 9) is not newest
 
     def test_of_two_slots_of_one_step_the_unsealed_is_overwritten(self, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ class TestSlots:
             state = {"a": torch.ones(50)}
             for slot in slots.slots[:2]:
                 slot.write(label(5, state), lay_out(state))
-            slots.slots[first].seal()
+            slots.slots[first].verify()
             for step in (6, 7):
                 save(slots, step)
                 assert 5 in steps(slots)
@@ -94,7 +94,7 @@ class TestSlots:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         slots = Slots(tmp_path, 0)
-        save(slots, 1).seal()
+        save(slots, 1).verify()
         unsealed = save(slots, 2)
 
         def full(*_: object) -> None:
@@ -106,10 +106,10 @@ class TestSlots:
 
     def test_another_trainings_states_make_way(self, tmp_path: Path) -> None:
         slots = Slots(tmp_path, 0)
-        save(slots, 100, training="old").seal()
-        save(slots, 101, training="old").seal()
-        save(slots, 1).seal()
-        save(slots, 2).seal()
+        save(slots, 100, training="old").verify()
+        save(slots, 101, training="old").verify()
+        save(slots, 1).verify()
+        save(slots, 2).verify()
         assert {found.training for found in slots.sealed().values()} == {"t"}
 
     @pytest.mark.process
@@ -125,7 +125,7 @@ class TestSlots:
                     slots = Slots(tmp_path, 0)
                     for step in range(last + 1, last + 10_000):
                         state = {str(n): torch.full((8000,), step) for n in range(parts)}
-                        slots.write(label(step, state), lay_out(state)).seal()
+                        slots.write(label(step, state), lay_out(state)).verify()
                         os.write(told_write, step.to_bytes(4, "big"))
                 os._exit(1)
             last = int.from_bytes(os.read(told_read, 4), "big")
@@ -159,7 +159,7 @@ class TestSlots:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         slots = Slots(tmp_path, 0)
-        save(slots, 1).seal()
+        save(slots, 1).verify()
 
         def full(*_: object) -> None:
             raise OSError(28, "No space left on device")

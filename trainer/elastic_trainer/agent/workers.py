@@ -66,7 +66,11 @@ class WorkerServer:
         """Round and rank that a process is in, which may not be those it was started for."""
         self._server: asyncio.AbstractServer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.persister = Persister(self._on_loop(self._sealed), self._on_loop(self._stored))
+        self.persister = Persister(
+            self._on_loop(self._sealed),
+            self._on_loop(self._stored),
+            self._on_loop(self._superseded),
+        )
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -283,10 +287,13 @@ class WorkerServer:
                     message["round"],
                     message["folder"],
                     message["keep"],
+                    message["run"],
+                    message["claim"],
+                    message["retry_seconds"],
                 )
             )
         elif kind == "settle":
-            self.persister.settle(message["storage"], self._on_loop(partial(_settled, worker)))
+            self.persister.flush(message["storage"], self._on_loop(partial(_settled, worker)))
         elif kind == "finished":
             worker.closing = True
             self._tell_progress()
@@ -324,6 +331,13 @@ class WorkerServer:
 
     def _stored(self, saved: Saved, label: Label) -> None:
         self._committed(saved.step, label.round)
+
+    def _superseded(self, saved: Saved, reason: str) -> None:
+        """End what another process has replaced; its own next round may have, which is no harm."""
+        if saved.round == self.local.round and not self.local.over:
+            self._fatal(reason)
+            for worker in self.local.workers.values():
+                self._kill(worker.pid, reason)
 
     def _sealed(self, saved: Saved, label: Label) -> None:
         local = self.local

@@ -82,7 +82,7 @@ class Lockstep:
         with slot.locked(exclusive=False) as ours:
             problem = None
             try:
-                if not ours or (slot.sealed() or slot.seal()) != label:
+                if not ours or (slot.sealed() or slot.verify()) != label:
                     problem = "its slot is in use again"
             except SlotError as error:
                 problem = str(error)

@@ -5,6 +5,8 @@ runs differ in bits. Runs are numbered so that a later one has a greater number,
 name is the newest state. For it, the nearest source is taken: a live peer, one's own memory, a
 peer's memory, storage. Of a replicated state any peer has all; of a sharded one, a part is in the
 memory of its own rank and of one rank of the next node, its mirror.
+
+Where anybody has a live state, storage isn't asked.
 """
 
 from __future__ import annotations
@@ -21,21 +23,36 @@ NOTHING: Identity = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
-    """What one rank has. Only rank 0 says what storage has, and what else concerns all."""
+class Available:
+    """The states that one rank has."""
 
     live: Identity = NOTHING
     memory: tuple[tuple[str, Identity], ...] = ()
-    """Training and identity of its sealed slots; of a sharded state only those of this rank in this
-    world."""
+    """Training and identity of its verified slots; of a sharded state only those of this rank in
+    this world."""
     mirrored: tuple[tuple[str, Identity, int], ...] = ()
     """Parts of other ranks of this world: training, identity and whose it is."""
-    storage: tuple[Identity, ...] = ()
     training: str = ""
-    """The storage's: slots of another training are of no use."""
+    """Of the folder as this rank sees it; empty if it hasn't looked. Slots of another training are
+    of no use."""
+    orphaned: tuple[tuple[str, Identity], ...] = ()
+    """As `memory`, of other trainings that were kept in a folder of the same name."""
+    host: str = ""
+    """The rank's pod, for those who read an error."""
     last_run: int = 0
     """No run number up to this may be used: those known, and the Unix time, so that none is used
     twice even where all that is left of its run is a slot on a node that comes back later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What rank 0 found in storage, told to all."""
+
+    commits: tuple[Identity, ...] = ()
+    unusable: tuple[str, ...] = ()
+    """What is wrong with those commits that aren't what was written."""
+    run: int = 0
+    """The run that begins, which rank 0 has claimed the storage for; 0: it hasn't."""
     refusal: str | None = None
     """Why there can be no training at all."""
 
@@ -49,7 +66,9 @@ class Source(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class Recovery:
+    """The common state, and where each rank gets it."""
+
     identity: Identity
     sources: tuple[Source, ...]
     """By rank."""
@@ -72,58 +91,102 @@ class Level:
         return [rank for rank, source in enumerate(self.sources) if source is Source.PEER]
 
 
-def level(holdings: Sequence[Holding], *, sharded: bool = False) -> Level:
-    """The newest state that every rank can have.
+def choose_recovery_source(
+    available: Sequence[Available],
+    stored: Stored = Stored(),
+    *,
+    sharded: bool = False,
+) -> Recovery:
+    """Return the newest state that every rank can have, and each rank's source of it.
 
     Args:
-        holdings: by rank.
+        available: by rank.
+        stored: nothing where storage wasn't asked.
         sharded: each rank has its own part; parts of one state are in the memory of all ranks or
             of their mirrors, or else all load from storage, which fits any world.
     """
-    first = holdings[0]
-    memories = [
-        {found for training, found in holding.memory if training == first.training}
-        for holding in holdings
-    ]
-    lives = [holding.live for holding in holdings]
-    everybody = range(len(holdings))
+    training = common_training(available)
+    memories = [{found for name, found in one.memory if name == training} for one in available]
+    lives = [one.live for one in available]
+    everybody = range(len(available))
     if sharded:
         mirrors = {
             (found, owner): rank
-            for rank, holding in enumerate(holdings)
-            for training, found, owner in holding.mirrored
-            if training == first.training
+            for rank, one in enumerate(available)
+            for name, found, owner in one.mirrored
+            if name == training
         }
         parts = [
             memories[rank] | {found for found, owner in mirrors if owner == rank}
             for rank in everybody
         ]
-        common = set.intersection(*parts) | set(first.storage)
+        common = set.intersection(*parts) | set(stored.commits)
         if len(set(lives)) == 1:
             common.add(lives[0])
         newest = max(common, default=NOTHING)
         if newest == NOTHING or all(found == newest for found in lives):
-            return Level(newest, (Source.KEEP,) * len(holdings), 0)
+            return Recovery(newest, (Source.KEEP,) * len(available), 0)
         if not all(newest in part for part in parts):
-            return Level(newest, (Source.STORAGE,) * len(holdings), 0)
+            return Recovery(newest, (Source.STORAGE,) * len(available), 0)
         lacking = [rank for rank in everybody if newest not in memories[rank]]
         sources = [Source.MIRROR if rank in lacking else Source.MEMORY for rank in everybody]
-        return Level(newest, tuple(sources), 0, {rank: mirrors[newest, rank] for rank in lacking})
-    newest = max([NOTHING, *lives, *set.union(*memories), *first.storage])
+        return Recovery(
+            newest, tuple(sources), 0, {rank: mirrors[newest, rank] for rank in lacking}
+        )
+    newest = max([NOTHING, *lives, *set.union(*memories), *stored.commits])
     alive = [rank for rank in everybody if lives[rank] == newest]
     holders = [rank for rank in everybody if newest in memories[rank]]
     if alive:
         # A peer's live state is as good as one's own memory, and needs no verification.
         sources = [Source.KEEP if rank in alive else Source.PEER for rank in everybody]
-        return Level(newest, tuple(sources), alive[0])
+        return Recovery(newest, tuple(sources), alive[0])
     if holders:
         sources = [Source.MEMORY if rank in holders else Source.PEER for rank in everybody]
-        return Level(newest, tuple(sources), holders[0])
-    return Level(newest, (Source.STORAGE, *[Source.PEER] * (len(holdings) - 1)), 0)
+        return Recovery(newest, tuple(sources), holders[0])
+    return Recovery(newest, (Source.STORAGE, *[Source.PEER] * (len(available) - 1)), 0)
 
 
-def next_run(holdings: Sequence[Holding]) -> int:
-    """The number of the run that begins."""
-    known = [identity for holding in holdings for identity in (holding.live, *holding.storage)]
-    known += [identity for holding in holdings for _, identity in holding.memory]
-    return 1 + max([run for run, _ in known] + [holding.last_run for holding in holdings])
+def is_live(available: Sequence[Available]) -> bool:
+    """Return whether any rank has a state in its process, so that storage needn't be asked."""
+    return any(one.live != NOTHING for one in available)
+
+
+def common_training(available: Sequence[Available]) -> str:
+    """Return the training that goes on: that of whoever is live, else rank 0's folder's."""
+    live = [one.training for one in available if one.live != NOTHING]
+    return live[0] if live else available[0].training
+
+
+def find_stranger(available: Sequence[Available]) -> int | None:
+    """Return the first rank whose folder isn't the one the others use; None if all share it."""
+    training = common_training(available)
+    for rank, one in enumerate(available):
+        if one.training and training and one.training != training:
+            return rank
+    return None
+
+
+def why_not_begin(found: Recovery, available: Sequence[Available], stored: Stored) -> str | None:
+    """Return why training must not start from the beginning, though no state can be used.
+
+    None where it may: nothing was ever committed, or a state was found.
+    """
+    if found.identity != NOTHING:
+        return None
+    if stored.unusable:
+        return "none of the commits can be used: " + "; ".join(stored.unusable)
+    orphaned = [(state, one.host) for one in available for _, state in one.orphaned]
+    if orphaned:
+        (_, step), host = max(orphaned)
+        return (
+            f"it holds no commit, but the memory of {host} holds step {step} of a training that "
+            "was kept in a folder of this name: it is not the one it was, or another volume"
+        )
+    return None
+
+
+def next_run(available: Sequence[Available]) -> int:
+    """Return the number of a run that begins with a live state."""
+    known = [one.live for one in available]
+    known += [identity for one in available for _, identity in one.memory]
+    return 1 + max([run for run, _ in known] + [one.last_run for one in available])

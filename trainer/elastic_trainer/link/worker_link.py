@@ -258,13 +258,26 @@ class WorkerLink:
         """Before an error that another try would only repeat: no worker is started again."""
         self._send({"type": "fatal", "reason": reason})
 
-    def saved(self, path: str, step: int, savers: int, folder: str = "", keep: int = 3) -> None:
+    def saved(
+        self,
+        path: str,
+        step: int,
+        savers: int,
+        folder: str = "",
+        keep: int = 3,
+        run: int = 0,
+        claim: str = "",
+        retry_seconds: float | None = None,
+    ) -> None:
         """The slot at `path` holds a new state, for the agent to verify.
 
         Args:
             savers: how many of this node's workers save.
             folder: the storage that the agent is to bring it to; empty: none.
             keep: commits to keep there.
+            run: in which it was saved, or restored.
+            claim: the token of this process' claim to the storage for that run.
+            retry_seconds: how long to try a storage that doesn't answer again; None: the default.
         """
         self._send(
             {
@@ -275,6 +288,9 @@ class WorkerLink:
                 "savers": savers,
                 "folder": folder,
                 "keep": keep,
+                "run": run,
+                "claim": claim,
+                "retry_seconds": retry_seconds,
             }
         )
 

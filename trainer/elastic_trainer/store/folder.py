@@ -1,10 +1,16 @@
-"""Where commits are kept: a directory, or anything fsspec has a URL for."""
+"""The files of a storage, in a directory; `remote_folder.py` has them behind a URL.
+
+Errors are the operating system's: telling those that pass from those that don't, and trying again,
+is Storage's business.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +20,15 @@ import xxhash
 
 CHUNK = 1 << 22
 """Bytes read at once to be hashed."""
+
+TEMPORARY = ".writing-"
+"""How names of what is being written begin: `.writing-<run>-<uuid>-<name>`."""
+
+_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
+"""What file systems without links say."""
+
+MARKER = "COMMITTED"
+"""The file that makes a directory a commit: removed first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,38 +63,53 @@ Writer = Callable[[HashedFile], None]
 
 
 class Folder(Protocol):
-    """Names are relative, with slashes. Everything raises OSError where it can't be done."""
+    """Names are relative, with slashes. Every method raises OSError where it can't do its work, and
+    may be called again then: one that had come to its end unseen does no harm."""
 
-    def make(self) -> None: ...
+    def make(self) -> None:
+        """Make the folder itself."""
 
     def names(self, under: str = "") -> list[str]:
-        """What is in it, or in its directory `under`; nothing if that doesn't exist."""
+        """Return what is in it, or in its directory `under`, as it is now and not as cached.
 
-    def read(self, name: str) -> bytes: ...
+        Raises FileNotFoundError where that doesn't exist.
+        """
+
+    def read(self, name: str) -> bytes:
+        """Return a file's content."""
 
     def write(self, name: str, writer: Writer) -> FileRecord:
-        """Durable when it returns."""
+        """Write a file whole, in place of what was there; durable on return."""
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write a file whole unless it is there; return whether it was not."""
 
     def record(self, name: str) -> FileRecord:
-        """Of a file that is there."""
+        """Return size and digest of a file."""
 
-    def begin(self, name: str) -> str:
-        """An empty directory to write what shall be `name`."""
+    def modified(self, name: str) -> float:
+        """Return when a file or directory was changed last, Unix seconds by the storage's clock."""
 
-    def publish(self, written: str, name: str) -> None:
-        """What `begin` gave becomes `name`, in place of what that was."""
+    def begin(self, name: str, run: int) -> str:
+        """Make an empty directory, nobody else's, for what shall be `name`; return its name."""
+
+    def publish(self, written: str, name: str) -> str:
+        """Let what `begin` gave become `name` in place of what that was; return its name now."""
 
     def remove(self, name: str) -> None:
-        """A file or a directory with all it holds; nothing is said if it can't be."""
+        """Remove a file, or a directory with all it holds, its marker first."""
 
     def path(self, name: str) -> str:
-        """For torch.distributed.checkpoint."""
+        """Return path or URL, for torch.distributed.checkpoint."""
 
 
 class LocalFolder:
-    def __init__(self, path: Path, temporary: str) -> None:
+    """A directory of this machine's file systems, network mounts included."""
+
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._temporary = temporary
+        self._published: dict[str, int] = {}
+        """Inodes by temporary name, so that a rename that was done in spite of an error is seen."""
 
     def __str__(self) -> str:
         return str(self._path)
@@ -88,128 +118,107 @@ class LocalFolder:
         self._path.mkdir(parents=True, exist_ok=True)
 
     def names(self, under: str = "") -> list[str]:
-        try:
-            return os.listdir(self._path / under)
-        except FileNotFoundError:
-            return []
+        return os.listdir(self._path / under)
 
     def read(self, name: str) -> bytes:
         return (self._path / name).read_bytes()
 
     def write(self, name: str, writer: Writer) -> FileRecord:
         target = self._path / name
-        new = target.with_name(f"{target.name}.new")
-        with new.open("wb") as file:
-            hashed = _written(file, writer)
-            file.flush()
-            os.fsync(file.fileno())
-        new.rename(target)
+        new = self._beside(target)
+        try:
+            hashed = _written(new, writer)
+            new.rename(target)
+        except BaseException:
+            _unlink_quietly(new)
+            raise
         _sync_directory(target.parent)
         return hashed.record
 
+    def create(self, name: str, data: bytes) -> bool:
+        target = self._path / name
+        new = self._beside(target)
+        try:
+            _written(new, lambda file: _put(file, data))
+            try:
+                # A link comes whole and never replaces, on network file systems too.
+                os.link(new, target)
+            except FileExistsError:
+                return False
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                with target.open("xb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+            _sync_directory(target.parent)
+        except FileExistsError:
+            return False
+        finally:
+            _unlink_quietly(new)
+        return True
+
     def record(self, name: str) -> FileRecord:
         with (self._path / name).open("rb") as file:
-            return _hashed(file)
+            return hash_file(file)
 
-    def begin(self, name: str) -> str:
-        written = f"{self._temporary}{name}"
-        shutil.rmtree(self._path / written, ignore_errors=True)
+    def modified(self, name: str) -> float:
+        return (self._path / name).stat().st_mtime
+
+    def begin(self, name: str, run: int) -> str:
+        written = f"{TEMPORARY}{run}-{uuid.uuid4().hex}-{name}"
         (self._path / written).mkdir()
         return written
 
-    def publish(self, written: str, name: str) -> None:
-        _sync_directory(self._path / written)
-        target = self._path / name
+    def publish(self, written: str, name: str) -> str:
+        source, target = self._path / written, self._path / name
+        try:
+            self._published[written] = source.stat().st_ino
+        except FileNotFoundError:
+            if target.stat().st_ino == self._published.get(written):
+                return name  # the try before this one had done it
+            raise
+        _sync_directory(source)
+        aside: Path | None = None
         if target.exists():
             # A directory can't be replaced by another that isn't empty.
-            aside = self._path / f"{self._temporary}replaced-{name}"
-            shutil.rmtree(aside, ignore_errors=True)
+            aside = self._path / f"{written}-replaced"
             target.rename(aside)
-        (self._path / written).rename(target)
+        try:
+            source.rename(target)
+        except OSError:
+            if aside is not None:
+                aside.rename(target)
+            raise
         _sync_directory(self._path)
+        del self._published[written]
+        if aside is not None:
+            shutil.rmtree(aside, ignore_errors=True)
+        return name
 
     def remove(self, name: str) -> None:
         path = self._path / name
-        shutil.rmtree(path, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            path.unlink()
+        if path.is_symlink() or not path.is_dir():
+            path.unlink(missing_ok=True)
+            return
+        (path / MARKER).unlink(missing_ok=True)
+        shutil.rmtree(path)
 
     def path(self, name: str) -> str:
         return str(self._path / name)
 
-
-class RemoteFolder:
-    """By fsspec. Stores of objects can't rename, so a commit is written in its own place: it is
-    none until its marker is there."""
-
-    def __init__(self, url: str) -> None:
-        try:
-            from fsspec.core import url_to_fs
-        except ImportError as error:
-            raise ValueError(
-                f"the folder {url} needs fsspec: install volcano-elastic[fsspec], and what fsspec "
-                "needs for that kind of URL"
-            ) from error
-        self._url = url
-        try:
-            self._files, self._root = url_to_fs(url)
-        except (ImportError, ValueError) as error:
-            # No package for that kind of URL, or no such kind.
-            raise ValueError(
-                f"the folder {url} can't be used: {error}; expected a path, or a URL of a kind "
-                "that fsspec knows, with the package that serves it installed in every pod"
-            ) from error
-
-    def __str__(self) -> str:
-        return self._url
-
-    def make(self) -> None:
-        self._files.makedirs(self._root, exist_ok=True)
-
-    def names(self, under: str = "") -> list[str]:
-        self._files.invalidate_cache()
-        try:
-            found = self._files.ls(self._at(under).rstrip("/"), detail=False)
-        except FileNotFoundError:
-            return []
-        return [str(path).rstrip("/").rpartition("/")[2] for path in found]
-
-    def read(self, name: str) -> bytes:
-        return bytes(self._files.cat_file(self._at(name)))
-
-    def write(self, name: str, writer: Writer) -> FileRecord:
-        with self._files.open(self._at(name), "wb") as file:
-            hashed = _written(file, writer)
-        return hashed.record
-
-    def record(self, name: str) -> FileRecord:
-        with self._files.open(self._at(name), "rb") as file:
-            return _hashed(file)
-
-    def begin(self, name: str) -> str:
-        self.remove(name)
-        self._files.makedirs(self._at(name), exist_ok=True)
-        return name
-
-    def publish(self, written: str, name: str) -> None:
-        pass
-
-    def remove(self, name: str) -> None:
-        with contextlib.suppress(OSError):
-            self._files.rm(self._at(name), recursive=True)
-
-    def path(self, name: str) -> str:
-        return f"{self._url.rstrip('/')}/{name}"
-
-    def _at(self, name: str) -> str:
-        return f"{self._root}/{name}"
+    def _beside(self, target: Path) -> Path:
+        """A name for a new content of `target` that no other process uses."""
+        return target.with_name(f"{TEMPORARY}0-{uuid.uuid4().hex}-{target.name}")
 
 
 def is_url(folder: str | Path) -> bool:
     return isinstance(folder, str) and "://" in folder
 
 
-def _written(file: BinaryIO, writer: Writer) -> HashedFile:
+def write_to(file: BinaryIO, writer: Writer) -> HashedFile:
+    """Let `writer` write to `file`, and hash what it writes."""
     hashed = HashedFile(file)
     try:
         writer(hashed)
@@ -220,12 +229,31 @@ def _written(file: BinaryIO, writer: Writer) -> HashedFile:
     return hashed
 
 
-def _hashed(file: Any) -> FileRecord:
+def hash_file(file: Any) -> FileRecord:
+    """Return size and digest of what can be read from `file`."""
     digest, size = xxhash.xxh3_128(), 0
     while chunk := file.read(CHUNK):
         digest.update(chunk)
         size += len(chunk)
     return FileRecord(size, digest.hexdigest())
+
+
+def _written(path: Path, writer: Writer) -> HashedFile:
+    with path.open("wb") as file:
+        hashed = write_to(file, writer)
+        file.flush()
+        os.fsync(file.fileno())
+    return hashed
+
+
+def _put(file: HashedFile, data: bytes) -> None:
+    file.write(data)
+
+
+def _unlink_quietly(path: Path) -> None:
+    # It is temporary by its name, and cleared with the others.
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 def _sync_directory(path: Path) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from elastic_trainer.store.errors import SupersededError
 from elastic_trainer.store.replica import write_replica
 from elastic_trainer.store.slot import Label, Slot
 from elastic_trainer.store.storage import Storage
@@ -30,26 +31,37 @@ class Saved:
     folder: str = ""
     """The storage to bring it to; empty: none."""
     keep: int = 3
+    run: int = 0
+    """The run in which it was saved or restored, which is the one that the claim is for."""
+    claim: str = ""
+    """The token of the worker's claim to the storage, see Storage.hold."""
+    retry_seconds: float | None = None
+    """As Storage's."""
 
 
 class Persister:
     """Callbacks come in its threads: one verifies, so that it never waits for the one that stores.
 
     Args:
-        sealed: told of what is verified in memory, and as what.
+        verified: told of what is verified in memory, and as what.
         stored: told of what is in storage, likewise.
+        superseded: told of what another process' claim keeps from storage, and why.
     """
 
     def __init__(
-        self, sealed: Callable[[Saved, Label], None], stored: Callable[[Saved, Label], None]
+        self,
+        verified: Callable[[Saved, Label], None],
+        stored: Callable[[Saved, Label], None],
+        superseded: Callable[[Saved, str], None] = lambda *_: None,
     ) -> None:
-        self._sealed = sealed
+        self._verified = verified
         self._stored = stored
+        self._superseded = superseded
         self._changed = threading.Condition()
-        self._to_seal: dict[int, Saved] = {}
+        self._to_verify: dict[int, Saved] = {}
         """By local rank: the newest."""
         self._to_store: Saved | None = None
-        self._sealing = self._storing = False
+        self._verifying = self._storing = False
         self._waiting: list[tuple[bool, Callable[[str], None]]] = []
         self._error = ""
         """Why the newest is not in storage; empty: it is, or will be."""
@@ -58,19 +70,19 @@ class Persister:
 
     def saved(self, saved: Saved) -> None:
         with self._changed:
-            self._to_seal[saved.local_rank] = saved
+            self._to_verify[saved.local_rank] = saved
             self._start()
             self._changed.notify_all()
 
-    def settle(self, storage: bool, done: Callable[[str], None]) -> None:
-        """Calls `done` with the last error, or with nothing, once all that was told is verified, or
+    def flush(self, storage: bool, done: Callable[[str], None]) -> None:
+        """Call `done` with the last error, or with nothing, once all that was told is verified, or
         in storage too."""
         with self._changed:
             self._waiting.append((storage, done))
             self._answer()
 
     def close(self, patience: float) -> None:
-        """Ends it after what is under way, for which it waits `patience` seconds."""
+        """End it after what is under way, for which it waits `patience` seconds."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -81,33 +93,33 @@ class Persister:
         if not self._threads:
             self._threads = [
                 threading.Thread(target=target, name=target.__name__.strip("_"), daemon=True)
-                for target in (self._seal_for_ever, self._store_for_ever)
+                for target in (self._verify_for_ever, self._store_for_ever)
             ]
             for thread in self._threads:
                 thread.start()
 
-    def _seal_for_ever(self) -> None:
+    def _verify_for_ever(self) -> None:
         slots: dict[str, Slot] = {}
         while True:
             with self._changed:
-                self._sealing = False
+                self._verifying = False
                 self._answer()
-                self._changed.wait_for(lambda: self._to_seal or self._closing)
+                self._changed.wait_for(lambda: self._to_verify or self._closing)
                 if self._closing:
                     return
-                saved = self._to_seal.pop(min(self._to_seal))
-                self._sealing = True
+                saved = self._to_verify.pop(min(self._to_verify))
+                self._verifying = True
             try:
-                self._seal(slots.setdefault(saved.path, Slot(Path(saved.path))), saved)
+                self._verify(slots.setdefault(saved.path, Slot(Path(saved.path))), saved)
             except Exception as error:  # whatever it is, a worker may wait for an answer
                 self._error = str(error)
                 log.warning("step %d is not verified in memory: %s", saved.step, error)
 
-    def _seal(self, slot: Slot, saved: Saved) -> None:
-        label = slot.seal()
+    def _verify(self, slot: Slot, saved: Saved) -> None:
+        label = slot.verify()
         if label is None or label.step != saved.step:
             return  # a newer one is being written there
-        self._sealed(saved, label)
+        self._verified(saved, label)
         if saved.folder:
             with self._changed:
                 self._to_store = saved
@@ -125,6 +137,9 @@ class Persister:
                 self._storing = True
             try:
                 self._store(saved)
+            except SupersededError as error:
+                self._error = str(error)
+                self._superseded(saved, str(error))
             except Exception as error:  # as above
                 self._error = str(error)
                 log.warning("going on without step %d in storage: %s", saved.step, error)
@@ -135,7 +150,10 @@ class Persister:
             label = slot.sealed() if ours else None
             if label is None or label.step != saved.step:
                 return  # overwritten: the newer one's word is on its way
-            storage = Storage(saved.folder, keep=saved.keep)
+            storage = Storage(saved.folder, keep=saved.keep, retry_seconds=saved.retry_seconds)
+            storage.expect(label.training)
+            if saved.claim:
+                storage.hold(saved.run or label.run, saved.claim)
             if label.identity not in {commit.identity for commit in storage.commits()}:
                 write_replica(
                     storage, step=label.step, run=label.run, state=slot.read(), round_=label.round
@@ -147,7 +165,7 @@ class Persister:
         """With the lock held."""
         for wait in list(self._waiting):
             storage, done = wait
-            busy = self._to_seal or self._sealing
+            busy = self._to_verify or self._verifying
             if not (busy or (storage and (self._to_store or self._storing))):
                 self._waiting.remove(wait)
                 done(self._error if storage else "")

@@ -70,6 +70,8 @@ class Label:
     """Bytes of the payload's parts."""
     round: int = 0
     """As Commit.round."""
+    place: str = ""
+    """Digest of the folder that the training keeps its commits in, see `digest_of_location`."""
 
     @property
     def identity(self) -> tuple[int, int]:
@@ -180,7 +182,7 @@ class Slot:
             return None
         return Label(**json.loads(view[_LENGTH.size : end]))
 
-    def seal(self) -> Label | None:
+    def verify(self) -> Label | None:
         """Note the payload's digest; None if there is no whole state, or it changed meanwhile."""
         label = self.label()
         if label is None:
@@ -330,6 +332,11 @@ def payload_size(blob: Blob) -> int:
 def _payload_start(skeleton: int) -> int:
     """Where the tensors begin."""
     return PAYLOAD + -(-skeleton // ALIGNMENT) * ALIGNMENT
+
+
+def digest_of_location(location: str) -> str:
+    """Return what tells a folder's path or URL from others in a slot's label."""
+    return xxhash.xxh3_64_hexdigest(location.encode())
 
 
 def _digest(label: Label) -> bytes:

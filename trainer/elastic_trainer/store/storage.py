@@ -1,10 +1,16 @@
 """Commits in a folder: a directory a step, whole or not there, verified before it is believed.
 
-    TRAINING               which training this is, drawn when the folder is first used
+    TRAINING               which training this is, and whose, see ownership.py
+    EPOCH-<run>            who may publish
     step-120/state.pt      written and fsynced under a temporary name, then renamed
     step-120/COMMITTED     last: step, run, round, cursor, the files' sizes and digests, its own
 
-A directory without a marker that verifies was never committed: recovery passes it over.
+A directory without a marker that verifies was never committed: recovery passes it over. One that
+can't be read is another matter: it is tried again, and then the storage is unavailable.
+
+Two processes that both believe themselves the writer: each looks for a higher claim before it
+publishes and once more after, and who takes a claim lists the commits after that. So whichever
+comes first, a commit that was acknowledged is one that the later claim's holder has seen.
 """
 
 from __future__ import annotations
@@ -12,38 +18,54 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 import re
+import socket
+import threading
+import time
 import uuid
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 import xxhash
 
+from elastic_trainer.retry import describe, storage_policy
+from elastic_trainer.store.errors import (
+    DamagedError,
+    IncompleteError,
+    OwnershipError,
+    StorageError,
+    SupersededError,
+    UnavailableError,
+    is_transient,
+)
 from elastic_trainer.store.folder import (
+    MARKER,
+    TEMPORARY,
     FileRecord,
     Folder,
     HashedFile,
     LocalFolder,
-    RemoteFolder,
     Writer,
     is_url,
 )
+from elastic_trainer.store.ownership import TRAINING, Claim, Job, Training, claims
+from elastic_trainer.store.remote_folder import RemoteFolder
+from elastic_trainer.store.retention import Condition, Found, removable
 
 __all__ = ["Commit", "FileRecord", "HashedFile", "Storage", "StorageError", "Writer"]
 
-MARKER = "COMMITTED"
-TRAINING = "TRAINING"
-_STEP = re.compile(r"step-(\d+)")
-_TEMPORARY = ".writing-"
+SLOW_SECONDS = 30.0
+"""After so long, a storage that doesn't answer at all is spoken of."""
+ABANDONED_SECONDS = 3600.0
+"""After so long, what somebody unknown began to write is not being written any more."""
 
+_STEP = re.compile(r"step-(\d+)(?:-(\d+)-[0-9a-f]{32})?")
+_WRITING = re.compile(re.escape(TEMPORARY) + r"(\d+)-[0-9a-f]{32}-.*")
+
+T = TypeVar("T")
 log = logging.getLogger(__name__)
-
-
-class StorageError(Exception):
-    """The folder can't be used, or a commit can't be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,34 +77,136 @@ class Commit:
     files: Mapping[str, FileRecord]
     round: int = 0
     """Rendezvous round that made it; 0 without an agent. Later rounds have higher numbers."""
+    place: str = field(default="", compare=False)
+    """The name of its directory."""
 
     @property
     def identity(self) -> tuple[int, int]:
         return (self.run, self.step)
 
 
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What a look at all markers found."""
+
+    commits: tuple[Commit, ...] = ()
+    """Newest first."""
+    damaged: tuple[str, ...] = ()
+    """What is wrong with the markers that aren't what was written."""
+
+
 class Storage:
     """The commits of one job.
+
+    What the storage can't do for the moment is tried again, see `retry.storage_policy`; what it
+    can't do for all that time raises UnavailableError.
 
     Args:
         folder: shared by all pods of the job; a path, or a URL that fsspec knows.
         keep: commits to keep; older ones are removed after each write.
+        retry_seconds: how long to try again; None: as the environment says, else 60.
+        files: the folder's files; made from `folder` if None.
 
     Raises:
         ValueError: `keep` is below 2, or there is no fsspec for a URL.
     """
 
-    def __init__(self, folder: str | Path, *, keep: int = 3) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        keep: int = 3,
+        retry_seconds: float | None = None,
+        files: Folder | None = None,
+    ) -> None:
         if keep < 2:
             raise ValueError(f"keep is {keep}: expected at least 2, in case the newest is damaged")
         self.folder = Path() if is_url(folder) else Path(folder)
         """Of a local storage."""
         self.location = str(folder) if is_url(folder) else str(self.folder.absolute())
         self.keep = keep
-        self._files: Folder = (
-            RemoteFolder(self.location)
-            if is_url(folder)
-            else LocalFolder(self.folder, f"{_TEMPORARY}{os.getpid()}-")
+        self.policy = storage_policy(retry_seconds)
+        remote = is_url(folder)
+        self._files = files or (RemoteFolder(self.location) if remote else LocalFolder(self.folder))
+        self._training: Training | None = None
+        self._claim: Claim | None = None
+        self._claimed = False
+        """The claim is known to be in the folder."""
+        self._began: str | None = None
+        """What is being written."""
+
+    # ---- whose it is
+
+    def open(
+        self, job: Job | None = None, resume_from: str = "", *, known: str = "", fresh: bool = False
+    ) -> str:
+        """Find out which training's folder this is; make it one where it is new. On any node.
+
+        Args:
+            job: that this process works for.
+            resume_from: uid or name of another job whose training may be continued.
+            known: why this folder can't be new, if it can't; then nothing is made, but waited for.
+            fresh: `known` is no reason not to begin anew.
+
+        Returns: the training's id: what is kept elsewhere of another is not to be mixed in.
+
+        Raises:
+            OwnershipError: it is another job's.
+            StorageError: it can't be read, or not be written the first time.
+        """
+        job, where = job or Job(), f"{self.location}/{TRAINING}"
+
+        def read_or_make() -> bytes:
+            with contextlib.suppress(FileNotFoundError):
+                if TRAINING in self._files.names():
+                    return self._files.read(TRAINING)
+            if known and not fresh:
+                raise FileNotFoundError(2, f"there is none, but {known}")
+            self._files.make()
+            drawn = Training(uuid.uuid4().hex, job).encode()
+            # Else another pod came first.
+            return drawn if self._files.create(TRAINING, drawn) else self._files.read(TRAINING)
+
+        try:
+            content = self._attempt(f"{where} can't be used", read_or_make)
+        except UnavailableError as error:
+            advice = ""
+            if known:
+                advice = (
+                    ": is the volume mounted? Mount it again, or pass fresh=True to train from the "
+                    "beginning"
+                )
+            raise UnavailableError(f"{error}{advice}") from error.__cause__
+        self._training = Training.decode(content, where)
+        self._training.check_owner(job, resume_from, self.location)
+        return self._training.id
+
+    def expect(self, training: str) -> None:
+        """Refuse to write to the folder of another training.
+
+        Raises:
+            StorageError: it is one, or can't be read.
+        """
+        where = f"{self.location}/{TRAINING}"
+        content = self._attempt(f"{where} can't be read", lambda: self._files.read(TRAINING))
+        found = Training.decode(content, where)
+        if found.id != training:
+            raise OwnershipError(
+                f"{self.location} is not the folder that this training began in: expected "
+                f"{TRAINING} {training}, found {found.id}; mount the same volume in every pod"
+            )
+        self._training = found
+
+    def own(self, job: Job) -> None:
+        """Note that the folder is `job`'s from now on. Raises StorageError."""
+        training = self._training
+        if training is None or not job or training.job == job:
+            return
+        self._training = replace(training, job=job)
+        content = self._training.encode()
+        self._attempt(
+            f"{self.location}/{TRAINING} can't be written",
+            lambda: self._files.write(TRAINING, lambda file: _put(file, content)),
         )
 
     def prepare(self) -> None:
@@ -91,94 +215,219 @@ class Storage:
         Raises:
             StorageError: it can't be written; said at the start, not at the first commit.
         """
-        try:
+
+        def probe() -> None:
             self._files.make()
-            probe = self._files.begin("probe")
-            self._files.write(f"{probe}/probe", lambda file: _put(file, b"probe"))
-            self._files.remove(probe)
-        except OSError as error:
-            raise StorageError(
-                f"the checkpoint folder {self.location} can't be written: {_why(error)}; name a "
-                "folder that every worker can write, with room for the model and optimizer "
-                f"{self.keep + 1} times"
-            ) from error
+            written = self._files.begin("probe", 0)
+            self._files.write(f"{written}/probe", lambda file: _put(file, b"probe"))
+            self._files.remove(written)
 
-    def training(self) -> str:
-        """Which training's folder this is: what is kept elsewhere of another is not to be mixed in.
-
-        Raises:
-            StorageError: it can't be read, or not be written the first time.
-        """
-        try:
-            if TRAINING in self._files.names():
-                return self._files.read(TRAINING).decode()
-            drawn = uuid.uuid4().hex
-            self._files.write(TRAINING, lambda file: _put(file, drawn.encode()))
-        except OSError as error:
-            raise StorageError(
-                f"{self.location}/{TRAINING} can't be used: {error.strerror or error}"
-            ) from error
-        return drawn
-
-    def warn_unless_of(self, training: str) -> None:
-        """For another worker than the one that `training` told: whether it is the same folder."""
-        with contextlib.suppress(OSError):
-            if TRAINING in self._files.names() and self._files.read(TRAINING).decode() == training:
-                return
-        log.warning(
-            "%s is not here the folder that rank 0 keeps the commits in: expected one that all "
-            "pods share; once rank 0's pod is lost, so are they",
-            self.location,
+        advice = (
+            "; name a folder that every worker can write, with room for the model and optimizer "
+            f"{self.keep + 1} times"
+        )
+        self._attempt(
+            f"the checkpoint folder {self.location} can't be written", probe, advice=advice
         )
 
-    def commits(self) -> list[Commit]:
-        """Those whose markers verify, newest first; the files aren't looked at."""
-        found = []
-        for name in self._steps():
+    # ---- who may write
+
+    def take_over(self, least: int, token: str) -> tuple[Claim, Survey]:
+        """Claim the folder for a new run, and then look at its commits, all older than that.
+
+        Args:
+            least: the run's number is above this one.
+            token: of this process.
+
+        Raises:
+            StorageError: it can't be read or written.
+        """
+        while True:
+            taken = claims(self._names())
+            run = 1 + max([least, *taken])
+            self.hold(run, token)
             try:
-                found.append(self._marker(name))
-            except StorageError as error:
+                self._check_claim()
+            except SupersededError:
+                least = run  # another took one just now; whoever has the highest may go on
+                continue
+            survey = self.survey()
+            newest = max((commit.run for commit in survey.commits), default=0)
+            if newest < run:
+                assert self._claim is not None
+                return self._claim, survey
+            least = newest
+
+    def hold(self, run: int, token: str) -> None:
+        """Publish for `run` from now on; the claim is taken before the first commit."""
+        if self._claim is None or (self._claim.run, self._claim.token) != (run, token):
+            self._claim = Claim(run, token, socket.gethostname(), time.time())
+            self._claimed = False
+
+    def _check_claim(self) -> None:
+        """Raises SupersededError where there is a higher one; takes it where it isn't there yet."""
+        claim = self._claim
+        if claim is None:
+            return
+        taken = claims(self._names())
+        if taken and taken[-1] > claim.run:
+            self._refuse_claim(claim, taken[-1])
+        if claim.run in taken and self._claimed:
+            return
+        created = self._attempt(
+            f"{self.location}/{claim.name} can't be written",
+            lambda: self._files.create(claim.name, claim.encode()),
+        )
+        if not created and self._read_claim(claim.run).token != claim.token:
+            self._refuse_claim(claim, claim.run)
+        self._claimed = True
+        later = claims(self._names())[-1]
+        if later > claim.run:  # taken between the two
+            self._refuse_claim(claim, later)
+
+    def _read_claim(self, run: int) -> Claim:
+        def read() -> bytes:
+            try:
+                return self._files.read(f"EPOCH-{run}")
+            except FileNotFoundError:
+                if run in claims(self._names_once()):
+                    raise
+                return b""  # a still later one has removed it
+
+        return Claim.decode(self._attempt(f"{self.location}/EPOCH-{run} can't be read", read), run)
+
+    def _refuse_claim(self, claim: Claim, run: int) -> NoReturn:
+        raise SupersededError(
+            f"{self.location} was taken over by {self._read_claim(run)}, so run {claim.run} on "
+            f"{claim.host} commits nothing any more: it was cut off from the other pods of its "
+            "job, or the job runs twice; this side stops, the other goes on"
+        )
+
+    # ---- reading
+
+    def survey(self) -> Survey:
+        """Look at all markers; files aren't looked at.
+
+        Raises:
+            UnavailableError: something can't be read.
+        """
+        commits, damaged = [], []
+        for name in self._names():
+            if not _STEP.fullmatch(name):
+                continue
+            try:
+                commits.append(self._marker(name))
+            except IncompleteError as error:
                 log.warning("passing over %s/%s: %s", self.location, name, error)
-        return sorted(found, key=lambda commit: commit.identity, reverse=True)
+            except DamagedError as error:
+                log.warning("passing over %s/%s: %s", self.location, name, error)
+                damaged.append(str(error))
+        newest_first = sorted(commits, key=lambda commit: commit.identity, reverse=True)
+        return Survey(tuple(newest_first), tuple(damaged))
+
+    def commits(self) -> list[Commit]:
+        """Return those whose markers verify, newest first. Raises UnavailableError as `survey`."""
+        return list(self.survey().commits)
 
     def newest(self) -> Commit | None:
-        """The newest commit whose marker and files all verify; each damaged one is warned about."""
+        """Return the newest commit whose marker and files all verify; warn about damaged ones.
+
+        Raises:
+            UnavailableError: something can't be read, so that an older one may not be the newest.
+        """
         for commit in self.commits():
             try:
                 for name in commit.files:
                     self.verify(commit, name)
-            except StorageError as error:
-                log.warning("passing over %s: %s", self.path(commit.step), error)
+            except DamagedError as error:
+                log.warning("passing over %s: %s", self.path(commit), error)
             else:
                 return commit
         return None
 
     def read(self, commit: Commit, name: str) -> bytes:
-        """A file of a commit, verified.
+        """Return a file of a commit, verified.
 
         Raises:
-            StorageError: it is missing, or isn't what was committed.
+            DamagedError: it is missing, or isn't what was committed.
+            UnavailableError: it can't be read.
         """
-        path = f"step-{commit.step}/{name}"
-        try:
-            data = self._files.read(path)
-        except OSError as error:
-            raise StorageError(
-                f"{self.location}/{path} can't be read: {error.strerror or error}"
-            ) from error
+        path = f"{commit.place}/{name}"
+        data = self._read_shown(commit, name, lambda: self._files.read(path))
         self._compare(path, commit, name, FileRecord(len(data), xxhash.xxh3_128_hexdigest(data)))
         return data
 
     def verify(self, commit: Commit, name: str) -> None:
-        """Raises StorageError as `read`; the file need not fit into memory."""
-        path = f"step-{commit.step}/{name}"
-        try:
-            found = self._files.record(path)
-        except OSError as error:
-            raise StorageError(
-                f"{self.location}/{path} can't be read: {error.strerror or error}"
-            ) from error
+        """Raises as `read`; the file need not fit into memory."""
+        path = f"{commit.place}/{name}"
+        found = self._read_shown(commit, name, lambda: self._files.record(path))
         self._compare(path, commit, name, found)
+
+    def path(self, commit: Commit) -> str:
+        return self._files.path(commit.place)
+
+    def _read_shown(self, commit: Commit, name: str, operation: Callable[[], T]) -> T:
+        """Missing is what a directory doesn't list; what it lists is there."""
+        path = f"{self.location}/{commit.place}/{name}"
+
+        def read() -> T | None:
+            try:
+                return operation()
+            except FileNotFoundError:
+                if self._is_listed(commit.place, name):
+                    raise
+                return None
+
+        found = self._attempt(f"{path} can't be read", read)
+        if found is None:
+            raise DamagedError(f"{path} is missing: expected {commit.files[name].size} bytes")
+        return found
+
+    def _is_listed(self, place: str, name: str) -> bool:
+        """Raises OSError where the folder itself can't be listed, or isn't there."""
+        if place not in self._names_once():
+            return False
+        return name in self._files.names(place)
+
+    def _marker(self, name: str) -> Commit:
+        """Raises IncompleteError, DamagedError or UnavailableError."""
+        marker = f"{self.location}/{name}/{MARKER}"
+
+        def read() -> bytes | None:
+            try:
+                return self._files.read(f"{name}/{MARKER}")
+            except FileNotFoundError:
+                if self._is_listed(name, MARKER):
+                    raise
+                return None
+
+        content = self._attempt(f"{marker} can't be read", read)
+        if content is None:
+            raise IncompleteError(f"no {MARKER}: the commit was never completed")
+        try:
+            body = json.loads(content)
+            digest = body.pop("xxh3")
+            if digest != _digest(body):
+                raise DamagedError(f"{marker} is damaged: its digest doesn't match its content")
+            files = {name: FileRecord(**record) for name, record in body["files"].items()}
+            commit = Commit(
+                body["step"], body["run"], body["cursor"], files, body.get("round", 0), name
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DamagedError(f"{marker} is damaged: {error}") from error
+        if (shown := _STEP.fullmatch(name)) is None or int(shown[1]) != commit.step:
+            raise DamagedError(f"{marker} is for step {commit.step}: was the directory renamed?")
+        return commit
+
+    def _compare(self, path: str, commit: Commit, name: str, found: FileRecord) -> None:
+        expected = commit.files[name]
+        if found != expected:
+            raise DamagedError(
+                f"{self.location}/{path} is damaged: expected {expected.size} bytes with digest "
+                f"{expected.xxh3}, found {found.size} with {found.xxh3}"
+            )
+
+    # ---- writing
 
     def write(
         self,
@@ -192,43 +441,66 @@ class Storage:
         """Commit a step: durable when this returns, absent or whole if it never does.
 
         Raises:
+            SupersededError: another process has claimed the folder for a later run.
             StorageError: the storage refused; earlier commits are as they were.
         """
         written = self.begin(step)
         try:
             records = {
-                name: self._files.write(f"{written}/{name}", writer)
+                name: self._attempt(
+                    self._refused(step),
+                    lambda name=name, writer=writer: self._files.write(f"{written}/{name}", writer),  # type: ignore[misc]
+                )
                 for name, writer in files.items()
             }
-        except OSError as error:
-            self._files.remove(written)
-            raise self._refused(step, error) from error
+        except BaseException:
+            self.abandon(written)
+            raise
         return self.finish(written, step=step, run=run, cursor=cursor, files=records, round_=round_)
 
     def begin(self, step: int) -> str:
-        """A place for the files of a commit that others write. Raises StorageError."""
-        try:
-            self._files.make()
-            self._clear()
-            return self._files.begin(f"step-{step}")
-        except OSError as error:
-            raise self._refused(step, error) from error
+        """Return a place for the files of a commit that others write. Raises as `write`."""
+        self._check_claim()
+        run = self._claim.run if self._claim is not None else 0
+
+        def begin() -> str:
+            if self._training is None:
+                self._files.make()
+            else:
+                self._names_once()  # a folder that is gone isn't made anew
+            return self._files.begin(f"step-{step}", run)
+
+        self._began = self._attempt(self._refused(step), begin)
+        return self._began
+
+    def abandon(self, written: str) -> None:
+        """Remove what `begin` gave, if it can be."""
+        with contextlib.suppress(OSError):
+            self._files.remove(written)
+        self._began = None
 
     def place(self, written: str) -> str:
-        """The path or URL of what `begin` gave."""
+        """Return the path or URL of what `begin` gave, or of a commit's directory."""
         return self._files.path(written)
 
     def names(self, written: str) -> list[str]:
-        """The files at what `begin` gave. Raises OSError."""
-        return self._files.names(written)
+        """Return the files at what `begin` gave. Raises UnavailableError."""
+        return self._attempt(
+            f"{self.location}/{written} can't be read", lambda: self._files.names(written)
+        )
 
     def write_file(self, path: str, writer: Writer) -> FileRecord:
-        """At what `begin` gave, and durable. Raises OSError."""
-        return self._files.write(path, writer)
+        """Write a file at what `begin` gave, durably. Raises UnavailableError."""
+        return self._attempt(
+            f"{self.location}/{path} can't be written", lambda: self._files.write(path, writer)
+        )
 
     def record(self, written: str, name: str) -> FileRecord:
-        """Of a file at what `begin` gave. Raises OSError."""
-        return self._files.record(f"{written}/{name}")
+        """Return size and digest of a file at what `begin` gave. Raises UnavailableError."""
+        path = f"{written}/{name}"
+        return self._attempt(
+            f"{self.location}/{path} can't be read", lambda: self._files.record(path)
+        )
 
     def finish(
         self,
@@ -240,85 +512,110 @@ class Storage:
         files: Mapping[str, FileRecord],
         round_: int = 0,
     ) -> Commit:
-        """What was written becomes the commit of `step`. Raises StorageError as `write`."""
-        commit = Commit(step, run, dict(cursor), dict(files), round_)
+        """Let what was written become the commit of `step`. Raises as `write`."""
         try:
-            self._files.publish(written, f"step-{step}")
-            self._publish_marker(commit)
-        except OSError as error:
-            self._files.remove(written)
-            raise self._refused(step, error) from error
+            self._check_claim()
+            place = self._attempt(
+                self._refused(step), lambda: self._files.publish(written, f"step-{step}")
+            )
+            commit = Commit(step, run, dict(cursor), dict(files), round_, place)
+            self._attempt(self._refused(step), lambda: self._publish_marker(commit))
+        except BaseException:
+            self.abandon(written)
+            raise
+        # Nothing is acknowledged that a new claim's holder may not have seen.
+        self._check_claim()
+        self._began = None
         self._retain()
         return commit
 
     def _publish_marker(self, commit: Commit) -> None:
-        name = f"step-{commit.step}/{MARKER}"
-        self._files.write(name, lambda file: _put(file, _encode(commit)))
+        content = _encode(commit)
+        self._files.write(f"{commit.place}/{MARKER}", lambda file: _put(file, content))
 
-    def path(self, step: int) -> str:
-        return self._files.path(f"step-{step}")
+    def _refused(self, step: int) -> str:
+        return f"step {step} can't be committed to {self.location}"
 
-    def _refused(self, step: int, error: OSError) -> StorageError:
-        return StorageError(f"step {step} can't be committed to {self.location}: {_why(error)}")
-
-    def _compare(self, path: str, commit: Commit, name: str, found: FileRecord) -> None:
-        expected = commit.files[name]
-        if found != expected:
-            raise StorageError(
-                f"{self.location}/{path} is damaged: expected {expected.size} bytes with digest "
-                f"{expected.xxh3}, found {found.size} with {found.xxh3}"
-            )
-
-    def _steps(self) -> list[str]:
-        try:
-            return [name for name in self._files.names() if _STEP.fullmatch(name)]
-        except OSError as error:
-            raise StorageError(
-                f"{self.location} can't be read: {error.strerror or error}"
-            ) from error
-
-    def _order(self, name: str) -> tuple[int, int]:
-        try:
-            return self._marker(name).identity
-        except StorageError:
-            return (-1, int(name.removeprefix("step-")))
+    # ---- retention
 
     def _retain(self) -> None:
-        # Those without a marker sort last, so they go first. Damage elsewhere isn't looked for
-        # here: a run that passed a damaged commit over writes newer ones, which sort before it.
-        for old in sorted(self._steps(), key=self._order, reverse=True)[self.keep :]:
-            self._files.remove(old)
-        self._clear()
-
-    def _clear(self) -> None:
-        for name in self._files.names():
-            if name.startswith(_TEMPORARY):
-                self._files.remove(name)
-
-    def _marker(self, name: str) -> Commit:
-        """Raises StorageError: there is none, or it isn't what was written."""
-        marker = f"{self.location}/{name}/{MARKER}"
+        """A storage that can't be tidied up now is so after the next commit."""
         try:
-            body = json.loads(self._files.read(f"{name}/{MARKER}"))
-            digest = body.pop("xxh3")
-            if digest != _digest(body):
-                raise StorageError(f"{marker} is damaged: its digest doesn't match its content")
-            files = {name: FileRecord(**record) for name, record in body["files"].items()}
-            commit = Commit(body["step"], body["run"], body["cursor"], files, body.get("round", 0))
-        except FileNotFoundError:
-            raise StorageError(f"no {MARKER}: the commit was never completed") from None
+            names = self._names_once()
+            found = {name: self._look(name) for name in names if _STEP.fullmatch(name)}
+            for name in removable(found, self.keep):
+                complete = found[name].condition is Condition.COMPLETE
+                if complete or self._is_abandoned(name):
+                    self._files.remove(name)
+            for name in names:
+                if name.startswith(TEMPORARY) and self._is_abandoned(name):
+                    self._files.remove(name)
+            for run in claims(names)[:-1]:
+                self._files.remove(f"EPOCH-{run}")
         except OSError as error:
-            raise StorageError(f"{marker} can't be read: {error.strerror or error}") from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise StorageError(f"{marker} is damaged: {error}") from error
-        if name != f"step-{commit.step}":
-            raise StorageError(f"{marker} is for step {commit.step}: was the directory renamed?")
-        return commit
+            log.warning("%s keeps older commits for now: %s", self.location, describe(error))
 
+    def _look(self, name: str) -> Found:
+        """One try: what can't be read now is looked at after the next commit."""
+        try:
+            with self.patience(0.0):
+                return Found(Condition.COMPLETE, self._marker(name).identity)
+        except IncompleteError:
+            return Found(Condition.INCOMPLETE)
+        except DamagedError:
+            return Found(Condition.DAMAGED)
+        except UnavailableError:
+            return Found(Condition.UNREADABLE)
 
-def _why(error: OSError) -> str:
-    where = f" ({error.filename})" if error.filename else ""
-    return f"{error.strerror or error}{where}"
+    def _is_abandoned(self, name: str) -> bool:
+        """Whether nobody goes on writing what has no marker."""
+        if name == self._began:
+            return False
+        if self._claim is not None:
+            if (match := _WRITING.fullmatch(name)) and int(match[1]):
+                return int(match[1]) <= self._claim.run
+            if match := _STEP.fullmatch(name):
+                # Only who has the claim publishes.
+                return int(match[2] or 0) <= self._claim.run
+        return time.time() - self._files.modified(name) > ABANDONED_SECONDS
+
+    # ---- trying
+
+    @contextlib.contextmanager
+    def patience(self, seconds: float) -> Iterator[None]:
+        """Within this, try again for at most so long."""
+        policy = self.policy
+        self.policy = replace(policy, seconds=min(seconds, policy.seconds))
+        try:
+            yield
+        finally:
+            self.policy = policy
+
+    def _names(self) -> list[str]:
+        return self._attempt(f"{self.location} can't be read", self._names_once)
+
+    def _names_once(self) -> list[str]:
+        names = self._files.names()
+        if self._training is not None and TRAINING not in names:
+            # A volume that is not mounted is an empty folder.
+            raise FileNotFoundError(2, f"{TRAINING} is gone", self.location)
+        return names
+
+    def _attempt(self, what: str, operation: Callable[[], T], advice: str = "") -> T:
+        """Try for as long as the policy says. Raises UnavailableError, which says `what`."""
+        slow = threading.Timer(
+            SLOW_SECONDS,
+            log.warning,
+            ["%s: no answer for %.0f s, still waiting", self.location, SLOW_SECONDS],
+        )
+        slow.daemon = True
+        slow.start()
+        try:
+            return self.policy.call(operation, transient=is_transient, what=what)
+        except OSError as error:
+            raise UnavailableError(f"{what}: {describe(error)}{advice}") from error
+        finally:
+            slow.cancel()
 
 
 def _put(file: HashedFile, data: bytes) -> None:
@@ -327,6 +624,7 @@ def _put(file: HashedFile, data: bytes) -> None:
 
 def _encode(commit: Commit) -> bytes:
     body = asdict(commit)
+    del body["place"]
     return json.dumps({**body, "xxh3": _digest(body)}, indent=1).encode()
 
 

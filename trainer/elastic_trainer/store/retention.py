@@ -1,0 +1,37 @@
+"""Which directories of a storage may go. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Condition(Enum):
+    COMPLETE = "its marker verifies"
+    INCOMPLETE = "it has no marker"
+    DAMAGED = "its marker isn't what was written"
+    UNREADABLE = "its marker can't be read now"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    condition: Condition
+    identity: tuple[int, int] = (0, 0)
+    """Run and step of a complete one."""
+
+
+def removable(found: Mapping[str, Found], keep: int) -> list[str]:
+    """Return the names to remove, oldest first, so that the newest `keep` complete ones stay.
+
+    Nothing that couldn't be read is among them; nor, while there are fewer than `keep` complete
+    ones, anything at all: what is damaged or unfinished may be all there is to look at.
+    """
+    complete = sorted(
+        (name for name, one in found.items() if one.condition is Condition.COMPLETE),
+        key=lambda name: found[name].identity,
+    )
+    if len(complete) < keep:
+        return []
+    others = (Condition.INCOMPLETE, Condition.DAMAGED)
+    return [name for name, one in found.items() if one.condition in others] + complete[:-keep]
