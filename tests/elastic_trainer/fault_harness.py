@@ -330,7 +330,7 @@ class Harness:
         if len(intact) < 2:
             return False
         newest = intact[0]
-        path = Path(self.storage.path(newest.step)) / self.chance.choice([MARKER, "state.pt"])
+        path = Path(self.storage.path(newest)) / self.chance.choice([MARKER, "state.pt"])
         self.damaged.add(newest.identity)
         if self.chance.random() < 0.2:
             with contextlib.suppress(OSError), path.open("r+b") as file:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import threading
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,9 +23,10 @@ from elastic_trainer.data.dataset import ElasticDataset
 from elastic_trainer.data.process_group import ProcessGroup
 from elastic_trainer.link.worker_link import WorkerLink
 from elastic_trainer.protocol.message import Committed
+from elastic_trainer.store.errors import DamagedError, StorageError
 from elastic_trainer.store.persister import Persister, Saved
 from elastic_trainer.store.slot import Slot
-from elastic_trainer.store.storage import Storage, StorageError
+from elastic_trainer.store.storage import Storage
 from torch.utils.data import TensorDataset
 
 from tests.elastic_trainer.store.slot_states import a_state, label
@@ -38,24 +41,41 @@ class SealingLink(WorkerLink):
         self.stores = True
         self.told: list[Saved] = []
 
-    def saved(self, path: str, step: int, savers: int, folder: str = "", keep: int = 3) -> None:
+    def saved(
+        self,
+        path: str,
+        step: int,
+        savers: int,
+        folder: str = "",
+        keep: int = 3,
+        run: int = 0,
+        claim: str = "",
+        retry_seconds: float | None = None,
+    ) -> None:
         assert Slot(Path(path)).verify() is not None
-        self.told.append(Saved(path, step, 0, 0, folder, keep))
+        self.told.append(Saved(path, step, 0, 0, folder, keep, run, claim, retry_seconds))
 
     def settle(self, *, storage: bool) -> str:
         if storage and self.stores:
             persister = Persister(lambda *_: None, lambda *_: None)
-            done = threading.Event()
+            done, errors = threading.Event(), list[str]()
             persister.saved(self.told[-1])
-            persister.settle(True, lambda _: done.set())
+            persister.flush(True, lambda error: (errors.append(error), done.set()))
             assert done.wait(20)
             persister.close(5)
+            return errors[0]
         return ""
 
 
 class Script:
     def __init__(
-        self, folder: Path, width: int = 8, url: str | None = None, **options: Any
+        self,
+        folder: Path,
+        width: int = 8,
+        url: str | None = None,
+        *,
+        commits: str = "commits",
+        **options: Any,
     ) -> None:
         torch.manual_seed(len(list(folder.iterdir())) if folder.exists() else 0)
         self.model = torch.nn.Sequential(torch.nn.Linear(3, width), torch.nn.Linear(width, 1))
@@ -67,7 +87,7 @@ class Script:
         slots = folder / "slots"
         slots.mkdir(parents=True, exist_ok=True)
         self.checkpointer = Checkpointer(
-            url or folder / "commits",
+            url or folder / commits,
             model=self.model,
             optimizer=self.optimizer,
             data=self.data,
@@ -143,8 +163,28 @@ class TestCheckpointer:
 
     def test_a_new_folder_is_a_new_training(self, tmp_path: Path) -> None:
         Script(tmp_path, every=2).train(4)
-        (tmp_path / "commits" / "TRAINING").unlink()
-        assert Script(tmp_path).data.steps == 0
+        assert Script(tmp_path, commits="others").data.steps == 0
+        assert Script(tmp_path).data.steps == 4
+
+    def test_a_folder_that_is_empty_though_memory_knows_its_training_is_not_mounted(
+        self, tmp_path: Path
+    ) -> None:
+        Script(tmp_path, every=2).train(4)
+        (tmp_path / "commits").rename(tmp_path / "unmounted")
+        (tmp_path / "commits").mkdir()
+        impatient = {"storage_patience": timedelta(seconds=0.1)}
+        with pytest.raises(StorageError, match=r"memory holds step 4 .*is the volume mounted\?"):
+            Script(tmp_path, **impatient)
+        # Another volume, where somebody else's training was begun.
+        Storage(tmp_path / "commits").open()
+        with pytest.raises(StorageError, match=r"holds step 4 of a training.*fresh=True"):
+            Script(tmp_path, **impatient)
+        assert not list((tmp_path / "commits").glob("step-*"))
+        shutil.rmtree(tmp_path / "commits")
+        (tmp_path / "unmounted").rename(tmp_path / "commits")
+        assert Script(tmp_path).data.steps == 4
+        shutil.rmtree(tmp_path / "commits")
+        assert Script(tmp_path, fresh=True).data.steps == 0
 
     def test_too_little_memory_is_no_reason_not_to_train(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
@@ -157,11 +197,10 @@ class TestCheckpointer:
         assert [commit.step for commit in Storage(tmp_path / "commits").commits()] == [2]
 
     def test_another_model_is_refused_in_words(self, tmp_path: Path) -> None:
-        script = Script(tmp_path, every=2)
-        script.train(2)
+        Script(tmp_path, every=2).train(2)
         for stored in (False, True):
             if stored:
-                script.checkpointer.finish()
+                Script(tmp_path).checkpointer.finish()
                 for path in (tmp_path / "slots").iterdir():
                     path.unlink()
             with pytest.raises(
@@ -190,8 +229,9 @@ class TestCheckpointer:
             storage = again.checkpointer.storage
             assert [commit.step for commit in storage.commits()] == [9, 8, 7]
             newest = storage.commits()[0]
-            storage._files.write("step-9/state.pt", lambda file: file.write(b"x") and None)
-            with pytest.raises(StorageError, match=r"step-9/state\.pt is damaged"):
+            state = f"{newest.place}/state.pt"
+            storage._files.write(state, lambda file: file.write(b"x") and None)
+            with pytest.raises(DamagedError, match=r"step-9-.*/state\.pt is damaged"):
                 storage.read(newest, "state.pt")
             assert Script(tmp_path, url=url).data.steps == 8
 

@@ -16,7 +16,7 @@ import faulthandler, json, sys
 from datetime import timedelta
 from pathlib import Path
 
-faulthandler.dump_traceback_later(100, exit=True)
+faulthandler.dump_traceback_later(280, exit=True)
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
@@ -107,14 +107,14 @@ said["read by 2"] = whole(make(folder / "commits"))
 # In memory: the newest is not in storage yet; damage to one rank's part takes all to the older.
 made = make(folder / "memory", memory=folder / "slots", every=3)
 train(made, 6)
-made[3]._shards.settle()
+made[3]._shards.flush()
 said["in memory"] = whole(made)
 again = make(folder / "memory", memory=folder / "slots", every=1)
 said["from memory"], said["its parent"] = whole(again), again[3].parent == made[3].run
-again[3]._shards.settle()
+again[3]._shards.flush()
 train(again, 2)
 said["two more"] = whole(again)
-again[3]._shards.settle()
+again[3]._shards.flush()
 dist.barrier()
 if rank == 1:
     newest = next(iter(again[3]._memory._slots.sealed()))
@@ -128,7 +128,7 @@ said["from storage"] = make(folder / "memory", memory=folder / "none")[2].steps
 # From memory too, a finish writes nothing that storage has: a kill meanwhile would cost the commit.
 made = make(folder / "both", memory=folder / "both-slots", every=3)
 train(made, 3)
-made[3]._shards.settle()
+made[3]._shards.flush()
 again = make(folder / "both", memory=folder / "both-slots")
 marker = folder / "both" / "step-3" / "COMMITTED"
 before = marker.stat().st_mtime_ns
@@ -166,7 +166,7 @@ sharded.Shards._store = lambda *_: False  # storage is down
 # The last step's state was in memory alone when all were lost; nothing is left but to finish.
 made = make(folder / "end", memory=folder / "end-slots", every=3)
 train(made, 3)
-made[3]._shards.settle()
+made[3]._shards.flush()
 again = make(folder / "end", memory=folder / "end-slots", every=3)
 again[3].finish()
 said["the end"] = [again[2].steps, [c.step for c in again[3].storage.commits()]]
@@ -181,7 +181,7 @@ dist.barrier()
 mine = folder / f"node-{rank}"
 made = make(folder / "mirrored", memory=mine, node=True, every=3)
 train(made, 6)
-made[3]._shards.settle()
+made[3]._shards.flush()
 said["on two nodes"] = whole(made)
 dist.barrier()
 if rank == 1:
@@ -227,7 +227,7 @@ def test_resharding_and_memory(tmp_path: Path) -> None:
         for command in commands
     ]
     try:
-        outputs = [process.communicate(timeout=150)[0] for process in processes]
+        outputs = [process.communicate(timeout=300)[0] for process in processes]
     finally:
         for process in processes:
             process.kill()

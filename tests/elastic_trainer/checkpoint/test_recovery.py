@@ -5,84 +5,93 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from elastic_trainer.checkpoint.recovery import NOTHING, Holding, Source, level, next_run
+from elastic_trainer.checkpoint.recovery import (
+    NOTHING,
+    Available,
+    Source,
+    Stored,
+    choose_recovery_source,
+    find_stranger,
+    next_run,
+    why_not_begin,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
 
-def holding(live: tuple[int, int] = NOTHING, *memory: tuple[int, int], **given: Any) -> Holding:
-    return Holding(live, tuple(("t", one) for one in memory), training="t", **given)
+def has(live: tuple[int, int] = NOTHING, *memory: tuple[int, int], **given: Any) -> Available:
+    return Available(live, tuple(("t", one) for one in memory), training="t", **given)
 
 
 KEEP, MEMORY, STORAGE, PEER = Source.KEEP, Source.MEMORY, Source.STORAGE, Source.PEER
 
 
-class TestLevel:
+class TestChoice:
     @pytest.mark.parametrize(
-        ("case", "holdings", "identity", "sources", "giver"),
+        ("case", "available", "stored", "identity", "sources", "giver"),
         [
-            ("nothing anywhere", [holding(), holding()], NOTHING, [KEEP, KEEP], 0),
-            ("a newcomer", [holding((3, 9)), holding()], (3, 9), [KEEP, PEER], 0),
-            ("it has rank 0", [holding(), holding((3, 9))], (3, 9), [PEER, KEEP], 1),
-            ("one lags", [holding((3, 8)), holding((3, 9))], (3, 9), [PEER, KEEP], 1),
-            ("a later run", [holding((4, 5)), holding((3, 9))], (4, 5), [KEEP, PEER], 0),
-            ("own memory", [holding(NOTHING, (2, 5)), holding()], (2, 5), [MEMORY, PEER], 0),
+            ("nothing anywhere", [has(), has()], (), NOTHING, [KEEP, KEEP], 0),
+            ("a newcomer", [has((3, 9)), has()], (), (3, 9), [KEEP, PEER], 0),
+            ("it has rank 0", [has(), has((3, 9))], (), (3, 9), [PEER, KEEP], 1),
+            ("one lags", [has((3, 8)), has((3, 9))], (), (3, 9), [PEER, KEEP], 1),
+            ("a later run", [has((4, 5)), has((3, 9))], (), (4, 5), [KEEP, PEER], 0),
+            ("own memory", [has(NOTHING, (2, 5)), has()], (), (2, 5), [MEMORY, PEER], 0),
             (
                 "a live peer rather than memory",
-                [holding(NOTHING, (2, 5)), holding((2, 5))],
+                [has(NOTHING, (2, 5)), has((2, 5))],
+                (),
                 (2, 5),
                 [PEER, KEEP],
                 1,
             ),
             (
                 "memory that is newer than storage",
-                [holding(storage=((2, 5),)), holding(NOTHING, (2, 6), (2, 5))],
+                [has(), has(NOTHING, (2, 6), (2, 5))],
+                ((2, 5),),
                 (2, 6),
                 [PEER, MEMORY],
                 1,
             ),
-            ("storage", [holding(storage=((2, 5), (1, 3))), holding()], (2, 5), [STORAGE, PEER], 0),
-            (
-                "storage that went on without us",
-                [holding((2, 5), storage=((3, 7),)), holding((2, 5))],
-                (3, 7),
-                [STORAGE, PEER],
-                0,
-            ),
+            ("storage", [has(), has()], ((2, 5), (1, 3)), (2, 5), [STORAGE, PEER], 0),
         ],
     )
     def test_the_newest_from_the_nearest(
         self,
         case: str,
-        holdings: list[Holding],
+        available: list[Available],
+        stored: tuple[tuple[int, int], ...],
         identity: tuple[int, int],
         sources: list[Source],
         giver: int,
     ) -> None:
-        found = level(holdings)
+        found = choose_recovery_source(available, Stored(stored))
         assert (found.identity, list(found.sources)) == (identity, sources), case
         assert found.giver == giver, case
 
     def test_another_trainings_memory_is_no_source(self) -> None:
-        stale = Holding(memory=(("other", (9, 9)),))
-        assert level([holding(), stale]).identity == NOTHING
+        stale = Available(memory=(("other", (9, 9)),))
+        assert choose_recovery_source([has(), stale]).identity == NOTHING
 
     def test_a_lost_part_comes_from_its_mirror(self) -> None:
-        whole = holding(NOTHING, (2, 6), (2, 5), storage=((2, 4),))
-        mirror = holding(NOTHING, (2, 6), mirrored=(("t", (2, 6), 2), ("other", (2, 9), 2)))
-        found = level([whole, mirror, holding()], sharded=True)
+        stored = Stored(((2, 4),))
+        whole = has(NOTHING, (2, 6), (2, 5))
+        mirror = has(NOTHING, (2, 6), mirrored=(("t", (2, 6), 2), ("other", (2, 9), 2)))
+        found = choose_recovery_source([whole, mirror, has()], stored, sharded=True)
         assert found.identity == (2, 6) and found.loads and not found.takers
         assert found.sources == (MEMORY, MEMORY, Source.MIRROR)
         assert found.mirrors == {2: 1}
         # Another rank's part is of no use.
-        assert level([whole, mirror, holding(), holding()], sharded=True).identity == (2, 4)
+        assert choose_recovery_source(
+            [whole, mirror, has(), has()], stored, sharded=True
+        ).identity == (2, 4)
 
     def test_parts_are_of_use_only_together(self) -> None:
-        both = holding(NOTHING, (2, 6), (2, 5), storage=((2, 4),))
-        one = holding(NOTHING, (2, 5))
-        assert level([both, one], sharded=True).identity == (2, 5)
-        assert set(level([both, one], sharded=True).sources) == {MEMORY}
-        found = level([both, holding()], sharded=True)
+        stored = Stored(((2, 4),))
+        both = has(NOTHING, (2, 6), (2, 5))
+        one = has(NOTHING, (2, 5))
+        assert choose_recovery_source([both, one], stored, sharded=True).identity == (2, 5)
+        assert set(choose_recovery_source([both, one], stored, sharded=True).sources) == {MEMORY}
+        found = choose_recovery_source([both, has()], stored, sharded=True)
         assert (found.identity, set(found.sources)) == ((2, 4), {STORAGE})
 
     identities = st.tuples(st.integers(1, 4), st.integers(1, 9))
@@ -96,9 +105,8 @@ class TestLevel:
     def test_everybody_ends_with_the_newest(
         self, ranks: list[tuple[tuple[int, int], list[tuple[int, int]]]], stored: list[Any]
     ) -> None:
-        holdings = [holding(live, *memory) for live, memory in ranks]
-        holdings[0] = holding(ranks[0][0], *ranks[0][1], storage=tuple(stored))
-        found = level(holdings)
+        available = [has(live, *memory) for live, memory in ranks]
+        found = choose_recovery_source(available, Stored(tuple(stored)))
         known = [NOTHING, *stored, *(one for live, memory in ranks for one in (live, *memory))]
         assert found.identity == max(known)
         assert found.sources[found.giver] is not PEER
@@ -106,4 +114,30 @@ class TestLevel:
             assert (source is KEEP) == (ranks[rank][0] == found.identity)
             assert source is not MEMORY or found.identity in ranks[rank][1]
             assert source is not STORAGE or found.identity in stored
-        assert next_run(holdings) > max(known)[0]
+        of_ranks = [NOTHING, *(one for live, memory in ranks for one in (live, *memory))]
+        assert next_run(available) > max(of_ranks)[0]
+
+
+class TestRefusal:
+    NOTHING_FOUND = choose_recovery_source([has(), has()])
+
+    def test_training_begins_where_nothing_was_ever_committed(self) -> None:
+        assert why_not_begin(self.NOTHING_FOUND, [has(), has()], Stored()) is None
+
+    def test_commits_that_are_all_damaged_are_no_empty_folder(self) -> None:
+        stored = Stored(unusable=("step-4/COMMITTED is damaged", "step-8/state.pt is missing"))
+        reason = why_not_begin(self.NOTHING_FOUND, [has()], stored)
+        assert reason is not None and "step-8/state.pt is missing" in reason
+
+    def test_memory_of_a_training_that_was_kept_here_is_not_dropped(self) -> None:
+        survivor = has(orphaned=(("other", (5, 900)),), host="pod-1")
+        reason = why_not_begin(self.NOTHING_FOUND, [has(), survivor], Stored())
+        assert reason is not None and "the memory of pod-1 holds step 900" in reason
+
+    def test_pods_that_see_other_folders_are_found(self) -> None:
+        other = Available(training="other")
+        assert find_stranger([has(), has()]) is None
+        assert find_stranger([has(), other]) == 1
+        # Whoever is live knows which it is, a newcomer doesn't, be it rank 0.
+        assert find_stranger([other, has((3, 9))]) == 0
+        assert find_stranger([has((3, 9)), Available()]) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from elastic_trainer.store import replica
+from elastic_trainer.store.ownership import TRAINING, Training
 from elastic_trainer.store.persister import Persister, Saved
 from elastic_trainer.store.slot import Slots
 from elastic_trainer.store.storage import Storage
@@ -17,9 +19,16 @@ from elastic_trainer.store.storage import Storage
 from tests.elastic_trainer.store.slot_states import save
 
 
+def training(folder: Path) -> None:
+    """A folder of the training that the slots are labelled with."""
+    folder.mkdir()
+    (folder / TRAINING).write_bytes(Training("t").encode())
+
+
 class TestPersister:
     @pytest.fixture
-    def persister(self) -> Iterator[Persister]:
+    def persister(self, tmp_path: Path) -> Iterator[Persister]:
+        training(tmp_path / "commits")
         self.sealed, self.stored = list[int](), list[int]()
         persister = Persister(
             lambda saved, _: self.sealed.append(saved.step),
@@ -35,7 +44,7 @@ class TestPersister:
             said[0] = error
             answer.set()
 
-        persister.settle(storage, done)
+        persister.flush(storage, done)
         assert answer.wait(20), "no answer"
         return said[0]
 
@@ -74,11 +83,13 @@ class TestPersister:
     def test_an_error_is_told_to_who_waits_and_the_next_may_succeed(
         self, persister: Persister, tmp_path: Path
     ) -> None:
+        shutil.rmtree(tmp_path / "commits")
         (tmp_path / "commits").write_text("in the way")
         self.save(persister, tmp_path, 1)
         assert "commits" in self.settle(persister, storage=True)
         assert self.settle(persister, storage=False) == ""
         (tmp_path / "commits").unlink()
+        training(tmp_path / "commits")
         self.save(persister, tmp_path, 2)
         assert self.settle(persister, storage=True) == ""
         assert (self.sealed, self.stored) == ([1, 2], [2])

@@ -7,17 +7,11 @@ import resource
 import signal
 import subprocess
 import sys
-import threading
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 import torch
-from elastic_trainer.checkpoint.checkpointer import Checkpointer
-from elastic_trainer.checkpoint.recovery import Holding
-from elastic_trainer.data.dataset import ElasticDataset
-from elastic_trainer.data.process_group import ProcessGroup
 from elastic_trainer.store.replica import write_replica
 from elastic_trainer.store.storage import MARKER, HashedFile, Storage, StorageError
 
@@ -168,39 +162,6 @@ class TestStorage:
     def test_one_commit_is_never_enough(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="at least 2"):
             Storage(tmp_path, keep=1)
-
-    def test_a_folder_that_the_workers_do_not_share_is_said(
-        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("elastic_trainer.checkpoint.checkpointer.FOLDER_SECONDS", 0.0)
-        first = Storage(tmp_path / "shared")
-        first.prepare()
-        training = first.training()
-
-        class Second(ProcessGroup):
-            def gather(self, value: Any) -> list[Any]:
-                given = isinstance(value, Holding)
-                return [replace(value, training=training) if given else value, value]
-
-            def from_rank(self, source: int, value: Any) -> Any:
-                return value
-
-        other = Storage(tmp_path / "other")
-        other.prepare()
-        other.training()
-        for folder, said in (("shared", False), ("none", True), ("other", True)):
-            caplog.clear()
-            net = torch.nn.Linear(1, 1)
-            Checkpointer(
-                tmp_path / folder,
-                model=net,
-                optimizer=torch.optim.SGD(net.parameters(), lr=0.1),
-                data=ElasticDataset(range(4), batch_size=1, epochs=1, group=Second(1, 2)),
-            )
-            for thread in threading.enumerate():
-                if isinstance(thread, threading.Timer):
-                    thread.join(30)
-            assert ("expected one that all pods share" in caplog.text) is said, folder
 
     def test_a_folder_that_can_not_be_written_is_said_at_the_start(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("in the way")

@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -20,12 +22,17 @@ from elastic_trainer.checkpoint.memory import Memory
 from elastic_trainer.checkpoint.model_state import MismatchError, ModelState, Stateful
 from elastic_trainer.checkpoint.recovery import (
     NOTHING,
-    Holding,
+    Available,
     Identity,
-    Level,
+    Recovery,
     Source,
-    level,
+    Stored,
+    choose_recovery_source,
+    common_training,
+    find_stranger,
+    is_live,
     next_run,
+    why_not_begin,
 )
 from elastic_trainer.checkpoint.sharded import Shards
 from elastic_trainer.checkpoint.transfer import receive, send
@@ -33,16 +40,22 @@ from elastic_trainer.data.order import ElasticOrder
 from elastic_trainer.data.process_group import ProcessGroup
 from elastic_trainer.link.worker_link import Order, WorkerLink
 from elastic_trainer.store.blob import lay_out
+from elastic_trainer.store.errors import (
+    OwnershipError,
+    SupersededError,
+    UnavailableError,
+)
+from elastic_trainer.store.ownership import RESUME_VARIABLE, Job
 from elastic_trainer.store.replica import read_replica, write_replica
-from elastic_trainer.store.slot import Label, Slot, SlotError
-from elastic_trainer.store.storage import Storage, StorageError
+from elastic_trainer.store.slot import Label, Slot, SlotError, digest_of_location
+from elastic_trainer.store.storage import Commit, Storage, StorageError
 
 SHORTEST = timedelta(seconds=1)
 SHARE = 0.01
 """Of the time that saving may take where no interval is given."""
-FOLDER_SECONDS = 30.0
-"""After its start a node checks that it shares rank 0's folder: so long may a network file system
-hide what another node wrote."""
+HICCUP_SECONDS = 5.0
+"""For so long at most a save in the training's own thread tries a storage again: the last commit
+still stands, and the next save follows."""
 
 log = logging.getLogger(__name__)
 
@@ -51,12 +64,14 @@ log = logging.getLogger(__name__)
 class _Outcome:
     """Of a rank's loading."""
 
-    holding: Holding
+    available: Available
     """What it has now."""
-    damaged: bool = False
-    """Its source was not what it should be."""
+    damaged: str | None = None
+    """How its source was not what it should be."""
     refusal: str | None = None
     """Why no source would help."""
+    unavailable: bool = False
+    """The refusal is the storage's, which can't be read."""
 
 
 @contextlib.contextmanager
@@ -115,9 +130,17 @@ class Checkpointer:
         wall: Unix seconds.
         memory: the agent's shared memory; found in the environment.
         restore: False leaves it to the caller, who does it before the first step.
+        fresh: train from the beginning even if there are commits of which none can be used. A
+            commit that can be used is resumed all the same, and a storage that can't be read is
+            still waited for.
+        resume_from: uid or name of another job whose folder this one takes over; found in the
+            environment too (VOLCANO_ELASTIC_RESUME_FROM).
+        storage_patience: how long to try a storage again that can't be read or written. None: what
+            VOLCANO_ELASTIC_STORAGE_RETRY_SECONDS says, else 60 s.
 
     Raises:
-        StorageError: the folder can't be used, as rank 0 finds.
+        StorageError: the folder can't be used: it can't be read or written for so long, belongs to
+            another job, isn't shared by all pods, or holds no commit that can be used.
         MismatchError: the checkpoint is of another model or optimizer.
         ValueError: it was made with other data, see ElasticOrder.load_state_dict; or the optimizer
             is not of the model's parameters.
@@ -139,6 +162,9 @@ class Checkpointer:
         wall: Callable[[], float] = time.time,
         memory: Memory | None = None,
         restore: bool = True,
+        fresh: bool = False,
+        resume_from: str = "",
+        storage_patience: timedelta | None = None,
     ) -> None:
         if isinstance(every, bool) or not isinstance(every, int | timedelta | None):
             raise TypeError(f"every is {every!r}: expected a number of steps, or a timedelta")
@@ -151,7 +177,16 @@ class Checkpointer:
                 "that training iterates, which knows what was consumed; "
                 "ElasticDataset(data, batch_size=…, epochs=…) makes one of a map-style dataset"
             )
-        self.storage = Storage(folder, keep=keep)
+        patience = None if storage_patience is None else storage_patience.total_seconds()
+        self.storage = Storage(folder, keep=keep, retry_seconds=patience)
+        self.fresh = fresh
+        self._job = Job.from_environment(os.environ)
+        self._resume_from = resume_from or os.environ.get(RESUME_VARIABLE, "")
+        self._token = uuid.uuid4().hex
+        """Of this process' claims to the storage."""
+        self._commits: tuple[Commit, ...] = ()
+        """On rank 0, what storage had when this run began."""
+        self._place = digest_of_location(self.storage.location)
         self.data = data
         self.every = every
         self.link = link or WorkerLink.from_environment()
@@ -180,6 +215,12 @@ class Checkpointer:
         """Steps at which this run began, and at which rank 0 is asked again whether to save."""
         if restore:
             self.restore()
+        else:
+            # Before this process' peers, if it has any yet, wait for it.
+            try:
+                self._training = self._open_storage()
+            except StorageError as error:
+                self._give_up(error)
 
     @property
     def _group(self) -> ProcessGroup:
@@ -188,69 +229,152 @@ class Checkpointer:
     # ---- restoring
 
     def restore(self, live: Identity = NOTHING, *, share: bool = False) -> None:
-        """Every rank gets the newest state that can be had, and a new run begins. On all ranks.
+        """Give every rank the newest state that can be had, and begin a new run. On all ranks.
+
+        Storage is asked only where nobody has a live state.
 
         Args:
             live: of the state that this rank holds.
             share: where there is no state at all, rank 0's initial one is everybody's.
+
+        Raises:
+            StorageError, MismatchError: as the constructor.
         """
-        holding = self._holding(live)
+        available, refusal = self._available(live)
+        said = self._group.gather((available, refusal))
+        everyone = [one for one, _ in said]
+        for error in [refusal] if is_live(everyone) else [error for _, error in said]:
+            if error is not None:
+                self._give_up(error)
+        self._refuse_stranger(everyone)
+        self._training = common_training(everyone)
+        if is_live(everyone):
+            stored = Stored(run=next_run(everyone))
+        else:
+            with _busy(self.link):
+                asked = self._ask_storage(everyone) if self._group.rank == 0 else Stored()
+                stored = self._group.from_rank(0, asked)
+        if stored.refusal is not None:
+            self._give_up(StorageError(stored.refusal))
+        self.run = stored.run
+        if self._group.rank == 0:
+            self.storage.hold(self.run, self._token)
         while True:
-            holdings = self._group.gather(holding)
-            if holdings[0].refusal is not None:
-                self.link.give_up(holdings[0].refusal)
-                raise StorageError(holdings[0].refusal)
-            self._training = holdings[0].training
-            found = level(holdings, sharded=self._state.sharded)
+            found = choose_recovery_source(everyone, stored, sharded=self._state.sharded)
+            reason = why_not_begin(found, everyone, stored)
+            if reason is not None and not self.fresh:
+                self._give_up(
+                    StorageError(
+                        f"the checkpoint folder {self.storage.location} can't be used: {reason}. "
+                        "Bring back what it held, name another folder, or pass fresh=True to "
+                        "train from the beginning"
+                    )
+                )
             if not found.loads:
                 break
-            outcome = self._load(found, holding)
-            outcomes = self._group.gather((outcome.refusal, outcome.damaged))
-            for rank, (refusal, _) in enumerate(outcomes):
-                if refusal is not None:
-                    reason = f"rank {rank} can't restore step {found.step}: {refusal}"
-                    self.link.give_up(reason)
-                    raise MismatchError(reason)
-            holding = outcome.holding
-            if any(damaged for _, damaged in outcomes):
-                if Source.STORAGE in found.sources:
-                    kept = tuple(one for one in holding.storage if one != found.identity)
-                    holding = replace(holding, storage=kept)
-                elif found.mirrors:
-                    others = tuple(one for one in holding.mirrored if one[1] != found.identity)
-                    holding = replace(holding, mirrored=others)
-                continue  # once more, without it
-            break
+            outcome = self._load(found, available)
+            outcomes = self._group.gather(replace(outcome, available=Available()))
+            self._refuse_outcomes(found, outcomes)
+            available = outcome.available
+            damaged = next((one.damaged for one in outcomes if one.damaged is not None), None)
+            if damaged is None:
+                break
+            # Once more, without it.
+            if Source.STORAGE in found.sources:
+                kept = tuple(one for one in stored.commits if one != found.identity)
+                stored = replace(stored, commits=kept, unusable=(*stored.unusable, damaged))
+            elif found.mirrors:
+                others = tuple(one for one in available.mirrored if one[1] != found.identity)
+                available = replace(available, mirrored=others)
+            everyone = self._group.gather(available)
         self._hand_over(found, share)
-        if not self.run and self._group.rank and os.environ.get("LOCAL_RANK", "0") == "0":
-            check = threading.Timer(FOLDER_SECONDS, self.storage.warn_unless_of, [self._training])
-            check.daemon = True
-            check.start()
-        self._begin(next_run(holdings), found)
+        self._begin(found)
 
-    def _holding(self, live: Identity) -> Holding:
-        holding = Holding(live)
+    def _available(self, live: Identity) -> tuple[Available, StorageError | None]:
+        """What this rank has, and why it can't take part if it can't."""
+        if live == NOTHING and not self._training:
+            try:
+                with _busy(self.link):
+                    self._training = self._open_storage()
+            except StorageError as error:
+                return Available(), error
+        found = Available(
+            live,
+            training=self._training,
+            host=socket.gethostname(),
+            last_run=int(self._wall()) - 1,
+        )
         if self._memory is not None and live == NOTHING:
             # What a rank has live is newer than what it has in memory.
-            holding = replace(holding, memory=self._memory.look(self._group))
+            found = replace(
+                found,
+                memory=self._memory.look(self._group),
+                orphaned=self._memory.orphaned(self._training, self._place),
+            )
             if self._memory.mirror is not None:
-                holding = replace(holding, mirrored=self._memory.mirror.look(self._group))
-        if self._group.rank:
-            return holding
-        last_run = max(self.data.last_run(), int(self._wall()) - 1)
-        try:
-            if not self.run:
-                self.storage.prepare()
-                self._training = self.storage.training()
-            storage = tuple(commit.identity for commit in self.storage.commits())
-        except StorageError as error:
-            if not self.run:
-                return replace(holding, refusal=str(error))
-            log.warning("only live states are looked at: %s", error)
-            storage = ()
-        return replace(holding, storage=storage, training=self._training, last_run=last_run)
+                found = replace(found, mirrored=self._memory.mirror.look(self._group))
+        return found, None
 
-    def _load(self, found: Level, holding: Holding) -> _Outcome:
+    def _open_storage(self) -> str:
+        """The training that the folder is of, as this node sees it. Raises StorageError."""
+
+        def known() -> str:
+            found = self._memory.orphaned("", self._place) if self._memory is not None else ()
+            if not found:
+                return ""
+            _, (_, step) = max(found, key=lambda one: one[1])
+            return f"this node's memory holds step {step} of a training that was kept there"
+
+        return self.storage.open(self._job, self._resume_from, known=known, fresh=self.fresh)
+
+    def _ask_storage(self, everyone: Sequence[Available]) -> Stored:
+        """By rank 0: what there is to go on from, once nobody else may write any more."""
+        try:
+            self.storage.prepare()
+            least = max(next_run(everyone) - 1, self.data.last_run())
+            claim, survey = self.storage.take_over(least, self._token)
+            self.storage.own(self._job)
+        except StorageError as error:
+            return Stored(refusal=str(error))
+        self._commits = survey.commits
+        identities = tuple(commit.identity for commit in survey.commits)
+        return Stored(identities, survey.damaged, claim.run)
+
+    def _refuse_stranger(self, everyone: Sequence[Available]) -> None:
+        """Refuse a folder that the pods don't share; on all ranks, or, where others have a live
+        state, on the one that came with another folder."""
+        stranger = find_stranger(everyone)
+        if stranger is None:
+            return
+        training = common_training(everyone)
+        if is_live(everyone):
+            if self._training == training:
+                return
+            stranger = self._group.rank
+        first, other = everyone[0], everyone[stranger]
+        self._give_up(
+            OwnershipError(
+                f"the checkpoint folder {self.storage.location} is not the same in all pods: "
+                f"expected training {training}, as rank 0 on {first.host} finds it, rank "
+                f"{stranger} on {other.host} finds {other.training}; name a folder on a volume "
+                "that all pods mount (ReadWriteMany), or a URL"
+            )
+        )
+
+    def _refuse_outcomes(self, found: Recovery, outcomes: Sequence[_Outcome]) -> None:
+        for rank, outcome in enumerate(outcomes):
+            if outcome.refusal is None:
+                continue
+            reason = f"rank {rank} can't restore step {found.step}: {outcome.refusal}"
+            error = UnavailableError(reason) if outcome.unavailable else MismatchError(reason)
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> NoReturn:
+        """No other try would help: say so to the agent, and raise it."""
+        self.link.give_up(str(error))
+        raise error
+
+    def _load(self, found: Recovery, available: Available) -> _Outcome:
         """From this rank's own memory, or from storage."""
         source = found.sources[self._group.rank]
         try:
@@ -262,16 +386,18 @@ class Checkpointer:
                 with _busy(self.link):
                     self._load_storage(found.identity)
             else:
-                return _Outcome(holding)
+                return _Outcome(available)
         except _ElsewhereError:
-            return _Outcome(holding, damaged=True)
+            return _Outcome(available, damaged="another rank's part is damaged")
+        except UnavailableError as error:
+            return _Outcome(available, refusal=str(error), unavailable=True)
         except (SlotError, StorageError) as error:
             log.warning("passing over step %d in %s: %s", found.step, source.value, error)
-            kept = tuple(one for one in holding.memory if one[1] != found.identity)
-            return _Outcome(replace(holding, memory=kept), damaged=True)
+            kept = tuple(one for one in available.memory if one[1] != found.identity)
+            return _Outcome(replace(available, memory=kept), damaged=str(error))
         except ValueError as error:
-            return _Outcome(holding, refusal=str(error))
-        return _Outcome(replace(holding, live=found.identity))
+            return _Outcome(available, refusal=str(error))
+        return _Outcome(replace(available, live=found.identity))
 
     def _load_memory(self, identity: Identity) -> None:
         assert self._memory is not None
@@ -295,16 +421,13 @@ class Checkpointer:
         if self._shards is not None:
             self._shards.load(identity, self._group)
             return
-        for commit in self.storage.commits():
-            if commit.identity == identity:
-                state = read_replica(self.storage, commit)
-                self._state.give(state)
-                self._state.give_generators(state)
-                self.link.committed(commit.step, commit.round)
-                return
-        raise StorageError(f"{self.storage.location} has no commit of step {identity[1]} any more")
+        commit = next(one for one in self._commits if one.identity == identity)
+        state = read_replica(self.storage, commit)
+        self._state.give(state)
+        self._state.give_generators(state)
+        self.link.committed(commit.step, commit.round)
 
-    def _hand_over(self, found: Level, share: bool) -> None:
+    def _hand_over(self, found: Recovery, share: bool) -> None:
         takers = found.takers
         if share and found.identity == NOTHING:
             takers = list(range(1, self._group.world))
@@ -318,9 +441,9 @@ class Checkpointer:
         elif self._group.rank == found.giver and takers:
             send(self._state.take(), takers, self.link.transferred)
 
-    def _begin(self, run: int, found: Level) -> None:
-        self.run, self.parent = run, found.identity[0]
-        self.data.begin(run=run, parent=self.parent, round_=self.link.round)
+    def _begin(self, found: Recovery) -> None:
+        self.parent = found.identity[0]
+        self.data.begin(run=self.run, parent=self.parent, round_=self.link.round)
         self._first = self._next = self.data.steps
         self.saved = self.data.steps if self.parent else None
         self._began = self._saved_at = self._clock()
@@ -347,10 +470,15 @@ class Checkpointer:
         """After a step was applied. On all ranks, who save at the same steps."""
         if self.data.steps == self._first + 1:
             self._make_room()  # now the optimizer has its state too
+        if self._shards is not None and self._shards.superseded is not None:
+            self._give_up(self._shards.superseded)
         if not self._due():
             return
         try:
-            self._save()
+            with self.storage.patience(HICCUP_SECONDS):
+                self._save()
+        except SupersededError as error:
+            self._give_up(error)
         except StorageError as error:
             # The last commit still stands, and the next may succeed. At a fence it is fatal.
             log.warning("going on without this commit: %s", error)
@@ -383,11 +511,14 @@ class Checkpointer:
             StorageError: it can't be brought there.
         """
         if self.saved != self.data.steps:
-            self._save()
+            try:
+                self._save()
+            except SupersededError as superseded:
+                self._give_up(superseded)
         began = self._clock()
         if self._shards is not None:
             # At a fence too: other worlds find it only there. One rank decides, as all must write.
-            stored = self._is_stored(self._shards.settle())
+            stored = self._is_stored(self._flush_shards())
             if not self._group.from_rank(0, stored):
                 self._shards.write(
                     self._captured(), step=self.data.steps, run=self.run, round_=self.link.round
@@ -398,6 +529,13 @@ class Checkpointer:
                 raise StorageError(error)
         self.link.stalled(self._clock() - began)
         self._group.barrier()
+
+    def _flush_shards(self) -> int:
+        assert self._shards is not None
+        try:
+            return self._shards.flush()
+        except SupersededError as error:
+            self._give_up(error)
 
     def _is_stored(self, newest: int) -> bool:
         """On rank 0, whether storage has all that was trained; `newest`: the step that this process
@@ -502,6 +640,7 @@ class Checkpointer:
             len(blob.skeleton),
             blob.size,
             self.link.round,
+            self._place,
         )
         try:
             slot = self._memory.save(label, blob)
@@ -514,4 +653,15 @@ class Checkpointer:
     def _tell(self, slot: Slot, step: int) -> None:
         assert self._memory is not None
         stores = self._group.rank == 0 and self._shards is None
-        self._memory.tell(slot, step, self.storage.location if stores else "", self.storage.keep)
+        if not stores:
+            self._memory.tell(slot, step)
+            return
+        self._memory.tell(
+            slot,
+            step,
+            folder=self.storage.location,
+            keep=self.storage.keep,
+            run=self.run,
+            claim=self._token,
+            retry_seconds=self.storage.policy.seconds,
+        )

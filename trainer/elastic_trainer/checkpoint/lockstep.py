@@ -48,8 +48,8 @@ class Lockstep:
         """This rank has saved to memory, or could not."""
         self._items.put(item)
 
-    def settle(self) -> BaseException | None:
-        """Waits until nothing is under way; what ended the work for good, if something did."""
+    def flush(self) -> BaseException | None:
+        """Wait until nothing is under way; return what ended the work for good, if anything."""
         self._items.join()
         return self._failed
 

@@ -13,7 +13,7 @@ from typing import Any
 from torch.distributed.device_mesh import DeviceMesh
 
 from elastic_trainer.checkpoint.mirror import Mirror
-from elastic_trainer.checkpoint.recovery import Identity, Level
+from elastic_trainer.checkpoint.recovery import Identity, Recovery
 from elastic_trainer.data.process_group import ProcessGroup
 from elastic_trainer.link.worker_link import WorkerLink
 from elastic_trainer.store.blob import Blob, MeshKey
@@ -95,12 +95,13 @@ class Memory:
         self._wait()
         return self._slots.write(label, blob)
 
-    def tell(self, slot: Slot, step: int, folder: str = "", keep: int = 3) -> None:
-        """The agent verifies it, and brings it to the storage at `folder` if that is given."""
-        self._link.saved(str(slot.path), step, self._savers, folder, keep)
+    def tell(self, slot: Slot, step: int, **storage: Any) -> None:
+        """Have the agent verify a slot, and bring it to storage if `storage` says to which; see
+        WorkerLink.saved."""
+        self._link.saved(str(slot.path), step, self._savers, **storage)
 
     def look(self, group: ProcessGroup) -> tuple[tuple[str, Identity], ...]:
-        """What there is, verified by the agent at the time it was saved."""
+        """Return what there is, verified by the agent at the time it was saved."""
         self._link.settle(storage=False)
         return tuple(
             (label.training, label.identity)
@@ -108,7 +109,19 @@ class Memory:
             if not self._every_rank or self._fits(label, group)
         )
 
-    def restore_mirrored(self, training: str, found: Level) -> None:
+    def orphaned(self, training: str, place: str) -> tuple[tuple[str, Identity], ...]:
+        """Return what there is of other trainings whose folder had this one's name.
+
+        Args:
+            place: of the folder, see `digest_of_location`.
+        """
+        return tuple(
+            (label.training, label.identity)
+            for label in self._slots.sealed().values()
+            if label.place == place and label.training != training
+        )
+
+    def restore_mirrored(self, training: str, found: Recovery) -> None:
         """On all ranks: parts that their ranks lack come back from other nodes' memory.
 
         Raises SlotError on a rank that has no room."""

@@ -8,9 +8,13 @@ From memory this happens in the background, and so does the mirroring to another
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
-from collections.abc import Callable
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -26,14 +30,48 @@ from elastic_trainer.checkpoint.mirror import Mirror
 from elastic_trainer.checkpoint.model_state import ModelState
 from elastic_trainer.checkpoint.recovery import Identity
 from elastic_trainer.data.process_group import ProcessGroup
-from elastic_trainer.store.folder import is_url
-from elastic_trainer.store.slot import Label, Slot, SlotError
+from elastic_trainer.store.errors import SupersededError, UnavailableError
+from elastic_trainer.store.folder import FileRecord, is_url
+from elastic_trainer.store.slot import Label, Slot
 from elastic_trainer.store.storage import Commit, Storage, StorageError
 
 EXTRA = "extra.pt"
 INDEX = ".metadata"
 
 log = logging.getLogger(__name__)
+
+
+class _AgainError(Exception):
+    """All ranks are to try once more."""
+
+
+class _Told:
+    """What went wrong on this rank in a phase, to be told to the others."""
+
+    error: StorageError | None = None
+
+
+@contextlib.contextmanager
+def _told(what: str) -> Iterator[_Told]:
+    """Hold any error back, as the other ranks wait for a word at the end of the phase."""
+    told = _Told()
+    try:
+        yield told
+    except StorageError as error:
+        told.error = error
+    except (OSError, CheckpointException) as error:  # the latter is a BaseException
+        told.error = UnavailableError(f"{what}: {error}")
+    except Exception as error:
+        told.error = StorageError(f"{what}: {error!r}")
+
+
+def raise_together(error: StorageError | None, group: dist.ProcessGroup | None) -> None:
+    """On all ranks: raise the gravest of their errors on every one of them."""
+    errors = [one for one in gather(error, group) if one is not None]
+    for kind in (SupersededError, UnavailableError, StorageError):
+        for one in errors:
+            if isinstance(one, kind):
+                raise one
 
 
 class Shards:
@@ -56,18 +94,23 @@ class Shards:
         self._state = state
         self._told = told
         self._stored = -1
+        self.superseded: SupersededError | None = None
+        """Another process has claimed the storage, as the background's thread has found."""
         self._storing: Lockstep | None = None
         self._mirroring: Lockstep | None = None
 
     # ---- saving
 
     def write(self, state: dict[str, Any], *, step: int, run: int, round_: int) -> None:
-        """To storage, while training waits.
+        """Write a commit to storage while training waits, again while the storage can't.
 
         Raises:
             StorageError: on every rank, if any could not write its part.
         """
-        self._write(state, step, run, round_, None)
+        self._try_together(
+            f"step {step} can't be committed",
+            lambda: self._write(state, step, run, round_, None),
+        )
 
     def saved(self, slot: Slot | None, label: Label | None) -> None:
         """This rank has saved to memory, or could not: mirror and storage follow in the background,
@@ -80,30 +123,33 @@ class Shards:
             if lockstep is not None:
                 lockstep.saved((slot, label) if slot is not None and label is not None else None)
 
-    def settle(self) -> int:
-        """Waits until nothing is under way; the newest step that this process brought to storage,
-        -1 for none.
+    def flush(self) -> int:
+        """Wait until nothing is under way; return the newest step that this process brought to
+        storage, -1 for none.
 
         Raises:
-            StorageError: a rank was lost meanwhile.
+            SupersededError: another process has claimed the storage.
         """
-        if self._mirroring is not None:
-            self._mirroring.settle()
-        if self._storing is not None and (failed := self._storing.settle()) is not None:
-            raise StorageError(f"a rank was lost while it saved: {failed}")
+        for lockstep in (self._mirroring, self._storing):
+            if lockstep is not None:
+                lockstep.flush()
+        if self.superseded is not None:
+            raise self.superseded
         return self._stored
 
     def _store(self, slot: Slot, label: Label, group: dist.ProcessGroup) -> bool:
         state, problem = None, None
         try:
             state = slot.read(self._state.meshes)
-        except SlotError as error:
-            problem = str(error)
+        except Exception as error:  # whatever it is, the others wait for a word
+            problem = StorageError(f"step {label.step} can't be read from memory: {error}")
         try:
-            problem = next((one for one in gather(problem, group) if one), None)
-            if problem is not None or state is None:
-                raise StorageError(problem)
+            raise_together(problem, group)
+            assert state is not None
             self._write(state, label.step, label.run, label.round, group)
+        except SupersededError as error:
+            self.superseded = error
+            return False
         except StorageError as error:
             log.warning("going on without this commit: %s", error)
             return False
@@ -117,19 +163,19 @@ class Shards:
         round_: int,
         group: dist.ProcessGroup | None,
     ) -> None:
+        """Raises one of StorageError's kinds, the same on every rank."""
         rank = dist.get_rank(group)
-        written = problem = None
+        written: str | None = None
+        problem: StorageError | None = None
         if rank == 0:
-            try:
+            with _told(f"step {step} can't be committed") as told:
                 written = self._storage.begin(step)
-            except StorageError as error:
-                problem = str(error)
-        places = gather((written, problem), group)
-        written, problem = places[0]
-        if written is None:
-            raise StorageError(problem)
-        records = {}
-        try:
+            problem = told.error
+        raise_together(problem, group)
+        written = gather(written, group)[0]
+        assert written is not None
+        records: dict[str, FileRecord] = {}
+        with _told(f"step {step} can't be committed") as told:
             save(
                 {"model": state["model"], "optimizer": state["optimizer"]},
                 storage_writer=self._writer(written),
@@ -143,26 +189,22 @@ class Shards:
             for name in self._storage.names(written):
                 if name.startswith(f"__{rank}_") or (rank == 0 and name == INDEX):
                     records[name] = self._storage.record(written, name)
-        except (OSError, CheckpointException) as error:
-            problem = str(error)
-        said = gather((records, problem), group)
-        problem = next((one for _, one in said if one), None)
-        if problem is None and rank == 0:
-            files = {name: found for part, _ in said for name, found in part.items()}
-            try:
-                self._storage.finish(
-                    written,
-                    step=step,
-                    run=run,
-                    cursor=state["cursor"],
-                    files=files,
-                    round_=round_,
-                )
-            except StorageError as error:
-                problem = str(error)
-        problem = gather(problem, group)[0]
-        if problem is not None:
-            raise StorageError(f"step {step} can't be committed: {problem}")
+        said = gather((records, told.error), group)
+        if rank == 0:
+            if any(error for _, error in said):
+                self._storage.abandon(written)
+            else:
+                files = {name: found for part, _ in said for name, found in part.items()}
+                with _told(f"step {step} can't be committed") as told:
+                    self._storage.finish(
+                        written,
+                        step=step,
+                        run=run,
+                        cursor=state["cursor"],
+                        files=files,
+                        round_=round_,
+                    )
+        raise_together(told.error, group)
         self._stored = step
         if rank == 0:
             self._told(step, round_)
@@ -170,24 +212,34 @@ class Shards:
     # ---- loading
 
     def load(self, identity: Identity, group: ProcessGroup) -> None:
-        """From storage, whatever world wrote it.
+        """Load from storage, whatever world wrote it, again while the storage can't be read.
 
         Raises:
-            StorageError: on every rank, where the commit is gone or damaged.
+            DamagedError: on every rank, where the commit isn't what was written.
+            UnavailableError: on every rank, where it can't be read.
             MismatchError: it is another model's.
         """
-        commit, problem = None, None
-        try:
-            commit = self._find(identity)
+        commit: Commit | None = None
+        with _told(f"step {identity[1]} can't be read") as told:
+            commit = self._storage.find(identity)
+            if INDEX not in commit.files:
+                raise StorageError(
+                    f"{self._storage.path(commit)} is of a model that wasn't sharded"
+                )
             for name in sorted(commit.files)[group.rank :: group.world]:  # each verifies its share
                 self._storage.verify(commit, name)
-        except StorageError as error:
-            problem = str(error)
-        problems = [one for one in group.gather(problem) if one]
-        if problems or commit is None:
-            raise StorageError("; ".join(problems))
-        reader = self._reader(f"step-{commit.step}")
-        index = reader.read_metadata().state_dict_metadata
+        raise_together(told.error, None)
+        assert commit is not None
+        found = commit
+        self._try_together(f"step {identity[1]} can't be read", lambda: self._load(found, group))
+
+    def _load(self, commit: Commit, group: ProcessGroup) -> None:
+        reader, index, rest = self._reader(commit.place), None, {}
+        with _told(f"step {commit.step} can't be read") as told:
+            index = reader.read_metadata().state_dict_metadata
+            rest = torch.load(io.BytesIO(self._storage.read(commit, EXTRA)), weights_only=True)
+        raise_together(told.error, None)
+        assert index is not None
         self._state.compare_model(
             {
                 name.removeprefix("model."): (tuple(found.size), found.properties.dtype)
@@ -197,25 +249,29 @@ class Shards:
         )
         state = self._state.take()
         wanted = {"model": state["model"], "optimizer": state["optimizer"]}
-        try:
+        with _told(f"step {commit.step} can't be read") as told:
             load(wanted, storage_reader=reader)
-        except CheckpointException as error:
-            raise StorageError(f"step {commit.step} can't be read: {error}") from None
-        rest = torch.load(io.BytesIO(self._storage.read(commit, EXTRA)), weights_only=True)
+        raise_together(told.error, None)
         self._state.give({**wanted, **rest, "cursor": commit.cursor})
         if group.rank == 0:
             self._state.give_generators(rest)
             self._told(commit.step, commit.round)
 
-    def _find(self, identity: Identity) -> Commit:
-        for commit in self._storage.commits():
-            if commit.identity == identity:
-                if INDEX not in commit.files:
-                    raise StorageError(
-                        f"{self._storage.path(commit.step)} is of a model that wasn't sharded"
-                    )
-                return commit
-        raise StorageError(f"{self._storage.location} has no commit of step {identity[1]} any more")
+    def _try_together(self, what: str, operation: Callable[[], None]) -> None:
+        """Try again while all ranks find the storage unavailable; rank 0's clock says how long."""
+        policy = self._storage.policy
+        deadline = time.monotonic() + policy.seconds
+
+        def attempt() -> None:
+            try:
+                operation()
+            except UnavailableError as error:
+                if gather(time.monotonic() < deadline, None)[0]:
+                    raise _AgainError(str(error)) from error
+                raise
+
+        endless = replace(policy, seconds=math.inf)
+        endless.call(attempt, transient=lambda error: isinstance(error, _AgainError), what=what)
 
     def _writer(self, name: str) -> Any:
         place = self._storage.place(name)

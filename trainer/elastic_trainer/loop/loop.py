@@ -90,6 +90,7 @@ class ElasticLoop:
             such as the learning rate.
         reseed: seed torch's generator for each step by (data.seed, step, rank), so that dropout
             doesn't depend on what was interrupted.
+        fresh, resume_from, storage_patience: as Checkpointer's.
 
     Raises:
         TypeError, ValueError: what was given doesn't go together, or won't do here.
@@ -109,6 +110,9 @@ class ElasticLoop:
         wrap: Callable[[torch.nn.Module], torch.nn.Module] | None = None,
         begin: Callable[[ElasticLoop], None] | None = None,
         reseed: bool = True,
+        fresh: bool = False,
+        resume_from: str = "",
+        storage_patience: timedelta | None = None,
     ) -> None:
         self.module = model
         self.model: torch.nn.Module = model
@@ -141,6 +145,9 @@ class ElasticLoop:
             keep=keep,
             link=self.link,
             restore=False,
+            fresh=fresh,
+            resume_from=resume_from,
+            storage_patience=storage_patience,
         )
         _refuse(model, optimizer, data)
         # What wraps an optimizer will do as well, but may have no hooks.

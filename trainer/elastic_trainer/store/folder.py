@@ -108,8 +108,8 @@ class LocalFolder:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._published: dict[str, int] = {}
-        """Inodes by temporary name, so that a rename that was done in spite of an error is seen."""
+        self._published: tuple[str, int] | None = None
+        """Temporary name and inode of the last, to see a rename that was done despite an error."""
 
     def __str__(self) -> str:
         return str(self._path)
@@ -174,9 +174,9 @@ class LocalFolder:
     def publish(self, written: str, name: str) -> str:
         source, target = self._path / written, self._path / name
         try:
-            self._published[written] = source.stat().st_ino
+            self._published = (written, source.stat().st_ino)
         except FileNotFoundError:
-            if target.stat().st_ino == self._published.get(written):
+            if self._published == (written, target.stat().st_ino):
                 return name  # the try before this one had done it
             raise
         _sync_directory(source)
@@ -192,7 +192,6 @@ class LocalFolder:
                 aside.rename(target)
             raise
         _sync_directory(self._path)
-        del self._published[written]
         if aside is not None:
             shutil.rmtree(aside, ignore_errors=True)
         return name

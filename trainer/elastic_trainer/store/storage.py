@@ -138,14 +138,19 @@ class Storage:
     # ---- whose it is
 
     def open(
-        self, job: Job | None = None, resume_from: str = "", *, known: str = "", fresh: bool = False
+        self,
+        job: Job | None = None,
+        resume_from: str = "",
+        *,
+        known: Callable[[], str] = str,
+        fresh: bool = False,
     ) -> str:
         """Find out which training's folder this is; make it one where it is new. On any node.
 
         Args:
             job: that this process works for.
             resume_from: uid or name of another job whose training may be continued.
-            known: why this folder can't be new, if it can't; then nothing is made, but waited for.
+            known: returns why this folder can't be new, if it can't; it is waited for then.
             fresh: `known` is no reason not to begin anew.
 
         Returns: the training's id: what is kept elsewhere of another is not to be mixed in.
@@ -156,12 +161,16 @@ class Storage:
         """
         job, where = job or Job(), f"{self.location}/{TRAINING}"
 
+        reason = ""
+
         def read_or_make() -> bytes:
             with contextlib.suppress(FileNotFoundError):
                 if TRAINING in self._files.names():
                     return self._files.read(TRAINING)
-            if known and not fresh:
-                raise FileNotFoundError(2, f"there is none, but {known}")
+            nonlocal reason
+            reason = "" if fresh else known()
+            if reason:
+                raise FileNotFoundError(2, f"there is none, but {reason}")
             self._files.make()
             drawn = Training(uuid.uuid4().hex, job).encode()
             # Else another pod came first.
@@ -171,7 +180,7 @@ class Storage:
             content = self._attempt(f"{where} can't be used", read_or_make)
         except UnavailableError as error:
             advice = ""
-            if known:
+            if reason:
                 advice = (
                     ": is the volume mounted? Mount it again, or pass fresh=True to train from the "
                     "beginning"
@@ -217,7 +226,10 @@ class Storage:
         """
 
         def probe() -> None:
-            self._files.make()
+            if self._training is None:
+                self._files.make()
+            else:
+                self._names_once()  # a folder that is gone isn't made anew
             written = self._files.begin("probe", 0)
             self._files.write(f"{written}/probe", lambda file: _put(file, b"probe"))
             self._files.remove(written)
@@ -362,6 +374,21 @@ class Storage:
         path = f"{commit.place}/{name}"
         found = self._read_shown(commit, name, lambda: self._files.record(path))
         self._compare(path, commit, name, found)
+
+    def find(self, identity: tuple[int, int]) -> Commit:
+        """Return the commit of this run and step, which another pod has just seen.
+
+        Raises:
+            UnavailableError: it isn't to be seen here.
+        """
+
+        def find() -> Commit:
+            for commit in self.commits():
+                if commit.identity == identity:
+                    return commit
+            raise FileNotFoundError(2, f"no commit of step {identity[1]}", self.location)
+
+        return self._attempt(f"step {identity[1]} can't be read", find)
 
     def path(self, commit: Commit) -> str:
         return self._files.path(commit.place)
