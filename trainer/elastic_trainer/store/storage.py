@@ -622,8 +622,13 @@ class Storage:
         return self._attempt(f"{self.location} can't be read", self._names_once)
 
     def _names_once(self) -> list[str]:
+        if self._training is None:  # nobody has opened it, so it need not be there yet
+            try:
+                return self._files.names()
+            except FileNotFoundError:
+                return []
         names = self._files.names()
-        if self._training is not None and TRAINING not in names:
+        if TRAINING not in names:
             # A volume that is not mounted is an empty folder.
             raise FileNotFoundError(2, f"{TRAINING} is gone", self.location)
         return names
