@@ -1,4 +1,4 @@
-"""From what the informers hold to the planner's picture."""
+"""From what the informers hold to the planner's snapshot."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def podgroup(name: str, *, owner: str | None = None, **more: Any) -> Object:
 
 
 def kinded(**kinds: list[Object]) -> list[Object]:
-    known = {resource.plural: resource.kind for resource in KINDS} | {"jobs": "PyTorchJob"}
+    known = {resource.plural: resource.kind for resource in KINDS}
+    known |= {"jobs": "PyTorchJob", "resourcequotas": "ResourceQuota"}
     return [obj | {"kind": known[name]} for name, objects in kinds.items() for obj in objects]
 
 
@@ -304,3 +305,63 @@ def test_one_change_among_very_many_pods_is_cheap() -> None:
         return operations(lambda: (builder.change(None, other), builder.snapshot()))
 
     assert cost(20_000) <= cost(20) + 10
+
+
+def waiting(name: str, owner: str | None = "ReplicaSet", **more: Any) -> Object:
+    """A pod of somebody else's that no scheduler has found a node for."""
+    reference = {"kind": owner, "name": "web-5d9", "uid": "u9", "controller": True}
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "lastTransitionTime": "2026-01-01T12:00:07Z",
+    }
+    meta = {"ownerReferences": [reference] if owner else []}
+    return pod(name, meta=meta, phase="Pending", conditions=[condition], **more)
+
+
+def test_a_pending_pod_of_a_deployment_says_whose_it_is_and_since_when_it_waits() -> None:
+    spec = {"priority": 1000, "schedulerName": "default-scheduler"}
+    (seen,) = snapshot(pods=[waiting("web-0", spec=spec)]).pods
+    assert (seen.gang, seen.job, seen.node) == (None, None, None)
+    assert seen.owner == "ReplicaSet team/web-5d9"
+    assert (seen.priority, seen.scheduler) == (1000, "default-scheduler")
+    assert seen.unschedulable_since == datetime(2026, 1, 1, 12, 0, 7, tzinfo=UTC)
+
+
+def test_a_pod_that_nobody_has_tried_to_place_is_not_unschedulable() -> None:
+    held = waiting("p-0")
+    held["status"]["conditions"][0]["reason"] = "SchedulingGated"
+    placed = waiting("p-1", spec={"nodeName": "n"})
+    new = pod("p-2", phase="Pending")
+    pods = snapshot(pods=[held, placed, new]).pods
+    assert [seen.unschedulable_since for seen in pods] == [None] * 3
+
+
+def test_pods_of_jobs_and_gangs_wait_with_them_and_not_alone() -> None:
+    mine = pod("a-worker-0", job="a")
+    mine["status"] = waiting("x")["status"]
+    theirs = waiting("v-0", owner="Job")
+    theirs["metadata"]["annotations"] = {"scheduling.k8s.io/group-name": "v"}
+    for seen in snapshot(pods=[mine, theirs]).pods:
+        assert (seen.owner, seen.unschedulable_since) == (None, None)
+
+
+def test_a_resource_quota_is_what_pods_of_a_namespace_may_ask_for() -> None:
+    hard = {
+        "requests.nvidia.com/gpu": "4",
+        "cpu": "10",
+        "pods": "20",
+        "limits.cpu": "99",
+        "requests.storage": "1Ti",
+        "services": "5",
+    }
+    obj = {
+        "metadata": {"name": "gpus", "namespace": "team", "uid": "q1", "resourceVersion": "1"},
+        "spec": {"hard": hard, "scopes": ["NotTerminating"]},
+        "status": {"hard": hard, "used": {"requests.nvidia.com/gpu": "3", "pods": "7"}},
+    }
+    (seen,) = snapshot(resourcequotas=[obj]).quotas
+    assert seen.key == "team/gpus" and seen.scoped
+    assert seen.hard == {GPU: 4000, "cpu": 10_000, "pods": 20_000}
+    assert seen.used == {GPU: 3000, "pods": 7000}

@@ -45,6 +45,7 @@ SERVICES = Resource("", "v1", "services", "Service")
 EVENTS = Resource("", "v1", "events", "Event")
 CONFIGMAPS = Resource("", "v1", "configmaps", "ConfigMap")
 SECRETS = Resource("", "v1", "secrets", "Secret")
+RESOURCEQUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 PRIORITYCLASSES = Resource(
     "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False

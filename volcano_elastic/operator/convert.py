@@ -30,12 +30,14 @@ from volcano_elastic.queue_policy.snapshot import (
     NodeAffinity,
     Pod,
     Queue,
+    Quota,
     Requirement,
 )
 
 _LONG_AGO = datetime.fromtimestamp(0, UTC)
 ROOT_QUEUE = "root"
 _NOWHERE: NodeAffinity = ((Requirement("kubernetes.io/hostname", "In"),),)
+DEFAULT_SCHEDULER = "default-scheduler"
 # Volcano opens this gate itself once the queue has room: such a pod waits like any other.
 _QUEUE_GATE = "scheduling.volcano.sh/queue-allocation-gate"
 
@@ -153,6 +155,9 @@ def convert_pod(obj: Object) -> tuple[Pod | None, str]:
     if label == COORDINATOR:
         job = None  # as anybody's pod: it holds its room, and is no part of the job's size
     role = labelled(label)
+    # A job's or gang's pods wait together, so nobody asks what each of them waits for.
+    alone = job is None and group is None
+    waits = alone and not spec.get("nodeName")
     return (
         Pod(
             key=key_of(obj),
@@ -171,6 +176,10 @@ def convert_pod(obj: Object) -> tuple[Pod | None, str]:
             node_selector=dict(spec.get("nodeSelector") or {}),
             tolerations=tuple(spec.get("tolerations") or ()),
             node_affinity=_node_affinity(spec),
+            priority=int(spec.get("priority") or 0),
+            scheduler=spec.get("schedulerName") or DEFAULT_SCHEDULER,
+            owner=_controller(meta) if alone else None,
+            unschedulable_since=_unschedulable_since(obj) if waits else None,
         ),
         phase if phase in ("Succeeded", "Failed") else "",
     )
@@ -182,6 +191,22 @@ def owner(meta: Mapping[str, Any], kind: str) -> str | None:
         if reference.get("controller") and reference.get("kind") == kind:
             return f"{meta.get('namespace', 'default')}/{reference['name']}"
     return None
+
+
+def _controller(meta: Mapping[str, Any]) -> str | None:
+    """Return kind and key of the object that controls it."""
+    for reference in meta.get("ownerReferences") or ():
+        if reference.get("controller"):
+            return f"{reference['kind']} {meta.get('namespace', 'default')}/{reference['name']}"
+    return None
+
+
+def _unschedulable_since(pod: Object) -> datetime | None:
+    """Return since when a scheduler has found no node for the pod; None if none has tried."""
+    found = api_pod.condition(pod, "PodScheduled")
+    if found is None or found.get("status") != "False" or found.get("reason") != "Unschedulable":
+        return None
+    return moment.parse_optional(found.get("lastTransitionTime"))
 
 
 def convert_gang(obj: Object, *, succeeded: int, priority: int) -> Gang | None:
@@ -237,6 +262,26 @@ def convert_queue(obj: Object) -> Queue:
         # Unset means true.
         reclaimable=spec.get("reclaimable") is not False,
     )
+
+
+def convert_quota(obj: Object) -> Quota:
+    spec, status = obj.get("spec") or {}, obj.get("status") or {}
+    return Quota(
+        key=key_of(obj),
+        hard=_requests_in(status.get("hard") or spec.get("hard") or {}),
+        used=_requests_in(status.get("used") or {}),
+        scoped=bool(spec.get("scopes") or spec.get("scopeSelector")),
+    )
+
+
+def _requests_in(quota: Mapping[str, Any]) -> dict[str, int]:
+    """Return what a quota says of pods' requests: `requests.cpu` and `cpu` are the same."""
+    counted = {
+        name.removeprefix("requests."): value
+        for name, value in quota.items()
+        if name.startswith("requests.") or name in ("cpu", "memory", "pods")
+    }
+    return _amounts({n: v for n, v in counted.items() if n != "storage"})
 
 
 def _limits(raw: Mapping[str, Any] | None) -> dict[str, int] | None:

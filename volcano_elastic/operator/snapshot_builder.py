@@ -19,7 +19,16 @@ from volcano_elastic.api.role import elastic
 from volcano_elastic.kube import resource
 from volcano_elastic.kube.resource import Object, Resource, key_of
 from volcano_elastic.operator import convert
-from volcano_elastic.queue_policy.snapshot import Gang, Job, Memory, Node, Pod, Queue, Snapshot
+from volcano_elastic.queue_policy.snapshot import (
+    Gang,
+    Job,
+    Memory,
+    Node,
+    Pod,
+    Queue,
+    Quota,
+    Snapshot,
+)
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -103,6 +112,7 @@ class SnapshotBuilder:
         self._nodes: _Values[Node] = _Values()
         self._queues: _Values[Queue] = _Values()
         self._policies: _Values[QueuePolicy] = _Values()
+        self._quotas: _Values[Quota] = _Values()
         self._change: dict[str, Callable[[str, Object | None], bool]] = {
             resource.PYTORCHJOBS.kind: self._job,
             resource.PODS.kind: self._pod,
@@ -114,6 +124,9 @@ class SnapshotBuilder:
                 self._queues, key, obj, convert.convert_queue
             ),
             resource.QUEUEPOLICIES.kind: self._policy,
+            resource.RESOURCEQUOTAS.kind: lambda key, obj: self._put(
+                self._quotas, key, obj, convert.convert_quota
+            ),
             resource.PRIORITYCLASSES.kind: self._priority,
         }
 
@@ -139,6 +152,7 @@ class SnapshotBuilder:
             proportion=self.proportion,
             queues=self._queues.all(),
             memory=self.memory,
+            quotas=self._quotas.all(),
         )
 
     def parsed(self) -> list[PyTorchJob]:

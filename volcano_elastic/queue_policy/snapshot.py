@@ -74,6 +74,15 @@ class Pod:
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: tuple[Mapping[str, str | int], ...] = ()
     node_affinity: NodeAffinity = ()
+    priority: int = 0
+    """`spec.priority`."""
+    scheduler: str = "volcano"
+    """`spec.schedulerName`."""
+    owner: str | None = None
+    """Kind and key of the controller of a pod without job and gang, `ReplicaSet shop/web-5d9`, say;
+    None without one."""
+    unschedulable_since: Instant | None = None
+    """Since when a pod without job and gang waits, because a scheduler found no node for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +161,20 @@ class Queue:
 
 
 @dataclass(frozen=True, slots=True)
+class Quota:
+    """A ResourceQuota: what all pods of a namespace may ask for together."""
+
+    key: str
+    """namespace/name"""
+    hard: Resources
+    """By the resource's own name, `requests.` left out; `pods` counts pods. Limits are no part of
+    it: no scheduler goes by them."""
+    used: Resources = field(default_factory=dict)
+    scoped: bool = False
+    """It counts only some pods, by priority class, say."""
+
+
+@dataclass(frozen=True, slots=True)
 class SetAside:
     """A claim that had room and did not start: something is in its way that we don't model."""
 
@@ -201,3 +224,4 @@ class Snapshot:
     queue is open and without limits."""
     memory: Memory = field(default_factory=Memory)
     """The last plan's `memory`."""
+    quotas: tuple[Quota, ...] = ()

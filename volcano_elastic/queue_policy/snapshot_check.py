@@ -31,7 +31,7 @@ def problems(observed: Observation) -> Iterator[Problem]:
     """With paths as the codec's errors have them; none if a plan can be made of it."""
     snapshot = observed.snapshot
     yield from _within(observed, "$", "")
-    for kind in ("nodes", "pods", "jobs", "gangs", "queues", "policies"):
+    for kind in ("nodes", "pods", "jobs", "gangs", "queues", "policies", "quotas"):
         yield from _names(kind, getattr(snapshot, kind))
     for i, job in enumerate(snapshot.jobs):
         path = f"$.snapshot.jobs[{i}]"
@@ -51,7 +51,7 @@ def problems(observed: Observation) -> Iterator[Problem]:
 
 def _names(kind: str, values: Iterable[object]) -> Iterator[Problem]:
     """What bears a name must have one of its own."""
-    field = "key" if kind in ("pods", "jobs", "gangs") else "name"
+    field = "key" if kind in ("pods", "jobs", "gangs", "quotas") else "name"
     first: dict[str, int] = {}
     for i, value in enumerate(values):
         name, path = getattr(value, field), f"$.snapshot.{kind}[{i}].{field}"
