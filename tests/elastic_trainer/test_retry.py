@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from elastic_trainer.retry import STORAGE_SECONDS_VARIABLE, RetryPolicy, storage_policy
+from elastic_trainer.retry import (
+    STORAGE_SECONDS_VARIABLE,
+    RetryPolicy,
+    coordinator_policy,
+    storage_policy,
+)
 
 POLICY = RetryPolicy("storage", 5.0, first_wait=0.01, longest_wait=0.02)
 
@@ -53,3 +58,25 @@ def test_the_environment_says_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(STORAGE_SECONDS_VARIABLE, "long")
     with pytest.raises(ValueError, match="expected seconds, found 'long'"):
         storage_policy()
+
+
+class Unavailable(Exception):
+    """As gRPC's, whose own text has many lines."""
+
+    def details(self) -> str:
+        return "connection refused"
+
+
+async def test_a_coordinator_is_asked_for_as_long_as_it_takes_and_that_is_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    flaky = Flaky(*[Unavailable() for _ in range(4)])
+
+    async def ask() -> str:
+        return flaky()
+
+    policy = coordinator_policy()
+    assert await policy.call_async(ask, transient=lambda _: True, what="host:1") == "done"
+    (record,) = caplog.records
+    expected = "coordinator: trying again, host:1: connection refused"
+    assert record.getMessage() == expected

@@ -8,11 +8,12 @@ of a job don't come back all at once. The reason is logged once, at the first fa
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import tenacity
 
@@ -31,7 +32,7 @@ class RetryPolicy:
     name: str
     """What is tried, as the log says it."""
     seconds: float
-    """In total, from the first try; 0: one try."""
+    """In total, from the first try; 0: one try; infinite: as long as it takes."""
     first_wait: float
     """Seconds, at most, before the second try."""
     longest_wait: float
@@ -55,34 +56,55 @@ class RetryPolicy:
         Raises whatever the last try raised.
         """
 
+        retrying = tenacity.Retrying(
+            **self._rules(transient, what),
+            sleep=sleep,
+        )
+        return retrying(operation)
+
+    async def call_async(
+        self,
+        operation: Callable[[], Awaitable[T]],
+        *,
+        transient: Callable[[BaseException], bool],
+        what: str = "",
+    ) -> T:
+        """Return what `operation` returns, as `call`, without blocking the event loop."""
+        return await tenacity.AsyncRetrying(**self._rules(transient, what))(operation)
+
+    def _rules(self, transient: Callable[[BaseException], bool], what: str) -> dict[str, Any]:
         def say(state: tenacity.RetryCallState) -> None:
             if state.attempt_number == 1 and state.outcome is not None:
+                span = f" for up to {self.seconds:g} s" if math.isfinite(self.seconds) else ""
                 log.warning(
-                    "%s: trying again for up to %g s%s: %s",
+                    "%s: trying again%s%s: %s",
                     self.name,
-                    self.seconds,
+                    span,
                     f", {what}" if what else "",
                     describe(state.outcome.exception()),
                 )
 
-        retrying = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(transient),
+        return {
+            "retry": tenacity.retry_if_exception(transient),
             # A last wait never goes beyond the total.
-            stop=tenacity.stop_before_delay(self.seconds),
-            wait=tenacity.wait_random_exponential(
+            "stop": tenacity.stop_before_delay(self.seconds)
+            if math.isfinite(self.seconds)
+            else tenacity.stop_never,
+            "wait": tenacity.wait_random_exponential(
                 multiplier=self.first_wait, max=self.longest_wait
             ),
-            before_sleep=say,
-            sleep=sleep,
-            reraise=True,
-        )
-        return retrying(operation)
+            "before_sleep": say,
+            "reraise": True,
+        }
 
 
 def describe(error: BaseException | None) -> str:
     """An error in words: the system's where it has them, with the file."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror} ({error.filename})" if error.filename else error.strerror
+    details = getattr(error, "details", None)
+    if callable(details):  # gRPC's errors have long texts of their own
+        return str(details() or type(error).__name__)
     return str(error) or type(error).__name__
 
 
@@ -106,3 +128,13 @@ def storage_policy(seconds: float | None = None) -> RetryPolicy:
     if not 0 <= seconds < float("inf"):
         raise ValueError(f"retries for {seconds} s: expected a number of seconds, at least 0")
     return RetryPolicy("storage", seconds, first_wait=0.1, longest_wait=10.0)
+
+
+def coordinator_policy(seconds: float = math.inf) -> RetryPolicy:
+    """The policy for a coordinator that doesn't answer: one that ended is started again within a
+    second, so tries stay close together.
+
+    Args:
+        seconds: in total.
+    """
+    return RetryPolicy("coordinator", seconds, first_wait=0.1, longest_wait=0.5)

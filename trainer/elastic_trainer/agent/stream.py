@@ -16,10 +16,10 @@ from elastic_trainer.agent.identity import Identity, address_toward
 from elastic_trainer.proto.coordinator_pb2_grpc import CoordinatorStub
 from elastic_trainer.protocol.auth import HEADER
 from elastic_trainer.protocol.message import MESSAGE_BYTES, AgentMessage, decode, encode_agent
+from elastic_trainer.retry import coordinator_policy
 
 log = logging.getLogger(__name__)
 
-RETRY_SECONDS = 0.1
 SILENT_SECONDS = 3.0
 """Without a word from the coordinator for so long, connect anew."""
 REFUSED_SECONDS = 45.0
@@ -74,17 +74,31 @@ class CoordinatorStream:
             self._outbox.put_nowait(message)
 
     async def attend_for_ever(self) -> None:
+        policy = coordinator_policy()
+        where = f"{self._identity.host}:{self._identity.port}"
         while not self._closing:
-            try:
-                await self._attend()
-            except (TimeoutError, grpc.RpcError, OSError) as error:
-                if isinstance(error, grpc.aio.AioRpcError) and error.code() in _REFUSALS:
-                    self._refuse(str(error.details()))
-                log.debug("no coordinator at %s: %r", self._identity.host, error)
-            self._outbox = None
-            self.connected = False
-            self._lost()
-            await asyncio.sleep(RETRY_SECONDS)
+            await policy.call_async(self._attend_once, transient=_no_answer, what=where)
+            await asyncio.sleep(policy.first_wait)
+
+    async def _attend_once(self) -> None:
+        """Returns when a stream that was open has ended; raises where none came about."""
+        try:
+            await self._attend()
+        except (TimeoutError, grpc.RpcError, OSError) as error:
+            if isinstance(error, grpc.aio.AioRpcError) and error.code() in _REFUSALS:
+                self._refuse(str(error.details()))
+            log.debug("no coordinator at %s: %r", self._identity.host, error)
+            was_open = self.connected
+            self._end_stream()
+            if not (was_open or self._closing):
+                raise
+        else:
+            self._end_stream()
+
+    def _end_stream(self) -> None:
+        self._outbox = None
+        self.connected = False
+        self._lost()
 
     async def close(self) -> None:
         """Once all is said, or soon after. There is no further stream."""
@@ -132,6 +146,10 @@ class CoordinatorStream:
             log.warning("the coordinator at %s refuses this worker: %s", where, reason)
         elif now - self._refused_since >= REFUSED_SECONDS:
             self._refused(reason)
+
+
+def _no_answer(error: BaseException) -> bool:
+    return isinstance(error, TimeoutError | grpc.RpcError | OSError)
 
 
 async def _write(call: Any, outbox: asyncio.Queue[AgentMessage | None]) -> None:

@@ -16,16 +16,21 @@ from elastic_trainer.proto import leases_pb2
 from elastic_trainer.proto.leases_pb2_grpc import LeasesStub
 from elastic_trainer.protocol.auth import HEADER, TOKEN_VARIABLE
 from elastic_trainer.protocol.keepalive import heartbeat_timeout, options
+from elastic_trainer.retry import coordinator_policy
 from elastic_trainer.shards.ranges import Ranges
 from elastic_trainer.shards.shards import Shards
 
 WAIT_SECONDS = 1.0
 """How long one request waits for leases; others of the same client wait behind it."""
-RETRY_SECONDS = 0.1
 
 
 class LeaseError(Exception):
     """The coordinator refused, or can't be reached."""
+
+
+def _passes(error: BaseException) -> bool:
+    code = error.code() if isinstance(error, grpc.Call) else None
+    return isinstance(error, grpc.RpcError) and code in _PASSING
 
 
 class ShardClient:
@@ -163,24 +168,28 @@ class ShardClient:
 
     def _ask(self, request: Any) -> Any:
         """Opens where that is needed, however often the coordinator is lost meanwhile."""
-        end = time.monotonic() + self._patience
-        while True:
-            try:
-                if self._stream is None:
-                    self._stream = _Stream(self._endpoint, self._token, self._heartbeat_timeout)
-                    self._refused(self._stream.ask(self._hello(again=True)))
-                elif self.ledger is not None and self.ledger.life != self._life:
-                    self._refused(self._stream.ask(self._hello(again=False)))
-                return self._refused(self._stream.ask(request))
-            except grpc.RpcError as error:
-                self.close()
-                code = error.code() if isinstance(error, grpc.Call) else None
-                if code not in _PASSING or time.monotonic() >= end:
-                    raise LeaseError(
-                        f"the coordinator at {self._endpoint} didn't answer: "
-                        f"{error.details() if isinstance(error, grpc.Call) else error}"
-                    ) from error
-                time.sleep(RETRY_SECONDS)
+        policy = coordinator_policy(self._patience)
+        try:
+            return policy.call(
+                lambda: self._ask_once(request), transient=_passes, what=self._endpoint
+            )
+        except grpc.RpcError as error:
+            raise LeaseError(
+                f"the coordinator at {self._endpoint} didn't answer: "
+                f"{error.details() if isinstance(error, grpc.Call) else error}"
+            ) from error
+
+    def _ask_once(self, request: Any) -> Any:
+        try:
+            if self._stream is None:
+                self._stream = _Stream(self._endpoint, self._token, self._heartbeat_timeout)
+                self._refused(self._stream.ask(self._hello(again=True)))
+            elif self.ledger is not None and self.ledger.life != self._life:
+                self._refused(self._stream.ask(self._hello(again=False)))
+            return self._refused(self._stream.ask(request))
+        except grpc.RpcError:
+            self.close()
+            raise
 
     def _refused(self, reply: Any) -> Any:
         if reply.refusal:
