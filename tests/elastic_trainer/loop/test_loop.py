@@ -19,9 +19,11 @@ import torch
 import torch.distributed as dist
 from elastic_trainer.data.audit import verify
 from elastic_trainer.data.dataset import ElasticDataset
+from elastic_trainer.data.process_group import ProcessGroup
 from elastic_trainer.link.worker_link import WorkerLink
 from elastic_trainer.loop.connection import Connections
-from elastic_trainer.loop.loop import PATIENCE_SECONDS, ElasticLoop
+from elastic_trainer.loop.loop import ElasticLoop
+from elastic_trainer.loop.round_member import PATIENCE_SECONDS
 
 from tests.elastic_trainer.torchrun_job import Job, children, gone
 
@@ -289,14 +291,14 @@ def test_a_round_that_is_over_before_it_begins_is_not_waited_for(
 ) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        loop.link = link = WorkerLink(ours, 1, broken=loop._break)
+        loop.link = link = WorkerLink(ours, 1, broken=loop._member.break_collectives)
         for name, value in (("RANK", 1), ("WORLD_SIZE", 2), ("MASTER_PORT", 1)):
             monkeypatch.setenv(name, str(value))
         monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
         link._hear({"type": "over", "round": 1})
         with pytest.raises(RuntimeError, match="was over before"):
             loop._connect()
-        assert link.lost(0)
+        assert link.peer_lost(0)
 
 
 def test_an_error_is_the_users_own_while_all_peers_are_connected(loop: ElasticLoop) -> None:
@@ -304,36 +306,91 @@ def test_an_error_is_the_users_own_while_all_peers_are_connected(loop: ElasticLo
     asked: list[float] = []
 
     class Link(WorkerLink):
-        def lost(self, patience: float = 0.0) -> bool:
+        def peer_lost(self, patience: float = 0.0) -> bool:
             asked.append(patience)
             return False
 
-    loop.link, loop.world = Link(None), 2
+    link, member = Link(None), loop._member
+    member.group = ProcessGroup(0, 2)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        loop._connections = connections = Connections()
+        member._connections = connections = Connections()
         peer = socket.create_connection(listener.getsockname())
         ours, _ = listener.accept()
         with ours, socket.socketpair()[0]:
-            assert not loop._peer_lost()  # still connecting
-            connections.seal()
-            assert not loop._peer_lost()
-            loop.world = 5  # more peers than connections: nothing is known of those
-            assert not loop._peer_lost()
-            loop.world = 2
+            assert not member.peer_lost(link)  # still connecting
+            connections.seal({listener.getsockname()})
+            assert not member.peer_lost(link)
+            member.group = ProcessGroup(
+                0, 5
+            )  # more peers than connections: nothing is known of those
+            assert not member.peer_lost(link)
+            member.group = ProcessGroup(0, 2)
             peer.close()
-            assert not loop._peer_lost()
+            assert not member.peer_lost(link)
     assert asked == [PATIENCE_SECONDS, 0.0, PATIENCE_SECONDS, PATIENCE_SECONDS]
+
+
+def test_what_other_threads_open_while_a_round_connects_is_theirs() -> None:
+    """A tracking server's connection, say; it is neither shut nor counted as a peer's."""
+    with _service() as service, socket.create_server(("127.0.0.1", 0)) as peers:
+        connections = Connections()
+        with (
+            socket.create_server(("127.0.0.1", 0)) as ours,
+            socket.create_connection(service.getsockname()) as other,
+            socket.create_connection(ours.getsockname()) as came,
+            socket.create_connection(peers.getsockname()) as went,
+        ):
+            accepted = [one.accept()[0] for one in (service, ours, peers)]
+            assert connections.listeners() == {ours.getsockname()}
+            connections.seal({ours.getsockname(), peers.getsockname()})
+            assert connections.intact(3)  # both ends of what came are in this process, and one
+            assert not connections.intact(4)
+            assert connections.shut()
+            assert [_ended(one) for one in (other, came, went)] == [False, True, True]
+            for one in accepted:
+                one.close()
+
+
+def test_a_round_that_breaks_while_it_connects_leaves_services_connected() -> None:
+    with _service() as service, socket.create_server(("127.0.0.1", 0)) as peers:
+        connections = Connections()
+        with (
+            socket.create_connection(service.getsockname()) as other,
+            socket.create_connection(peers.getsockname()) as went,
+        ):
+            accepted = [one.accept()[0] for one in (service, peers)]
+            assert connections.shut()
+            assert [_ended(one) for one in (other, went)] == [False, True]
+            for one in accepted:
+                one.close()
+
+
+def _service() -> socket.socket:
+    """A listener on a port that the kernel wouldn't have chosen, as services are."""
+    for port in range(20000, 30000):
+        with suppress(OSError):
+            return socket.create_server(("127.0.0.1", port))
+    raise AssertionError("no port is free")
+
+
+def _ended(end: socket.socket) -> bool:
+    """Whether this process has shut the connection down."""
+    try:
+        end.sendall(b"x")
+    except OSError:
+        return True
+    return False
 
 
 @pytest.mark.parametrize("world", [1, 2])
 def test_peers_are_waited_for_shortly_and_steps_for_long(
     loop: ElasticLoop, monkeypatch: pytest.MonkeyPatch, world: int
 ) -> None:
-    monkeypatch.setattr("elastic_trainer.loop.loop.CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("elastic_trainer.loop.round_member.CONNECT_SECONDS", 0.5)
     store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        loop.link = WorkerLink(ours, 1, broken=loop._break)
+        loop.link = WorkerLink(ours, 1, broken=loop._member.break_collectives)
         for name, value in (("RANK", 0), ("WORLD_SIZE", world), ("MASTER_PORT", store.port)):
             monkeypatch.setenv(name, str(value))
         monkeypatch.setenv("MASTER_ADDR", "localhost")

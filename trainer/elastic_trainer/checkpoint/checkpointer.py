@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 import torch
+from torch.optim.lr_scheduler import LRScheduler
 
 from elastic_trainer.checkpoint.memory import Memory
 from elastic_trainer.checkpoint.model_state import MismatchError, ModelState, Stateful
@@ -34,6 +35,8 @@ from elastic_trainer.checkpoint.recovery import (
     next_run,
     why_not_begin,
 )
+from elastic_trainer.checkpoint.refusal import backend, refuse_silent_aborts
+from elastic_trainer.checkpoint.schedule_check import miscounted
 from elastic_trainer.checkpoint.sharded import Shards
 from elastic_trainer.checkpoint.transfer import receive, send
 from elastic_trainer.data.order import ElasticOrder
@@ -199,6 +202,7 @@ class Checkpointer:
         """The step saved last, or restored."""
         self.save_time = timedelta(0)
         """How long the last save held training up."""
+        refuse_silent_aborts(backend(), os.environ)
         self._state = ModelState(model, optimizer, data, extra or {})
         self._memory = memory
         if memory is None and self.link.agent:
@@ -208,6 +212,8 @@ class Checkpointer:
             mirror = self._memory.mirror if self._memory is not None else None
             self._shards = Shards(self.storage, self._state, self.link.committed, mirror)
         self._training = ""
+        self._warned = False
+        """Of a schedule that doesn't count the steps."""
         self._clock = clock
         self._wall = wall
         self._began = self._saved_at = clock()
@@ -601,6 +607,7 @@ class Checkpointer:
 
     def _save(self) -> None:
         """Raises StorageError if it had to be written to storage at once, and can't be."""
+        self._warn_of_schedules()
         began = self._clock()
         self.saved = self.data.steps
         try:
@@ -624,6 +631,21 @@ class Checkpointer:
             self._saved_at = self._clock()
             self.save_time = timedelta(seconds=self._saved_at - began)
             self.link.stalled(self._saved_at - began)
+
+    def _warn_of_schedules(self) -> None:
+        """Once, on rank 0."""
+        if self._warned or self._group.rank:
+            return
+        counts = {
+            name: part.last_epoch
+            for name, part in self._state.extra.items()
+            if isinstance(part, LRScheduler)
+        }
+        cursor = self.data.cursor
+        warning = miscounted(counts, steps=cursor.step, epoch=cursor.epoch)
+        if warning is not None:
+            self._warned = True
+            log.warning(warning)
 
     def _save_to_memory(self) -> tuple[Slot, Label] | tuple[None, None]:
         """Nothing where this rank has no slots, or there is no room."""

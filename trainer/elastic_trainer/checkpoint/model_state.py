@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
+from elastic_trainer.checkpoint.refusal import refuse_fsdp1, refuse_zero
 from elastic_trainer.checkpoint.state_value import from_plain, own, to_plain
 from elastic_trainer.data.order import ElasticOrder
 from elastic_trainer.store.blob import MeshKey, mesh_key
@@ -55,6 +56,8 @@ class ModelState:
         extra: Mapping[str, Stateful],
     ) -> None:
         _refuse_strangers(model, optimizer, extra)
+        refuse_fsdp1(model)
+        refuse_zero((optimizer, *extra.values()))
         self.model = _unwrapped(model)
         self.optimizer = optimizer
         self.data = data

@@ -23,6 +23,7 @@ from torch.distributed.elastic.multiprocessing.subprocess_handler import Subproc
 from elastic_trainer.failures import error_file
 from elastic_trainer.failures.failure import Exit
 from elastic_trainer.launch import log_folder
+from elastic_trainer.launch.newcomer import worker_environment
 from elastic_trainer.launch.zygote import Zygote, ZygoteError
 from elastic_trainer.link.worker_link import ROUND_VARIABLE
 
@@ -143,6 +144,7 @@ def start_workers_from(
 
         def _popen(self, args: tuple[str, ...], env: dict[str, str]) -> Any:
             plain = args[0] == sys.executable
+            env = worker_environment(env)
             log_folder.note(env.get(error_file.VARIABLE, ""))
             return _Watched(
                 (self._warm(args, env) if plain else None) or super()._popen(args, env),

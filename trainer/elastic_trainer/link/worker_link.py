@@ -53,7 +53,7 @@ class Order(Enum):
     GO = "go"
     FENCE = "fence"
     LEAVE = "leave"
-    OVER = "over"
+    ABORTED = "aborted"
     """The round broke; only a worker that recovers in process hears it."""
 
 
@@ -229,7 +229,7 @@ class WorkerLink:
                     return Order.GO
         if over:
             if self._broken is not None:
-                return Order.OVER
+                return Order.ABORTED
             self._park()
         self._send({"type": "stopped", "round": self.round, "fence": self._fence, "step": step})
         return Order.LEAVE if self._leaving else Order.FENCE
@@ -327,14 +327,14 @@ class WorkerLink:
         _flush()
         os._exit(0)
 
-    def stood(self, step: int) -> None:
+    def wait_at_fence(self, step: int) -> None:
         """As `fenced` with FENCE, for a worker that recovers in process; returns when all stand."""
         self._send({"type": "fenced", "round": self.round, "fence": self._fence, "step": step})
         with self._changed:
             while not self.over:
                 self._changed.wait()
 
-    def lost(self, patience: float = BLAME_SECONDS) -> bool:
+    def peer_lost(self, patience: float = BLAME_SECONDS) -> bool:
         """Asked after an error: whether the round is over, so that a vanished peer was its cause.
 
         Waits up to `patience` seconds for the word of it.
@@ -477,7 +477,7 @@ class WorkerLink:
             return
         error_file.write(kind, error, trace)
         # One that recovers in process has asked before, and was told that this error is its own.
-        if (self._broken is None or self._finished) and self.lost():
+        if (self._broken is None or self._finished) and self.peer_lost():
             self._send({"type": "gave_way"})
             self._park()
         error_file.own(kind, error, trace, self._reached)

@@ -1,9 +1,13 @@
 """The TCP connections of one round, found so that a hung collective can be broken.
 
 gloo has no abort: a pending collective returns only when a connection fails. So the connections
-that a round opened are remembered as the difference of this process's descriptors, and shut down
-when the round is over; the waiting thread then gets an error within milliseconds. A listener is
-left alone: shutting it down would abort the process.
+of a round are remembered, and shut down when the round is over; the waiting thread then gets an
+error within milliseconds. A listener is left alone: shutting it down would abort the process.
+
+Other threads open sockets too while a round connects: to a tracking server, to object storage. A
+connection is the round's if one of its ends is a listener that a rank opened for the round, which
+the ranks tell one another; until they have, one that leads to a port of the range that the kernel
+gives listeners without a port of their own, as gloo's are, and services are not.
 
 The same connections tell an error of the training's own from a lost peer: gloo reports a peer as
 lost only because one of them failed, and every rank has one to every other.
@@ -15,24 +19,56 @@ import contextlib
 import os
 import socket
 import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 _TCP_ESTABLISHED = 1
 """Linux's TCP_ESTABLISHED: neither end has closed, and nothing has failed."""
+_PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_USUAL_PORT = 32768
+_ANY = ("0.0.0.0", "::")
+
+Address = tuple[str, int]
+"""Of a socket: host and port."""
 
 
 class Connections:
-    """Those opened from its making on, up to `seal`. Safe between threads."""
+    """Those of the round that begins to connect when this is made. Safe between threads.
 
-    def __init__(self) -> None:
+    Args:
+        store_port: of the round's store, whose connection is one of the round.
+    """
+
+    def __init__(self, store_port: int = 0) -> None:
         self._lock = threading.Lock()
         self._before = frozenset(_sockets())
+        self._store_port = store_port
+        self._first_port = _first_given_port()
         self._sealed: frozenset[str] | None = None
         self._over = False
 
-    def seal(self) -> None:
-        """All are there; what opens from now on belongs to others."""
+    def listeners(self) -> set[Address]:
+        """Where this process has begun to listen since this was made."""
+        found = _sockets()
+        new = (_local(number, listens=True) for inode, number in found.items() if self._new(inode))
+        return {address for address in new if address is not None}
+
+    def seal(self, listeners: Iterable[Address]) -> None:
+        """All are there, and each is to or from one of these listeners of all ranks."""
+        known = set(listeners)
+        ports = {port for host, port in known if host in _ANY}
+        own = {port for _, port in self.listeners()}
+
+        def of_round(local: Address, remote: Address) -> bool:
+            return (
+                local[1] in own
+                or remote in known
+                or remote[1] in ports
+                or remote[1] == self._store_port
+            )
+
         with self._lock:
-            self._sealed = frozenset(_sockets()) - self._before
+            self._sealed = self._found(of_round)
 
     def forget(self) -> None:
         """The round is left behind: `shut` does nothing any more."""
@@ -55,10 +91,38 @@ class Connections:
         with self._lock:
             if self._over:
                 return False
+            chosen = self._found(self._likely) if self._sealed is None else self._sealed
             for inode, number in _sockets().items():
-                if inode not in self._before if self._sealed is None else inode in self._sealed:
+                if inode in chosen:
                     _shut(number)
             return True
+
+    def _new(self, inode: str) -> bool:
+        return inode not in self._before
+
+    def _found(self, of_round: Callable[[Address, Address], bool]) -> frozenset[str]:
+        """The new TCP connections of which `of_round`, asked with both ends, says so."""
+        chosen = []
+        for inode, number in _sockets().items():
+            local = _local(number) if self._new(inode) else None
+            remote = _remote(number) if local is not None else None
+            if local is not None and remote is not None and of_round(local, remote):
+                chosen.append(inode)
+        return frozenset(chosen)
+
+    def _likely(self, local: Address, remote: Address) -> bool:
+        """While the ranks still connect: whether this is a connection of the round."""
+        return (
+            remote[1] == self._store_port
+            or remote[1] >= self._first_port
+            or local[1] in {port for _, port in self.listeners()}
+        )
+
+
+def _first_given_port() -> int:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(_PORT_RANGE.read_text().split()[0])
+    return _USUAL_PORT
 
 
 def _sockets() -> dict[str, int]:
@@ -70,6 +134,29 @@ def _sockets() -> dict[str, int]:
             if target.startswith("socket:"):
                 found[target] = int(name)
     return found
+
+
+def _local(number: int, *, listens: bool = False) -> Address | None:
+    """Where a TCP socket is; None for what is none, or doesn't listen where it should."""
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as end:
+        if end.family not in (socket.AF_INET, socket.AF_INET6) or end.type != socket.SOCK_STREAM:
+            return None
+        if listens and not end.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            return None
+        return _address(end.getsockname())
+    return None
+
+
+def _remote(number: int) -> Address | None:
+    """Where a TCP socket is connected to; None for one that isn't."""
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as end:
+        return _address(end.getpeername())
+    return None
+
+
+def _address(name: tuple[str, int]) -> Address:
+    """An IPv4 address may come as one of IPv6."""
+    return name[0].removeprefix("::ffff:"), name[1]
 
 
 def _established(number: int) -> bool | None:

@@ -16,18 +16,15 @@ Level: the rank with the newest state gives it to those that have another; where
 it comes from shared memory or from storage (trainer/elastic_trainer/checkpoint/recovery.py).
 
 A step is applied whole or not at all: from the last collective (in `backward`) to the end of
-`optimizer.step()` there is none, so a round that breaks leaves every survivor between two steps.
+`apply` there is none, so a round that breaks leaves every survivor between two steps. An `apply`
+that communicates is refused, and one that fails half way ends the process.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import sys
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -35,29 +32,17 @@ from types import TracebackType
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch.distributed import (  # type: ignore[attr-defined]
-    HashStore,
-    TCPStore,
-    default_pg_timeout,
-    distributed_c10d,
-)
-from torch.nn.parallel import DistributedDataParallel
 
 from elastic_trainer.checkpoint.checkpointer import Checkpointer
 from elastic_trainer.checkpoint.model_state import Stateful
 from elastic_trainer.checkpoint.recovery import NOTHING
 from elastic_trainer.data.dataset import ElasticDataset
-from elastic_trainer.data.process_group import ProcessGroup
-from elastic_trainer.link.worker_link import Order, Place, WorkerLink
-from elastic_trainer.loop.connection import Connections
-
-CONNECT_SECONDS = 10.0
-"""For all of a round's ranks to find one another."""
-PATIENCE_SECONDS = 3.0
-"""How long an error waits for the word that a peer was its cause, if a peer's connection failed."""
-SHUT_AGAIN_SECONDS = 0.01
-"""While the main thread is on its way out of a round, it may still be opening connections."""
+from elastic_trainer.link.worker_link import Order, WorkerLink
+from elastic_trainer.loop.guard import StepGuard
+from elastic_trainer.loop.refusal import refuse_order, refuse_sharded
+from elastic_trainer.loop.round_member import RoundMember, data_parallel
+from elastic_trainer.loop.seed import seed_generators
+from elastic_trainer.loop.undo import BufferBackup, ExtraBackup
 
 log = logging.getLogger(__name__)
 
@@ -71,19 +56,43 @@ class ElasticLoop:
                 (loop.weight * cross_entropy(loop.model(images), labels)).backward()
 
     It connects the processes (don't call `init_process_group`), restores the newest state, wraps
-    the model for each round, zeroes gradients before a step's first `with` and steps the optimizer
+    the model for each round, zeroes gradients before a step's first `with` and applies the step
     after its last, and commits. Under another launcher, or alone, it does the same without rounds.
 
+    Where a step changes more than the optimizer does, `apply` does all of it, and `extra` names
+    what it changes:
+
+        def apply():
+            scaler.unscale_(optimizer)
+            clip_grad_norm_(net.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            average.update_parameters(net)
+            scheduler.step()
+
+        loop = ElasticLoop(
+            "commits", model=net, optimizer=optimizer, data=data, apply=apply,
+            extra={"scaler": scaler, "average": average, "scheduler": scheduler},
+        )
+
     A step's batches may come again if its round breaks: what the body keeps for itself (a running
-    mean of the loss) should be kept after the `with`, once `loop.stepped` is True.
+    mean of the loss) should be kept after the `with`, once `loop.stepped` is True. What is in
+    `extra` is put back where that was forgotten, with a warning for a scheduler.
+
+    RANK, WORLD_SIZE and torchrun's others in `os.environ` follow the rounds. Before its first round
+    a newcomer's RANK is -1.
 
     Args:
         folder: for commits, shared by all pods of the job.
         model: replicated on every rank, not wrapped.
         optimizer: of the model; one that communicates inside `step()` is refused.
         data: the dataset to train on.
+        apply: applies a step, once all of its batches' gradients are added up and averaged over the
+            ranks; `optimizer.step` if None. It may not communicate between ranks.
         every: steps (int) or time between commits; None: see Checkpointer.
-        extra: more to save and restore.
+        extra: more to save and restore, by name: all else that `apply` changes, such as a
+            GradScaler, schedulers, averages of weights, and other optimizers, whose gradients are
+            zeroed too.
         keep: commits to keep.
         wrap: makes this round's `loop.model` of the model; DistributedDataParallel if None.
         begin: called with the loop at the start of each round, to set what follows the world size,
@@ -94,6 +103,8 @@ class ElasticLoop:
 
     Raises:
         TypeError, ValueError: what was given doesn't go together, or won't do here.
+        RuntimeError: at a step, something was stepped beside `apply`, `apply` communicated, or a
+            loss was scaled and no `apply` given.
         StorageError, MismatchError: as Checkpointer, at the first iteration.
     """
 
@@ -104,6 +115,7 @@ class ElasticLoop:
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
         data: ElasticDataset,
+        apply: Callable[[], object] | None = None,
         every: int | timedelta | None = None,
         extra: Mapping[str, Stateful] | None = None,
         keep: int = 3,
@@ -120,21 +132,26 @@ class ElasticLoop:
         self.optimizer = optimizer
         self.data = data
         self.rank, self.world = 0, 1
-        self._wrap = wrap or _data_parallel
+        # Looked up when it is called, as a scheduler that is made later replaces `step`.
+        self._apply = (lambda: optimizer.step()) if apply is None else apply
+        self._extra = dict(extra or {})
+        self._guard = StepGuard(model, optimizer, self._extra, custom=apply is not None)
+        self._wrap = wrap or data_parallel
         self._begin = begin
         self._reseed = reseed
-        self._connections: Connections | None = None
-        self._excepthooks = sys.excepthook, sys.excepthook
-        """Before and after torch's, which begins lines with the rank, was put before it."""
-        self._store: TCPStore | None = None
-        self._carried = False
-        """The place is not the one that this process was started for."""
+        self._member = RoundMember()
         self._identity = NOTHING
         self.stepped = False
         """Whether the last `with loop.step():` has applied a step."""
-        self._begun = self._passed = self._broken = self._iterating = self._applying = False
-        self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self.link = WorkerLink.from_environment(broken=self._break)
+        self._begun = self._passed = self._broken = self._half_applied = False
+        self._settling = 0
+        """The step up to which modules may still make buffers and GPUs be initialised."""
+        self._buffers = BufferBackup([])
+        self._schedule: list[int] = []
+        """How far the schedules were when the batch began."""
+        self._undone: ExtraBackup | None = None
+        """The step's body is to be done again, and what follows it is not to count."""
+        self.link = WorkerLink.from_environment(broken=self._member.break_collectives)
         self.checkpointer = Checkpointer(
             folder,
             model=model,
@@ -149,10 +166,8 @@ class ElasticLoop:
             resume_from=resume_from,
             storage_patience=storage_patience,
         )
-        _refuse(model, optimizer, data)
-        # What wraps an optimizer will do as well, but may have no hooks.
-        with suppress(AttributeError):
-            optimizer.register_step_pre_hook(self._refuse_step)
+        refuse_order(data)
+        refuse_sharded(model)
 
     @property
     def weight(self) -> float:
@@ -165,11 +180,16 @@ class ElasticLoop:
         return self.data.steps
 
     def __iter__(self) -> Iterator[Any]:
-        self._iterating = True
+        if self._half_applied:
+            raise RuntimeError(
+                "the last step's apply failed half way, so this process's state is of no step: "
+                "expected a new process, which restores the last one that was applied whole"
+            )
         try:
-            yield from self._batches()
+            with self._guard.watching():
+                yield from self._batches()
         finally:
-            self._iterating = False
+            self._forget_what_followed()
 
     def _batches(self) -> Iterator[Any]:
         while True:
@@ -179,6 +199,11 @@ class ElasticLoop:
                 yield batch
                 if not self._passed:
                     raise RuntimeError("a batch was not trained on: put it in `with loop.step():`")
+                self._forget_what_followed()
+                if not self.stepped and not self._broken:
+                    self._guard.refuse_moved(self._schedule)
+                    if self.link.over:  # no collective of this batch would have noticed
+                        self._undo_step()
                 if self._broken or (self.stepped and self._leave_round()):
                     break
             else:
@@ -196,47 +221,82 @@ class ElasticLoop:
 
     def _begin_batch(self) -> AbstractContextManager[Any]:
         self.stepped = False
+        steps = self.data.steps
         if not self._begun:
             self._begun = True
-            self.optimizer.zero_grad(set_to_none=True)
+            self._zero_gradients()
+            settling = steps < self._settling
             if self._reseed:
-                torch.manual_seed(hash((self.data.seed, self.data.steps, self.rank)))
+                seed_generators(hash((self.data.seed, steps, self.rank)), first=settling)
+            if settling:
+                self._buffers = BufferBackup(self._modules())
             # An aborted forward moves them (batch norm's running mean); the step is done again.
-            self._buffers = [(buffer, buffer.clone()) for buffer in self.module.buffers()]
+            self._buffers.save()
+        self._schedule = self._guard.schedule()
+        self._guard.in_body = True
         return self.data.micro_batch(self.model)
+
+    def _zero_gradients(self) -> None:
+        for one in (self.optimizer, *self._extra.values()):
+            if one is self.optimizer or isinstance(one, torch.optim.Optimizer):
+                one.zero_grad(set_to_none=True)
+
+    def _modules(self) -> list[torch.nn.Module]:
+        others = [one for one in self._extra.values() if isinstance(one, torch.nn.Module)]
+        return [self.module, *others]
 
     def _end_batch(self) -> None:
         if self._passed:
             raise RuntimeError("a batch was trained on twice: one `with loop.step():` for each")
+        self._guard.refuse_moved(self._schedule)
         self._passed = True
         if not self.data.last:
             return
-        self._applying = True
-        self.optimizer.step()
-        self._applying = False
+        self._apply_step()
         self.data.applied()
         self._identity = (self.checkpointer.run, self.data.steps)
         self.stepped = True
         self._begun = False
 
-    def _refuse_step(self, *_: Any) -> None:
-        """A script that was a plain loop may still have its own; each step would be made twice."""
-        if self._iterating and not self._applying:
+    def _apply_step(self) -> None:
+        guard, collectives = self._guard, self._member.collectives()
+        self._half_applied = guard.applying = True
+        try:
+            self._apply()
+        finally:
+            guard.applying = False
+        if self._member.collectives() != collectives:
             raise RuntimeError(
-                "optimizer.step() was called beside ElasticLoop, which calls it at the end of "
-                "`with loop.step():`; take it out, and zero_grad() too"
+                "apply communicated between ranks, so a lost peer could leave a step half applied: "
+                "gradients are averaged over the ranks already, and the same on all of them; what "
+                "else is to be agreed on belongs into the body of `with loop.step():`"
             )
+        self._half_applied = False
 
     def _undo_step(self) -> None:
         self._take_back()
         self._passed = self._broken = True
+        self._schedule = self._guard.schedule()
+        self._undone = ExtraBackup(self.optimizer, self._extra)
 
     def _take_back(self) -> None:
         """What was begun of a step leaves no trace."""
-        with torch.no_grad():
-            for buffer, before in self._buffers:
-                buffer.copy_(before)
+        self._buffers.restore()
         self._begun = False
+
+    def _forget_what_followed(self) -> None:
+        """After the `with` of a step that was undone: what was done to `extra` there is undone."""
+        if self._undone is None:
+            return
+        if name := self._guard.moved(self._schedule):
+            log.warning(
+                "the scheduler %r was stepped for step %d, which was undone and is done again; it "
+                "was put back: step it in ElasticLoop's apply",
+                name,
+                self.steps + 1,
+            )
+        self._undone.restore()
+        self._undone = None
 
     def _leave_round(self) -> bool:
         """After a step: whether the round ends here; commits where one is due."""
@@ -244,14 +304,14 @@ class ElasticLoop:
         checkpointer = self.checkpointer
         if order is Order.GO:
             return not self._attempt(checkpointer.save_if_due)
-        if order is Order.OVER:
+        if order is Order.ABORTED:
             return True
         if self.link.commit_wanted and not self._attempt(partial(checkpointer.commit, stored=True)):
             return True
         if order is Order.LEAVE:
             self.data.close()
             self.link.fenced(self.data.steps, order)
-        self.link.stood(self.data.steps)
+        self.link.wait_at_fence(self.data.steps)
         return True
 
     def _attempt(self, collective: Callable[[], None]) -> bool:
@@ -259,16 +319,10 @@ class ElasticLoop:
         try:
             collective()
         except RuntimeError:
-            if not self._peer_lost():
+            if not self._member.peer_lost(self.link):
                 raise
             return False
         return True
-
-    def _peer_lost(self) -> bool:
-        """Asked after an error: whether it came of a lost peer; it is the training's own if not."""
-        connections = self._connections
-        intact = connections is not None and connections.intact(self.world - 1)
-        return self.link.lost(0.0 if intact else PATIENCE_SECONDS)
 
     # ---- rounds
 
@@ -279,112 +333,30 @@ class ElasticLoop:
         while not (self._attempt(self._connect) and self._attempt(self._level)):
             self._disconnect()
         self._broken = False
+        self._settling = self.data.steps + 2
+        self._buffers = BufferBackup([])
         if self._begin is not None:
             self._begin(self)
-        if self._carried:
+        if self._member.reassigned:
             self.link.joined()
 
     def _connect(self) -> None:
-        place = self._next_place()
-        if place is not None:
-            self._connections = connections = Connections()
-            if self.link.over:  # said before there was anything to break
-                raise RuntimeError("the round was over before this rank was in it")
-            self._store = TCPStore(
-                place.address,
-                place.port,
-                place.world,
-                is_master=False,
-                timeout=timedelta(seconds=CONNECT_SECONDS),
-                wait_for_workers=False,
-            )
-            # Who waits for a peer's connection waits at no connection that could be shut down: one
-            # that dies just then is noticed by this time only.
-            before = sys.excepthook
-            dist.init_process_group(
-                "gloo",
-                store=self._store,
-                rank=place.rank,
-                world_size=place.world,
-                timeout=timedelta(seconds=CONNECT_SECONDS),
-            )
-            self._excepthooks = before, sys.excepthook
-            group = distributed_c10d._get_default_group()
-            group._get_backend(torch.device("cpu"))._set_default_timeout(default_pg_timeout)
-            connections.seal()
-        elif dist.is_torchelastic_launched() and not dist.is_initialized():
-            dist.init_process_group("gloo")
-        member = ProcessGroup.current()
-        self.rank, self.world = member.rank, member.world
-        self.data.regroup(member)
-
-    def _next_place(self) -> Place | None:
-        """None where there are no rounds."""
-        if not self.link.agent:
-            return None
-        if self.link.round and not self._broken:
-            names = ("RANK", "WORLD_SIZE", "MASTER_PORT")
-            rank, world, port = (int(os.environ[name]) for name in names)
-            return Place(self.link.round, rank, world, os.environ["MASTER_ADDR"], port)
-        self._carried = True
-        if not self.link.round:
-            _rehearse()
-        return self.link.next_place()
+        self._member.connect(self.link, again=self._broken)
+        self.rank, self.world = self._member.group.rank, self._member.group.world
+        self.data.regroup(self._member.group)
 
     def _disconnect(self) -> None:
         """Out of the round; the state stays as it is."""
         self._broken = True
         self.model = self.module
-        if self._connections is not None:
-            self._connections.forget()
-        if self.link.agent and dist.is_initialized():
-            # gloo's own thread hears of its end after up to 10 ms: somebody else waits for that.
-            group = [distributed_c10d._get_default_group()]
-            dist.destroy_process_group()
-            threading.Thread(target=group.clear, name="old group").start()
-        before, of_round = self._excepthooks
-        if sys.excepthook is of_round:
-            sys.excepthook = (
-                before  # else an error's lines begin with the rank in each round so far
-            )
-        # A group is named by how many were made, and ranks find one another by the name; one whose
-        # making failed was counted, but can't be destroyed.
-        distributed_c10d._world.group_count = 0
-        self._store = None
+        self._member.disconnect(self.link)
 
     def _level(self) -> None:
         """Every rank gets the newest state; the run begins."""
         self.checkpointer.restore(self._identity, share=True)
         self._identity = (self.checkpointer.parent, self.data.steps)
         self.model = self._wrap(self.module) if self.world > 1 else self.module
-
-    def _break(self) -> None:
-        """In the link's thread: the round is over, whatever the main thread waits for."""
-        connections = self._connections
-        if connections is not None and connections.shut():
-            threading.Thread(
-                target=_shut_until_forgotten, args=(connections,), name="break", daemon=True
-            ).start()
-
-
-def _rehearse() -> None:
-    """A newcomer's first group and its first collectives take 50 ms longer than later ones: it
-    makes them alone, while the others train on."""
-    excepthook = sys.excepthook
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    dist.all_gather_object([None], None)
-    # On "meta" it draws no numbers, which would change those that the script draws next.
-    model = _data_parallel(torch.nn.Linear(1, 1, device="meta").to_empty(device="cpu"))
-    model(torch.zeros(1, 1, device="cpu")).sum().backward()
-    del model
-    dist.destroy_process_group()
-    sys.excepthook = excepthook
-
-
-def _shut_until_forgotten(connections: Connections) -> None:
-    end = time.monotonic() + CONNECT_SECONDS
-    while connections.shut() and time.monotonic() < end:
-        time.sleep(SHUT_AGAIN_SECONDS)
+        refuse_sharded(self.model)
 
 
 class _Step:
@@ -403,38 +375,13 @@ class _Step:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
+        self._loop._guard.in_body = False
         self._synchronization.__exit__(kind, error, trace)
         if error is None:
             self._loop._end_batch()
             return False
-        if not isinstance(error, RuntimeError) or not self._loop._peer_lost():
+        if not isinstance(error, RuntimeError) or not self._loop._member.peer_lost(self._loop.link):
             return False
         log.info("step %d is done again: %s", self._loop.steps + 1, error)
         self._loop._undo_step()
         return True
-
-
-def _data_parallel(model: torch.nn.Module) -> torch.nn.Module:
-    # Everybody has the same state already.
-    return DistributedDataParallel(model, init_sync=False)
-
-
-def _refuse(model: torch.nn.Module, optimizer: torch.optim.Optimizer, data: ElasticDataset) -> None:
-    from torch.distributed.optim import ZeroRedundancyOptimizer
-    from torch.distributed.tensor import DTensor
-
-    if not isinstance(data, ElasticDataset):
-        raise TypeError(
-            f"data is a {type(data).__name__}: expected an ElasticDataset, whose batches the loop "
-            "hands out"
-        )
-    if isinstance(optimizer, ZeroRedundancyOptimizer):
-        raise ValueError(
-            "ZeroRedundancyOptimizer communicates inside step(), so a lost peer can leave it half "
-            "applied: use Checkpointer in your own loop instead of ElasticLoop"
-        )
-    if any(isinstance(parameter, DTensor) for parameter in model.parameters()):
-        raise ValueError(
-            "the model is sharded, so a lost rank's part is in no survivor: use Checkpointer in "
-            "your own loop instead of ElasticLoop"
-        )

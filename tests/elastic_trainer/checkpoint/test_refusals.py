@@ -1,0 +1,118 @@
+"""A schedule that is saved with other steps than were applied is noticed; refusals by name."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from elastic_trainer import Checkpointer, ElasticDataset, ElasticLoop
+from elastic_trainer.checkpoint.refusal import (
+    NCCL_ERRORS_VARIABLE,
+    backend,
+    refuse_silent_aborts,
+)
+from elastic_trainer.checkpoint.schedule_check import miscounted
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.utils.data import TensorDataset
+
+STEPS = st.integers(10, 10_000)
+
+
+@given(steps=STEPS, epoch=st.integers(1, 100))
+def test_what_counts_steps_epochs_or_every_other_step_is_right(steps: int, epoch: int) -> None:
+    for count in (steps, epoch, epoch - 1, steps // 2):
+        assert miscounted({"schedule": count}, steps=steps, epoch=epoch) is None
+
+
+@given(steps=STEPS, off=st.sampled_from([-1, 1]))
+def test_one_step_too_many_or_too_few_is_noticed(steps: int, off: int) -> None:
+    found = miscounted({"schedule": steps + off}, steps=steps, epoch=0)
+    assert found is not None
+    assert f"stepped {steps + off} times for {steps} steps" in found
+
+
+@pytest.mark.parametrize("late", [True, False], ids=["after the commit", "before it"])
+def test_a_scheduler_stepped_after_the_commit_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, late: bool
+) -> None:
+    net = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5)
+    data = ElasticDataset(TensorDataset(torch.ones(40, 2)), batch_size=2, epochs=1)
+    given: dict[str, Any] = {"model": net, "optimizer": optimizer, "data": data}
+    checkpointer = Checkpointer(tmp_path, **given, every=1, extra={"schedule": scheduler})
+    for (x,) in data:
+        optimizer.zero_grad()
+        net(x).sum().backward()
+        optimizer.step()
+        if not late:
+            scheduler.step()
+        checkpointer.step()
+        if late:
+            scheduler.step()
+    assert ("'schedule' was stepped" in caplog.text) == late
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_zero_redundancy_optimizer_is_refused_before_training(tmp_path: Path, group: None) -> None:
+    net = torch.nn.Linear(2, 1)
+    data = ElasticDataset(TensorDataset(torch.ones(4, 2)), batch_size=2, epochs=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        zero = ZeroRedundancyOptimizer(net.parameters(), torch.optim.SGD, lr=0.1)
+    with pytest.raises(ValueError, match=r"ZeroRedundancyOptimizer .*fully_shard"):
+        Checkpointer(tmp_path, model=net, optimizer=zero, data=data)
+    with pytest.raises(ValueError, match=r"ZeroRedundancyOptimizer .*fully_shard"):
+        ElasticLoop(tmp_path, model=net, optimizer=zero, data=data)
+    plain = torch.optim.SGD(net.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match=r"ZeroRedundancyOptimizer .*fully_shard"):
+        Checkpointer(tmp_path, model=net, optimizer=plain, data=data, extra={"zero": zero})
+
+
+def test_fsdp1_is_refused_before_training(tmp_path: Path, group: None) -> None:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    net = torch.nn.Sequential(torch.nn.Linear(2, 1))
+    data = ElasticDataset(TensorDataset(torch.ones(4, 2)), batch_size=2, epochs=1)
+    plain = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def wrap(model: torch.nn.Module) -> torch.nn.Module:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return FullyShardedDataParallel(model, device_id=torch.device("cpu"))
+
+    loop = ElasticLoop(tmp_path / "wrap", model=net, optimizer=plain, data=data, wrap=wrap)
+    loop.world = 2  # as in a round of two
+    with pytest.raises(ValueError, match=r"FullyShardedDataParallel \(FSDP1\)"):
+        loop._level()
+    wrapped = wrap(torch.nn.Sequential(torch.nn.Linear(2, 1)))
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
+    for made in (Checkpointer, ElasticLoop):
+        with pytest.raises(ValueError, match=r"FullyShardedDataParallel \(FSDP1\)"):
+            made(tmp_path, model=wrapped, optimizer=optimizer, data=data)
+
+
+@pytest.mark.parametrize("backends", ["nccl", "cpu:gloo,cuda:nccl"])
+def test_aborted_collectives_that_would_seem_to_end_well_are_refused(backends: str) -> None:
+    with pytest.raises(ValueError, match="half-reduced gradients"):
+        refuse_silent_aborts(backends, {NCCL_ERRORS_VARIABLE: "2"})
+    refuse_silent_aborts(backends, {NCCL_ERRORS_VARIABLE: "3"})
+    refuse_silent_aborts(backends, {})
+    refuse_silent_aborts("cpu:gloo,cuda:gloo", {NCCL_ERRORS_VARIABLE: "2"})
+
+
+def test_the_backend_that_is_asked_for_is_the_groups(group: None) -> None:
+    assert "gloo" in backend()

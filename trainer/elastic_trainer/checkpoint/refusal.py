@@ -1,0 +1,55 @@
+"""Models and optimizers whose state a commit can't hold, refused by name before training begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.optim import ZeroRedundancyOptimizer
+
+NCCL_ERRORS_VARIABLE = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+_CLEAN_UP_ONLY = "2"
+
+
+def backend() -> str:
+    """Return the default process group's backends; empty where there is no group."""
+    return dist.get_backend_config() if dist.is_initialized() else ""
+
+
+def refuse_silent_aborts(backends: str, environment: Mapping[str, str]) -> None:
+    """Raises ValueError if a collective that NCCL's watchdog aborts would seem to have ended well.
+
+    Args:
+        backends: of the process group, as torch names them: "nccl", "cpu:gloo,cuda:nccl".
+        environment: of this process.
+    """
+    if "nccl" in backends and environment.get(NCCL_ERRORS_VARIABLE) == _CLEAN_UP_ONLY:
+        raise ValueError(
+            f"{NCCL_ERRORS_VARIABLE} is {_CLEAN_UP_ONLY}: after a lost peer the backward pass "
+            "would return without an error, and half-reduced gradients would be applied and "
+            "committed; unset it (3), so that the process ends instead"
+        )
+
+
+def refuse_fsdp1(model: torch.nn.Module) -> None:
+    """Raises ValueError if a part of the model is wrapped in FullyShardedDataParallel (FSDP1)."""
+    if any(isinstance(one, FullyShardedDataParallel) for one in model.modules()):
+        raise ValueError(
+            "the model is wrapped in FullyShardedDataParallel (FSDP1), whose state dict is a "
+            "collective of all ranks and whose parts no other world can use: expected FSDP2, "
+            "torch.distributed.fsdp.fully_shard(model), with Checkpointer (Lightning: "
+            "ModelParallelStrategy; accelerate: fsdp_version 2)"
+        )
+
+
+def refuse_zero(optimizers: Iterable[object]) -> None:
+    """Raises ValueError if one is a ZeroRedundancyOptimizer."""
+    if any(isinstance(one, ZeroRedundancyOptimizer) for one in optimizers):
+        raise ValueError(
+            "ZeroRedundancyOptimizer communicates inside step(), so a lost peer can leave it half "
+            "applied, and its state is on no rank as a whole: expected an optimizer of all of the "
+            "model's parameters; to divide its state among the ranks, use "
+            "torch.distributed.fsdp.fully_shard(model) and Checkpointer"
+        )

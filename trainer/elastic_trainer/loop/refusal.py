@@ -1,0 +1,28 @@
+"""Models and optimizers that an ElasticLoop can't undo a step of, refused by name."""
+
+from __future__ import annotations
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from elastic_trainer.checkpoint.refusal import refuse_fsdp1
+from elastic_trainer.data.dataset import ElasticDataset
+
+
+def refuse_order(data: object) -> None:
+    """Raises TypeError for data that is no ElasticDataset."""
+    if not isinstance(data, ElasticDataset):
+        raise TypeError(
+            f"data is a {type(data).__name__}: expected an ElasticDataset, whose batches the loop "
+            "hands out"
+        )
+
+
+def refuse_sharded(model: torch.nn.Module) -> None:
+    """Raises ValueError if the model, or what `wrap` made of it, is divided among the ranks."""
+    refuse_fsdp1(model)
+    if any(isinstance(parameter, DTensor) for parameter in model.parameters()):
+        raise ValueError(
+            "the model is sharded, so a lost rank's part is in no survivor: use Checkpointer in "
+            "your own loop instead of ElasticLoop"
+        )

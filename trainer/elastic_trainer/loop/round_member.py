@@ -1,0 +1,172 @@
+"""RoundMember: this process's way into a round's process group, and out of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed import (  # type: ignore[attr-defined]
+    HashStore,
+    TCPStore,
+    default_pg_timeout,
+    distributed_c10d,
+)
+from torch.nn.parallel import DistributedDataParallel
+
+from elastic_trainer.data.process_group import ProcessGroup
+from elastic_trainer.link.worker_link import Place, WorkerLink
+from elastic_trainer.loop.connection import Connections
+from elastic_trainer.loop.place import set_environment
+
+CONNECT_SECONDS = 10.0
+"""For all of a round's ranks to find one another."""
+PATIENCE_SECONDS = 3.0
+"""How long an error waits for the word that a peer was its cause, if a peer's connection failed."""
+SHUT_AGAIN_SECONDS = 0.01
+"""While the main thread is on its way out of a round, it may still be opening connections."""
+
+
+class RoundMember:
+    """Connects this process to the others of a round, one round after another. Methods are for the
+    main thread, but for `break_collectives`."""
+
+    def __init__(self) -> None:
+        self.group = ProcessGroup()
+        """Rank and world in the present round."""
+        self.reassigned = False
+        """The place is not the one that this process was started for."""
+        self._torch_group: dist.ProcessGroup | None = None
+        self._connections: Connections | None = None
+        self._excepthooks = sys.excepthook, sys.excepthook
+        """Before and after torch's, which begins lines with the rank, was put before it."""
+        self._store: TCPStore | None = None
+
+    def connect(self, link: WorkerLink, *, again: bool) -> None:
+        """Join the next round's group; without an agent, torchrun's or none.
+
+        Args:
+            link: says the place.
+            again: this process has left the round that it was started for.
+
+        Raises:
+            RuntimeError: not all came, or the round was over before.
+        """
+        place = self._next_place(link, again)
+        if place is not None:
+            self._connect(link, place)
+        elif dist.is_torchelastic_launched() and not dist.is_initialized():
+            dist.init_process_group("gloo")
+        self._torch_group = dist.group.WORLD if dist.is_initialized() else None
+        self.group = ProcessGroup.current()
+
+    def _connect(self, link: WorkerLink, place: Place) -> None:
+        self._connections = connections = Connections(place.port)
+        if link.over:  # said before there was anything to break
+            raise RuntimeError("the round was over before this rank was in it")
+        set_environment(place)
+        self._store = TCPStore(
+            place.address,
+            place.port,
+            place.world,
+            is_master=False,
+            timeout=timedelta(seconds=CONNECT_SECONDS),
+            wait_for_workers=False,
+        )
+        # Who waits for a peer's connection waits at no connection that could be shut down: one
+        # that dies just then is noticed by this time only.
+        before = sys.excepthook
+        dist.init_process_group(
+            "gloo",
+            store=self._store,
+            rank=place.rank,
+            world_size=place.world,
+            timeout=timedelta(seconds=CONNECT_SECONDS),
+        )
+        self._excepthooks = before, sys.excepthook
+        listeners = ProcessGroup.current().gather(connections.listeners())
+        group = distributed_c10d._get_default_group()
+        group._get_backend(torch.device("cpu"))._set_default_timeout(default_pg_timeout)
+        connections.seal(set().union(*listeners))
+
+    def _next_place(self, link: WorkerLink, again: bool) -> Place | None:
+        """None where there are no rounds."""
+        if not link.agent:
+            return None
+        if link.round and not again:
+            names = ("RANK", "WORLD_SIZE", "MASTER_PORT")
+            rank, world, port = (int(os.environ[name]) for name in names)
+            return Place(link.round, rank, world, os.environ["MASTER_ADDR"], port)
+        self.reassigned = True
+        if not link.round:
+            warm_up_gloo()
+        return link.next_place()
+
+    def disconnect(self, link: WorkerLink) -> None:
+        """Leave the round's group, whole or broken; without an agent the group stays."""
+        self._torch_group = None
+        if self._connections is not None:
+            self._connections.forget()
+        if link.agent and dist.is_initialized():
+            # gloo's own thread hears of its end after up to 10 ms: somebody else waits for that.
+            group = [distributed_c10d._get_default_group()]
+            dist.destroy_process_group()
+            threading.Thread(target=group.clear, name="old group").start()
+        before, of_round = self._excepthooks
+        if sys.excepthook is of_round:
+            # else an error's lines begin with the rank in each round so far
+            sys.excepthook = before
+        # A group is named by how many were made, and ranks find one another by the name; one whose
+        # making failed was counted, but can't be destroyed.
+        distributed_c10d._world.group_count = 0
+        self._store = None
+
+    def collectives(self) -> int:
+        """How many this process has begun in the round."""
+        if self._torch_group is None:
+            return 0
+        return int(self._torch_group._get_sequence_number_for_group())  # type: ignore[attr-defined]
+
+    def peer_lost(self, link: WorkerLink) -> bool:
+        """Asked after an error: whether it came of a lost peer; it is the training's own if not."""
+        connections = self._connections
+        intact = connections is not None and connections.intact(self.group.world - 1)
+        return link.peer_lost(0.0 if intact else PATIENCE_SECONDS)
+
+    def break_collectives(self) -> None:
+        """In the link's thread: the round is over, whatever the main thread waits for."""
+        connections = self._connections
+        if connections is not None and connections.shut():
+            threading.Thread(
+                target=_shut_until_forgotten, args=(connections,), name="break", daemon=True
+            ).start()
+
+
+def warm_up_gloo() -> None:
+    """Make a group, its first collectives and a first backward pass alone: a newcomer does while
+    the others train on, since its first ones take 50 ms longer than later ones."""
+    excepthook = sys.excepthook
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    dist.all_gather_object([None], None)
+    # On "meta" it draws no numbers, which would change those that the script draws next.
+    model = data_parallel(torch.nn.Linear(1, 1, device="meta").to_empty(device="cpu"))
+    model(torch.zeros(1, 1, device="cpu")).sum().backward()
+    del model
+    dist.destroy_process_group()
+    sys.excepthook = excepthook
+
+
+def data_parallel(model: torch.nn.Module) -> torch.nn.Module:
+    """The model in DistributedDataParallel, without its first broadcast: all have the same state
+    already."""
+    return DistributedDataParallel(model, init_sync=False)
+
+
+def _shut_until_forgotten(connections: Connections) -> None:
+    end = time.monotonic() + CONNECT_SECONDS
+    while connections.shut() and time.monotonic() < end:
+        time.sleep(SHUT_AGAIN_SECONDS)
