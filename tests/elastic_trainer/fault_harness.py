@@ -87,9 +87,13 @@ torch.save(net.state_dict(), folder / f"final-{{loop.rank}}.pt")
 
 
 class Nursery:
-    """Starts agents with torch imported: a node's start is not what is tried here."""
+    """Starts agents with torch imported: a node's start is not what is tried here.
+
+    Their storage can be made to fail, see faulty_storage/sitecustomize.py.
+    """
 
     def __init__(self) -> None:
+        os.environ["PYTHONPATH"] = str(Path(__file__).parent / "faulty_storage")
         self._zygote = Zygote.start([*PRELOADED, "torch.distributed.run"])
         assert self._zygote.wait_ready(120.0)
         self.pid = self._zygote.pid
@@ -119,6 +123,8 @@ class FaultyJob(Job):
                 "VOLCANO_ELASTIC_POD_IP": f"127.0.0.{index + 1}",
                 "VOLCANO_ELASTIC_JOB": "test/faults",
                 "OMP_NUM_THREADS": "1",
+                "FAULTY_STORAGE_FOLDER": str(self.folder / "commits"),
+                "FAULTY_STORAGE_FILE": str(self.folder / "fault"),
             }
             arguments = [
                 *("-m", "torch.distributed.run"),
@@ -354,6 +360,48 @@ class Harness:
             self.kill_all_workers()
         return flipped
 
+    def fail_storage(self) -> bool:
+        """For a while; half of the time, the workers die of it and must read."""
+        kind = self.chance.choice(["EIO", "ESTALE", "503", "slow", "full", "read-only"])
+        fault = self.job.folder / "fault"
+        fault.write_text(kind)
+        self.tell(f"    storage: {kind}")
+        self.later(self.chance.uniform(0.2, 3), lambda: fault.unlink(missing_ok=True))
+        if self.chance.random() < 0.5:
+            self.kill_all_workers()
+        return True
+
+    def unmount_storage(self) -> bool:
+        """The folder vanishes and returns."""
+        folder, away = self.job.folder / "commits", self.job.folder / "commits-away"
+        if away.exists() or not folder.exists():
+            return False
+        folder.rename(away)
+        if empty := self.chance.random() < 0.5:
+            folder.mkdir()
+        self.tell(f"    storage: {'empty' if empty else 'gone'}")
+
+        def mount() -> None:
+            if folder.exists():  # what was written meanwhile is hidden by the mount
+                folder.rename(self.job.folder / f"beneath-{time.monotonic_ns()}")
+            away.rename(folder)
+
+        self.later(self.chance.uniform(0.2, 3), mount)
+        if self.chance.random() < 0.5:
+            self.kill_all_workers()
+        return True
+
+    def truncate_commit(self) -> bool:
+        intact = [c for c in self.storage.commits() if c.identity not in self.damaged]
+        if len(intact) < 2:
+            return False
+        path = Path(self.storage.path(intact[0])) / "state.pt"
+        self.damaged.add(intact[0].identity)
+        with contextlib.suppress(OSError), path.open("r+b") as file:
+            file.truncate(self.chance.randrange(os.fstat(file.fileno()).st_size))
+            return True
+        return False
+
     def _memory_of(self, agent: int) -> list[Path]:
         """The slots of its workers."""
         with contextlib.suppress(OSError):
@@ -383,6 +431,9 @@ class Harness:
             *(self.add_node, self.remove_node) * 2,
             *(self.delay_network, self.drop_network, self.cut_network),
             *(self.damage_commit, self.damage_memory) * 2,
+            *(self.fail_storage,) * 6,
+            *(self.unmount_storage,) * 2,
+            self.truncate_commit,
         )
         self.become_whole()
         self.tell("whole")

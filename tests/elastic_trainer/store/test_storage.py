@@ -12,6 +12,7 @@ from typing import NoReturn
 
 import pytest
 import torch
+from elastic_trainer.retry import STORAGE_SECONDS_VARIABLE
 from elastic_trainer.store.replica import write_replica
 from elastic_trainer.store.storage import MARKER, HashedFile, Storage, StorageError
 
@@ -28,6 +29,11 @@ def commit(storage: Storage, step: int, content: bytes = b"state" * 9, run: int 
 def newest(folder: Path) -> int | None:
     found = Storage(folder).newest()
     return found.step if found else None
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(STORAGE_SECONDS_VARIABLE, "0.2")
 
 
 class TestStorage:

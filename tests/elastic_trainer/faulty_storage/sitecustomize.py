@@ -1,0 +1,66 @@
+"""Lets a folder fail for every process that has this on its PYTHONPATH, while a file says how.
+
+FAULTY_STORAGE_FOLDER names the folder, FAULTY_STORAGE_FILE the file: one of `EIO`, `ESTALE`, `503`,
+`full`, `read-only` and `slow`. The system calls' wrappers of `os` and `open` are replaced, beneath
+all that the trainer does with them.
+"""
+
+import builtins
+import errno
+import io
+import os
+import time
+
+_SLOW_SECONDS = 0.1
+_open = builtins.open
+
+
+def _meet(path, writes):
+    try:
+        name = os.fspath(path)
+    except TypeError:
+        return  # a descriptor
+    folder = os.environ.get("FAULTY_STORAGE_FOLDER", "")
+    if not folder or not isinstance(name, str) or not name.startswith(folder):
+        return
+    try:
+        with _open(os.environ["FAULTY_STORAGE_FILE"]) as file:
+            kind = file.read()
+    except OSError:
+        return
+    if kind == "slow":
+        time.sleep(_SLOW_SECONDS)
+    elif kind == "503":
+        raise TimeoutError("503 Slow Down")
+    elif kind in ("EIO", "ESTALE"):
+        number = getattr(errno, kind)
+        raise OSError(number, os.strerror(number), name)
+    elif writes and kind in ("full", "read-only"):
+        number = errno.ENOSPC if kind == "full" else errno.EROFS
+        raise OSError(number, os.strerror(number), name)
+
+
+def _wrapped(function, writes):
+    def call(path=".", *arguments, **given):
+        _meet(path, writes)
+        return function(path, *arguments, **given)
+
+    return call
+
+
+def _opened(path, mode="r", *arguments, **given):
+    _meet(path, writes=any(letter in mode for letter in "wxa+"))
+    return _open(path, mode, *arguments, **given)
+
+
+for _name, _writes in {
+    "listdir": False,
+    "scandir": False,
+    "mkdir": True,
+    "rename": True,
+    "link": True,
+    "unlink": True,
+    "rmdir": True,
+}.items():
+    setattr(os, _name, _wrapped(getattr(os, _name), _writes))
+builtins.open = io.open = _opened
