@@ -4,6 +4,9 @@ Succeeded  the leader succeeded; without one: any pod of an elastic job's elasti
            a fixed job's roles that train
 Failed     deadline or backoff limit passed; of a fixed job, any pod lost for good; of an elastic
            one, a pod of a vital role or pod 0, or so many that fewer than min can go on
+
+Under our own back end one pod speaks for all: none exits with 0 before the processes of all workers
+of its round have ended with 0, as the coordinator says, but a pod that is being deleted.
 """
 
 from __future__ import annotations

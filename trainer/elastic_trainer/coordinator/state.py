@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from elastic_trainer.coordinator.draft import Draft
 from elastic_trainer.coordinator.failure_policy import Fail, decide
 from elastic_trainer.coordinator.model import (
     Agent,
@@ -19,7 +20,7 @@ from elastic_trainer.coordinator.model import (
     RoundRecord,
     State,
 )
-from elastic_trainer.coordinator.settle import Draft
+from elastic_trainer.coordinator.settle import settle
 from elastic_trainer.failures.record import bounded, with_failure
 from elastic_trainer.protocol.message import (
     Committed,
@@ -126,7 +127,7 @@ def step(state: State, event: Event, now: float) -> tuple[State, list[Effect]]:
     else:
         _tick(draft, event.last_seen)
     if not (isinstance(event, Received) and isinstance(event.message, _IDLE)):
-        draft.settle()
+        settle(draft)
     return draft.state, draft.effects
 
 

@@ -1,0 +1,198 @@
+"""One step's working copy of the coordinator's state, and what it decides to tell whom.
+
+Changes of rounds, and views of the agents; what calls for them is settle.py's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from elastic_trainer.coordinator.model import (
+    Agent,
+    Effect,
+    Phase,
+    RoundRecord,
+    Send,
+    State,
+)
+from elastic_trainer.protocol.message import (
+    STEPS_PATIENCE,
+    CoordinatorMessage,
+    Dismissed,
+    FenceCancel,
+    Round,
+    RoundOver,
+)
+
+
+class Draft:
+    """A state being changed at a time, and the effects so far."""
+
+    def __init__(self, state: State, now: float) -> None:
+        self.state = state
+        self.now = now
+        self.effects: list[Effect] = []
+
+    # ---- small changes
+
+    def put(self, agent: Agent) -> None:
+        self.state = replace(self.state, agents={**self.state.agents, agent.agent: agent})
+
+    def remove(self, name: str) -> None:
+        agents = {k: v for k, v in self.state.agents.items() if k != name}
+        self.state = replace(self.state, agents=agents)
+
+    def send(self, name: str, message: CoordinatorMessage) -> None:
+        self.effects.append(Send(name, message))
+
+    # ---- round changes
+
+    def adopt(self, running: Round) -> None:
+        """After our restart: take over the round that agents say is running."""
+        state, now = self.state, self.now
+        record = RoundRecord(running.round, len(running.members), now, running.reason)
+        self.state = replace(
+            state,
+            phase=Phase.ADOPTING,
+            round=running,
+            round_since=now,
+            fence=None,
+            restart_deadline=now + state.settings.adopt_grace,
+            rounds=(*state.rounds, record),
+        )
+
+    def begin_completing(self) -> None:
+        """A member's workers have left the training loop, or ended: no step will be made, so no
+        fence can be reached, and nobody is let in."""
+        if self.state.phase not in (Phase.RUNNING, Phase.FENCING):
+            return
+        if self.state.fence is not None:
+            for agent in self.attached():
+                self.send(agent.agent, FenceCancel(self.state.fence.fence))
+        self.state = replace(self.state, phase=Phase.COMPLETING, fence=None)
+
+    def fail(self, verdict: str) -> None:
+        """No further round: all are to end with an error."""
+        members = self.state.round.members if self.state.round is not None else ()
+        rejected = frozenset(self.state.agents) | {member.agent for member in members}
+        self.end_round(verdict)
+        for agent in self.state.agents.values():
+            self.put(replace(agent, joined_at=None))
+            self.send(agent.agent, Dismissed(verdict, failed=True))
+        self.state = replace(
+            self.state,
+            phase=Phase.FAILED,
+            reason=verdict,
+            verdict=verdict,
+            rejected_agents=rejected,
+        )
+
+    def enough_without(self, node: str) -> bool:
+        """Whether the agents of other nodes, excluded ones apart, are enough for a round."""
+        state = self.state
+        left = sum(a.node != node and a.node not in state.excluded for a in state.agents.values())
+        return state.settings.size(left) > 0
+
+    def exclude(self, node: str, reason: str) -> None:
+        """No further round has agents of `node`, nor has this one."""
+        self.state = replace(self.state, excluded={**self.state.excluded, node: reason})
+        concerned = [a for a in self.state.agents.values() if a.node == node]
+        if any(agent.attached for agent in concerned):
+            self.end_round(f"node {node} was excluded")
+        names = {agent.agent for agent in concerned}
+        self.state = replace(self.state, expected=self.state.expected - names)
+
+    def begin_attempt(self) -> None:
+        """After a verdict: containers were started again, whose owner wants another attempt."""
+        state = self.state
+        self.state = replace(
+            state,
+            phase=Phase.FORMING,
+            verdict="",
+            rejected_agents=frozenset(),
+            excluded={},
+            attempt_since=state.last_round,
+            enough_since=None,
+            reason="a new attempt",
+        )
+
+    def end_round(self, reason: str, failed: str | None = None) -> None:
+        """Members' workers restart or wait in process; leavers are let go.
+
+        Args:
+            failed: the agent whose workers are gone.
+        """
+        state = self.state
+        if state.round is None or state.phase in (
+            Phase.FORMING,
+            Phase.RESTARTING,
+            Phase.FINISHED,
+        ):
+            return
+        attached = self.attached()
+        # Those who linked know; a round that broke before anybody did goes by the one before.
+        linked = [agent.recovers for agent in attached if agent.linked]
+        recovering = all(linked) if linked else state.recovering
+        if any(agent.finished for agent in attached):
+            recovering = False  # out of the loop, they can only be started again: all together
+        stayers = set()
+        for agent in attached:
+            if agent.leaving:
+                self.send(agent.agent, Dismissed(reason))
+            else:
+                self.send(agent.agent, RoundOver(state.round.round, reason))
+                stayers.add(agent.agent)
+            self.put(
+                replace(
+                    agent,
+                    attached=False,
+                    linked=False,
+                    finished=False,
+                    told_fence=0,
+                    told_stop=-1,
+                    fenced=False,
+                    joined_at=None,
+                    live=False,
+                    standby=False,
+                )
+            )
+        if recovering and state.settings.size(len(stayers - {failed})):
+            stayers.discard(failed or "")  # it comes back when its workers are ready
+        rounds = state.rounds
+        if rounds:
+            ended = replace(rounds[-1], end=reason, end_time=self.now)
+            rounds = (*rounds[:-1], ended)
+        self.state = replace(
+            self.state,
+            phase=Phase.RESTARTING,
+            round=None,
+            fence=None,
+            succeeded=frozenset(),
+            expected=frozenset(stayers),
+            recovering=recovering,
+            restart_deadline=self.now
+            + max(state.settings.restart_deadline, STEPS_PATIENCE * state.step_seconds),
+            reason=reason,
+            enough_since=None,
+            rounds=rounds,
+        )
+
+    # ---- views
+
+    def attached(self) -> list[Agent]:
+        agents = [agent for agent in self.state.agents.values() if agent.attached]
+        return sorted(agents, key=lambda agent: agent.order)
+
+    def waiting(self) -> list[Agent]:
+        agents = [
+            agent
+            for agent in self.state.agents.values()
+            if agent.joined_at is not None
+            and not (agent.leaving or agent.standby)
+            and agent.node not in self.state.excluded
+        ]
+        return sorted(agents, key=lambda agent: agent.order)
+
+    def ready(self) -> list[Agent]:
+        """Those who wait, but for newcomers that were late a moment ago."""
+        return [agent for agent in self.waiting() if self.now >= agent.retry_at]
