@@ -20,7 +20,7 @@ from volcano_elastic.cli.manifest_changes import apply
 from volcano_elastic.cli.top import top_json, view
 from volcano_elastic.queue_policy.codec import Observation, encode
 from volcano_elastic.queue_policy.decision import Reason
-from volcano_elastic.queue_policy.explain import WORDS
+from volcano_elastic.queue_policy.messages import WORDS
 from volcano_elastic.queue_policy.plan import plan
 from volcano_elastic.queue_policy.snapshot import Job, Queue, Snapshot
 from volcano_elastic.queue_policy.what_if import Changes, changed, give_way, newcomer

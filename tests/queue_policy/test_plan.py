@@ -76,7 +76,7 @@ def test_what_a_newcomer_starts_with_costs_it_no_pause() -> None:
     a = job("a", 1, 4, pause=timedelta(hours=10))
     assert by_job(plan(world(TWO_BY_TWO, [a]), NOW))["a"].new == 4
     running = world(TWO_BY_TWO, [a], pods(a, "n1"))
-    assert plan(running, NOW).stays["ns/a"].why_not_more is Reason.NOT_WORTH_A_PAUSE
+    assert plan(running, NOW).unchanged["ns/a"].why_not_more is Reason.NOT_WORTH_A_PAUSE
 
 
 def test_a_newcomer_whose_minimum_finds_no_room_does_not_grow() -> None:
@@ -164,7 +164,7 @@ def test_the_first_growth_has_no_cooldown_the_second_has() -> None:
     assert by_job(plan(fresh, NOW))["a"].new == 4
     scaled = replace(a, last_scale=NOW - timedelta(seconds=59))
     cooling = replace(fresh, jobs=(scaled,))
-    assert plan(cooling, NOW).stays["ns/a"].why_not_more is Reason.COOLING_DOWN
+    assert plan(cooling, NOW).unchanged["ns/a"].why_not_more is Reason.COOLING_DOWN
     assert by_job(plan(cooling, NOW + timedelta(seconds=1)))["a"].new == 4
 
 
@@ -202,7 +202,7 @@ def test_a_pod_of_another_scheduler_that_waits_keeps_growth_out() -> None:
 def test_a_job_whose_workers_finish_does_not_grow() -> None:
     a = job("a", 1, 4, 2, succeeded=1)
     made = plan(world(TWO_BY_TWO, [a], [pod(a, 0, "n1")]), NOW)
-    assert made.stays["ns/a"].why_not_more is Reason.FINISHING
+    assert made.unchanged["ns/a"].why_not_more is Reason.FINISHING
 
 
 def test_a_plan_does_not_depend_on_the_order_of_its_input() -> None:

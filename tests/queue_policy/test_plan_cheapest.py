@@ -9,10 +9,9 @@ from random import Random
 import pytest
 
 from tests.queue_policy.world import GPU, NOW, gpus, job, node, pods, world
-from volcano_elastic.queue_policy.cheapest import ALL, Cheapest
 from volcano_elastic.queue_policy.plan import plan
 from volcano_elastic.queue_policy.snapshot import Queue, Snapshot
-from volcano_elastic.queue_policy.victim import Ask, Option
+from volcano_elastic.queue_policy.victims import ALL, Option, VictimRequest, VictimSearch
 
 # The last five, of 1,500 tried, each tell when one part of the search is left out.
 SEEDS = (*range(6), 212, 1243, 1344, 1369, 1486)
@@ -79,22 +78,22 @@ def filled(snapshot: Snapshot) -> Snapshot:
 def test_no_node_has_a_cheaper_option(
     seed: int, full: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, asked = Cheapest.best, Counter[bool]()
+    found, asked = VictimSearch.best, Counter[bool]()
 
-    def compared(self: Cheapest, ask: Ask) -> Option | None:
-        asked[ask.within is not None] += 1
-        best = found(self, ask)
-        for useful in (ALL, ask.need):
+    def compared(self: VictimSearch, request: VictimRequest) -> Option | None:
+        asked[request.within is not None] += 1
+        best = found(self, request)
+        for useful in (ALL, request.need):
             offers = [
-                self._surplus.option(n, replace(ask, need=useful))
-                for n in self._nodes.eligible(ask.shape)
+                self.option(n, request._replace(need=useful))
+                for n in self._nodes.eligible(request.shape)
             ]
             first = min((o for o in offers if o is not None), key=lambda o: o.rank, default=None)
-            if first is None or first.slots <= ask.need:
+            if first is None or first.slots <= request.need:
                 break
         assert (best and best.rank) == (first and first.rank)
         return best
 
-    monkeypatch.setattr(Cheapest, "best", compared)
+    monkeypatch.setattr(VictimSearch, "best", compared)
     plan(filled(crowded(seed)) if full else crowded(seed), NOW)
     assert asked[full]

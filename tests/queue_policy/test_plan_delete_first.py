@@ -16,7 +16,7 @@ from tests.queue_policy.world import (
     pods,
     world,
 )
-from volcano_elastic.queue_policy.decision import Reason, Stay
+from volcano_elastic.queue_policy.decision import NoChange, Reason
 from volcano_elastic.queue_policy.plan import plan
 
 
@@ -24,7 +24,7 @@ def test_a_claim_that_fits_in_idle_room_shrinks_nobody() -> None:
     a, b = job("a", 1, 4, 2), job("b", 2, 4)
     made = plan(world(TWO_BY_TWO, [a, b], pods(a, "n1", "n1")), NOW)
     assert made.decisions == ()
-    assert made.stays["ns/a"] == Stay(Reason.ROOM_OWED_TO_MINIMUM, Reason.NOT_NEEDED)
+    assert made.unchanged["ns/a"] == NoChange(Reason.ROOM_OWED_TO_MINIMUM, Reason.NOT_NEEDED)
 
 
 def test_terminating_pods_count_as_coming_so_nobody_shrinks_twice() -> None:

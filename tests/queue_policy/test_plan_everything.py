@@ -134,8 +134,8 @@ def test_sizes_stay_within_min_and_max_in_whole_units(snapshot: Snapshot) -> Non
             assert owner.min <= size <= owner.max
             assert size % owner.node_unit == 0
     elastic = {job.key for job in snapshot.jobs if job.elastic}
-    assert {d.job for d in made.decisions}.isdisjoint(made.stays)
-    assert made.stays.keys() == elastic - {d.job for d in made.decisions}
+    assert {d.job for d in made.decisions}.isdisjoint(made.unchanged)
+    assert made.unchanged.keys() == elastic - {d.job for d in made.decisions}
 
 
 @thorough

@@ -15,7 +15,7 @@ from tests.queue_policy.world import (
     pods,
     world,
 )
-from volcano_elastic.queue_policy.decision import Reason, Stay
+from volcano_elastic.queue_policy.decision import NoChange, Reason
 from volcano_elastic.queue_policy.plan import plan
 from volcano_elastic.queue_policy.snapshot import Requirement
 
@@ -24,7 +24,7 @@ def test_idle_gpus_on_a_node_without_cpus_are_no_room() -> None:
     starved = replace(node("n2"), allocatable=gpus(2, cpus=1))
     a = job("a", 1, 4, pod_requests=gpus(1, cpus=4))
     made = plan(world([node("n1", 1), starved], [a], pods(a, "n1")), NOW)
-    assert made.stays["ns/a"] == Stay(Reason.NO_ROOM, Reason.AT_MIN)
+    assert made.unchanged["ns/a"] == NoChange(Reason.NO_ROOM, Reason.AT_MIN)
 
 
 @pytest.mark.parametrize(

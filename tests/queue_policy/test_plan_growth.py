@@ -26,7 +26,7 @@ from volcano_elastic.api.queue_policy import Grow, Headroom, Order, QueuePolicy,
 from volcano_elastic.queue_policy.decision import Reason
 from volcano_elastic.queue_policy.plan import plan
 from volcano_elastic.queue_policy.snapshot import Queue
-from volcano_elastic.queue_policy.terms import weight
+from volcano_elastic.queue_policy.state import weight
 
 
 def test_growth_stops_below_min_efficiency() -> None:
@@ -51,7 +51,7 @@ def test_a_measured_slowdown_undoes_the_last_step_and_is_remembered() -> None:
     assert by_job(made)["a"].reason is Reason.SLOWED_DOWN
     assert new_size(made, "a") == 4
     smaller = replace(a, desired=4)
-    assert plan(alone(smaller, 4), NOW).stays["ns/a"].why_not_more is Reason.INEFFICIENT
+    assert plan(alone(smaller, 4), NOW).unchanged["ns/a"].why_not_more is Reason.INEFFICIENT
 
 
 def test_a_little_slower_is_noise() -> None:
@@ -127,21 +127,21 @@ def test_headroom_stays_idle(headroom: Headroom, size: int) -> None:
     made = plan(alone(job("a", 1, 8), 1, headroom=headroom), NOW)
     assert new_size(made, "a") == size
     full = alone(job("a", 1, 8, size), size, headroom=headroom)
-    assert plan(full, NOW).stays["ns/a"].why_not_more is Reason.HEADROOM_KEPT
+    assert plan(full, NOW).unchanged["ns/a"].why_not_more is Reason.HEADROOM_KEPT
 
 
 def test_the_longer_cooldown_of_job_and_policy_counts() -> None:
     a = job("a", 1, 8, 2, cooldown=seconds(5), last_scale=NOW - seconds(30))
     assert new_size(plan(world(EIGHT, [a], pods(a, "n1", "n1")), NOW), "a") == 8
     held = alone(a, 2, grow=Grow(cooldown=seconds(60)))
-    assert plan(held, NOW).stays["ns/a"].why_not_more is Reason.COOLING_DOWN
+    assert plan(held, NOW).unchanged["ns/a"].why_not_more is Reason.COOLING_DOWN
     assert new_size(plan(held, NOW + seconds(30)), "a") == 8
 
 
 def test_stabilization_is_the_least_cooldown_whatever_job_and_policy_say() -> None:
     a = job("a", 1, 8, 2, cooldown=seconds(0), last_scale=NOW - seconds(3))
     calm = Grow(cooldown=seconds(0), stabilization=seconds(5))
-    assert plan(alone(a, 2, grow=calm), NOW).stays["ns/a"].why_not_more is Reason.COOLING_DOWN
+    assert plan(alone(a, 2, grow=calm), NOW).unchanged["ns/a"].why_not_more is Reason.COOLING_DOWN
     assert new_size(plan(alone(a, 2, grow=calm), NOW + seconds(2)), "a") == 8
 
 
@@ -157,7 +157,7 @@ def test_scaler_none_grows_without_curves_and_hpa_up_to_its_wish() -> None:
 def test_growth_that_does_not_pay_for_the_pause_waits() -> None:
     a = job("a", 1, 64, 60, speeds={k: k**0.5 for k in range(1, 65)}, pause=seconds(600))
     seen = alone(a, 60, [node("n1", 64)], surplus=Surplus(min_efficiency=0))
-    assert plan(seen, NOW).stays["ns/a"].why_not_more is Reason.NOT_WORTH_A_PAUSE
+    assert plan(seen, NOW).unchanged["ns/a"].why_not_more is Reason.NOT_WORTH_A_PAUSE
 
 
 def test_the_first_growth_has_no_cooldown_even_in_a_policy() -> None:
@@ -169,7 +169,7 @@ def test_growth_by_part_of_a_step_must_pay_for_its_pause_in_two_minutes() -> Non
     a, rigid = job("a", 4, 8, pause=seconds(100)), job("rigid", 3, 3)
     assert new_size(plan(alone(a, 4), NOW), "a") == 8
     part = world(EIGHT, [a, rigid], pods(a, *["n1"] * 4), pods(rigid, *["n1"] * 3))
-    assert plan(part, NOW).stays["ns/a"].why_not_more is Reason.NOT_WORTH_A_PAUSE
+    assert plan(part, NOW).unchanged["ns/a"].why_not_more is Reason.NOT_WORTH_A_PAUSE
     quick = replace(a, pause=seconds(20))
     assert new_size(plan(replace(part, jobs=(quick, rigid)), NOW), "a") == 5
 
@@ -199,7 +199,7 @@ def test_what_does_not_pay_for_the_pause_is_for_others() -> None:
 
 def test_what_has_run_for_long_is_expected_to_run_for_as_long_again() -> None:
     a = job("a", 4, 8, pause=timedelta(hours=1), gpu_hours=99.0)
-    assert plan(alone(a, 4), NOW).stays["ns/a"].why_not_more is Reason.NOT_WORTH_A_PAUSE
+    assert plan(alone(a, 4), NOW).unchanged["ns/a"].why_not_more is Reason.NOT_WORTH_A_PAUSE
     old = replace(a, created=NOW - timedelta(hours=10))
     assert new_size(plan(alone(old, 4), NOW), "a") == 8
 

@@ -59,7 +59,7 @@ def test_names_of_jobs_change_nothing_but_who_is_first_among_equals(snapshot: Sn
     assert {d.job: (d.new, d.remove) for d in after.decisions} == {
         named(d.job): (d.new, tuple(map(named, d.remove))) for d in before.decisions
     }
-    assert after.stays == {named(key): stay for key, stay in before.stays.items()}
+    assert after.unchanged == {named(key): stay for key, stay in before.unchanged.items()}
     assert after.blocked.keys() == set(map(named, before.blocked))
 
 

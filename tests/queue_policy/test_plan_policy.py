@@ -24,7 +24,7 @@ from tests.queue_policy.world import (
     world,
 )
 from volcano_elastic.api.queue_policy import Mode, Rebalance, Shrink, Step, Surplus
-from volcano_elastic.queue_policy.decision import Reason, Stay
+from volcano_elastic.queue_policy.decision import NoChange, Reason
 from volcano_elastic.queue_policy.plan import plan
 from volcano_elastic.queue_policy.snapshot import Job, Requirement, Snapshot
 
@@ -74,7 +74,7 @@ def test_an_unmodelled_job_is_neither_grown_nor_shrunk_nor_shrunk_for() -> None:
     seen = world(EIGHT, [a, b], pods(a, *["n1"] * 4))
     made = plan(seen, NOW)
     assert made.decisions == ()
-    assert made.stays["ns/a"] == Stay(Reason.UNMODELLED, Reason.UNMODELLED)
+    assert made.unchanged["ns/a"] == NoChange(Reason.UNMODELLED, Reason.UNMODELLED)
     turned = world(
         EIGHT,
         [replace(a, unmodelled=""), replace(b, unmodelled="resourceClaims")],

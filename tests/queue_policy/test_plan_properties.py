@@ -14,7 +14,7 @@ from tests.queue_policy.world import GPU, NOW, applied, gpus, job, node, pod, se
 from volcano_elastic.queue_policy.decision import Plan, Reason
 from volcano_elastic.queue_policy.plan import plan
 from volcano_elastic.queue_policy.snapshot import Job, Pod, Queue, Snapshot
-from volcano_elastic.queue_policy.standing import leave_order
+from volcano_elastic.queue_policy.state import eviction_order
 
 # PLANNER_EXAMPLES=5000 for the long form, of the other property tests of the planner too.
 calm = settings(max_examples=int(os.environ.get("PLANNER_EXAMPLES", "150")), deadline=None)
@@ -103,7 +103,7 @@ def snapshots(draw: Callable[..., object], mixed: bool = True, units: bool = Tru
 def beyond_desired(alive: list[Pod], owner: Job) -> list[Pod]:
     """Pods of a shrink under way; worker 0 counts even while it is missing."""
     missing = bool(alive) and all(p.index != 0 for p in alive)
-    return leave_order(alive)[: max(0, len(alive) + missing - owner.desired)]
+    return eviction_order(alive)[: max(0, len(alive) + missing - owner.desired)]
 
 
 def size_after(made: Plan, owner: Job) -> int:
@@ -118,9 +118,9 @@ def test_sizes_are_whole_units_within_min_and_max(snapshot: Snapshot) -> None:
         size = size_after(made, owner)
         assert owner.min <= size <= owner.max
         assert size % owner.node_unit == 0
-    assert {d.job for d in made.decisions}.isdisjoint(made.stays)
+    assert {d.job for d in made.decisions}.isdisjoint(made.unchanged)
     elastic = {j.key for j in snapshot.jobs if j.elastic}
-    assert {d.job for d in made.decisions} | made.stays.keys() >= elastic
+    assert {d.job for d in made.decisions} | made.unchanged.keys() >= elastic
 
 
 @calm
@@ -284,7 +284,7 @@ def test_no_gpu_idles_that_an_unsated_job_could_use(snapshot: Snapshot) -> None:
             bound = [p for p in alive if p.node is not None]
             headless = bool(bound) and all(p.index != 0 for p in bound)
             promised += max(int(headless), size_after(made, owner) - len(bound))
-    for key, stay in made.stays.items():
+    for key, stay in made.unchanged.items():
         if stay.why_not_more in (Reason.NO_ROOM, Reason.ROOM_OWED_TO_MINIMUM):
             owner = next(j for j in snapshot.jobs if j.key == key)
             assert free - promised < owner.node_unit
@@ -304,7 +304,7 @@ def test_every_reason_to_stay_is_true(snapshot: Snapshot) -> None:
         else:
             bound[p.job or ""].add(p.index)
     waits = any(len(bound[k]) < j.min or 0 not in bound[k] for k, j in jobs.items())
-    for key, stay in made.stays.items():
+    for key, stay in made.unchanged.items():
         owner = jobs[key]
         match stay.why_not_more:
             case Reason.AT_MAX:

@@ -149,7 +149,7 @@ def test_a_closed_or_unknown_queue_claims_nothing_and_does_not_grow(
     a, b = job("a", 1, 4), job("b", 1, 1)
     made = plan(world(TWO_BY_TWO, [a, b], pods(a, "n1"), queues=queues), NOW)
     assert made.decisions == ()
-    assert made.stays["ns/a"].why_not_more is Reason.QUEUE_CLOSED
+    assert made.unchanged["ns/a"].why_not_more is Reason.QUEUE_CLOSED
     assert "queue default" in made.blocked["ns/b"]
 
 

@@ -127,7 +127,7 @@ def test_nobody_gives_what_is_on_its_way_already() -> None:
     seen = full(a, b, node("n2", 7))
     made = plan(replace(seen, pods=(*seen.pods, *leaving)), NOW)
     assert made.decisions == ()
-    assert made.stays["ns/poor"].why_not_more is Reason.NO_ROOM, "it is not at its max yet"
+    assert made.unchanged["ns/poor"].why_not_more is Reason.NO_ROOM, "it is not at its max yet"
     assert [d.job for d in plan(full(a, b), NOW).decisions] == ["ns/rich"]
 
 

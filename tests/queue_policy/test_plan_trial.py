@@ -29,8 +29,8 @@ def test_a_dry_run_does_not_show_what_other_queues_would_do_then() -> None:
     assert [d.job for d in plan(seen, NOW).decisions] == ["ns/rich"]
     made = plan(ruled(seen, "p", mode=Mode.DRY_RUN), NOW)
     assert made.decisions == ()
-    assert made.stays["ns/rich"].why_not_more is Reason.NO_ROOM
-    assert made.stays["ns/poor"].why_not_more is not Reason.HELD
+    assert made.unchanged["ns/rich"].why_not_more is Reason.NO_ROOM
+    assert made.unchanged["ns/poor"].why_not_more is not Reason.HELD
 
 
 def test_what_a_dry_run_shows_takes_no_room_from_others() -> None:

@@ -157,7 +157,7 @@ def test_no_more_is_given_up_than_is_late_while_worker_0_is_to_come_back() -> No
 def test_surplus_unbound_for_30_seconds_lowers_the_size_even_if_we_think_it_fits() -> None:
     a = job("a", 1, 4, 2, last_scale=NOW - timedelta(minutes=1))
     waits = world(TWO_BY_TWO, [a], [pod(a, 0, "n1"), pod(a, 1, None, age=29)])
-    assert plan(waits, NOW).stays["ns/a"].why_not_more is Reason.WAITING_FOR_PODS
+    assert plan(waits, NOW).unchanged["ns/a"].why_not_more is Reason.WAITING_FOR_PODS
     decision = by_job(plan(waits, NOW + timedelta(seconds=2)))["a"]
     assert (decision.new, decision.reason) == (1, Reason.SURPLUS_UNPLACED)
     assert decision.remove == ("ns/a-worker-1",)
@@ -188,7 +188,7 @@ def test_a_crashed_surplus_worker_keeps_its_place() -> None:
         world([*TWO_BY_TWO, node("n3", 1)], [a, b], pods(a, "n1", "n1", "n2"), pods(b, "n3")), NOW
     )
     assert made.decisions == ()
-    assert made.stays["ns/b"].why_not_more is Reason.NO_ROOM
+    assert made.unchanged["ns/b"].why_not_more is Reason.NO_ROOM
 
 
 def test_a_job_does_not_grow_while_a_pod_of_an_earlier_size_has_still_to_go() -> None:
@@ -197,5 +197,5 @@ def test_a_job_does_not_grow_while_a_pod_of_an_earlier_size_has_still_to_go() ->
     seen = world([node("n1", 2)], [a], [pod(a, 1, None, age=31)])
     made = plan(seen, NOW)
     assert made.decisions == ()
-    assert made.stays["ns/a"].why_not_more is Reason.WAITING_FOR_PODS
+    assert made.unchanged["ns/a"].why_not_more is Reason.WAITING_FOR_PODS
     assert plan(applied(seen, made, NOW), NOW).decisions == ()

@@ -12,7 +12,7 @@ from tests.queue_policy.world import (
     world,
 )
 from volcano_elastic.queue_policy.decision import Reason
-from volcano_elastic.queue_policy.explain import WORDS, explain, lines
+from volcano_elastic.queue_policy.messages import WORDS, explain, lines
 from volcano_elastic.queue_policy.plan import plan
 
 

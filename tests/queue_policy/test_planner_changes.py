@@ -13,11 +13,8 @@ from hypothesis import strategies as st
 from tests.queue_policy.test_plan_everything import everything, thorough
 from tests.queue_policy.world import NOW, applied, gpus, job, node, pod, pods, settled, world
 from volcano_elastic.api.queue_policy import Headroom, Mode, QueuePolicy
-from volcano_elastic.queue_policy.decision import Plan, Reason, Stay
-from volcano_elastic.queue_policy.difference import MOST, difference
-from volcano_elastic.queue_policy.fit import Dimensions
+from volcano_elastic.queue_policy.decision import NoChange, Plan, Reason
 from volcano_elastic.queue_policy.plan import Planner, plan
-from volcano_elastic.queue_policy.room import NodeRoom
 from volcano_elastic.queue_policy.snapshot import Gang, Pod, Queue, Snapshot
 
 STEPS = 8
@@ -297,16 +294,6 @@ def test_a_cluster_whose_nodes_are_all_replaced_again_and_again_is_planned_as_a_
         assert both(planner, snapshot).decisions[0].new == 6
 
 
-def test_nodes_that_have_gone_are_forgotten_when_they_are_the_most() -> None:
-    nodes = [node(f"n{i}") for i in range(100)]
-    room = NodeRoom(nodes, Dimensions(n.allocatable for n in nodes))
-    room.change(nodes[:60], ())
-    assert room.index("n7") is None and room.index("n70") is not None
-    assert not room.crowded
-    room.change(nodes[60:90], ())
-    assert room.crowded
-
-
 def test_a_node_that_comes_is_more_to_guarantee_from() -> None:
     """Of what all nodes offer, two GPUs are guaranteed to others."""
     queues = (Queue("default"), Queue("other", guarantee=gpus(2)))
@@ -331,7 +318,7 @@ def test_steps_are_aligned_to_the_nodes_of_now() -> None:
     larger = replace(small, nodes=(*small.nodes, node("n8", 8)), pods=(*mine, taken))
     made = both(planner, larger)
     assert made.decisions == ()
-    assert made.stays[one.key].why_not_more is Reason.NOT_WORTH_A_PAUSE
+    assert made.unchanged[one.key].why_not_more is Reason.NOT_WORTH_A_PAUSE
 
 
 def test_a_job_whose_pods_are_leaving_waits_for_them_and_may_give_more() -> None:
@@ -339,8 +326,8 @@ def test_a_job_whose_pods_are_leaving_waits_for_them_and_may_give_more() -> None
     mine = (*pods(one, *["n1"] * 3), pod(one, 3, "n1", terminating=True))
     planner = Planner()
     leaving = world([node("n1", 4)], [one], mine)
-    stay = both(planner, leaving).stays[one.key]
-    assert stay == Stay(Reason.WAITING_FOR_PODS, Reason.NOBODY_WAITS)
+    stay = both(planner, leaving).unchanged[one.key]
+    assert stay == NoChange(Reason.WAITING_FOR_PODS, Reason.NOBODY_WAITS)
     # What is leaving is enough for the first of two that wait, not for both.
     two = replace(leaving, jobs=(one, other, job("c", 1, 1)))
     assert both(planner, two).decisions[0].new == 2
@@ -356,31 +343,3 @@ def test_surplus_pods_that_change_are_told_apart_by_what_they_are_now() -> None:
     assert planner.plan(moved, NOW).decisions == ()
     waiting = replace(moved, jobs=(one, other))
     assert planner.plan(waiting, NOW).decisions[0].remove == (pod(one, 2, None).key,)
-
-
-@given(
-    st.lists(st.booleans(), max_size=60),
-    st.lists(st.tuples(st.integers(0, 60), st.booleans()), max_size=8),
-    st.booleans(),
-    st.randoms(use_true_random=False),
-)
-def test_a_difference_is_who_has_gone_and_who_has_come(
-    stays: list[bool], arrivals: list[tuple[int, bool]], shuffled: bool, chance: Random
-) -> None:
-    old = [[i] for i in range(len(stays))]
-    new = [value for value, stay in zip(old, stays, strict=True) if stay]
-    for place, equal in arrivals:
-        # Equal values are told apart.
-        new.insert(place, [0] if equal else [place])
-    if shuffled:
-        chance.shuffle(new)
-    gone, come = difference(old, new)
-    assert sorted(map(id, gone)) == sorted({id(v) for v in old} - {id(v) for v in new})
-    assert sorted(map(id, come)) == sorted({id(v) for v in new} - {id(v) for v in old})
-
-
-def test_a_difference_in_very_many_places_is_found_too() -> None:
-    old = [[i] for i in range(3 * MOST)]
-    new = [[i] if i % 2 else value for i, value in enumerate(old)]
-    gone, come = difference(old, new)
-    assert gone == old[1::2] and come == new[1::2]

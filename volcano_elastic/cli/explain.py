@@ -26,12 +26,11 @@ from volcano_elastic.cli.observation import (
 )
 from volcano_elastic.cli.plan import decision_json
 from volcano_elastic.cli.top import last_change
-from volcano_elastic.queue_policy.cooldown import cooldown_left
-from volcano_elastic.queue_policy.decision import Decision, QueueFigures, Reason, Stay
-from volcano_elastic.queue_policy.explain import WORDS, names, plural
+from volcano_elastic.queue_policy.decision import Decision, NoChange, QueueFigures, Reason
+from volcano_elastic.queue_policy.messages import WORDS, names, plural
 from volcano_elastic.queue_policy.plan import plan
 from volcano_elastic.queue_policy.snapshot import Job, Pod, Snapshot
-from volcano_elastic.queue_policy.terms import cap
+from volcano_elastic.queue_policy.state import cap, cooldown_left
 from volcano_elastic.queue_policy.what_if import give_way, newcomer
 
 _ROOM = (Reason.NO_ROOM, Reason.QUEUE_FULL, Reason.HEADROOM_KEPT, Reason.GUARANTEED_TO_OTHERS)
@@ -45,7 +44,7 @@ class Explanation:
     waiting: int
     """Workers of its size without a node."""
     decision: Decision | None
-    stay: Stay | None
+    stay: NoChange | None
     blocked: str | None
     gives_way: tuple[Decision, ...]
     """Who shrinks so that it can start."""
@@ -129,7 +128,7 @@ def explanation(job: Job, snapshot: Snapshot, now: datetime) -> Explanation:
         running=sum(pod.running for pod in mine),
         waiting=max(0, job.desired - job.succeeded - sum(pod.node is not None for pod in mine)),
         decision=next((d for d in made.decisions if d.job == job.key), None),
-        stay=made.stays.get(job.key),
+        stay=made.unchanged.get(job.key),
         blocked=made.blocked.get(job.key),
         gives_way=give_way(snapshot, now, job),
         next=give_way(snapshot, now, probe),
@@ -140,11 +139,11 @@ def explanation(job: Job, snapshot: Snapshot, now: datetime) -> Explanation:
         not in plan(replace(snapshot, jobs=(*snapshot.jobs, probe)), now).blocked,
         queue_problem="" if figures is None else figures.problem,
         unit_room="" if figures is None else _unit_room(job, figures),
-        most=_most(job, policy, made.stays.get(job.key)),
+        most=_most(job, policy, made.unchanged.get(job.key)),
     )
 
 
-def _most(job: Job, policy: QueuePolicy, stay: Stay | None) -> str:
+def _most(job: Job, policy: QueuePolicy, stay: NoChange | None) -> str:
     most = cap(job, policy)
     match stay and stay.why_not_more:
         case Reason.AT_MAX_PER_JOB:

@@ -144,7 +144,7 @@ def plan_json(observed: Observation, made: Plan) -> dict[str, Any]:
         "decisions": [decision_json(decision) for decision in made.decisions],
         "unchanged": [
             {"job": job, "whyNotMore": str(stay.why_not_more), "whyNotLess": str(stay.why_not_less)}
-            for job, stay in sorted(made.stays.items())
+            for job, stay in sorted(made.unchanged.items())
         ],
         "blocked": [{"job": job, "message": why} for job, why in sorted(made.blocked.items())],
         "queues": queues_json(made),
@@ -205,7 +205,7 @@ def _row(decision: Decision) -> tuple[str, str, str, str]:
 
 def _show(made: Plan, starts: Mapping[str, int]) -> None:
     """`starts`: jobs that are added, with their sizes."""
-    from volcano_elastic.queue_policy.explain import WORDS
+    from volcano_elastic.queue_policy.messages import WORDS
 
     for queue, figures in sorted(made.queues.items()):
         if figures.problem:
@@ -221,7 +221,7 @@ def _show(made: Plan, starts: Mapping[str, int]) -> None:
         if job not in decided:
             after = ", once those that are asked to have left" if leavers else ""
             table.add_row(job, str(size), "[green]Starts", f"it has room{after}")
-    for job, stay in sorted(made.stays.items()):
+    for job, stay in sorted(made.unchanged.items()):
         if job not in made.blocked and job not in starts:
             more, less = WORDS[stay.why_not_more], WORDS[stay.why_not_less]
             table.add_row(

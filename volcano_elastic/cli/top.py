@@ -27,11 +27,11 @@ from volcano_elastic.cli.observation import (
     print_json,
 )
 from volcano_elastic.cli.plan import console, queues_json
-from volcano_elastic.queue_policy.cooldown import cooldown_left
 from volcano_elastic.queue_policy.decision import Plan
-from volcano_elastic.queue_policy.explain import WORDS
+from volcano_elastic.queue_policy.messages import WORDS
 from volcano_elastic.queue_policy.plan import plan
 from volcano_elastic.queue_policy.snapshot import Job
+from volcano_elastic.queue_policy.state import cooldown_left
 
 if TYPE_CHECKING:
     from volcano_elastic.kube.client import Client
@@ -208,7 +208,7 @@ def _why(job: Job, made: Plan) -> str:
     """A code: why its size stays."""
     if job.key in made.blocked:
         return "Blocked"
-    stay = made.stays.get(job.key)
+    stay = made.unchanged.get(job.key)
     return "Rigid" if stay is None else str(stay.why_not_more)
 
 
@@ -219,5 +219,5 @@ def _next(job: Job, made: Plan) -> str:
             return f"→ {decision.new}: {decision.message}{dry}"
     if job.key in made.blocked:
         return f"cannot start: {made.blocked[job.key]}"
-    stay = made.stays.get(job.key)
+    stay = made.unchanged.get(job.key)
     return "" if stay is None else WORDS[stay.why_not_more]

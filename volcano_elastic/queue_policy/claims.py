@@ -4,16 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from volcano_elastic.queue_policy.fit import Dimensions, Shape
 from volcano_elastic.queue_policy.snapshot import Gang, Pod
-from volcano_elastic.queue_policy.standing import Standing
+from volcano_elastic.queue_policy.state import JobState
 
-Group = tuple[Shape, int]
-"""Equal pods, and how many of them."""
 
-Order = tuple[bool, int, float, str]
-"""Volcano's: first jobs that run without worker 0; then priority, creation, key."""
+class Group(NamedTuple):
+    """Equal pods."""
+
+    shape: Shape
+    pods: int
+
+
+class ClaimOrder(NamedTuple):
+    """Volcano's order: first jobs that run without worker 0, then by priority, age and key."""
+
+    leader_placed: bool
+    priority: int
+    """Negative."""
+    created: float
+    key: str
+
+
+class Kind(NamedTuple):
+    """All that whether a claim can be served depends on, besides whose turn it is."""
+
+    queue: str
+    groups: tuple[Group, ...]
+    unmodelled: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,76 +45,60 @@ class Claim:
     queue: str
     groups: tuple[Group, ...]
     """Largest first."""
-    order: Order
-    standing: Standing | None = None
+    order: ClaimOrder
+    job: JobState | None = None
     workers: int = 0
-    """How many of the pods are workers of `standing`."""
+    """How many of the pods are workers of `job`."""
     runs: bool = False
     """It has started, and lacks some of its minimum."""
 
     @property
-    def may_shrink(self) -> bool:
-        """Whether others' surplus may leave for it."""
-        return not self.unmodelled
+    def unmodelled(self) -> str:
+        """Names the needs of its pods that can't be foreseen: nobody shrinks for those."""
+        return "" if self.job is None else self.job.job.unmodelled
 
     @property
-    def unmodelled(self) -> str:
-        return "" if self.standing is None else self.standing.job.unmodelled
+    def kind(self) -> Kind:
+        return Kind(self.queue, self.groups, self.unmodelled)
 
     @property
     def request(self) -> list[int]:
-        """What all its pods ask for, by dimension."""
+        """Amounts that all its pods ask for, by dimension."""
         vectors = ([amount * count for amount in shape.vector] for shape, count in self.groups)
         return [sum(column) for column in zip(*vectors, strict=True)]
 
-    @property
-    def own_surplus_first(self) -> bool:
-        return not self.order[0]
 
-
-def job_claim(standing: Standing, dimensions: Dimensions) -> Claim | None:
-    job = standing.job
-    short = max(0, job.min - standing.held)
-    # A job must not lose its turn because the pod that made way for its worker 0 is on its way out.
-    runs = bool(standing.bound) or standing.departing or any(p.node for p in standing.excess)
-    first_waits = (
-        runs and job.succeeded == 0 and not any(pod.index == 0 for pod in standing.bound.values())
-    )
-    workers = max(short, 1) if standing.headless else short
-    groups: list[Group] = []
-    if workers:
-        groups.append((standing.shape, workers))
-    if job.master_requests is not None and not standing.master_bound and job.succeeded == 0:
-        first_waits = runs
-        master = dimensions.shape(
-            job.master_requests, job.node_selector, job.tolerations, job.node_affinity
-        )
-        groups.append((master, 1))
+def claim_of(
+    state: JobState, *, workers: int, master: bool, runs: bool, leader_placed: bool
+) -> Claim | None:
+    """The claim of a job for so many workers and, if it needs one, its Master; None for nobody."""
+    job = state.job
+    groups = [Group(state.shape, workers)] if workers else []
+    if master and state.master_shape is not None:
+        groups.append(Group(state.master_shape, 1))
     if not groups:
         return None
     return Claim(
         key=job.key,
         queue=job.queue,
         groups=_largest_first(groups),
-        order=(not first_waits, -job.priority, job.created.timestamp(), job.key),
-        standing=standing,
+        order=ClaimOrder(leader_placed, -job.priority, job.created.timestamp(), job.key),
+        job=state,
         workers=workers,
         runs=runs,
     )
 
 
-def gang_claim(gang: Gang, pods: Iterable[Pod], dimensions: Dimensions) -> Claim | None:
-    """None if the gang has its minimum, or has too few pods to start."""
-    alive = [pod for pod in pods if not pod.terminating]
+def gang_claim(gang: Gang, alive: Iterable[Pod], dimensions: Dimensions) -> Claim | None:
+    """The claim of a gang with these pods; None if it has its minimum, or too few pods to start."""
+    alive = list(alive)
     short = gang.min_member - gang.succeeded - sum(pod.node is not None for pod in alive)
     if short <= 0:
         return None
     waiting = sorted((p for p in alive if p.node is None), key=lambda p: (p.index, p.key))[:short]
     counts: dict[Shape, int] = {}
     for pod in waiting:
-        shape = dimensions.shape(
-            pod.requests, pod.node_selector, pod.tolerations, pod.node_affinity
-        )
+        shape = dimensions.shape_of(pod)
         counts[shape] = counts.get(shape, 0) + 1
     if len(waiting) < short:
         if gang.pod_requests is None:
@@ -104,21 +108,23 @@ def gang_claim(gang: Gang, pods: Iterable[Pod], dimensions: Dimensions) -> Claim
     return Claim(
         key=gang.key,
         queue=gang.queue,
-        groups=_largest_first(list(counts.items())),
-        order=(True, -gang.priority, gang.created.timestamp(), gang.key),
+        groups=_largest_first([Group(shape, count) for shape, count in counts.items()]),
+        order=ClaimOrder(True, -gang.priority, gang.created.timestamp(), gang.key),
         runs=len(waiting) < len(alive),
     )
 
 
 def _largest_first(groups: list[Group]) -> tuple[Group, ...]:
+    if len(groups) == 1:
+        return tuple(groups)
     return tuple(
         sorted(
             groups,
             key=lambda group: (
-                group[0].vector,
-                sorted(group[0].selector),
-                sorted(group[0].tolerations),
-                group[0].affinity,
+                group.shape.vector,
+                sorted(group.shape.selector),
+                sorted(group.shape.tolerations),
+                group.shape.affinity,
             ),
             reverse=True,
         )

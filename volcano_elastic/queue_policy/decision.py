@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
 
 from volcano_elastic.api import quantity
 from volcano_elastic.queue_policy.snapshot import Memory
@@ -78,9 +79,17 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Stay:
+class NoChange:
+    """Why a job keeps its size."""
+
     why_not_more: Reason
     why_not_less: Reason
+
+
+@cache
+def no_change(why_not_more: Reason, why_not_less: Reason) -> NoChange:
+    """Made once: a large cluster has ten thousand of them in each plan."""
+    return NoChange(why_not_more, why_not_less)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +127,7 @@ class QueueFigures:
 @dataclass(frozen=True, slots=True)
 class Plan:
     decisions: tuple[Decision, ...] = ()
-    stays: Mapping[str, Stay] = field(default_factory=dict)
+    unchanged: Mapping[str, NoChange] = field(default_factory=dict)
     """For every elastic job without a decision."""
     admitted: frozenset[str] = frozenset()
     """Jobs whose claims this plan has seen and served as far as it can: once its decisions are

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from volcano_elastic.queue_policy.snapshot import Node, NodeAffinity, Requirement, Resources
+from volcano_elastic.queue_policy.snapshot import Node, NodeAffinity, Pod, Requirement, Resources
 
 Vector = tuple[int, ...]
 """Amounts in milli-units, in the order of `Dimensions.names`."""
@@ -44,14 +44,14 @@ class Dimensions:
         for mapping in named:
             names.update(mapping)
         self.names: tuple[str, ...] = tuple(sorted(names))
+        self._named = names
         self._by_content: dict[tuple[tuple[str, int], ...], Vector] = {}
         self._plain: dict[Vector, Shape] = {}
         self._shapes: dict[tuple[object, ...], Shape] = {}
 
-    def know(self, named: Iterable[Resources]) -> bool:
+    def know(self, requests: Resources) -> bool:
         """Whether every resource named has its dimension."""
-        known = set(self.names)
-        return all(mapping.keys() <= known for mapping in named)
+        return requests.keys() <= self._named
 
     def request(self, requests: Resources) -> Vector:
         # In another order it is found again, a little later.
@@ -101,6 +101,9 @@ class Dimensions:
         if found is None:
             found = self._shapes[asks] = Shape(*asks)
         return found
+
+    def shape_of(self, pod: Pod) -> Shape:
+        return self.shape(pod.requests, pod.node_selector, pod.tolerations, pod.node_affinity)
 
 
 def admits(node: Node, shape: Shape) -> bool:

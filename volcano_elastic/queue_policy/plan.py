@@ -1,41 +1,38 @@
-"""From one snapshot to the size of every elastic job: create last, delete first.
+"""From one snapshot to the size of every elastic job: a plan is a list of moves.
 
 `plan` is pure and deterministic, and the order of its input does not matter. In turn:
 
-  stand      each job's pods are sorted into those that hold room, wait, or leave; sizes outside
-             [min, max] or off nodeUnit are put right; a measured slowdown undoes the last step;
+  group      the snapshot becomes values: jobs and nodes with their pods (`cluster`, `state`); what
+             the plan changes is a `draft` on top of them
+  correct    sizes outside [min, max] or off nodeUnit; a measured slowdown undoes the last step;
              surplus that found no place in time goes, and units that will never be whole
-  claim      minimums that wait, in Volcano's order, get idle and coming room, then surplus (shrink)
+  claim      minimums that wait, in Volcano's order, take idle and releasing room, then surplus
   unblock    of gangs that have blocked each other for long, one gives up all its pods
   reserve    pods that exist or are about to exist keep the room they will bind to
-  grow       what is still idle
-  rebalance  from who loses least to who gains most
+  move       what is still idle goes to the jobs that gain most, then what others gain less from
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import chain
 
 from volcano_elastic.api.queue_policy import Mode
-from volcano_elastic.queue_policy.claims import Claim, job_claim
-from volcano_elastic.queue_policy.decision import Decision, Plan, Reason, Stay
-from volcano_elastic.queue_policy.departure import leave
-from volcano_elastic.queue_policy.figures import figures, with_owed
-from volcano_elastic.queue_policy.growth import Growth
-from volcano_elastic.queue_policy.inventory import Inventory
-from volcano_elastic.queue_policy.patience import Patience
-from volcano_elastic.queue_policy.rebalance import Rebalance
-from volcano_elastic.queue_policy.reserve import Reserve
+from volcano_elastic.queue_policy.backoff import Backoff
+from volcano_elastic.queue_policy.claim_queue import ClaimQueue
+from volcano_elastic.queue_policy.claims import Claim
+from volcano_elastic.queue_policy.cluster import ClusterState, cluster_state
+from volcano_elastic.queue_policy.decision import Decision, Plan, Reason
+from volcano_elastic.queue_policy.draft import Draft, JobDraft
+from volcano_elastic.queue_policy.messages import message
+from volcano_elastic.queue_policy.moves import Moves
+from volcano_elastic.queue_policy.report import figures, unchanged, with_owed
+from volcano_elastic.queue_policy.reservation import Reservation
 from volcano_elastic.queue_policy.room import Room
-from volcano_elastic.queue_policy.serving import Serving
-from volcano_elastic.queue_policy.shrink import Shrink
-from volcano_elastic.queue_policy.snapshot import Memory, Pod, Snapshot
-from volcano_elastic.queue_policy.standing import Standing, leave_order
-from volcano_elastic.queue_policy.stays import restless, stays
-from volcano_elastic.queue_policy.wording import message
+from volcano_elastic.queue_policy.snapshot import Memory, Snapshot
+from volcano_elastic.queue_policy.state import eviction_order
 
 UNPLACED_AFTER = timedelta(seconds=30)
 """Surplus without a node for this long is given up: something we don't model is in its way."""
@@ -47,12 +44,12 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
 
 
 class Planner:
-    """`plan`, quicker: keeps what it has sorted, and sorts again only what has changed, told by the
-    identity of the snapshot's values. It says what `plan` says.
+    """`plan`, quicker: what is the same in two snapshots, told by identity, is grouped only once.
+    It says what `plan` says.
     """
 
     def __init__(self) -> None:
-        self._inventory = Inventory()
+        self._cluster: ClusterState | None = None
         self._trial: Planner | None = None
         self._memory = Memory()
 
@@ -69,14 +66,14 @@ class Planner:
         active = tuple(
             replace(p, mode=Mode.ACTIVE) if p.mode is Mode.DRY_RUN else p for p in snapshot.policies
         )
-        # Of what is only shown nothing is remembered.
+        # Nothing is remembered that is only shown.
         trial = self._trial._plan(replace(snapshot, policies=active), now)
         return _with_trial(made, snapshot, trials, trial)
 
     def _plan(self, snapshot: Snapshot, now: datetime) -> Plan:
         """With the snapshot's memory, whatever this planner's is."""
-        self._inventory.update(snapshot, now)
-        return _Planning(self._inventory, snapshot.memory).plan()
+        self._cluster = cluster_state(snapshot, self._cluster)
+        return _Planning(self._cluster, now).plan()
 
 
 def _with_trial(made: Plan, snapshot: Snapshot, trials: set[str], trial: Plan) -> Plan:
@@ -85,256 +82,203 @@ def _with_trial(made: Plan, snapshot: Snapshot, trials: set[str], trial: Plan) -
     done = {decision.job for decision in made.decisions}
     shown = {d.job: replace(d, dry_run=True) for d in trial.decisions if d.job in inside - done}
     ordered = sorted((*made.decisions, *shown.values()), key=lambda decision: decision.job)
-    stays = {
-        key: trial.stays.get(key, stay) if key in inside else stay
-        for key, stay in made.stays.items()
+    kept = {
+        key: trial.unchanged.get(key, reasons) if key in inside else reasons
+        for key, reasons in made.unchanged.items()
         if key not in shown
     }
-    return replace(made, decisions=tuple(ordered), stays=stays)
+    return replace(made, decisions=tuple(ordered), unchanged=kept)
 
 
 class _Planning:
-    def __init__(self, inventory: Inventory, memory: Memory) -> None:
-        self.now = inventory.now
-        self.inventory = inventory
-        self.dimensions = inventory.dimensions
-        self.nodes, self.queues = inventory.nodes, inventory.queues
-        self.standings = inventory.standings
-        self.restless = [self.standings[key] for key in sorted(inventory.restless)]
-        """Only these, and the backlog, can have a claim; only these want something put right."""
-        self.patience = Patience(memory, self.now)
-        self.reserve = Reserve(self.nodes, self.queues, self.restless, self.patience)
-        self._rests: dict[str, bool] = {}
-        """Whether a queue takes no part in rebalancing, since it did a moment ago."""
+    def __init__(self, cluster: ClusterState, now: datetime) -> None:
+        self._cluster, self._now = cluster, now
+        self._draft = Draft(cluster, now)
+        self._backoff = Backoff(cluster.snapshot.memory, now)
+        self._reservation = Reservation(self._draft, self._backoff)
 
     def plan(self) -> Plan:
-        queues = figures(self.inventory)
-        for standing in self.restless:
-            self._leave(standing, standing.excess)
-            self._put_right(standing)
-        backlog = self.inventory.backlog
-        found = (job_claim(standing, self.dimensions) for standing in self.restless)
-        asking = [claim for claim in found if claim is not None]
-        asking += self.inventory.started.values()
-        if asking or backlog:
-            self.reserve.give_up_units(asking)
-        self.shrink = Shrink(
-            self.nodes,
-            self.queues,
-            self.standings,
-            self.inventory.givers,
-            self.restless,
-            self.now,
-        )
-        self.serving = Serving(self.shrink, self.patience, backlog, asking, self.dimensions)
-        self.serving.run()
+        cluster, draft = self._cluster, self._draft
+        queues = figures(draft)
+        for job in draft.unsettled:
+            draft.release(job, job.state.by_role.excess)
+            self._correct(job)
+        asking = self._asking()
+        asked = bool(asking or cluster.waiting)
+        if asked:
+            self._reservation.give_up_units(asking)
+        claims = self._claims = ClaimQueue(draft, self._backoff, asking)
+        claims.run()
         self._unblock()
         self._reserve()
-        why = self._grow()
-        changed = [self.standings[key] for key in self.inventory.touched]
-        changed += [s for s in self.restless if s.job.key not in self.inventory.touched]
-        turns = {claim.key: turn for turn, claim in enumerate(self.serving.served)}
-        made = (self._decision(standing, turns) for standing in changed)
-        decisions = sorted((d for d in made if d is not None), key=lambda d: d.job)
-        blocked = self.serving.blocked
-        asked = chain(backlog.requests.items(), ((c.queue, c.request) for c in asking))
+        resting = self._backoff.resting(cluster.jobs)
+        moves = self._move(resting)
+        decisions = self._decisions()
+        asks = chain(cluster.waiting_requests, ((c.queue, c.request) for c in asking))
         return Plan(
             decisions=tuple(decisions),
-            stays=self._stays(decisions, why, asked=bool(backlog or asking)),
-            admitted=self.inventory.everybody - blocked.keys(),
-            blocked=blocked,
-            queues=with_owed(queues, asked, self.inventory),
-            memory=self.patience.memory(
-                from_idle=self.shrink.from_idle | self.reserve.kept_idle,
-                ahead=self.serving.ahead(),
-                waiting=self.serving.waiting,
+            unchanged=unchanged(
+                draft,
+                changed=[decision.job for decision in decisions],
+                why=moves.why,
+                resting=resting,
+                asked=asked,
+                served=bool(claims.served),
+            ),
+            admitted=cluster.keys - claims.blocked.keys(),
+            blocked=claims.blocked,
+            queues=with_owed(queues, asks, cluster),
+            memory=self._backoff.memory(
+                from_idle=claims.from_idle | self._reservation.kept_idle,
+                ahead=claims.ahead(),
+                waiting=claims.stuck,
                 decisions=decisions,
-                standings=self.standings,
+                jobs=cluster.jobs,
             ),
         )
 
-    # Stand
+    # Correct
 
-    def _leave(self, standing: Standing, pods: Iterable[Pod]) -> None:
-        leave(standing, pods, self.nodes, self.queues)
+    def _lower(self, job: JobDraft, size: int, reason: Reason) -> None:
+        self._draft.release(job, job.lower(size, reason))
 
-    def _lower(self, standing: Standing, size: int, reason: Reason) -> None:
-        self._leave(standing, standing.lower(size, reason))
-
-    def _put_right(self, standing: Standing) -> None:
-        job, mode = standing.job, standing.policy.mode
-        if standing.movable:
-            if standing.size < job.min:
-                standing.size, standing.reason = job.min, Reason.RAISED_TO_MIN
+    def _correct(self, draft: JobDraft) -> None:
+        job, state, mode = draft.job, draft.state, draft.state.policy.mode
+        if state.movable:
+            if draft.size < job.min:
+                draft.size, draft.reason = job.min, Reason.RAISED_TO_MIN
                 return
-            if standing.size > standing.cap:
-                self._lower(standing, standing.cap, Reason.LOWERED_TO_MAX)
-            elif standing.floor(standing.size) != standing.size:
-                self._lower(standing, standing.floor(standing.size), Reason.ROUNDED_TO_UNIT)
-            if mode is Mode.HOLD_AND_DRAIN and standing.size > job.min:
-                self._lower(standing, job.min, Reason.DRAINED)
+            if draft.size > state.cap:
+                self._lower(draft, state.cap, Reason.LOWERED_TO_MAX)
+            elif state.floor(draft.size) != draft.size:
+                self._lower(draft, state.floor(draft.size), Reason.ROUNDED_TO_UNIT)
+            if mode is Mode.HOLD_AND_DRAIN and draft.size > job.min:
+                self._lower(draft, job.min, Reason.DRAINED)
             elif mode is Mode.ACTIVE and job.scaler == "volcano":
-                self._undo_slowdown(standing)
-        if standing.unbound:
-            self._give_up_late(standing)
+                self._undo_slowdown(draft)
+        if draft.unbound:
+            self._give_up_late(draft)
 
-    def _undo_slowdown(self, standing: Standing) -> None:
+    def _undo_slowdown(self, draft: JobDraft) -> None:
         """Only what was measured at this very size tells that it is too large."""
-        job = standing.job
-        best = standing.curve.best if job.desired in job.speeds else None
-        whole = len(standing.bound) == standing.size == job.desired and not standing.departing
-        if best is None or standing.size <= best or not whole or standing.cooling(self.now):
+        job, state = draft.job, draft.state
+        best = state.curve.best if job.desired in job.speeds else None
+        whole = len(draft.bound) == draft.size == job.desired and not state.by_role.departing
+        if best is None or draft.size <= best or not whole or state.cooling(self._now):
             return
-        size = standing.floor(max(best, job.min))
-        if size < standing.size:
-            self._lower(standing, size, Reason.SLOWED_DOWN)
+        size = state.floor(max(best, job.min))
+        if size < draft.size:
+            self._lower(draft, size, Reason.SLOWED_DOWN)
 
-    def _give_up_late(self, standing: Standing) -> None:
-        late = leave_order(
+    def _give_up_late(self, draft: JobDraft) -> None:
+        late = eviction_order(
             pod
-            for pod in standing.unbound.values()
-            if pod.created is not None and self.now - pod.created > UNPLACED_AFTER
+            for pod in draft.unbound.values()
+            if pod.created is not None and self._now - pod.created > UNPLACED_AFTER
         )
         # As many as the minimum lacks are a claim, not surplus, and so is worker 0.
-        claimed = max(0, standing.job.min - standing.held - standing.first_waits)
+        claimed = max(0, draft.job.min - draft.held - draft.leader_pending)
         late = late[: max(0, len(late) - claimed)]
         if late:
             # Those that don't exist would fare no better.
-            absent = standing.absent - standing.first_missing
-            size = standing.without(standing.size - len(late) - absent)
-            if size < standing.size:
-                self._leave(standing, standing.lower(size, Reason.SURPLUS_UNPLACED, first=late))
+            absent = draft.absent - draft.leader_missing
+            size = draft.size_without(len(late) + absent)
+            if size < draft.size:
+                lowered = draft.lower(size, Reason.SURPLUS_UNPLACED, first=late)
+                self._draft.release(draft, lowered)
 
-    # Unblock
+    # Claim
+
+    def _asking(self) -> list[Claim]:
+        """Claims of jobs and gangs that have started."""
+        found = [job.claim() for job in self._draft.unsettled]
+        found += [gang.claim for gang in self._cluster.gangs.values() if gang.runs]
+        return [claim for claim in found if claim is not None]
 
     def _unblock(self) -> None:
         """Gangs below minimum that hold room and wait for each other: the least entitled job gives
         up all its pods if that lets another start. One job at a time."""
-        waiting = self.serving.waiting
-        stuck = [claim for claim in waiting if claim.key in self.patience.stuck]
+        waiting = self._claims.stuck
+        stuck = [claim for claim in waiting if claim.key in self._backoff.stuck]
         for loser in reversed(stuck):
-            standing = loser.standing
-            if standing is None or not standing.movable or not standing.bound:
+            if loser.job is None or not loser.job.movable:
                 continue
+            job = self._draft.job(loser.key)
             others = [claim for claim in waiting if claim.runs and claim.order < loser.order]
-            if others and self._give_up_all(standing, others):
+            if job.bound and others and self._give_up_all(job, others):
                 return
 
-    def _give_up_all(self, standing: Standing, others: list[Claim]) -> bool:
-        mark, pods = self.nodes.mark(), list(standing.bound.values())
-        self._leave(standing, pods)
-        self.shrink.forget_failures()
-        helped = self.serving.serve_first(others)
+    def _give_up_all(self, job: JobDraft, others: list[Claim]) -> bool:
+        mark, pods = self._draft.journal.mark(), list(job.bound.values())
+        self._draft.release(job, pods)
+        helped = self._claims.serve_first(others)
         if helped is None:
-            self.queues.use(standing.job.queue, standing.shape.vector, len(pods))
-            self.nodes.rollback(mark)
-            self.shrink.forget_failures()
+            self._draft.journal.rollback(mark)
             return False
-        standing.removed = [*pods, *standing.unbound.values()]
-        standing.bound, standing.unbound = {}, {}
-        standing.size, standing.reason = standing.job.min, Reason.GAVE_UP_MINIMUM
-        standing.served[helped.key] = None
+        job.removed = [*pods, *job.unbound.values()]
+        job.bound, job.unbound = {}, {}
+        job.size, job.reason = job.job.min, Reason.GAVE_UP_MINIMUM
+        job.served[helped.key] = None
         # Its own claim was for what its pods lacked, and they leave.
-        self.serving.set_aside(standing.job.key)
+        self._claims.set_aside(job.job.key)
         # Whoever else fits now is served too.
-        self.serving.run()
+        self._claims.run()
         return True
 
-    # Reserve
-
     def _reserve(self) -> None:
-        loose = chain.from_iterable(self.inventory.loose.values())
-        for shape, key, queue in sorted(
-            loose, key=lambda found: (found[0].vector, found[1]), reverse=True
-        ):
-            self.reserve.keep_for(shape, key, queue)
-        while not self.reserve.surplus(self.serving.served, retry=bool(self.serving.blocked)):
+        self._reservation.keep_for_others()
+        while not self._reservation.surplus(self._claims.served, bool(self._claims.blocked)):
             # Whole units left, which was more than anybody had asked for.
-            self.shrink.forget_failures()
-            self.serving.run()
+            self._claims.run()
 
-    # Grow
+    # Move
 
-    def _grow(self) -> dict[str, Reason]:
-        """Why those that had a turn grow no further."""
-        if self.queues.keeps_free:
-            self.queues.open_growth(self.nodes.free(Room.IDLE), self.nodes.free(Room.COMING))
-        lineup = self.inventory.lineup
-        self.resting = self.patience.resting(self.standings)
-        growth = Growth(lineup, self.resting, self.nodes, self.queues, self.now)
-        for standing in self._newcomers():
-            growth.welcome(standing)
-        growth.run()
-        Rebalance(
-            growth.lines, lineup.offers.entries, self._trades, self.nodes, self.queues, self.now
-        ).run()
-        return growth.why
+    def _move(self, resting: set[str]) -> Moves:
+        draft = self._draft
+        if draft.queues.keeps_free:
+            draft.queues.open_growth(draft.nodes.free(Room.IDLE), draft.nodes.free(Room.RELEASING))
+        newcomers = (
+            draft.job(claim.key) for claim in self._claims.served if claim.job and not claim.runs
+        )
+        moves = Moves(draft, resting, [job for job in newcomers if self._may_grow_first(job)])
+        moves.run()
+        return moves
 
-    def _newcomers(self) -> Iterator[Standing]:
-        """Jobs that this plan lets start, as far as they may grow."""
-        for claim in self.serving.served:
-            standing = claim.standing
-            if (
-                standing is not None
-                and not claim.runs
-                and standing.size == standing.job.desired
-                and not standing.waiting_surplus
-                # Pods that are told to leave would be kept instead, whatever they wait for.
-                and not standing.excess
-                and not standing.job.unmodelled
-                and standing.policy.mode is Mode.ACTIVE
-                and not standing.cooling(self.now)
-            ):
-                yield standing
-
-    def _trades(self, standing: Standing) -> bool:
-        """Whether the job takes part in rebalancing."""
-        rules, job = standing.policy.rebalance, standing.job
-        if not rules.gap or job.scaler != "volcano" or job.key in self.resting:
-            return False
-        rests = self._rests.get(job.queue)
-        if rests is None:
-            last = self.inventory.last_rebalance(job.queue)
-            rests = last is not None and self.now - last < rules.cooldown
-            self._rests[job.queue] = rests
-        return not rests
+    def _may_grow_first(self, job: JobDraft) -> bool:
+        """Whether a job that this plan lets start may start larger."""
+        state = job.state
+        return (
+            job.size == job.job.desired
+            and not job.waiting_surplus
+            # Pods that are told to leave would be kept instead, whatever they wait for.
+            and not state.by_role.excess
+            and not job.job.unmodelled
+            and state.policy.mode is Mode.ACTIVE
+        )
 
     # Say
 
-    def _decision(self, standing: Standing, turns: Mapping[str, int]) -> Decision | None:
+    def _decisions(self) -> list[Decision]:
+        turns = {claim.key: turn for turn, claim in enumerate(self._claims.served)}
+        found = (self._decision(job, turns) for job in self._draft.jobs.values())
+        return sorted((d for d in found if d is not None), key=lambda decision: decision.job)
+
+    def _decision(self, draft: JobDraft, turns: Mapping[str, int]) -> Decision | None:
         """`turns`: of the claims served, by key."""
-        job = standing.job
-        if standing.size == job.desired and not standing.removed:
+        job = draft.job
+        if draft.size == job.desired and not draft.removed:
             return None
-        reason = standing.reason or Reason.GREW_INTO_IDLE
-        if standing.served and reason not in (Reason.REBALANCED, Reason.GAVE_UP_MINIMUM):
+        reason = draft.reason or Reason.GREW_INTO_IDLE
+        if draft.served and reason not in (Reason.REBALANCED, Reason.GAVE_UP_MINIMUM):
             reason = Reason.SHRUNK_FOR_MINIMUM
-        served = self.serving.served
-        helped = [served[i] for i in sorted(turns[k] for k in standing.served if k in turns)]
+        served = self._claims.served
+        helped = [served[i] for i in sorted(turns[k] for k in draft.served if k in turns)]
         return Decision(
             job=job.key,
             old=job.desired,
-            new=standing.size,
+            new=draft.size,
             reason=reason,
-            message=message(standing, reason, helped, self.dimensions),
-            remove=tuple(pod.key for pod in leave_order(standing.removed, worker_0=True)),
-            protect=standing.successors() if standing.removed else (),
-        )
-
-    def _stays(
-        self, decisions: list[Decision], why: dict[str, Reason], asked: bool
-    ) -> dict[str, Stay]:
-        others = (
-            (s.job.key, restless(s, self.queues.closed(s.job.queue) is None, self.now, asked))
-            for s in self.restless
-            if s.job.elastic
-        )
-        return stays(
-            self.inventory.stays,
-            others,
-            changed={decision.job for decision in decisions},
-            why=why,
-            resting=self.resting,
-            owed=self.nodes.was_idle if self.serving.served else None,
-            asked=asked,
+            message=message(draft, reason, helped, self._cluster.dimensions),
+            remove=tuple(pod.key for pod in eviction_order(draft.removed, worker_0=True)),
+            protect=draft.successors() if draft.removed else (),
         )

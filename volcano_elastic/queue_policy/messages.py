@@ -1,13 +1,15 @@
-"""Words for the planner's codes and amounts, for events, status and `explain`."""
+"""Words for the planner's codes, decisions and amounts, for events, status and `explain`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from volcano_elastic.api.queue_policy import GPU
+from volcano_elastic.queue_policy.claims import Claim
 from volcano_elastic.queue_policy.decision import Decision, Plan, Reason
+from volcano_elastic.queue_policy.draft import JobDraft
+from volcano_elastic.queue_policy.fit import Dimensions
 from volcano_elastic.queue_policy.snapshot import Resources
-
-GPU = "nvidia.com/gpu"
 
 WORDS: Mapping[Reason, str] = {
     Reason.GREW_INTO_IDLE: "it grew into idle room that nobody waits for",
@@ -51,22 +53,22 @@ def explain(job: str, plan: Plan) -> str:
             return f"{decision.old} -> {decision.new} workers: {decision.message}{shown}."
     if job in plan.blocked:
         return f"{job} cannot start: {plan.blocked[job]}."
-    stay = plan.stays.get(job)
-    if stay is None:
+    found = plan.unchanged.get(job)
+    if found is None:
         return f"{job} keeps its size: it is not elastic, or this plan has not seen it."
     return (
-        f"{job} does not grow: {WORDS[stay.why_not_more]}. "
-        f"It does not shrink: {WORDS[stay.why_not_less]}."
+        f"{job} does not grow: {WORDS[found.why_not_more]}. "
+        f"It does not shrink: {WORDS[found.why_not_less]}."
     )
 
 
 def lines(plan: Plan) -> list[str]:
     """The whole plan for people, a line a job."""
-    found = [_line(decision) for decision in plan.decisions]
-    found += [f"{job}: cannot start: {why}" for job, why in sorted(plan.blocked.items())]
-    return found + [
-        f"{job}: no more, {WORDS[stay.why_not_more]}; no less, {WORDS[stay.why_not_less]}"
-        for job, stay in sorted(plan.stays.items())
+    told = [_line(decision) for decision in plan.decisions]
+    told += [f"{job}: cannot start: {why}" for job, why in sorted(plan.blocked.items())]
+    return told + [
+        f"{job}: no more, {WORDS[found.why_not_more]}; no less, {WORDS[found.why_not_less]}"
+        for job, found in sorted(plan.unchanged.items())
     ]
 
 
@@ -97,3 +99,74 @@ def names(keys: Iterable[str], full: bool = False, most: int = 3) -> str:
     if rest > 0:
         return f"{', '.join(shown)} and {plural(rest, 'other')}"
     return " and ".join([*([", ".join(shown[:-1])] if shown[:-1] else []), *shown[-1:]])
+
+
+def message(draft: JobDraft, reason: Reason, helped: list[Claim], dimensions: Dimensions) -> str:
+    """`helped`: the claims that the job gave pods for."""
+    job, name = draft.job, names([draft.job.key])
+    old, new = job.desired, draft.size
+    match reason:
+        case Reason.SHRUNK_FOR_MINIMUM:
+            given = f"{old - new} of its {plural(old - job.min, 'surplus worker')}"
+            return f"{_need(helped, job.key, dimensions)}; {name} gives back {given}"
+        case Reason.GAVE_UP_MINIMUM:
+            return (
+                f"{_need(helped, job.key, dimensions)}; gangs below their minimums block each "
+                f"other, and all pods of {name}, the least entitled, leave"
+            )
+        case Reason.REBALANCED:
+            needs = [claim.key for claim in helped]
+            gains = [key for key in draft.served if key not in needs]
+            gain = "gains" if len(gains or needs) == 1 else "gain"
+            who = f"{names(gains, full=not _same_space(draft))} {gain}" if gains else gain
+            why = f"{who} more from {'the rest' if helped else 'them'}"
+            if helped:
+                why = f"{_need(helped, job.key, dimensions)}, and {why}"
+            return f"{why}; {name} gives {plural(old - new, 'worker')}"
+        case Reason.SURPLUS_UNPLACED:
+            return (
+                f"{plural(old - new, 'surplus worker')} of {name} found no place to run; "
+                f"{name} goes on with {new}"
+            )
+        case Reason.SLOWED_DOWN:
+            return f"{name} is slower with {plural(old, 'worker')} than with {new}"
+        case Reason.DRAINED:
+            return f"queue {job.queue} is being drained; {name} goes back to {new}"
+        case Reason.ROUNDED_TO_UNIT:
+            return f"{old} is not a multiple of nodeUnit {job.node_unit}; {name} goes to {new}"
+        case Reason.LOWERED_TO_MAX:
+            return f"{name} has {plural(old, 'worker')} and may have {draft.state.cap} at most"
+        case Reason.RAISED_TO_MIN:
+            return f"{name} has {plural(old, 'worker')} and needs {job.min} at least"
+        case _:
+            gpus = amount([(job.pod_requests, new - old)])
+            idle = "is idle and nobody waits for it"
+            if not gpus.startswith("1 "):
+                idle = "are idle and nobody waits for them"
+            return (
+                f"{gpus} {idle}; "
+                f"{name} grows from {old} to {new} of at most {plural(draft.state.cap, 'worker')}"
+            )
+
+
+def asked(claims: Iterable[Claim], dimensions: Dimensions) -> str:
+    """All that the claims need, e.g. `2 GPUs`."""
+    listed: list[tuple[Resources, int]] = []
+    for claim in claims:
+        for shape, count in claim.groups:
+            listed.append((dict(zip(dimensions.names, shape.vector, strict=True)), count))
+    return amount(listed)
+
+
+def _need(helped: list[Claim], giver: str, dimensions: Dimensions) -> str:
+    keys = [claim.key for claim in helped]
+    spaces = {key.rpartition("/")[0] for key in (*keys, giver)}
+    who = names(keys, full=len(spaces) > 1)
+    verb = "needs" if len(helped) == 1 else "need"
+    started = all(claim.runs for claim in helped)
+    return f"{who} {verb} {asked(helped, dimensions)} to {'go on' if started else 'start'}"
+
+
+def _same_space(draft: JobDraft) -> bool:
+    spaces = {key.rpartition("/")[0] for key in (*draft.served, draft.job.key)}
+    return len(spaces) == 1

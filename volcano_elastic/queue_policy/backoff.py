@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
 from volcano_elastic.queue_policy.claims import Claim
-from volcano_elastic.queue_policy.cooldown import UNPLACED_COOLDOWN
 from volcano_elastic.queue_policy.decision import Decision, Reason
 from volcano_elastic.queue_policy.snapshot import Memory, SetAside, Unplaced
-from volcano_elastic.queue_policy.standing import Standing
+from volcano_elastic.queue_policy.state import UNPLACED_COOLDOWN, JobState
 
 UNBOUND_AFTER = timedelta(seconds=15)
 """A claim that idle room alone has been enough for this long, and that has not started."""
@@ -20,7 +19,7 @@ BLOCKED_AFTER = timedelta(seconds=60)
 MOST_DOUBLINGS = 10
 
 
-class Patience:
+class Backoff:
     def __init__(self, memory: Memory, now: datetime) -> None:
         self._memory, self._now = memory, now
         self.stuck = {
@@ -59,13 +58,12 @@ class Patience:
             )
         return why
 
-    def resting(self, standings: Mapping[str, Standing]) -> set[str]:
+    def resting(self, jobs: Mapping[str, JobState]) -> set[str]:
         """Jobs whose growth stays away because their surplus found no place."""
         return {
             key
             for key, found in self._memory.unplaced.items()
-            if key in standings
-            and self._now - found.last < self._rest(found, standings[key].job.cooldown)
+            if key in jobs and self._now - found.last < self._rest(found, jobs[key].job.cooldown)
         }
 
     @staticmethod
@@ -80,7 +78,7 @@ class Patience:
         ahead: Iterable[str],
         waiting: Iterable[Claim],
         decisions: Iterable[Decision],
-        standings: Mapping[str, Standing],
+        jobs: Mapping[str, JobState],
     ) -> Memory:
         """What the next plan must know of this one.
 
@@ -92,8 +90,8 @@ class Patience:
             key: found
             for key, found in old.unplaced.items()
             # Long enough to grow once more and to fail once more.
-            if key in standings
-            and now - found.last < 2 * self._rest(found, standings[key].job.cooldown) + SET_ASIDE
+            if key in jobs
+            and now - found.last < 2 * self._rest(found, jobs[key].job.cooldown) + SET_ASIDE
         }
         for decision in decisions:
             if decision.reason is Reason.SURPLUS_UNPLACED:

@@ -1,0 +1,282 @@
+"""A plan in the making: what it has changed of jobs, nodes and queues so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+
+from volcano_elastic.queue_policy.claims import Claim, claim_of
+from volcano_elastic.queue_policy.cluster import ClusterState
+from volcano_elastic.queue_policy.decision import Reason
+from volcano_elastic.queue_policy.journal import Journal
+from volcano_elastic.queue_policy.queues import QueueRoom
+from volcano_elastic.queue_policy.room import NodeRoom
+from volcano_elastic.queue_policy.snapshot import Pod
+from volcano_elastic.queue_policy.state import JobState, eviction_order, existing, has_first
+
+
+class JobDraft:
+    """One job in the plan: its size, and which of its pods stay."""
+
+    __slots__ = (
+        "_journal",
+        "_leavers",
+        "blocked",
+        "bound",
+        "job",
+        "pending_growth",
+        "promised",
+        "reason",
+        "removed",
+        "served",
+        "size",
+        "state",
+        "unbound",
+        "unit_remainder",
+    )
+
+    def __init__(self, state: JobState, journal: Journal) -> None:
+        self.state, self.job, self._journal = state, state.job, journal
+        self.size = state.job.desired
+        self.bound = dict(state.by_role.bound)
+        """Pods with a node that this plan leaves alone, by key, in no order."""
+        self.unbound = dict(state.by_role.unbound)
+        """Pods without a node that this plan leaves alone."""
+        self.removed: list[Pod] = []
+        self._leavers: list[Pod] | None = None
+        self.promised = 0
+        """Workers of the minimum that wait and have been given room by this plan."""
+        self.pending_growth = 0
+        """Workers beyond `size` that it will get once leaving pods are gone, if nothing changes."""
+        self.unit_remainder = 0
+        """Pods that must still be chosen to leave, since whole units leave."""
+        self.reason: Reason | None = None
+        self.served: dict[str, None] = {}
+        """Keys of the claims that surplus was taken for, in order."""
+        self.blocked = False
+        """Its claim cannot be served."""
+
+    @property
+    def held(self) -> int:
+        """Workers that hold room, or will without anybody's help."""
+        return len(self.bound) + self.promised + self.job.succeeded
+
+    @property
+    def existing(self) -> int:
+        """Workers that count in the size."""
+        return existing(self.job, [*self.bound.values(), *self.unbound.values()])
+
+    @property
+    def absent(self) -> int:
+        """Workers of the present size that do not exist yet."""
+        return max(0, self.size - self.job.succeeded - len(self.bound) - len(self.unbound))
+
+    @property
+    def leader_pending(self) -> bool:
+        """Worker 0 has no node, or does not exist."""
+        return not self.job.succeeded and not has_first(self.bound.values())
+
+    @property
+    def leader_missing(self) -> bool:
+        """Worker 0 does not exist."""
+        return self.leader_pending and not has_first(self.unbound.values())
+
+    @property
+    def headless(self) -> bool:
+        """It runs, and its worker 0 has no node."""
+        return bool(self.bound) and self.leader_pending
+
+    @property
+    def waiting(self) -> int:
+        """Workers of the present size that have no node: unbound or absent."""
+        return max(0, self.size - self.job.succeeded - len(self.bound))
+
+    @property
+    def waiting_surplus(self) -> int:
+        """The waiting workers that are nobody's claim."""
+        return max(0, self.waiting - self.promised)
+
+    @property
+    def absent_surplus(self) -> int:
+        """Waiting surplus that does not exist; claims take worker 0 and pods that exist."""
+        of_claim = self.promised - (self.promised > 0 and self.leader_missing)
+        return self.waiting_surplus - min(
+            self.waiting_surplus, max(0, len(self.unbound) - of_claim)
+        )
+
+    @property
+    def weighted_surplus(self) -> float:
+        """Amount that may still be asked to leave; the largest is chosen. A young job's counts for
+        as much less as its gains count for more, or claims would take what growth has given it."""
+        surplus = min(self.size, self.held) - self.job.min + self.unit_remainder
+        return surplus * self.state.unit_gpus / self.state.weight
+
+    def claim(self) -> Claim | None:
+        """What its minimum lacks; None if nothing."""
+        job, pods = self.job, self.state.by_role
+        short = max(0, job.min - self.held)
+        # A job must not lose its turn because the pod that made way for its worker 0 is going.
+        runs = bool(self.bound) or pods.departing or any(p.node for p in pods.excess)
+        master = self.state.master_shape is not None and not pods.master_bound
+        needs_master = master and job.succeeded == 0
+        return claim_of(
+            self.state,
+            workers=max(short, 1) if self.headless else short,
+            master=needs_master,
+            runs=runs,
+            leader_placed=not (runs and (self.leader_pending or needs_master)),
+        )
+
+    # Leaving
+
+    def leavers(self) -> Iterator[Pod]:
+        """Its bound pods but worker 0, in the order in which they leave."""
+        if self._leavers is None:
+            self._leavers = eviction_order(self.state.by_role.bound.values())
+        return (pod for pod in self._leavers if pod.key in self.bound)
+
+    def eviction_cost(self) -> int | None:
+        """Pods that leave if one more is evicted: 0 when its unit leaves anyway; None: may not."""
+        if self.held - 1 < self.job.min:
+            return None
+        if self.unit_remainder > 0:
+            return 0
+        # The rest of the unit may be pods that wait or don't exist: the minimum loses nothing.
+        unit = self.state.unit
+        return unit if self.size - unit >= self.job.min else None
+
+    @property
+    def evictable(self) -> int:
+        """How many more pods may be evicted at most: whole units, and never of the minimum."""
+        least, unit = self.job.min, self.state.unit
+        units = (self.size - least) // unit
+        return min(self.held - least, self.unit_remainder + units * unit)
+
+    def evict(self, pod: Pod) -> None:
+        """`pod` leaves, and with it, in the end, its whole unit."""
+        self._journal.note(self._restore, pod, self.size, self.unit_remainder)
+        if self.unit_remainder > 0:
+            self.unit_remainder -= 1
+        else:
+            self.size -= self.state.unit
+            self.unit_remainder = self.state.unit - 1
+        self._remove(pod)
+
+    def _restore(self, pod: Pod, size: int, remainder: int) -> None:
+        self.removed.pop()
+        self._alive(pod)[pod.key] = pod
+        self.size, self.unit_remainder = size, remainder
+
+    def promise(self, workers: int) -> None:
+        """So many waiting workers of its minimum have room, or have not if negative."""
+        self.promised += workers
+        self._journal.note(self._unpromise, workers)
+
+    def _unpromise(self, workers: int) -> None:
+        self.promised -= workers
+
+    def _alive(self, pod: Pod) -> dict[str, Pod]:
+        return self.unbound if pod.node is None else self.bound
+
+    def _remove(self, pod: Pod) -> None:
+        del self._alive(pod)[pod.key]
+        self.removed.append(pod)
+
+    def give(self, pods: Iterable[Pod], taker: str) -> None:
+        """These pods, all bound, leave for another job's growth; whole units."""
+        for pod in pods:
+            self.size -= 1
+            self._remove(pod)
+        self.reason = Reason.REBALANCED
+        self.served[taker] = None
+
+    def drop(self, count: int, first: Iterable[Pod] = ()) -> list[Pod]:
+        """Choose `count` pods to leave, `first` and then who costs least; fewer if fewer exist.
+
+        Absent pods have been counted already: `size` is what it will be. The caller moves the
+        room of those that have a node.
+        """
+        keys = {pod.key for pod in first}
+        chosen = eviction_order([*self.bound.values(), *self.unbound.values()])
+        chosen = sorted(chosen, key=lambda pod: pod.key not in keys)[:count]
+        for pod in chosen:
+            self._remove(pod)
+        return chosen
+
+    def lower(self, size: int, reason: Reason, first: Iterable[Pod] = ()) -> list[Pod]:
+        """Set a smaller size; the pods beyond it, already moved to `removed`."""
+        self.size = size
+        self.reason = self.reason or reason
+        extra = self.existing - size
+        return self.drop(extra, first) if extra > 0 else []
+
+    def size_without(self, pods: int) -> int:
+        """The size to give up so many unplaced surplus pods: whole units. From a job that is to be
+        left alone nothing that has a place goes with them, even if that leaves half a unit."""
+        size = self.state.floor(self.size - pods)
+        if not self.state.movable:
+            placed, unit = len(self.bound) + self.job.succeeded, self.state.unit
+            size = max(size, min(self.size, -(-placed // unit) * unit))
+        return size
+
+    def successors(self) -> tuple[str, ...]:
+        """Keys of the pods that hold the minimum from now on, since protected ones leave."""
+        short = self.job.min - sum(pod.protected for pod in self.bound.values())
+        if short <= 0 or not any(pod.protected for pod in self.removed):
+            return ()
+        others = [pod for pod in self.bound.values() if not pod.protected]
+        others.sort(key=lambda pod: (not pod.running, pod.index, pod.key))
+        return tuple(pod.key for pod in others[:short])
+
+
+class Draft:
+    """All that one plan may change; jobs are drafted as they are asked for."""
+
+    def __init__(self, cluster: ClusterState, now: datetime) -> None:
+        self.cluster, self.now = cluster, now
+        self.journal = Journal()
+        self.nodes = NodeRoom(cluster.nodes, now, self.journal)
+        self.queues = QueueRoom(cluster.tree, self.journal)
+        for name, queue in cluster.queues.items():
+            self.queues.hold(name, queue.held, 1)
+        for gang in cluster.gangs.values():
+            for vector, times in gang.held.items():
+                self.queues.hold(gang.gang.queue if gang.gang else "", vector, times)
+        if cluster.snapshot.proportion:
+            self.queues.share_by_weight(cluster.wishes(self.queues.used))
+        self.jobs: dict[str, JobDraft] = {}
+        self.unsettled = [
+            self.job(key)
+            for key in sorted(
+                state.job.key for queue in cluster.queues.values() for state in queue.unsettled
+            )
+        ]
+        """Only these, and who has not started, can have a claim; only these need corrections."""
+
+    def job(self, key: str) -> JobDraft:
+        found = self.jobs.get(key)
+        if found is None:
+            found = self.jobs[key] = JobDraft(self.cluster.jobs[key], self.journal)
+        return found
+
+    def release(self, job: JobDraft, pods: Iterable[Pod], *, reclaimed: bool = False) -> None:
+        """These pods of the job, already dropped, hold no room of its queue any more; that of their
+        nodes is releasing, and has been counted as reclaimable before if `reclaimed`."""
+        for pod in pods:
+            if pod.node is not None:
+                self.queues.use(job.job.queue, job.state.shape.vector, -1)
+                n = self.nodes.index(pod.node)
+                if n is not None:
+                    self.nodes.leave(n, job.state.shape.vector, reclaimed=reclaimed)
+
+    def free_places(self, job: JobDraft, places: list[int]) -> None:
+        """Take back room that waiting workers of the job have been given."""
+        vector = job.state.shape.vector
+        for n in places:
+            self.nodes.take(n, vector, -1)
+        self.queues.use(job.job.queue, vector, -len(places))
+
+    def nodes_of(self, job: JobDraft) -> list[int]:
+        """Numbers of the nodes that pods of the job were on."""
+        found = {self.nodes.index(pod.node) for pod in job.state.by_role.bound.values()}
+        return [n for n in found if n is not None]

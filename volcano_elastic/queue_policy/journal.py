@@ -1,0 +1,30 @@
+"""What a plan has changed so far, so that an attempt that fails leaves no trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class Journal:
+    def __init__(self) -> None:
+        self._undo: list[tuple[int, Callable[..., None], tuple[object, ...]]] = []
+        self._last = 0
+
+    def note(self, undo: Callable[..., None], *args: object) -> None:
+        """`undo(*args)` takes the latest change back."""
+        self._last += 1
+        self._undo.append((self._last, undo, args))
+
+    @property
+    def version(self) -> int:
+        """Equal at two times only if everything is as it was."""
+        return self._undo[-1][0] if self._undo else 0
+
+    def mark(self) -> int:
+        return len(self._undo)
+
+    def rollback(self, mark: int) -> None:
+        """Take back all changes since `mark`, the latest first."""
+        while len(self._undo) > mark:
+            _, undo, args = self._undo.pop()
+            undo(*args)

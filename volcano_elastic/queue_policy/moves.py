@@ -1,0 +1,407 @@
+"""Create-last: room moves to the jobs that gain most from it, from whoever loses least by it.
+
+Takers are jobs; each asks for its next step. Donors are, in turn:
+
+  idle room       nobody loses anything
+  releasing room  is on its way already: it is promised, so that nobody is asked for more than lacks
+  other jobs      give a step of theirs when the gain is at least the policy's `gap` times the loss,
+                  and pays back the pauses of both jobs: what both together gain in log(speed) over
+                  `horizon` is more than the time both stand still
+
+From idle and releasing room queues below their deserved take first, the one with the smallest share
+of it in front; then all queues are one pool. Within a queue the policy's order decides; between
+queues what the next step is worth (see `speed`).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from volcano_elastic.api.queue_policy import Order
+from volcano_elastic.queue_policy.decision import Reason
+from volcano_elastic.queue_policy.draft import Draft, JobDraft
+from volcano_elastic.queue_policy.fit import Shape
+from volcano_elastic.queue_policy.room import Room
+from volcano_elastic.queue_policy.snapshot import Job, Pod
+from volcano_elastic.queue_policy.state import GrowthKey, LossKey, growth_end, growth_key, loss_key
+
+LASTS = 1800.0
+"""Seconds that any change is expected to last, however young the job."""
+PART_LASTS = 120.0
+"""The same for a part of a step: the rest of it will stop the job again."""
+TRIES = 8
+"""Givers looked at for one taker: with pods of several sizes few of the first may help."""
+
+
+class Outcome(Enum):
+    """What became of one taker's turn with a donor."""
+
+    TOOK = 1
+    """A whole step: it may ask for another."""
+    LATER = 2
+    """There was too little room: the next donor may have more."""
+    DONE = 3
+    NOBODY_TAKES = 4
+    """Nor would anybody behind it get anything from this donor."""
+
+
+class Turn(NamedTuple):
+    """When a line has its turn; the smallest first."""
+
+    beyond: bool
+    """Its queue would borrow."""
+    share: float
+    """Of what its queue deserves, held already."""
+    key: GrowthKey
+
+
+class Line:
+    """Jobs of one queue and shape that may grow."""
+
+    def __init__(self, queue: str, shape: Shape, keys: Sequence[GrowthKey] = ()) -> None:
+        self.queue, self.shape = queue, shape
+        self.jobs = list(keys)
+        """A heap, as any sorted list is."""
+
+
+class Donor(Protocol):
+    def reaches(self, line: Line) -> bool:
+        """Whether jobs of the line may get anything here."""
+        ...
+
+    def turn(self, line: Line, key: GrowthKey) -> Turn:
+        """When the line has its turn."""
+        ...
+
+    def give(self, taker: JobDraft) -> Outcome: ...
+
+
+class Moves:
+    def __init__(
+        self, draft: Draft, resting: Collection[str], newcomers: Sequence[JobDraft]
+    ) -> None:
+        """
+        resting: keys of jobs that neither grow nor give.
+        newcomers: jobs that this plan lets start; what they get now costs them no pause.
+        """
+        self.draft, self._resting, self._newcomers = draft, resting, newcomers
+        self.why: dict[str, Reason] = {}
+        """Why those that had a turn grow no further."""
+        self._lines: dict[tuple[str, Shape], Line] = {}
+        for name, queue in draft.cluster.queues.items():
+            for shape, keys in queue.growth.items():
+                self._lines[name, shape] = Line(name, shape, keys)
+        for job in newcomers:
+            key = self.key(job)
+            if key is not None:
+                kind = (job.job.queue, job.state.shape)
+                heapq.heappush(self._lines.setdefault(kind, Line(*kind)).jobs, key)
+
+    def run(self) -> None:
+        self._ask(FreeRoom(self, Room.IDLE))
+        self._ask(FreeRoom(self, Room.RELEASING))
+        self._ask(OtherJobs(self))
+
+    def key(self, job: JobDraft) -> GrowthKey | None:
+        """The job's place for the step after what it has got so far."""
+        return growth_key(job.state, job.size + job.pending_growth)
+
+    def rests(self, key: str) -> bool:
+        """Whether a job stays as it is though it stands in line."""
+        return key in self._resting or self.draft.cluster.jobs[key].cooling(self.draft.now)
+
+    def _ask(self, donor: Donor) -> None:
+        """Give each taker its turn with one donor, until nobody gets anything."""
+        turns = [
+            (turn, number, line)
+            for number, line in enumerate(self._lines.values())
+            if (turn := self._turn(donor, line)) is not None
+        ]
+        heapq.heapify(turns)
+        later: list[tuple[Line, GrowthKey]] = []
+        while turns:
+            turn, number, line = heapq.heappop(turns)
+            now = self._turn(donor, line)
+            if now is None:
+                continue
+            if now <= turn:
+                taker = self.draft.job(heapq.heappop(line.jobs).job)
+                outcome = donor.give(taker)
+                if outcome is Outcome.NOBODY_TAKES:
+                    break
+                key = self.key(taker)
+                if key is not None and outcome is Outcome.TOOK:
+                    heapq.heappush(line.jobs, key)
+                elif key is not None and outcome is Outcome.LATER:
+                    later.append((line, key))
+                now = self._turn(donor, line)
+            # Else its share has grown meanwhile: it stands in line again.
+            if now is not None:
+                heapq.heappush(turns, (now, number, line))
+        for line, key in later:
+            heapq.heappush(line.jobs, key)
+
+    def _turn(self, donor: Donor, line: Line) -> Turn | None:
+        while line.jobs and donor.reaches(line):
+            key = line.jobs[0]
+            if not self.rests(key.job):
+                return donor.turn(line, key)
+            heapq.heappop(line.jobs)
+        return None
+
+
+class FreeRoom:
+    """Room that is idle, or releasing: then it is only promised."""
+
+    def __init__(self, moves: Moves, room: Room) -> None:
+        self._moves, self._draft, self._room = moves, moves.draft, room
+        self._nodes, self._queues = moves.draft.nodes, moves.draft.queues
+
+    def reaches(self, line: Line) -> bool:
+        return self._nodes.slots(line.shape, self._room).total() > 0
+
+    def turn(self, line: Line, key: GrowthKey) -> Turn:
+        unit = self._draft.cluster.jobs[key.job].unit_vector
+        beyond = self._queues.beyond_deserved(line.queue, unit)
+        return Turn(beyond, 0.0 if beyond else self._queues.share(line.queue), key)
+
+    def give(self, taker: JobDraft) -> Outcome:
+        """Let it grow by the next step, or by as much of it as there is room for."""
+        why, key = self._grow(taker), taker.job.key
+        if why is not None:
+            self._moves.why[key] = why
+        end = growth_end(taker.state, taker.size + taker.pending_growth)
+        if end is not None:
+            # What is only on its way is no room yet.
+            self._moves.why[key] = Reason.NO_ROOM if taker.pending_growth else end
+            return Outcome.DONE
+        if why is None:
+            return Outcome.TOOK
+        return Outcome.LATER if why is Reason.NO_ROOM else Outcome.DONE
+
+    def _grow(self, taker: JobDraft) -> Reason | None:
+        """Why it did not get a whole step; None if it did."""
+        state, size = taker.state, taker.size + taker.pending_growth
+        step = state.steps.up(size)
+        assert step is not None
+        limit = self._queues.may_grow(taker.job.queue, state.unit_vector)
+        units = min((min(step.size, state.most) - size) // state.unit, limit.times)
+        if units <= 0:
+            return limit.reason
+        mark = self._draft.journal.mark()
+        wanted = units * state.unit
+        placed = self._nodes.place(state.shape, wanted, self._room)
+        extra = len(placed) % state.unit
+        if extra:
+            # Whole units only, on the nodes that a smaller wish would have got.
+            self._draft.journal.rollback(mark)
+            placed = self._nodes.place(state.shape, len(placed) - extra, self._room)
+        if not placed:
+            return Reason.NO_ROOM
+        whole = len(placed) == step.size - size
+        if self._room is Room.IDLE and not self._pays(taker, size + len(placed), whole):
+            self._draft.journal.rollback(mark)
+            return Reason.NOT_WORTH_A_PAUSE
+        self._queues.grow(taker.job.queue, state.unit_vector, len(placed) // state.unit)
+        if self._room is Room.IDLE:
+            taker.size += len(placed)
+        else:
+            taker.pending_growth += len(placed)
+        return None if len(placed) == wanted else Reason.NO_ROOM
+
+    def _pays(self, taker: JobDraft, size: int, whole: bool) -> bool:
+        """Whether growing to `size` is worth the pause, if there is one."""
+        if not taker.bound:
+            return True
+        log_speed, job = taker.state.curve.log_speed, taker.job
+        won = log_speed(size) - log_speed(max(1, job.desired))
+        lasts = horizon(self._draft.now, job) if whole else PART_LASTS
+        return won * lasts >= job.pause.total_seconds()
+
+
+class Giver(NamedTuple):
+    """A job that may give, and what one step of it comes to."""
+
+    key: LossKey
+    job: JobDraft
+    workers: int
+    borrowed: bool
+    """Its queue holds them beyond its own right."""
+
+
+class OtherJobs:
+    """Steps of other jobs. Since a giver stands still anyway, it gives a whole step, and what one
+    taker leaves of it goes to the next; who gives to a claim in this plan may give the rest of a
+    step at no further pause. Only the giver shrinks now; takers grow when the pods have left.
+    """
+
+    def __init__(self, moves: Moves) -> None:
+        self._moves, self._draft, self._now = moves, moves.draft, moves.draft.now
+        self._nodes, self._queues = moves.draft.nodes, moves.draft.queues
+        self._losses = [
+            key for queue in moves.draft.cluster.queues.values() for key in queue.losses
+        ]
+        heapq.heapify(self._losses)
+        self._front: list[Giver] = []
+        """The cheapest givers, looked at already and refused so far: of most takers nothing else
+        need be known."""
+        self._left_over = False
+        """Somebody has given, perhaps more than was taken."""
+        self._quiet: dict[str, bool] = {}
+
+    def reaches(self, line: Line) -> bool:
+        return True
+
+    def turn(self, line: Line, key: GrowthKey) -> Turn:
+        return Turn(False, 0.0, key)
+
+    def give(self, taker: JobDraft) -> Outcome:
+        if taker.size != taker.job.desired or not self._trades(taker):
+            return Outcome.DONE
+        served = self._serve(taker)
+        if served is None and taker.state.policy.surplus.order is not Order.PRIORITY:
+            # Nobody's loss is small enough for it, and no other gains more than it does.
+            return Outcome.NOBODY_TAKES
+        return Outcome.TOOK if served else Outcome.DONE
+
+    def _trades(self, job: JobDraft) -> bool:
+        """Whether the job takes part in rebalancing."""
+        rules, queue = job.state.policy.rebalance, job.job.queue
+        if not rules.gap or job.job.scaler != "volcano" or self._moves.rests(job.job.key):
+            return False
+        if queue not in self._quiet:
+            last = self._draft.cluster.queues[queue].rebalanced
+            self._quiet[queue] = last is not None and self._now - last < rules.cooldown
+        return not self._quiet[queue]
+
+    def _giver(self, turn: int) -> Giver | None:
+        """The job with the cheapest loss but `turn`; None if there are not so many."""
+        while len(self._front) <= turn:
+            key = self._next_loss()
+            if key is None:
+                return None
+            giver = self._draft.job(key.job)
+            step = giver.state.steps.down(giver.size)
+            count = giver.size - max(step.size, giver.job.min)
+            given = [amount * count for amount in giver.state.shape.vector]
+            borrowed = self._queues.borrows(giver.job.queue, given)
+            self._front.append(Giver(key, giver, count, borrowed))
+        return self._front[turn]
+
+    def _next_loss(self) -> LossKey | None:
+        while self._losses:
+            found = heapq.heappop(self._losses)
+            giver = self._draft.job(found.job)
+            if giver.size > giver.job.desired or giver.pending_growth or not self._trades(giver):
+                # Who has just grown gives nothing.
+                continue
+            now = loss_key(giver.state, giver.size)
+            if now is not None and now > found:
+                # It has given to a claim, and would lose more by what is left.
+                heapq.heappush(self._losses, now)
+            elif now is not None:
+                return now
+        return None
+
+    def _look_again(self, gave: JobDraft | None = None) -> None:
+        """Somebody has taken, from `gave` perhaps: losses may not be what they were."""
+        for found in self._front:
+            if found.job is not gave:
+                heapq.heappush(self._losses, found.key)
+        self._front.clear()
+        lower = None if gave is None else loss_key(gave.state, gave.size)
+        if lower is not None:
+            heapq.heappush(self._losses, lower)
+
+    def _serve(self, taker: JobDraft) -> bool | None:
+        """Have somebody make room for the taker's next step; False if none of those asked can;
+        None if everybody's loss is too large."""
+        state, size = taker.state, taker.size + taker.pending_growth
+        step = state.steps.up(size)
+        if step is None or size + state.unit > state.most:
+            return False
+        gain = step.worth * state.weight
+        wanted = min(step.size, state.most) - size
+        if self._left_over and self._take(taker, wanted):
+            self._look_again()
+            return True
+        ranked = state.policy.surplus.order is Order.PRIORITY
+        for turn in range(TRIES):
+            giver = self._giver(turn)
+            if giver is None:
+                return False if turn else None
+            gap = max(state.policy.rebalance.gap, giver.job.state.policy.rebalance.gap)
+            if not ranked and gain < gap * giver.key.loss:
+                return False if turn else None
+            if self._may(taker, giver, ranked) and self._move(taker, giver, gain, wanted):
+                self._look_again(giver.job)
+                return True
+        return False
+
+    def _may(self, taker: JobDraft, giver: Giver, ranked: bool) -> bool:
+        mine, its = taker.job, giver.job.job
+        if mine.queue == its.queue:
+            return mine is not its and (not ranked or mine.priority > its.priority)
+        # A queue's own right is not for others to weigh.
+        return not ranked and giver.borrowed
+
+    def _move(self, taker: JobDraft, found: Giver, gain: float, wanted: int) -> bool:
+        giver, count = found.job, found.workers
+        lost = found.key.loss / giver.state.weight
+        won = (gain / taker.state.weight - lost) * count * giver.state.unit_gpus
+        lasts = horizon(self._now, taker.job, giver.job)
+        pauses = taker.job.pause if giver.removed else taker.job.pause + giver.job.pause
+        if won * lasts < pauses.total_seconds():
+            return False
+        return any(
+            self._place(taker, giver, leaving, wanted)
+            for leaving in self._choices(giver, taker, count)
+        )
+
+    def _choices(self, giver: JobDraft, taker: JobDraft, count: int) -> list[list[Pod]]:
+        """Sets of the giver's pods to try: the latest, then those that empty most of a node."""
+        ordered = list(giver.leavers())
+        if len(ordered) < count:
+            return []
+        choices = [ordered[:count]]
+        if taker.state.shape.vector != giver.state.shape.vector:
+            on_node = Counter(pod.node for pod in ordered)
+            by_node = sorted(ordered, key=lambda pod: (-on_node[pod.node], pod.node or ""))
+            choices.append(by_node[:count])
+        return choices
+
+    def _place(self, taker: JobDraft, giver: JobDraft, leaving: list[Pod], wanted: int) -> bool:
+        mark = self._draft.journal.mark()
+        self._draft.release(giver, leaving)
+        if not self._take(taker, wanted):
+            self._draft.journal.rollback(mark)
+            return False
+        giver.give(leaving, taker.job.key)
+        self._left_over = True
+        return True
+
+    def _take(self, taker: JobDraft, wanted: int) -> bool:
+        """Promise the taker up to so many workers' releasing room; whole units."""
+        state, mark = taker.state, self._draft.journal.mark()
+        limit = self._queues.may_grow(taker.job.queue, state.unit_vector)
+        count = min(wanted, limit.times * state.unit)
+        placed = self._nodes.place(state.shape, count, Room.RELEASING) if count > 0 else []
+        if not placed or len(placed) % state.unit:
+            self._draft.journal.rollback(mark)
+            return False
+        self._queues.use(taker.job.queue, state.shape.vector, len(placed))
+        taker.pending_growth += len(placed)
+        return True
+
+
+def horizon(now: datetime, *jobs: Job) -> float:
+    """Seconds for which a change of these jobs' sizes is expected to last.
+
+    For how long a job goes on its age is the best guess there is; of a young job it says little.
+    """
+    return max(LASTS, (now - max(job.created for job in jobs)).total_seconds())

@@ -1,0 +1,319 @@
+"""Delete-first: room for one claim on real nodes, made by surplus pods that leave if need be.
+
+A claim is served in steps, each of which may end it:
+
+  1. its queue must be open, and even all surplus together must be enough; otherwise it is blocked;
+  2. idle and releasing room: nobody leaves;
+  3. moves: claims served before, and not started yet, are promised other nodes;
+  4. surplus: the cheapest option of all nodes again and again, until it fits: first without
+     protected pods, then with them (see `victims`). A job that runs without its worker 0 asks its
+     own surplus first;
+  5. surplus and moves together: all promises are taken back and made anew with the claim's, the
+     largest pods first, which may take surplus on nodes that the claim itself has no use for.
+
+An attempt that fails leaves no trace.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import NamedTuple
+
+from volcano_elastic.queue_policy.claims import Claim, Group
+from volcano_elastic.queue_policy.draft import Draft, JobDraft
+from volcano_elastic.queue_policy.fit import Shape
+from volcano_elastic.queue_policy.queues import Full
+from volcano_elastic.queue_policy.room import Room
+from volcano_elastic.queue_policy.state import slots_in
+from volcano_elastic.queue_policy.victims import (
+    BestFirst,
+    Option,
+    Victim,
+    VictimRequest,
+    VictimSearch,
+)
+
+
+class Placed(NamedTuple):
+    node: int
+    shape: Shape
+
+
+@dataclass(slots=True)
+class _Attempt:
+    claim: Claim
+    own: str | None
+    """Key of the job whose surplus is asked first."""
+    protected: bool
+    """Whether protected pods may leave."""
+    placed: list[Placed] = field(default_factory=list)
+    victims: list[Victim] = field(default_factory=list)
+    idle: bool = True
+    """Idle room alone has been enough."""
+
+
+class ClaimPlacement:
+    """Serves claims, one after the other."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft, self._nodes, self._queues = draft, draft.nodes, draft.queues
+        self._search = VictimSearch(draft)
+        self.from_idle: set[str] = set()
+        """Keys of the claims served by idle room alone."""
+        self.from_surplus: set[str] = set()
+        """Keys of those that somebody leaves for."""
+        self._promises: dict[int, list[Shape]] = {}
+        """By node, pods of claims that it has been promised to."""
+        self._promised: Counter[Shape] = Counter()
+        self._failed: dict[tuple[object, ...], int] = {}
+        """Versions of the plan in which such claims could not be served."""
+        self._hopeful: dict[tuple[tuple[Group, ...], bool], tuple[int, bool]] = {}
+        """Version of the plan, and whether all nodes together might have room."""
+
+    def serve(self, claim: Claim) -> str | None:
+        """Keep room for the claim, asking surplus to leave if need be; else say why it cannot."""
+        hopeless = self.hopeless(claim)
+        if hopeless is not None:
+            return hopeless
+        own = None if claim.order.leader_placed else claim.key
+        kind = (claim.queue, claim.groups, own)
+        journal = self._draft.journal
+        version, mark = journal.version, journal.mark()
+        if self._failed.get(kind) == version:
+            return self._too_little("there is too little room for it", claim)
+        if claim.job is not None:
+            self._draft.job(claim.key).promise(claim.workers)
+        may_move = bool(self._promised.keys() - {shape for shape, _ in claim.groups})
+        tries = product(
+            (False, True)[: 1 if claim.unmodelled else 2], (False, True)[: 1 + may_move]
+        )
+        if any(self._attempt(_Attempt(claim, own, protected), move) for protected, move in tries):
+            if claim.job is not None:
+                # A job that was short of its minimum may have surplus again.
+                self._search.may_give_again(self._draft.job(claim.key))
+            return None
+        journal.rollback(mark)
+        self._failed[kind] = version
+        short = self._queues.full(claim.queue, claim.request)
+        if short is not None:
+            return self._too_little(f"queue {short.queue} has too little room for it", claim)
+        return self._too_little("there is too little room for it", claim)
+
+    def idle_for(self, claim: Claim) -> int:
+        """How many claims of its kind could be served one after the other from idle room alone; 0
+        where it takes more to tell."""
+        if len(claim.groups) != 1 or self._queues.tree.closed(claim.queue) is not None:
+            return 0
+        ((shape, count),) = claim.groups
+        slots = self._nodes.slots(shape, Room.IDLE).total() // count
+        return min(slots, self._queues.fits_often(claim.queue, claim.request))
+
+    def serve_from_idle(self, claims: Sequence[Claim]) -> None:
+        """`serve` for claims of one kind that have not started, no more than `idle_for` says."""
+        queue, ((shape, count),) = claims[0].queue, claims[0].groups
+        total = count * len(claims)
+        self._promise([Placed(n, shape) for n in self._nodes.place(shape, total, Room.IDLE)])
+        self._queues.use(queue, claims[0].request, len(claims))
+        self.from_idle.update(claim.key for claim in claims)
+        for claim in claims:
+            if claim.job is not None:
+                self._draft.job(claim.key).promise(claim.workers)
+
+    def hopeless(self, claim: Claim) -> str | None:
+        """Why the claim could not be served even if all surplus left; None if it might be. As long
+        as nobody is served that is the same for all claims of its kind."""
+        closed = self._queues.tree.closed(claim.queue)
+        if closed is not None:
+            return closed
+        asks, version = (claim.groups, not claim.unmodelled), self._draft.journal.version
+        known = self._hopeful.get(asks)
+        if known is None or known[0] != version:
+            fits = all(self._might_fit(*group, not claim.unmodelled) for group in claim.groups)
+            known = self._hopeful[asks] = (version, fits)
+        if not known[1]:
+            return self._too_little("the nodes have too little room for it", claim)
+        full = self._queues.full(claim.queue, claim.request)
+        if full is not None and not claim.unmodelled:
+            leaving = self._queues.sums(self._surplus_in_queues())
+            full = self._queues.full(claim.queue, claim.request, leaving)
+        if full is not None:
+            return self._too_little(f"queue {full.queue} has too little room for it", claim)
+        return None
+
+    def _might_fit(self, shape: Shape, count: int, may_shrink: bool) -> bool:
+        """Whether it might be so if all that was promised before were promised elsewhere, and if
+        all surplus left."""
+        kind, found = Room.RELEASING, self._nodes.slots(shape, Room.RELEASING).total()
+        if found < count and may_shrink:
+            kind, found = Room.RECLAIMABLE, self._search.reclaimable_slots(shape)
+        if found >= count or self._promised.keys() <= {shape}:
+            return found >= count
+        # Without the promises made to pods of other shapes.
+        for n in self._promises.keys() & set(self._nodes.eligible(shape)):
+            room = self._nodes.left(n, kind)
+            others = [other.vector for other in self._promises[n] if other != shape]
+            without = [sum(column) for column in zip(room, *others, strict=True)]
+            found += slots_in(without, shape) - slots_in(room, shape)
+        return found >= count
+
+    def _too_little(self, what: str, claim: Claim) -> str:
+        if claim.unmodelled:
+            return f"{what}, and nobody shrinks for what can't be foreseen ({claim.unmodelled})"
+        if self._search.protected_until is not None:
+            until = self._search.protected_until.isoformat(timespec="seconds")
+            return f"{what} before protectSeconds end for some surplus at {until}"
+        return f"{what} even if all surplus that may leave did"
+
+    def _attempt(self, attempt: _Attempt, move: bool) -> bool:
+        claim, mark = attempt.claim, self._draft.journal.mark()
+        groups = [(group, True) for group in claim.groups]
+        if move:
+            groups += [(group, False) for group in self._take_back()]
+            groups.sort(
+                key=lambda found: (
+                    [-amount for amount in found[0].shape.vector],
+                    len(self._nodes.eligible(found[0].shape)),
+                )
+            )
+        if not all(self._serve_group(attempt, group, new) for group, new in groups):
+            self._search.undo(mark)
+            return False
+        if attempt.victims:
+            self.from_surplus.add(claim.key)
+        elif attempt.idle:
+            self.from_idle.add(claim.key)
+        self._promise(attempt.placed)
+        for job in {victim.job.job.key: victim.job for victim in attempt.victims}.values():
+            job.served[claim.key] = None
+            self._complete_units(job)
+        return True
+
+    def _promise(self, placed: Sequence[Placed]) -> None:
+        for n, shape in placed:
+            self._promises.setdefault(n, []).append(shape)
+            self._promised[shape] += 1
+        self._draft.journal.note(self._unpromise, placed)
+
+    def _unpromise(self, placed: Sequence[Placed]) -> None:
+        for n, shape in placed:
+            self._promises[n].remove(shape)
+        self._promised -= Counter(shape for _, shape in placed)
+
+    def _set_promises(self, promises: dict[int, list[Shape]], promised: Counter[Shape]) -> None:
+        self._promises, self._promised = promises, promised
+
+    def _take_back(self) -> list[Group]:
+        """Take back all promises; what was promised."""
+        for n, shapes in self._promises.items():
+            for shape in shapes:
+                self._nodes.take(n, shape.vector, -1)
+        promised = [Group(shape, count) for shape, count in self._promised.items()]
+        self._draft.journal.note(self._set_promises, self._promises, self._promised)
+        self._set_promises({}, Counter())
+        return promised
+
+    def _serve_group(self, attempt: _Attempt, group: Group, new: bool) -> bool:
+        """`new`: its queue does not count these yet."""
+        claim, queues, (shape, count) = attempt.claim, self._queues, group
+        request = [amount * count for amount in shape.vector] if new else []
+        need = count - self._place(attempt, shape, count)
+        while need and self._make_way(shape):
+            need -= self._place(attempt, shape, need)
+        easing: BestFirst[str] | None = None
+        eased: Full | None = None
+        while need or queues.full(claim.queue, request):
+            if claim.unmodelled or (need and self._search.reclaimable_slots(shape) < need):
+                return False
+            full = queues.full(claim.queue, request)
+            option = self._option(attempt, shape, need, None if full is None else full.queue)
+            if option is None and full is not None:
+                if easing is None or eased != full:
+                    eased = full
+                    easing = self._search.easing(full, claim.queue, attempt.protected)
+                option = easing.first()
+            if option is None:
+                return False
+            self._search.evict(option.victims)
+            attempt.victims += option.victims
+            if easing is not None:
+                easing.enter({victim.job.job.key for victim in option.victims})
+            need -= self._place(attempt, shape, need)
+        queues.use(claim.queue, request)
+        return True
+
+    def _option(
+        self, attempt: _Attempt, shape: Shape, need: int, within: str | None
+    ) -> Option | None:
+        """The cheapest option for one of `need` pods, from surplus of the queue `within` if any."""
+        if not need:
+            return None
+        queue, own = attempt.claim.queue, attempt.own if within is None else None
+        request = VictimRequest(shape, queue, own, attempt.protected, need, within)
+        option = self._search.best(request)
+        if option is None and own is not None:
+            option = self._search.best(request._replace(own=None))
+        return option
+
+    def _place(self, attempt: _Attempt, shape: Shape, count: int) -> int:
+        placed = self._nodes.place(shape, count, Room.IDLE)
+        if len(placed) < count:
+            attempt.idle = False
+            placed += self._nodes.place(shape, count - len(placed), Room.RELEASING)
+        attempt.placed += [Placed(n, shape) for n in placed]
+        return len(placed)
+
+    def _make_way(self, shape: Shape) -> bool:
+        """Promise one pod of an earlier claim another node, if that makes a slot for `shape`."""
+        nodes, journal = self._nodes, self._draft.journal
+        movable = [
+            other
+            for other, count in self._promised.items()
+            if count and other != shape and nodes.slots(other, Room.RELEASING).total() > 0
+        ]
+        if not movable:
+            return False
+        for n in nodes.eligible(shape):
+            here = self._promises.get(n, ())
+            for other in movable:
+                if other not in here:
+                    continue
+                mark = journal.mark()
+                nodes.take(n, other.vector, -1)
+                if nodes.slots(shape, Room.RELEASING).count(n) > 0:
+                    nodes.take(n, shape.vector)
+                    target = nodes.slots(other, Room.RELEASING).tightest()
+                    nodes.take(n, shape.vector, -1)
+                    if target is not None and target != n:
+                        nodes.take(target, other.vector)
+                        self._move(n, target, other)
+                        journal.note(self._move, target, n, other)
+                        return True
+                journal.rollback(mark)
+        return False
+
+    def _move(self, source: int, target: int, shape: Shape) -> None:
+        self._promises[source].remove(shape)
+        self._promises.setdefault(target, []).append(shape)
+
+    def _surplus_in_queues(self) -> list[tuple[str, tuple[int, ...]]]:
+        """Amounts that may leave each queue, before the plan at most."""
+        found: list[tuple[str, tuple[int, ...]]] = []
+        for name, queue in self._draft.cluster.queues.items():
+            found += [(name, vector) for vector in queue.surplus_vectors]
+        for job in self._draft.unsettled:
+            surplus = min(job.size - job.job.min, len(job.bound))
+            if job.state.movable and job.size - job.job.min >= job.state.unit:
+                vector = job.state.shape.vector
+                found.append((job.job.queue, tuple(amount * surplus for amount in vector)))
+        return found
+
+    def _complete_units(self, job: JobDraft) -> None:
+        """Pods chosen so far may be part of a unit; the rest of it leaves too."""
+        remainder, job.unit_remainder = job.unit_remainder, 0
+        # Workers that don't exist complete a unit for nothing.
+        extra = min(remainder, job.existing - job.size)
+        if extra > 0:
+            self._draft.release(job, job.drop(extra), reclaimed=True)

@@ -1,0 +1,420 @@
+"""What each queue may hold, has a right to, and holds.
+
+Under the capacity plugin a queue may hold its realCapability, and so must each of its ancestors:
+
+  realCapability = min(capability, or else the parent's,
+                       realCapability of the parent - guarantees of its children + own guarantee)
+
+with all nodes in the root's place. Under the proportion plugin, which knows no tree, it may also
+hold no more than what `divide` gives it. The policy's borrowing limit comes on top, for minimums
+too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from volcano_elastic.api.queue_policy import ForOtherQueues, QueuePolicy
+from volcano_elastic.queue_policy.decision import Reason
+from volcano_elastic.queue_policy.fit import UNLIMITED, Vector
+from volcano_elastic.queue_policy.journal import Journal
+from volcano_elastic.queue_policy.snapshot import Queue, Resources
+
+_NOTHING: Mapping[str, Sequence[int]] = {}
+
+
+class Full(NamedTuple):
+    """A queue with too little room for a claim."""
+
+    queue: str
+    """The claim's own, or an ancestor of it."""
+    dimensions: tuple[int, ...]
+    """Those in which it has too little."""
+
+    def eased(self, vector: Sequence[int]) -> bool:
+        """Whether such a pod that leaves the queue makes some of the room."""
+        return any(vector[i] > 0 for i in self.dimensions)
+
+
+class Limit(NamedTuple):
+    """How many times a queue may grow, and what ends it there."""
+
+    times: int
+    reason: Reason
+
+
+class QueueTree:
+    """All queues, and what follows from them, their policies and the nodes alone."""
+
+    def __init__(
+        self,
+        queues: Iterable[Queue],
+        names: Sequence[str],
+        everything: Sequence[int],
+        policies: Mapping[str, QueuePolicy],
+    ) -> None:
+        """`everything`: what all nodes offer, in the order of `names`."""
+        self.everything, self.names, self.policies = list(everything), names, policies
+        self.queues = {queue.name: queue for queue in sorted(queues, key=lambda q: q.name)}
+        self.zero = [0] * len(names)
+        self.chains = {name: self._chain(name) for name in self.queues}
+        """Each queue and its ancestors, as far as they exist."""
+        self.problems = {
+            name: found for name in self.queues if (found := self._misplaced(name)) is not None
+        }
+        """What is wrong with a queue's parents, by its name."""
+        self.children: dict[str | None, list[str]] = {}
+        for name, chain in self.chains.items():
+            self.children.setdefault(chain[1] if len(chain) > 1 else None, []).append(name)
+        self.guarantees = {q.name: self._amounts(q.guarantee, 0) for q in self.queues.values()}
+        self.deserved = {q.name: self._amounts(q.deserved, -1) for q in self.queues.values()}
+        self.any_guarantee = any(any(held) for held in self.guarantees.values())
+        self.caps: dict[str, list[int]] = {}
+        for name in sorted(self.queues, key=lambda name: (len(self.chains[name]), name)):
+            self.caps[name] = self._real_capability(name)
+        for name in self.queues:
+            self.limit_borrowing(name, self.caps, self.deserved)
+
+    def _chain(self, name: str) -> tuple[str, ...]:
+        found: list[str] = []
+        at: str | None = name
+        while at in self.queues:
+            found.append(at)
+            # Where the parents run in a ring, which nothing forbids, nobody is above the others, so
+            # each of them counts as right below the root.
+            at = None if self._ring(at) else self.queues[at].parent
+        return tuple(found)
+
+    def _ring(self, name: str) -> list[str]:
+        """The queue, its parent and so on, if that comes back to the queue; else nothing."""
+        found, at = [name], self.queues[name].parent
+        while at in self.queues and at not in found:
+            found.append(at)
+            at = self.queues[at].parent
+        return found if at == name else []
+
+    def _misplaced(self, name: str) -> str | None:
+        parent, ring = self.queues[name].parent, self._ring(name)
+        if ring:
+            what = f"its parents run in a ring ({' → '.join([*ring, name])})"
+            repair = "set another spec.parent in one of them"
+        elif parent is not None and parent not in self.queues:
+            what = f"its parent {parent} does not exist"
+            repair = "create that queue, or set another spec.parent"
+        else:
+            return None
+        # Volcano's capacity plugin gives up on the whole tree.
+        return (
+            f"{what}, so that it counts as right below the root here, and with enableHierarchy "
+            f"Volcano starts nothing in any queue: {repair}"
+        )
+
+    def _amounts(self, resources: Resources | None, absent: int) -> list[int]:
+        given = resources or {}
+        return [given.get(name, absent) for name in self.names]
+
+    def _real_capability(self, name: str) -> list[int]:
+        chain = self.chains[name]
+        parent = chain[1] if len(chain) > 1 else None
+        above = self.everything if parent is None else self.caps[parent]
+        absent = [UNLIMITED] * len(above) if parent is None else above
+        own, siblings = self.guarantees[name], self.children[parent]
+        held = [sum(column) for column in zip(*map(self.guarantees.get, siblings), strict=True)]
+        capability = self.queues[name].capability or {}
+        return [
+            min(capability.get(resource, absent[i]), above[i] - held[i] + own[i])
+            if held[i]
+            else capability.get(resource, absent[i])
+            for i, resource in enumerate(self.names)
+        ]
+
+    def limit_borrowing(
+        self, name: str, caps: dict[str, list[int]], deserved: Mapping[str, list[int]]
+    ) -> None:
+        """Lower the queue's entry in `caps` to what its policy lets it borrow."""
+        policy = self.policies.get(name)
+        if policy is None or policy.borrowing_limit is None or policy.resource not in self.names:
+            return
+        i = self.names.index(policy.resource)
+        right = max(deserved[name][i], self.guarantees[name][i], 0)
+        caps[name] = list(caps[name])
+        caps[name][i] = min(caps[name][i], right + policy.borrowing_limit)
+
+    def closed(self, name: str) -> str | None:
+        """Why nothing can start in the queue, or None."""
+        if not self.queues:
+            return None
+        queue = self.queues.get(name)
+        if queue is None:
+            return f"queue {name} does not exist"
+        return None if queue.open else f"queue {name} is closed"
+
+    def within(self, name: str, ancestor: str) -> bool:
+        """Whether pods of queue `name` count in `ancestor`, which may be the queue itself."""
+        return ancestor in self.chains.get(name, (name,))
+
+
+class QueueRoom:
+    """Room in the queues while a plan is made."""
+
+    def __init__(self, tree: QueueTree, journal: Journal) -> None:
+        self.tree, self._journal = tree, journal
+        self.used = {name: list(tree.zero) for name in tree.queues}
+        """Amounts held, children's included."""
+        self._caps, self._deserved = tree.caps, tree.deserved
+        self._idle: list[int] = []
+        self._coming: list[int] = []
+        self.grown: list[str] = []
+        """Queues that have come to hold more, one after the other."""
+
+    def hold(self, name: str, vector: Vector, times: int) -> None:
+        """Count pods that are there."""
+        for queue in self.tree.chains.get(name, ()):
+            used = self.used[queue]
+            for i, amount in enumerate(vector):
+                if amount:
+                    used[i] += amount * times
+
+    def use(self, name: str, vector: Sequence[int], times: int = 1) -> None:
+        """Count pods that come, or leave if `times` is negative."""
+        self._use(name, tuple(vector), times)
+        self._journal.note(self._use, name, tuple(vector), -times)
+
+    def _use(self, name: str, vector: Vector, times: int) -> None:
+        self.hold(name, vector, times)
+        if times > 0:
+            self.grown += self.tree.chains.get(name, ())
+
+    def share_by_weight(self, wishes: Mapping[str, Sequence[int]]) -> None:
+        """The proportion plugin: `wishes` is what each queue holds and would take more.
+
+        Queues that want nothing take no part. A queue's right is its share by weight alone;
+        what it may hold is what the division gives it when every wish is heard.
+        """
+        tree = self.tree
+        taking = [name for name in tree.queues if any(wishes.get(name, ()))]
+        weights = {name: tree.queues[name].weight for name in taking}
+        total = sum(weights.values())
+        given = divide(
+            tree.everything,
+            weights=weights,
+            wishes={name: wishes[name] for name in taking},
+            caps={name: tree.caps[name] for name in taking},
+            floors={name: tree.guarantees[name] for name in taking},
+        )
+        by_weight = {
+            name: [amount * weights[name] // total if amount else -1 for amount in tree.everything]
+            for name in taking
+        }
+        self._deserved = tree.deserved | by_weight
+        self._caps = dict(tree.caps)
+        for name in taking:
+            self._caps[name] = [
+                min(cap, mine) if amount else cap
+                for cap, mine, amount in zip(
+                    tree.caps[name], given[name], tree.everything, strict=True
+                )
+            ]
+            tree.limit_borrowing(name, self._caps, self._deserved)
+
+    def full(
+        self, name: str, vector: Sequence[int], leaving: Mapping[str, Sequence[int]] = _NOTHING
+    ) -> Full | None:
+        """The first of the queue and its ancestors whose room is too small for `vector` more;
+        `leaving`: what goes before, by queue, as `sums` says."""
+        for queue in self.tree.chains.get(name, ()):
+            used, caps = self.used[queue], self._caps[queue]
+            less = leaving.get(queue, self.tree.zero)
+            short = tuple(
+                i
+                for i, amount in enumerate(vector)
+                if amount > 0 and used[i] + amount - less[i] > caps[i]
+            )
+            if short:
+                return Full(queue, short)
+        return None
+
+    def sums(self, amounts: Iterable[tuple[str, Vector]]) -> dict[str, list[int]]:
+        """Sums of amounts in queues, by queue, children's included."""
+        found: dict[str, list[int]] = {}
+        for name, vector in amounts:
+            for queue in self.tree.chains.get(name, ()):
+                total = found.setdefault(queue, list(self.tree.zero))
+                for i, amount in enumerate(vector):
+                    total[i] += amount
+        return found
+
+    def fits_often(self, name: str, vector: Sequence[int]) -> int:
+        """How many times `vector` fits into the queue's room."""
+        often = UNLIMITED
+        for queue in self.tree.chains.get(name, ()):
+            used, caps = self.used[queue], self._caps[queue]
+            for i, amount in enumerate(vector):
+                if amount > 0:
+                    often = min(often, (caps[i] - used[i]) // amount)
+        return max(0, often)
+
+    # Rights
+
+    def beyond_deserved(self, name: str, vector: Sequence[int]) -> bool:
+        """Whether `vector` more would be borrowed; a queue without deserved borrows everything."""
+        deserved = self._deserved.get(name)
+        if deserved is None:
+            return True
+        used, listed = self.used[name], False
+        for i, amount in enumerate(vector):
+            if amount > 0 and deserved[i] >= 0:
+                if used[i] + amount > deserved[i]:
+                    return True
+                listed = True
+        return not listed
+
+    def share(self, name: str) -> float:
+        """The largest used / deserved of the queue's listed resources; 0 where none is listed."""
+        deserved = self._deserved.get(name, ())
+        used = self.used.get(name, ())
+        return max(
+            (used[i] / amount for i, amount in enumerate(deserved) if amount > 0), default=0.0
+        )
+
+    def entitled(self, name: str) -> bool:
+        """Whether the queue has a right to anything: else its share and what it borrows are always
+        the same."""
+        deserved = self._deserved.get(name, ())
+        return any(amount > 0 for amount in deserved) or any(self.tree.guarantees.get(name, ()))
+
+    def borrows(self, name: str, vector: Sequence[int]) -> bool:
+        """Whether the queue holds `vector` beyond both its deserved and its guarantee."""
+        deserved, guarantee = self._deserved.get(name), self.tree.guarantees.get(name)
+        if deserved is None or guarantee is None:
+            return True
+        used = self.used[name]
+        return all(
+            used[i] - amount >= max(deserved[i], guarantee[i])
+            for i, amount in enumerate(vector)
+            if amount > 0 and (deserved[i] >= 0 or guarantee[i] > 0)
+        )
+
+    def may_take(self, victim_queue: str, vector: Sequence[int]) -> bool:
+        """Whether a claim of another queue may have a pod of `victim_queue` removed."""
+        policy = self.tree.policies.get(victim_queue)
+        if policy is None or policy.shrink.for_other_queues is ForOtherQueues.ANY:
+            return True
+        return self.borrows(victim_queue, vector)
+
+    # Growth
+
+    @property
+    def keeps_free(self) -> bool:
+        """Whether growth must leave something: then `open_growth` must have been told of it."""
+        return self.tree.any_guarantee or any(map(self._headroom, self.tree.policies))
+
+    def open_growth(self, idle: Sequence[int], coming: Sequence[int]) -> None:
+        """Amounts that are free on all nodes, now and once the leavers are gone."""
+        self._idle, self._coming = list(idle), list(coming)
+
+    def may_grow(self, name: str, vector: Sequence[int]) -> Limit:
+        """How many times the queue may take `vector` more."""
+        often, why = self.fits_often(name, vector), Reason.QUEUE_FULL
+        kept = self._headroom(name)
+        if kept is not None:
+            i, amount = kept
+            if vector[i] > 0:
+                most = max(0, self.free(name, i, self._idle[i]) - amount) // vector[i]
+                if most < often:
+                    often, why = most, Reason.HEADROOM_KEPT
+        if self.tree.any_guarantee:
+            owed = self._owed(self.tree.children.get(None, ()), name)
+            for i, amount in enumerate(vector):
+                if amount > 0 and owed[i] > 0:
+                    most = max(0, self._coming[i] - owed[i]) // amount
+                    if most < often:
+                        often, why = most, Reason.GUARANTEED_TO_OTHERS
+        return Limit(often, why)
+
+    def grow(self, name: str, vector: Sequence[int], times: int) -> None:
+        self.use(name, vector, times)
+        for i, amount in enumerate(vector if self._idle else ()):
+            self._idle[i] -= amount * times
+            self._coming[i] -= amount * times
+
+    def _headroom(self, name: str) -> tuple[int, int] | None:
+        """Dimension and milli-units that growth leaves idle."""
+        policy, names = self.tree.policies.get(name), self.tree.names
+        if policy is None or policy.resource not in names or name not in self.tree.chains:
+            return None
+        i, headroom = names.index(policy.resource), policy.headroom
+        if headroom.percent is not None:
+            may_hold = min(self._caps[name][i], self.tree.everything[i])
+            return i, int(may_hold * headroom.percent / 100)
+        return (i, headroom.amount) if headroom.amount else None
+
+    def _owed(self, queues: Iterable[str], asking: str) -> list[int]:
+        """What guarantees of these queues but the asking one's still lack, by dimension."""
+        total = list(self.tree.zero)
+        for queue in queues:
+            owed = self._owed(self.tree.children.get(queue, ()), asking)
+            if queue == asking:
+                # Its guarantee is the asking queue's own, and so is that of its ancestors.
+                continue
+            if queue not in self.tree.chains.get(asking, ()):
+                used, guarantee = self.used[queue], self.tree.guarantees[queue]
+                owed = [
+                    max(mine - have, lower)
+                    for mine, have, lower in zip(guarantee, used, owed, strict=True)
+                ]
+            total = [a + b for a, b in zip(total, owed, strict=True)]
+        return total
+
+    # Figures
+
+    def free(self, name: str, i: int, idle: int) -> int:
+        """The part of `idle` that the queue may use of dimension i; negative if it has too much."""
+        for queue in self.tree.chains[name]:
+            idle = min(idle, self._caps[queue][i] - self.used[queue][i])
+        return idle
+
+    def borrowed(self, name: str, i: int) -> int:
+        """Amount of dimension i that the queue holds beyond its deserved and its guarantee."""
+        right = max(self._deserved[name][i], self.tree.guarantees[name][i])
+        return max(0, self.used[name][i] - right) if right > 0 else 0
+
+
+def divide(
+    total: Sequence[int],
+    *,
+    weights: Mapping[str, int],
+    wishes: Mapping[str, Sequence[int]],
+    caps: Mapping[str, Sequence[int]],
+    floors: Mapping[str, Sequence[int]],
+) -> dict[str, list[int]]:
+    """What each queue deserves of `total` under the proportion plugin, by dimension.
+
+    Volcano's rounds, each dimension for itself: what remains is handed out by weight among the
+    queues that want more, each gets no more than the smaller of its wish and its cap and no less
+    than its floor, until nobody wants more or nothing remains. Where these rounds come to rest,
+    everybody has max(floor, min(goal, weight × level)) with the largest level that `total` allows.
+    """
+    given: dict[str, list[int]] = {name: [0] * len(total) for name in weights}
+    for i, everything in enumerate(total):
+        goals = {
+            name: max(min(wishes[name][i], caps[name][i]), floors[name][i]) for name in weights
+        }
+        shares = goals
+        if sum(goals.values()) > everything:
+            low, high = 0.0, max(goal / weights[name] for name, goal in goals.items())
+            shares = {name: floors[name][i] for name in goals}
+            for _ in range(60):
+                middle = (low + high) / 2
+                tried = {
+                    name: max(floors[name][i], min(goal, int(weights[name] * middle)))
+                    for name, goal in goals.items()
+                }
+                if sum(tried.values()) <= everything:
+                    low, shares = middle, tried
+                else:
+                    high = middle
+        for name, amount in shares.items():
+            given[name][i] = amount
+    return given

@@ -1,0 +1,125 @@
+"""What a plan says besides its decisions: figures of each queue, and why sizes stay as they are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from volcano_elastic.queue_policy.cluster import ClusterState
+from volcano_elastic.queue_policy.decision import NoChange, QueueFigures, Reason, no_change
+from volcano_elastic.queue_policy.draft import Draft, JobDraft
+from volcano_elastic.queue_policy.fit import Shape
+
+
+def figures(draft: Draft) -> dict[str, QueueFigures]:
+    """By queue, in its policy's resource, before the plan changes anything; nothing owed yet."""
+    cluster, queues, tree = draft.cluster, draft.queues, draft.queues.tree
+    names, idle = cluster.dimensions.names, cluster.idle
+    surplus: Counter[str] = Counter()
+    jobs: Counter[str] = Counter()
+    # A queue holds what its children hold, so these count for it too.
+    for name, members in cluster.queues.items():
+        for queue in tree.chains.get(name, (name,)):
+            jobs[queue] += len(members.jobs)
+            if cluster.policy(queue).resource == cluster.policy(name).resource:
+                surplus[queue] += members.surplus
+    found: dict[str, QueueFigures] = {}
+    for name, used in queues.used.items():
+        resource, problem = cluster.policy(name).resource, tree.problems.get(name, "")
+        if resource not in names:
+            found[name] = QueueFigures(resource, 0, 0, 0, 0, 0, jobs[name], problem)
+            continue
+        i = names.index(resource)
+        elastic = min(used[i], surplus[name])
+        free = queues.free(name, i, idle[i]) if idle and tree.closed(name) is None else 0
+        found[name] = QueueFigures(
+            resource=resource,
+            free=max(0, free),
+            guaranteed=used[i] - elastic,
+            surplus=elastic,
+            borrowed=queues.borrowed(name, i),
+            owed_to_minimums=0,
+            jobs=jobs[name],
+            problem=problem,
+        )
+    return found
+
+
+def with_owed(
+    before: Mapping[str, QueueFigures],
+    requests: Iterable[tuple[str, Sequence[int]]],
+    cluster: ClusterState,
+) -> dict[str, QueueFigures]:
+    """`requests`: amounts that claims of a queue ask for; its ancestors owe them too."""
+    names = cluster.dimensions.names
+    owed: Counter[str] = Counter()
+    for queue, request in requests:
+        for name in cluster.tree.chains.get(queue, ()):
+            resource = before[name].resource
+            if resource in names:
+                owed[name] += request[names.index(resource)]
+    return {
+        name: replace(found, owed_to_minimums=owed[name]) if name in owed else found
+        for name, found in before.items()
+    }
+
+
+def unchanged(
+    draft: Draft,
+    *,
+    changed: Iterable[str],
+    why: Mapping[str, Reason],
+    resting: Collection[str],
+    asked: bool,
+    served: bool,
+) -> dict[str, NoChange]:
+    """Reasons for every elastic job but those `changed`.
+
+    Args:
+        why: what ended the growth of those that had a turn.
+        resting: keys of jobs that don't grow since their surplus found no place.
+        asked: some claim wanted room.
+        served: some claim was promised room.
+    """
+    found: dict[str, NoChange] = {}
+    kept_for: dict[Shape, bool] = {}
+    for key, state in draft.cluster.jobs.items():
+        kept = state.kept
+        if kept is None:
+            continue
+        more, less = kept.why_not_more, kept.why_not_less[asked]
+        if kept.ready is not None and kept.ready > draft.now:
+            more = Reason.COOLING_DOWN
+        elif served and more is Reason.NO_ROOM:
+            # The room that it lacks may be there, and promised to a claim.
+            if state.shape not in kept_for:
+                kept_for[state.shape] = draft.nodes.was_idle(state.shape)
+            if kept_for[state.shape]:
+                more = Reason.ROOM_OWED_TO_MINIMUM
+        found[key] = no_change(more, less)
+    for key, more in (*why.items(), *((key, Reason.COOLING_DOWN) for key in resting)):
+        # Who stands in line and has no room is said to have none already, and whose it is.
+        if key in found and more is not Reason.NO_ROOM and draft.cluster.jobs[key].settled:
+            found[key] = no_change(more, found[key].why_not_less)
+    for job in draft.unsettled:
+        if job.job.elastic:
+            found[job.job.key] = _unsettled(job, draft.now, asked)
+    for key in changed:
+        found.pop(key, None)
+    return found
+
+
+def _unsettled(draft: JobDraft, now: datetime, asked: bool) -> NoChange:
+    """Reasons of a job whose pods have not all found a node yet."""
+    state, job = draft.state, draft.job
+    more = state.held_back(draft.size)
+    if more is None and job.succeeded:
+        more = Reason.FINISHING
+    if more is None:
+        more = Reason.WAITING_FOR_PODS
+        waits = draft.waiting or state.by_role.excess or draft.blocked
+        if not waits and state.cooling(now):
+            more = Reason.COOLING_DOWN
+    return no_change(more, state.why_not_less(draft.size, asked))

@@ -1,0 +1,499 @@
+"""Jobs and nodes with their pods, as frozen values.
+
+What follows from a value alone is worked out once and kept with it. A planner that is given the
+same job with the same pods again uses the same value, and all that is known of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import cached_property
+from operator import add
+from typing import Any, NamedTuple
+
+from volcano_elastic.api.queue_policy import GPU, Mode, Order, QueuePolicy
+from volcano_elastic.api.role import elastic
+from volcano_elastic.queue_policy.decision import Reason
+from volcano_elastic.queue_policy.fit import UNLIMITED, Dimensions, Shape, Vector, admits
+from volcano_elastic.queue_policy.snapshot import Job, Node, Pod, Resources
+from volcano_elastic.queue_policy.speed import CPUS, Curve, SizeSteps
+
+UNPLACED_COOLDOWN = timedelta(seconds=60)
+"""The least time after surplus found no place before the job grows again."""
+LOST_AFTER = timedelta(seconds=5)
+"""A pod that is still there this long after its grace ended is not coming free soon."""
+
+
+class GrowthKey(NamedTuple):
+    """Place of a job among those that may grow; the smallest goes first."""
+
+    priority: float
+    """Negative, under order Priority; else 0."""
+    worth: float
+    """Of its next step, negative."""
+    created: float
+    job: str
+
+
+class LossKey(NamedTuple):
+    """Place of a job among those that may give; the smallest loss goes first."""
+
+    loss: float
+    job: str
+
+
+class JobPods(NamedTuple):
+    """The pods of a job, by what they do."""
+
+    bound: Mapping[str, Pod]
+    """Workers with a node, by key."""
+    unbound: Mapping[str, Pod]
+    """Workers without one."""
+    excess: Sequence[Pod]
+    """Workers beyond `desired`, in neither: an earlier decision not carried out yet."""
+    departing: bool
+    """Some are terminating and still have a node: the job has been running."""
+    master_bound: bool
+    held: Vector
+    """Amounts that they hold in the queue."""
+
+
+class Kept(NamedTuple):
+    """Reasons of a job to keep its size."""
+
+    why_not_more: Reason
+    """Once it is ready."""
+    why_not_less: tuple[Reason, Reason]
+    """While nobody waits, and while somebody does."""
+    ready: datetime | None
+    """Until then it is cooling down."""
+
+
+@dataclass(frozen=True, eq=False)
+class JobState:
+    """One job, its pods, and the policy and speed that it is planned by."""
+
+    job: Job
+    pods: tuple[Pod, ...]
+    policy: QueuePolicy
+    queue_open: bool
+    shape: Shape
+    master_shape: Shape | None
+    curve: Curve
+    steps: SizeSteps
+    dimensions: Dimensions = field(repr=False)
+
+    @cached_property
+    def unit(self) -> int:
+        """Workers that come and go together."""
+        return max(1, self.job.node_unit)
+
+    @cached_property
+    def unit_vector(self) -> Vector:
+        """Amounts that `unit` workers ask for."""
+        return tuple(amount * self.unit for amount in self.shape.vector)
+
+    @cached_property
+    def unit_gpus(self) -> float:
+        """Amount that one worker holds of the resource that sizes are compared in."""
+        return units(self.job.pod_requests, self.policy.resource)
+
+    @cached_property
+    def cap(self) -> int:
+        """The most workers that the job may have."""
+        return cap(self.job, self.policy)
+
+    @cached_property
+    def most(self) -> int:
+        """The most workers that one plan may raise the size to."""
+        step = self.policy.grow.max_step
+        return self.cap if step is None else min(self.cap, self.job.desired + step)
+
+    @cached_property
+    def weight(self) -> float:
+        """Factor of the job's gains and losses: more while it is young."""
+        return weight(self.job, self.policy)
+
+    @cached_property
+    def ready(self) -> datetime | None:
+        """When the job may change its size again of its own; None before its first change."""
+        return ready(self.job, self.policy)
+
+    def cooling(self, now: datetime) -> bool:
+        return self.ready is not None and self.ready > now
+
+    @cached_property
+    def movable(self) -> bool:
+        """Whether its surplus may be taken at all."""
+        return self.policy.mode not in (Mode.OFF, Mode.DRY_RUN) and not self.job.unmodelled
+
+    def floor(self, size: int) -> int:
+        """The largest allowed size that is at most `size`: whole units, never below min."""
+        return max(self.job.min, size - size % self.unit)
+
+    @cached_property
+    def by_role(self) -> JobPods:
+        """Its pods sorted."""
+        job, departing, master_bound, counted = self.job, False, False, elastic().name
+        bound: dict[str, Pod] = {}
+        unbound: dict[str, Pod] = {}
+        masters: list[Pod] = []
+        for pod in self.pods:
+            if pod.terminating:
+                departing = departing or pod.node is not None
+            elif pod.role != counted:
+                if pod.node is not None:
+                    master_bound = True
+                    masters.append(pod)
+            elif pod.node is not None:
+                bound[pod.key] = pod
+            else:
+                unbound[pod.key] = pod
+        # Mostly all that hold room ask for the same, which is quicker seen than counted.
+        usual = job.pod_requests
+        rest = [pod for pod in bound.values() if pod.requests != usual]
+        usually = len(bound) - len(rest)
+        held = tuple([amount * usually for amount in self.shape.vector])
+        for pod in (*rest, *masters):
+            held = tuple(map(add, held, self.dimensions.request(pod.requests)))
+        excess: list[Pod] = []
+        alive = [*bound.values(), *unbound.values()]
+        extra = existing(job, alive) - job.desired
+        if extra > 0:
+            excess = eviction_order(alive)[:extra]
+            for pod in excess:
+                del (bound if pod.node is not None else unbound)[pod.key]
+        return JobPods(bound, unbound, excess, departing, master_bound, held)
+
+    @property
+    def held(self) -> Vector:
+        """Amounts that its pods hold in the queue."""
+        return self.by_role.held
+
+    @cached_property
+    def surplus_amount(self) -> int:
+        """Amount of the policy's resource that its pods beyond the minimum hold."""
+        pods = self.by_role
+        beyond = max(0, len(pods.bound) + len(pods.excess) - self.job.min)
+        return beyond * self.job.pod_requests.get(self.policy.resource, 0)
+
+    @cached_property
+    def settled(self) -> bool:
+        """True if all pods are there and have a node, and the size is as it should be: nothing has
+        to be corrected, and nobody waits on its behalf. Other pods of it may still be leaving."""
+        job, pods, size = self.job, self.by_role, self.job.desired
+        best = self.curve.best
+        return (
+            not pods.unbound
+            and len(pods.bound) + job.succeeded == size
+            and not pods.excess
+            and job.min <= size <= self.cap
+            and size % self.unit == 0
+            and (job.succeeded > 0 or has_first(pods.bound.values()))
+            and (pods.master_bound or job.master_requests is None)
+            and (size == job.min or self.policy.mode is not Mode.HOLD_AND_DRAIN)
+            and (best is None or size <= max(best, job.min))
+        )
+
+    @cached_property
+    def unstarted(self) -> bool:
+        """True if nothing of it runs or has run, and it asks for its minimum and no more: its claim
+        stays the same until the job or its pods change."""
+        job, pods = self.job, self.by_role
+        return (
+            0 < job.min == job.desired
+            and not pods.bound
+            and not pods.departing
+            and not pods.excess
+            and not job.succeeded
+        )
+
+    @cached_property
+    def active(self) -> bool:
+        """True if it is settled and its size is the planner's to change."""
+        return (
+            self.settled
+            and self.policy.mode is Mode.ACTIVE
+            and not self.job.unmodelled
+            and not self.job.succeeded
+            and not self.by_role.departing
+        )
+
+    @cached_property
+    def growth_key(self) -> GrowthKey | None:
+        """Its place among those that may grow from `desired`; None if it may not."""
+        if not (self.active and self.queue_open):
+            return None
+        return growth_key(self, self.job.desired)
+
+    @cached_property
+    def loss_key(self) -> LossKey | None:
+        """Its place among those that may give for others' growth; None if it may not."""
+        if not (self.active and self.job.scaler == "volcano"):
+            return None
+        return loss_key(self, self.job.desired)
+
+    @cached_property
+    def may_give(self) -> bool:
+        """Whether surplus of it might leave for a claim, in any plan."""
+        return self.movable and self.job.desired - self.unit >= self.job.min
+
+    @cached_property
+    def surplus(self) -> int:
+        """The most pods that may leave for claims, as long as no plan has changed the job."""
+        return min(self.job.desired - self.job.min, len(self.by_role.bound)) if self.may_give else 0
+
+    @cached_property
+    def kept(self) -> Kept | None:
+        """Reasons to keep its size, as far as they follow from the job; None if its pods have not
+        all found a node yet, or if it is rigid."""
+        job, size = self.job, self.job.desired
+        if not job.elastic or not (self.settled or self.unstarted):
+            return None
+        more, ready = self.held_back(size), None
+        if self.unstarted:
+            more = more or Reason.WAITING_FOR_PODS
+        elif more is None and job.succeeded:
+            more = Reason.FINISHING
+        elif more is None:
+            ready = self.ready
+            if self.by_role.departing:
+                more = Reason.WAITING_FOR_PODS
+        less = self.why_not_less(size, asked=False), self.why_not_less(size, asked=True)
+        more = more or growth_end(self, size) or Reason.NO_ROOM
+        return Kept(more, less, ready)
+
+    def held_back(self, size: int) -> Reason | None:
+        """Why this job may not even be offered room beyond `size`; None if it may."""
+        if self.job.unmodelled:
+            return Reason.UNMODELLED
+        if self.policy.mode is not Mode.ACTIVE:
+            return Reason.HELD
+        if size + self.unit > self.cap:
+            return capped_by(self.job, self.policy)
+        return None if self.queue_open else Reason.QUEUE_CLOSED
+
+    def why_not_less(self, size: int, asked: bool) -> Reason:
+        """Why a job that keeps `size` gives nothing; `asked`: somebody waits."""
+        if size <= self.job.min:
+            return Reason.AT_MIN
+        if self.job.unmodelled:
+            return Reason.UNMODELLED
+        if not self.movable:
+            return Reason.HELD
+        return Reason.NOT_NEEDED if asked else Reason.NOBODY_WAITS
+
+
+def growth_key(state: JobState, size: int) -> GrowthKey | None:
+    """The job's place for its step after `size`; None if it has none."""
+    if size + state.unit > state.most:
+        return None
+    step = state.steps.up(size)
+    if step is None:
+        return None
+    job = state.job
+    first = float(-job.priority) if state.policy.surplus.order is Order.PRIORITY else 0.0
+    # Rounded, so that ties are ties on every machine.
+    worth = round(step.worth * state.weight, 12)
+    return GrowthKey(first, -worth, job.created.timestamp(), job.key)
+
+
+def growth_end(state: JobState, size: int) -> Reason | None:
+    """Why a job has no step after `size`; None if it has one."""
+    if size + state.unit > state.most:
+        lasting = size + state.unit > state.cap
+        return Reason.AT_MAX if lasting else Reason.MAX_STEP_TOO_SMALL
+    return Reason.INEFFICIENT if state.steps.up(size) is None else None
+
+
+def loss_key(state: JobState, size: int) -> LossKey | None:
+    """The job's place for giving the step below `size`; None at the minimum."""
+    if size - state.unit < state.job.min:
+        return None
+    return LossKey(round(state.steps.down(size).worth * state.weight, 12), state.job.key)
+
+
+def has_first(pods: Iterable[Pod]) -> bool:
+    """Whether worker 0 is among these."""
+    for pod in pods:  # noqa: SIM110 - a generator takes twice as long
+        if pod.index == 0:
+            return True
+    return False
+
+
+def existing(job: Job, alive: Sequence[Pod]) -> int:
+    """Workers that count in the size: those alive or finished, and worker 0 even while it is
+    missing, since it comes back."""
+    missing = bool(alive) and not job.succeeded and not has_first(alive)
+    return len(alive) + job.succeeded + missing
+
+
+def eviction_order(pods: Iterable[Pod], worker_0: bool = False) -> list[Pod]:
+    """Pods in the order in which they leave: unbound, then unprotected, bound before running,
+    highest index. Never worker 0, unless `worker_0`.
+
+    The protection of a pod without a node protects nothing yet.
+    """
+    return sorted(
+        (pod for pod in pods if worker_0 or pod.index != 0),
+        key=lambda pod: (pod.node is not None, pod.protected, pod.running, -pod.index, pod.key),
+    )
+
+
+def ready(job: Job, policy: QueuePolicy) -> datetime | None:
+    """When the job may change its size again of its own; None if it has never changed it."""
+    if job.last_scale is None:
+        return None
+    cooldown = max(job.cooldown, policy.grow.stabilization)
+    if job.last_reason == Reason.SURPLUS_UNPLACED:
+        cooldown = max(cooldown, UNPLACED_COOLDOWN)
+    if policy.name:
+        # A default of ours must not overrule what the job says.
+        cooldown = max(cooldown, policy.grow.cooldown)
+    return job.last_scale + cooldown
+
+
+def cooldown_left(job: Job, policy: QueuePolicy, now: datetime) -> timedelta:
+    """Time until the job may grow; zero before its first change."""
+    again = ready(job, policy)
+    return timedelta(0) if again is None else max(timedelta(0), again - now)
+
+
+def units(requests: Resources, resource: str) -> float:
+    """Amount of `resource` that a pod holds, else its CPUs, else 1: sizes are compared in it."""
+    return (requests.get(resource, 0) or requests.get("cpu", 0)) / 1000 or 1.0
+
+
+def gpu_equivalents(requests: Resources, resource: str) -> float:
+    """GPUs of a pod, for its speed curve; so many CPUs count as one where it has none."""
+    gpus = requests.get(GPU if resource == "cpu" else resource, 0) / 1000
+    return gpus or requests.get("cpu", 0) / 1000 / CPUS or 1.0
+
+
+def weight(job: Job, policy: QueuePolicy) -> float:
+    """Factor of the job's gains.
+
+    It falls evenly while the job uses its young hours: a sudden fall would take its GPUs at once.
+    """
+    hours = policy.surplus.young_gpu_hours
+    youth = max(0.0, 1 - job.gpu_hours / hours) if hours > 0 else 0.0
+    return 1 + (policy.surplus.young_weight - 1) * youth
+
+
+def cap(job: Job, policy: QueuePolicy) -> int:
+    """The most the job may have, by its max and unit, its wish (scaler hpa) and the policy."""
+    most, beyond = _wish(job), policy.surplus.max_per_job
+    if beyond is not None:
+        most = min(most, job.min + int(beyond / units(job.pod_requests, policy.resource)))
+    return _whole(job, most)
+
+
+def capped_by(job: Job, policy: QueuePolicy) -> Reason:
+    """The bound that `cap` comes from."""
+    if cap(job, policy) < _whole(job, _wish(job)):
+        return Reason.AT_MAX_PER_JOB
+    return Reason.AT_REPLICAS if _wish(job) < job.max else Reason.AT_MAX
+
+
+def _wish(job: Job) -> int:
+    if job.scaler == "hpa" and job.replicas is not None:
+        return min(job.max, job.replicas)
+    return job.max
+
+
+def _whole(job: Job, workers: int) -> int:
+    return max(job.min, workers - workers % max(1, job.node_unit))
+
+
+@dataclass(frozen=True, eq=False)
+class NodeState:
+    """One node and the pods on it, terminating ones included."""
+
+    node: Node
+    pods: tuple[Pod, ...]
+    dimensions: Dimensions = field(repr=False)
+
+    @cached_property
+    def allocatable(self) -> Vector:
+        return self.dimensions.allocatable(self.node)
+
+    @cached_property
+    def idle(self) -> Vector:
+        """Allocatable less every pod on it."""
+        held: dict[Vector, int] = {}
+        last: Resources | None = None
+        vector: Vector = ()
+        for pod in self.pods:
+            if pod.requests != last:
+                # Mostly those of the pod before.
+                last = pod.requests
+                vector = self.dimensions.request(last)
+                held.setdefault(vector, 0)
+            held[vector] += 1
+        free = self.allocatable
+        for vector, times in held.items():
+            free = tuple([a - b * times for a, b in zip(free, vector, strict=True)])
+        return free
+
+    @cached_property
+    def usable(self) -> Vector:
+        """Idle room, if it takes pods at all."""
+        if not self.node.ready or self.node.unschedulable:
+            return (0,) * len(self.idle)
+        return tuple([max(0, amount) for amount in self.idle])
+
+    @cached_property
+    def terminating(self) -> tuple[Pod, ...]:
+        return tuple([pod for pod in self.pods if pod.terminating])
+
+    def leaving(self, now: datetime) -> list[Vector]:
+        """Amounts of the terminating pods whose room counts as coming."""
+        return [
+            self.dimensions.request(pod.requests)
+            for pod in self.terminating
+            if pod.leaves_by is None or now <= pod.leaves_by + LOST_AFTER
+        ]
+
+    @cached_property
+    def workers(self) -> Mapping[str, Sequence[Pod]]:
+        """Its live workers but workers 0, by job, in the order in which they leave."""
+        found: dict[str, list[Pod]] = {}
+        counted = elastic().name
+        for pod in self.pods:
+            if pod.job is None or pod.index == 0 or pod.terminating or pod.role != counted:
+                continue
+            found.setdefault(pod.job, []).append(pod)
+        for pods in found.values():
+            pods.sort(key=lambda pod: (pod.protected, pod.running, -pod.index, pod.key))
+        return found
+
+    @cached_property
+    def memo(self) -> dict[str, Any]:
+        """Facts that others work out of it and keep with it."""
+        return {}
+
+    @cached_property
+    def _idle_slots(self) -> dict[Shape, int]:
+        return {}
+
+    def idle_slots(self, shape: Shape) -> int:
+        """How many more pods of a shape its idle room takes; -1 if it takes no such pods at all."""
+        found = self._idle_slots.get(shape)
+        if found is None:
+            found = slots_in(self.idle, shape) if admits(self.node, shape) else -1
+            self._idle_slots[shape] = found
+        return found
+
+    def capacity(self, shape: Shape) -> int:
+        """How many pods of a shape the empty node takes."""
+        room = self.allocatable
+        if not admits(self.node, shape):
+            return 0
+        return min((room[i] // amount for i, amount in shape.needs), default=0)
+
+
+def slots_in(free: Sequence[int], shape: Shape) -> int:
+    """How many pods of a shape fit into an amount of room."""
+    return max(0, min([free[i] // amount for i, amount in shape.needs], default=UNLIMITED))

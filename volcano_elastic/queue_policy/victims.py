@@ -1,0 +1,555 @@
+"""The cheapest surplus pods whose leaving makes room: one search over all nodes.
+
+An option is a smallest set of pods of one node that makes room there for one pod more. Nodes stand
+in line by what their options cost at least, which follows from how many pods must leave there and
+whose they are at best; only for those in front the option itself is looked for. What is known of a
+node's surplus before the plan is kept with the node; pods that leave only make it less.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from operator import add
+from typing import Generic, NamedTuple, TypeVar
+
+from volcano_elastic.queue_policy.draft import Draft, JobDraft
+from volcano_elastic.queue_policy.fit import Shape, Vector
+from volcano_elastic.queue_policy.queues import Full
+from volcano_elastic.queue_policy.room import Room
+from volcano_elastic.queue_policy.snapshot import Pod
+from volcano_elastic.queue_policy.state import JobState, NodeState, slots_in
+
+ALL = 1 << 30
+"""As many slots as an option may make."""
+NOBODY = ""
+"""The queue of a claim that has no surplus of its own anywhere."""
+
+P = TypeVar("P", bound=Hashable)
+
+
+class VictimRequest(NamedTuple):
+    """Room for more pods, from surplus."""
+
+    shape: Shape
+    queue: str
+    own: str | None
+    """Key of the job that gives all of it, if one must."""
+    protected: bool
+    """Whether protected pods may leave."""
+    need: int
+    """Slots that are of use."""
+    within: str | None = None
+    """The queue in which all of it must count, if one is full."""
+
+
+class Victim(NamedTuple):
+    pod: Pod
+    job: JobDraft
+    node: int
+
+    @property
+    def vector(self) -> Vector:
+        return self.job.state.shape.vector
+
+
+class Rank(NamedTuple):
+    """What an option costs; the smallest is taken."""
+
+    cost_per_slot: float
+    cost: int
+    """Pods that leave in the end, whole units counted."""
+    protected: int
+    running: int
+    right: int
+    """0: the claim's own queue, 1: borrowed, 2: by its own right."""
+    share: float
+    """Negative, of what the queue deserves."""
+    surplus: float
+    """Negative, of the job that has least."""
+    last: int
+    """Negative, the highest index of that job that leaves."""
+
+
+class Option(NamedTuple):
+    rank: Rank
+    pod: str
+    """Key of the pod that decides among equals of one node."""
+    victims: tuple[Victim, ...]
+    slots: int = 1
+    """How many more pods of the claim it makes room for."""
+
+
+class AtMost(NamedTuple):
+    """So many pods belong to jobs with at least this surplus."""
+
+    pods: int
+    surplus: float
+    """Negative."""
+    last: int
+    """The highest index among them, negative."""
+
+
+@dataclass(frozen=True, eq=False)
+class NodeSurplus:
+    """Pods of one node that might leave, before the plan."""
+
+    jobs: tuple[JobState, ...]
+    largest: Vector
+    """The most that any one pod holds, by dimension."""
+    total: Vector
+    idle: int
+    """Pods that don't run."""
+    unprotected: int
+    queues: frozenset[tuple[str, Vector]]
+    at_most: tuple[AtMost, ...]
+    """Largest surplus first."""
+    at_most_in: Mapping[str, tuple[AtMost, ...]]
+    """The same, by queue."""
+
+
+def node_surplus(node: NodeState, jobs: Mapping[str, JobState]) -> NodeSurplus | None:
+    """The surplus on a node, as kept with it; None if there is none."""
+    mine = tuple([s for key in node.workers if (s := jobs.get(key)) is not None and s.may_give])
+    known: NodeSurplus | None = node.memo.get("surplus")
+    if known is None or known.jobs != mine:
+        if not mine:
+            return None
+        pods = [pod for state in mine for pod in node.workers[state.job.key]]
+        vectors = [state.shape.vector for state in mine]
+        totals = (
+            [a * len(node.workers[s.job.key]) for a in v]
+            for s, v in zip(mine, vectors, strict=True)
+        )
+        queues = {state.job.queue for state in mine}
+        known = node.memo["surplus"] = NodeSurplus(
+            jobs=mine,
+            largest=tuple(map(max, zip(*vectors, strict=True))),
+            total=tuple(map(sum, zip(*totals, strict=True))),
+            idle=sum(not pod.running for pod in pods),
+            unprotected=sum(not pod.protected for pod in pods),
+            queues=frozenset((state.job.queue, state.shape.vector) for state in mine),
+            at_most=_at_most(node, mine),
+            at_most_in={
+                queue: _at_most(node, (s for s in mine if s.job.queue == queue)) for queue in queues
+            },
+        )
+    return known
+
+
+def _at_most(node: NodeState, jobs: Iterable[JobState]) -> tuple[AtMost, ...]:
+    found: list[AtMost] = []
+    total = 0
+    for surplus, index, pods in sorted(_upper_bound(state, node) for state in jobs):
+        total += pods
+        if found and found[-1].surplus == surplus:
+            found[-1] = AtMost(total, surplus, found[-1].last)
+        else:
+            found.append(AtMost(total, surplus, index))
+    return tuple(found)
+
+
+def _upper_bound(state: JobState, node: NodeState) -> tuple[float, int, int]:
+    """Negative surplus, negative index and number of the pods that the job may give here."""
+    job, pods = state.job, node.workers[state.job.key]
+    surplus = (job.desired - job.min) * state.unit_gpus / state.weight
+    return (-surplus, -max(pod.index for pod in pods), min(len(pods), job.desired - job.min))
+
+
+class BestFirst(Generic[P]):
+    """Places in the order of their options' ranks, each looked at only when it stands in front."""
+
+    def __init__(
+        self,
+        places: Iterable[P],
+        least: Callable[[P], Rank | None],
+        look: Callable[[P], Option | None],
+    ) -> None:
+        """`least`: a rank that the option of a place does not go below; None if it has none."""
+        self._least, self._look = least, look
+        self._heap: list[tuple[Rank, P]] = []
+        self.enter(places)
+
+    def enter(self, places: Iterable[P]) -> None:
+        """Places that are new, or whose options may have become cheaper."""
+        for place in places:
+            rank = self._least(place)
+            if rank is not None:
+                heapq.heappush(self._heap, (rank, place))
+
+    def first(self, but: Collection[P] = (), below: Rank | None = None) -> Option | None:
+        """The cheapest of all places `but` these; None if it has no rank `below` this."""
+        heap = self._heap
+        looked: dict[P, Option | None] = {}
+        aside: list[tuple[Rank, P]] = []
+        found: Option | None = None
+        while heap and (below is None or heap[0][0] < below):
+            rank, place = heap[0]
+            if place not in looked:
+                looked[place] = self._look(place)
+            option = looked[place]
+            if option is None:
+                heapq.heappop(heap)
+            elif option.rank > rank:
+                heapq.heapreplace(heap, (option.rank, place))
+            elif place in but:
+                aside.append(heapq.heappop(heap))
+            else:
+                found = option
+                break
+        for entry in aside:
+            heapq.heappush(heap, entry)
+        return found
+
+
+class _Line(NamedTuple):
+    places: Collection[int] | None
+    """None: all nodes."""
+    front: BestFirst[int]
+    seen: list[int]
+    """How much of the log of cheaper nodes it has seen."""
+
+
+class VictimSearch:
+    def __init__(self, draft: Draft) -> None:
+        self._draft, self._nodes, self._queues = draft, draft.nodes, draft.queues
+        self.protected_until: datetime | None = None
+        """When the first pod that is still too young to be taken may be."""
+        self._lines: dict[VictimRequest, _Line] = {}
+        self._cheaper: list[int] = []
+        """Nodes whose options may have become cheaper, one after the other."""
+        self._seen_nodes = self._seen_queues = 0
+        self._nodes_in: dict[str, frozenset[int]] = {}
+        self._surplus: dict[int, NodeSurplus | None] = {}
+
+    # What there is
+
+    def surplus(self, n: int) -> NodeSurplus | None:
+        """The surplus on node n before the plan."""
+        try:
+            return self._surplus[n]
+        except KeyError:
+            state, jobs = self._nodes.states[n], self._draft.cluster.jobs
+            found = self._surplus[n] = node_surplus(state, jobs)
+            return found
+
+    def reclaimable_slots(self, shape: Shape) -> int:
+        """How many pods of a shape would fit if all surplus left: an upper bound."""
+        if not self._nodes.bases[Room.RECLAIMABLE]:
+            found = ((n, self.surplus(n)) for n in range(len(self._nodes.states)))
+            self._nodes.expect({n: surplus.total for n, surplus in found if surplus is not None})
+        return self._nodes.slots(shape, Room.RECLAIMABLE).total()
+
+    def nodes_in(self, queue: str) -> frozenset[int]:
+        """Nodes with surplus of the queue itself."""
+        found = self._nodes_in.get(queue)
+        if found is None:
+            state = self._draft.cluster.queues.get(queue)
+            names = () if state is None else state.giver_nodes
+            numbers = (self._nodes.index(name) for name in names)
+            found = self._nodes_in[queue] = frozenset(n for n in numbers if n is not None)
+        return found
+
+    def _nodes_within(self, queue: str) -> frozenset[int]:
+        tree = self._queues.tree
+        queues = (name for name in self._draft.cluster.queues if tree.within(name, queue))
+        return frozenset().union(*map(self.nodes_in, queues))
+
+    def leavers(self, job: JobDraft, pods: Iterable[Pod], protected: bool) -> Iterator[Pod]:
+        """Those of the job's pods that may leave, in order; `protected` too, or not."""
+        protects = job.state.policy.shrink.protect
+        for pod in pods:
+            if pod.key in job.bound and (protected or not pod.protected):
+                if protects and self._too_young(pod, job):
+                    continue
+                yield pod
+
+    def _too_young(self, pod: Pod, job: JobDraft) -> bool:
+        """As Volcano's cdp plugin, but from creation: `shrink.protectSeconds`."""
+        if pod.created is None:
+            return False
+        until = pod.created + job.state.policy.shrink.protect
+        if until <= self._draft.now:
+            return False
+        self.protected_until = min(until, self.protected_until or until)
+        return True
+
+    def gives(self, job: JobDraft, queue: str, besides: Iterable[Victim] = ()) -> bool:
+        """Whether the job may lose one pod more for a claim of `queue`, besides these."""
+        if not job.state.movable:
+            return False
+        cost, owner = job.eviction_cost(), job.job.queue
+        if not cost or owner == queue:
+            # For what leaves anyway nobody has to be asked.
+            return cost is not None
+        # With the rest of its unit.
+        given = [amount * cost for amount in job.state.shape.vector]
+        for other in besides:
+            if other.job.job.queue == owner:
+                given = list(map(add, given, other.vector))
+        return self._queues.may_take(owner, given)
+
+    # The search
+
+    def best(self, request: VictimRequest) -> Option | None:
+        """The cheapest option for one slot of those asked for."""
+        self._note_cheaper()
+        found = None
+        # One that frees more than the claim can use is dearer than it looks: then all are compared
+        # by what is of use to it. Most of the time the first is the answer, whatever the need.
+        for useful in (ALL, request.need):
+            found = self._first(request._replace(need=useful))
+            if found is None or found.slots <= request.need:
+                break
+        return found
+
+    def _note_cheaper(self) -> None:
+        changes, grown = self._nodes.changes, self._queues.grown
+        self._cheaper += changes[self._seen_nodes :]
+        for queue in set(grown[self._seen_queues :]):
+            # What a queue holds has grown, and with it the right of others to its surplus.
+            if self._queues.entitled(queue):
+                self._cheaper += self.nodes_in(queue)
+        self._seen_nodes, self._seen_queues = len(changes), len(grown)
+
+    def _first(self, request: VictimRequest) -> Option | None:
+        own_line = self._line(request)
+        found = own_line.front.first()
+        if own_line.places is None or request.own is not None or request.within is not None:
+            return found
+        # Where its queue has no surplus, all claims see the same.
+        others = self._line(request._replace(queue=NOBODY)).front.first(
+            but=self.nodes_in(request.queue), below=None if found is None else found.rank
+        )
+        return others or found
+
+    def _line(self, request: VictimRequest) -> _Line:
+        line, cheaper = self._lines.get(request), self._cheaper
+        if line is None:
+            places = self._places(request)
+            eligible = self._nodes.eligible(request.shape)
+            front = BestFirst(
+                eligible if places is None else sorted(places.intersection(eligible)),
+                lambda n: self._least(n, request),
+                lambda n: self.option(n, request),
+            )
+            line = self._lines[request] = _Line(places, front, [len(cheaper)])
+        elif line.seen[0] < len(cheaper):
+            # Nodes that take no such pods have no option.
+            news = dict.fromkeys(cheaper[line.seen[0] :])
+            line.front.enter(n for n in news if line.places is None or n in line.places)
+            line.seen[0] = len(cheaper)
+        return line
+
+    def _places(self, request: VictimRequest) -> frozenset[int] | None:
+        if request.own is not None:
+            return frozenset(self._draft.nodes_of(self._draft.job(request.own)))
+        if request.within is not None:
+            return self._nodes_within(request.within)
+        mine = self.nodes_in(request.queue)
+        # A line for it alone may as well have all nodes if most are its queue's.
+        everywhere = request.queue == NOBODY or 2 * len(mine) > len(self._nodes.states)
+        return None if everywhere else mine
+
+    def _least(self, n: int, request: VictimRequest) -> Rank | None:
+        """Node n's option has no smaller rank; None if it has no option."""
+        surplus = self.surplus(n)
+        if surplus is None or self._nodes.states[n].idle_slots(request.shape) < 0:
+            return None
+        left, needs = self._nodes.left(n), request.shape.needs
+        slots = slots_in(left, request.shape)
+        pods = won = 1
+        for i, amount in needs:
+            lack, largest = (slots + 1) * amount - left[i], surplus.largest[i]
+            if lack > 0:
+                if not largest:
+                    return None
+                pods = max(pods, -(-lack // largest))
+                # Without any one of its pods an option would not do.
+                won = max(won, 1 + (largest - 1) // amount)
+        if pods > surplus.unprotected and not request.protected:
+            return None
+        right, share = 0, 0.0
+        whose = _enough(surplus.at_most_in.get(request.queue, ()), pods)
+        if whose is None:
+            whose = _enough(surplus.at_most, pods)
+            if whose is None:
+                return None
+            right = min([2 - self._queues.borrows(*each) for each in surplus.queues])
+            share = -max([self._queues.share(queue) for queue, _ in surplus.queues])
+        cost = pods
+        if any(s.unit > 1 and self._draft.job(s.job.key).unit_remainder for s in surplus.jobs):
+            cost = 0
+        return Rank(
+            cost / min(request.need, won),
+            cost,
+            max(0, pods - surplus.unprotected),
+            max(0, pods - surplus.idle),
+            right,
+            share,
+            whose.surplus,
+            whose.last,
+        )
+
+    def option(self, n: int, request: VictimRequest) -> Option | None:
+        """The best smallest set of node n's surplus that makes room for one more such pod."""
+        surplus, shape, queue = self.surplus(n), request.shape, request.queue
+        if surplus is None:
+            return None
+        left = self._nodes.left(n)
+        slots = slots_in(left, shape)
+        lack = {i: (slots + 1) * amount - left[i] for i, amount in shape.needs}
+        lack = {i: amount for i, amount in lack.items() if amount > 0}
+        leavers: dict[str, Iterator[Pod]] = {}
+        first: dict[str, Victim] = {}
+        for state in surplus.jobs:
+            key = state.job.key
+            if request.own not in (None, key) or not (
+                request.within is None or self._queues.tree.within(state.job.queue, request.within)
+            ):
+                continue
+            job = self._draft.job(key)
+            if self.gives(job, queue):
+                workers = self._nodes.states[n].workers[key]
+                leavers[key] = self.leavers(job, workers, request.protected)
+                pod = next(leavers[key], None)
+                if pod is not None:
+                    first[key] = Victim(pod, job, n)
+
+        def offer(*victims: Victim) -> Option:
+            have = left
+            for victim in victims:
+                have = tuple(map(add, have, victim.vector))
+            won = slots_in(have, shape) - slots
+            return self.as_option(victims, queue, max(1, min(request.need, won)))
+
+        single = [
+            offer(victim)
+            for victim in first.values()
+            if all(victim.vector[i] >= amount for i, amount in lack.items())
+        ]
+        if single:
+            return min(single, key=_key)
+        # Pods of a job are alike: only the first need be looked at.
+        keys = {key: _key(self.as_option((victim,), queue)) for key, victim in first.items()}
+        quota = {key: victim.job.evictable for key, victim in first.items()}
+        chosen: list[Victim] = []
+        while any(amount > 0 for amount in lack.values()):
+            helps = {
+                vector: sum(min(vector[i], a) / a for i, a in lack.items() if a > 0)
+                for vector in {victim.vector for victim in first.values()}
+            }
+            key = min(first, key=lambda k: (-helps[first[k].vector], keys[k]), default="")
+            if not key or not helps[first[key].vector]:
+                return None
+            best = first.pop(key)
+            if not (quota[key] and self.gives(best.job, queue, chosen)):
+                continue
+            chosen.append(best)
+            quota[key] -= 1
+            pod = next(leavers[key], None)
+            if pod is not None:
+                first[key] = Victim(pod, best.job, n)
+                keys[key] = _key(self.as_option((first[key],), queue))
+            lack = {i: amount - best.vector[i] for i, amount in lack.items()}
+        for victim in list(chosen):
+            if all(amount + victim.vector[i] <= 0 for i, amount in lack.items()):
+                chosen.remove(victim)
+                lack = {i: amount + victim.vector[i] for i, amount in lack.items()}
+        return offer(*chosen)
+
+    def as_option(self, victims: tuple[Victim, ...], queue: str, slots: int = 1) -> Option:
+        cost, queues = _cost(victims), self._queues
+        jobs = {victim.job.job.key: victim.job for victim in victims}.values()
+        others = {(job.job.queue, job.state.shape.vector) for job in jobs if job.job.queue != queue}
+        surplus, last = min((job.weighted_surplus, job.job.key) for job in jobs)
+        of_last = [victim.pod for victim in victims if victim.job.job.key == last]
+        rank = Rank(
+            cost / slots,
+            cost,
+            sum(victim.pod.protected for victim in victims),
+            sum(victim.pod.running for victim in victims),
+            max((2 - queues.borrows(*other) for other in others), default=0),
+            -max((queues.share(name) for name, _ in others), default=0.0),
+            -surplus,
+            -max(pod.index for pod in of_last),
+        )
+        return Option(rank, min(pod.key for pod in of_last), victims, slots)
+
+    def easing(self, full: Full, queue: str, protected: bool) -> BestFirst[str]:
+        """Jobs by the cheapest pod, wherever it is, whose leaving makes some room in the full queue
+        for a claim of `queue`. Of use until something else than such pods leaves."""
+
+        def look(key: str) -> Option | None:
+            job = self._draft.job(key)
+            if self.gives(job, queue):
+                for pod in self.leavers(job, job.leavers(), protected):
+                    n = self._nodes.index(pod.node)
+                    if n is not None:
+                        return self.as_option((Victim(pod, job, n),), queue)
+            return None
+
+        def least(key: str) -> Rank | None:
+            option = look(key)
+            return None if option is None else option.rank
+
+        cluster, tree = self._draft.cluster, self._queues.tree
+        keys = [
+            state.job.key
+            for name, members in cluster.queues.items()
+            if tree.within(name, full.queue)
+            for state in members.jobs
+            if state.may_give and full.eased(state.shape.vector)
+        ]
+        return BestFirst(keys, least, look)
+
+    def evict(self, victims: Iterable[Victim]) -> None:
+        """These pods leave for a claim."""
+        for victim in victims:
+            job, n = victim.job, victim.node
+            free = job.unit_remainder > 0
+            job.evict(victim.pod)
+            self._nodes.leave(n, victim.vector, reclaimed=True)
+            self._queues.use(job.job.queue, victim.vector, -1)
+            if not free and job.unit_remainder:
+                # The rest of the unit now leaves for nothing, wherever it is.
+                self._cheaper += self._draft.nodes_of(job)
+
+    def may_give_again(self, job: JobDraft) -> None:
+        """The job has been promised workers, and may have surplus that it had not before."""
+        self._cheaper += self._draft.nodes_of(job)
+
+    def undo(self, mark: int) -> None:
+        """Take back what a failed attempt has done since `mark`."""
+        self._draft.journal.rollback(mark)
+        # Options that had become dearer are as cheap as before, wherever they are.
+        self._lines.clear()
+
+
+def _key(option: Option) -> tuple[Rank, str]:
+    return option.rank, option.pod
+
+
+def _enough(jobs: Iterable[AtMost], pods: int) -> AtMost | None:
+    """The smallest surplus of so many pods, at best."""
+    for found in jobs:
+        if found.pods >= pods:
+            return found
+    return None
+
+
+def _cost(victims: Iterable[Victim]) -> int:
+    """Pods that leave in the end if these are picked, whole units counted."""
+    total = 0
+    left: dict[str, int] = {}
+    for victim in victims:
+        key = victim.job.job.key
+        remainder = left.get(key, victim.job.unit_remainder)
+        if remainder:
+            left[key] = remainder - 1
+        else:
+            total += victim.job.state.unit
+            left[key] = victim.job.state.unit - 1
+    return total
