@@ -7,6 +7,7 @@ over the same ones while the work is slower than the saves.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
@@ -17,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
-from elastic_trainer.store.slot import Label, Slot, SlotError
+from elastic_trainer.store.slot import Label, Slot
 
 KEPT = 4
 """Saves that are looked for in memory when their turn comes."""
@@ -79,13 +80,14 @@ class Lockstep:
         if slot is None or label is None:
             self._agree("it is no longer in memory")
             return
-        with slot.locked(exclusive=False) as ours:
-            problem = None
+        problem = None
+        with contextlib.ExitStack() as lock:
             try:
+                ours = lock.enter_context(slot.locked(exclusive=False))
                 if not ours or (slot.sealed() or slot.verify()) != label:
                     problem = "its slot is in use again"
-            except SlotError as error:
-                problem = str(error)
+            except Exception as error:  # whatever it is, the other ranks wait for a word
+                problem = str(error) or repr(error)
             if self._agree(problem):
                 return
             if self._work(slot, label, self._group):

@@ -49,8 +49,8 @@ class Mirror:
         try:
             self._slots.check(parts[giver].payload)
             content = slot.content(label)
-        except SlotError as error:
-            problem = str(error)
+        except Exception as error:  # whatever it is, the other ranks wait for a word
+            problem = str(error) or repr(error)
         problem = next((one for one in gather(problem, group) if one), None)
         if problem is not None:
             self._full = True
