@@ -32,6 +32,7 @@ import yaml
 from e2e.fault_proxy import NONE, FaultProxy, Faults
 from e2e.real_control_plane import RealControlPlane
 from embedded_cluster.cluster import LocalCluster
+from embedded_cluster.readiness import HOST, free_port, is_ready
 from volcano_elastic.kube.client import AlreadyExists, ApiError, Client, NotFound
 from volcano_elastic.kube.resource import PODGROUPS, PODS, PYTORCHJOBS, SERVICES, Object
 from volcano_elastic.podgroup.pod_annotation import is_protected
@@ -266,20 +267,22 @@ class OperatorLoop:
 
     def __init__(self, kubeconfig: Path, log: Path) -> None:
         self._command = [sys.executable, "-m", "volcano_elastic.operator"]
+        self._port = free_port()
         self._command += ["--kubeconfig", str(kubeconfig)]
+        self._command += ["--metrics-address", f"{HOST}:{self._port}"]
         self._log = log
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
         with self._log.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *self._command, stdout=asyncio.subprocess.PIPE, stderr=log
-            )
-        assert self._process.stdout is not None
+            self._process = await asyncio.create_subprocess_exec(*self._command, stderr=log)
         # An API server that is away at its start holds it up until it is back.
-        line = await asyncio.wait_for(self._process.stdout.readline(), 120)
-        if line != b"operator ready\n":
-            raise RuntimeError(f"the operator ended; its log:\n{self._log.read_text()[-3000:]}")
+        async with asyncio.timeout(120):
+            while not await asyncio.to_thread(is_ready, self._port):
+                if self._process.returncode is not None:
+                    tail = self._log.read_text()[-3000:]
+                    raise RuntimeError(f"the operator ended; its log:\n{tail}")
+                await asyncio.sleep(0.05)
 
     async def kill(self) -> None:
         if self._process is not None and self._process.returncode is None:

@@ -19,6 +19,7 @@ import yaml
 
 from embedded_cluster import kubeconfig_file
 from embedded_cluster.component import Component
+from embedded_cluster.readiness import HOST, free_port, is_ready
 from volcano_elastic.kube.client import AlreadyExists, ApiError, Client
 from volcano_elastic.kube.resource import CRDS, NODES, Object
 
@@ -142,18 +143,18 @@ class EmbeddedControlPlane(ControlPlane):
     def _start(self) -> None:
         token, token_file = secrets.token_urlsafe(32), self.folder / "token"
         kubeconfig_file.write_private(token_file, token)
-        server = self.component(
+        port = free_port()
+        self.component(
             "apiserver",
             [
                 *(sys.executable, "-m", "embedded_cluster.apiserver"),
-                *("--port", "0", "--token-file", str(token_file)),
+                *("--port", str(port), "--token-file", str(token_file)),
                 *(("--data-dir", str(self._data_dir)) if self._data_dir else ()),
             ],
         )
-        self.until(lambda: "listening on" in server.tail(), "the API server listens")
-        address = server.tail().split("listening on ")[1].split()[0]
+        self.until(lambda: is_ready(port), "the API server is ready")
         self.kubeconfig = self.folder / "kubeconfig"
-        kubeconfig_file.write(self.kubeconfig, address, token)
+        kubeconfig_file.write(self.kubeconfig, f"http://{HOST}:{port}", token)
         self.install_crds()
 
 

@@ -17,6 +17,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from e2e.control_plane import ROOT, ControlPlane
+from embedded_cluster.readiness import HOST, free_port, is_ready
 from volcano_elastic.kube.client import AlreadyExists, ApiError, Client, NotFound
 from volcano_elastic.kube.resource import (
     NAMESPACES,
@@ -85,19 +86,21 @@ async def used(address: str) -> tuple[set[Right], set[str]]:
 @asynccontextmanager
 async def operator(kubeconfig: Path, log: Path) -> AsyncIterator[str]:
     """Yields where its metrics are."""
+    port = free_port()
     with log.open("w") as output:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "volcano_elastic.operator"),
             *("--kubeconfig", str(kubeconfig), "--leader-elect"),
             *("--webhook-address", "127.0.0.1:0"),
-            stdout=asyncio.subprocess.PIPE,
+            *("--metrics-address", f"{HOST}:{port}"),
             stderr=output,
         )
     try:
-        assert process.stdout is not None
-        line = await asyncio.wait_for(process.stdout.readline(), PATIENCE)
-        assert line == b"operator ready\n", log.read_text()
-        yield log.read_text().split("health and metrics on ")[1].split()[0]
+        async with asyncio.timeout(PATIENCE):
+            while not await asyncio.to_thread(is_ready, port):
+                assert process.returncode is None, log.read_text()
+                await asyncio.sleep(0.05)
+        yield f"http://{HOST}:{port}"
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import secrets
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -20,6 +18,7 @@ import yaml
 import volcano_elastic
 from embedded_cluster import kubeconfig_file
 from embedded_cluster.component import ClusterError, Component
+from embedded_cluster.readiness import HOST, free_port, is_free, is_ready
 from volcano_elastic.kube.client import AlreadyExists, ApiError, Client
 from volcano_elastic.kube.resource import CRDS, NODES, Object
 
@@ -29,11 +28,8 @@ _POLL_SECONDS = 0.02
 _WATCH_SECONDS = 0.1
 _RESTART_SECONDS = 0.5
 _STOP_SECONDS = {"kubelet": 12.0}
-_LISTENING = re.compile(r"listening on (http://\S+)")
-# A line with one of these in it: the program has read its configuration and sees the API server.
-_READY = re.compile(r"\bready\b|\bscheduling; actions\b")
-# A program that says nothing is taken to be well when it has lived this long.
-_SILENT_SECONDS = 4.0
+# A program of others, which has no /readyz that we know, is well when it has lived this long.
+_FOREIGN_SECONDS = 4.0
 
 
 def crds_folder() -> Path:
@@ -91,6 +87,8 @@ class LocalCluster:
         self._say = say or (lambda line: print(line, file=sys.stderr, flush=True))
         self._folder = Path()
         self._components: dict[str, Component] = {}
+        self._ports: dict[str, int] = {}
+        """Of the programs that are asked for /readyz."""
         self._watching: asyncio.Task[None] | None = None
         self._wrote_kubeconfig = False
         self.kubeconfig = Path()
@@ -143,20 +141,18 @@ class LocalCluster:
         token = secrets.token_urlsafe(32)
         token_file = self._folder / "token"
         kubeconfig_file.write_private(token_file, token)
+        self._ports["apiserver"] = self._port = self._port or free_port()
         command = [*_python("embedded_cluster.apiserver"), "--port", str(self._port)]
         command += ["--token-file", str(token_file)]
         if self._data_dir:
             command += ["--data-dir", str(self._data_dir / "objects")]
-        apiserver = self._run("apiserver", command)
-        server = await self._listening(apiserver)
-        # Started again, it has to be found where it was.
-        self._port = int(server.rsplit(":", 1)[1].rstrip("/"))
-        apiserver.command += ["--port", str(self._port)]
-        kubeconfig_file.write(self.kubeconfig, server, token)
+        self._run("apiserver", command)
+        await self._ready("apiserver")
+        kubeconfig_file.write(self.kubeconfig, f"http://{HOST}:{self._port}", token)
         self._wrote_kubeconfig = True
 
     def _prepare(self) -> None:
-        if self._port and not _is_free(self._port):
+        if self._port and not is_free(self._port):
             raise ClusterError(
                 f"port {self._port} on 127.0.0.1 is in use; give another --port, "
                 "or leave it out for any free one"
@@ -188,9 +184,11 @@ class LocalCluster:
             commands["kubelet"] = [*_python("embedded_cluster.kubelet"), *access, *more]
         if self._scheduler:
             conf = ["--scheduler-conf", str(self._scheduler_conf)] if self._scheduler_conf else []
-            commands["scheduler"] = [*_python("embedded_cluster.scheduler"), *access, *conf]
+            serve = ["--listen-address", self._address("scheduler")]
+            commands["scheduler"] = [*_python("embedded_cluster.scheduler"), *access, *conf, *serve]
         if self._operator:
-            commands["operator"] = [*_python("volcano_elastic.operator"), *access]
+            serve = ["--metrics-address", self._address("operator")]
+            commands["operator"] = [*_python("volcano_elastic.operator"), *access, *serve]
         for name, command in {**commands, **self._commands}.items():
             self._run(name, command)
 
@@ -200,12 +198,15 @@ class LocalCluster:
         component.start()
         return component
 
-    async def _listening(self, apiserver: Component) -> str:
-        async def found() -> str | None:
-            match = _LISTENING.search(apiserver.tail(50))
-            return match.group(1) if match else None
+    def _address(self, program: str) -> str:
+        self._ports[program] = free_port()
+        return f"{HOST}:{self._ports[program]}"
 
-        return await self._until(found, "the API server listens")
+    async def _ready(self, program: str) -> None:
+        async def found() -> str | None:
+            return program if await asyncio.to_thread(is_ready, self._ports[program]) else None
+
+        await self._until(found, f"the {program} is ready")
 
     async def _serve_crds(self) -> None:
         if self._existing:
@@ -251,17 +252,16 @@ class LocalCluster:
             await self._until(ready, f"{self._nodes} nodes are ready")
 
     async def _programs_ready(self, started: float) -> None:
-        loop = asyncio.get_running_loop()
-        for name in ("scheduler", "operator"):
-            component = self._components.get(name)
-            if component is None:
-                continue
+        foreign = self._commands.keys() & {"scheduler", "operator"}
+        for program in self._ports.keys() - foreign - {"apiserver"}:
+            await self._ready(program)
+        if foreign:
+            loop = asyncio.get_running_loop()
 
-            async def ready(component: Component = component) -> str | None:
-                said = _READY.search(component.tail(100))
-                return "ready" if said or loop.time() - started > _SILENT_SECONDS else None
+            async def lives() -> str | None:
+                return "well" if loop.time() - started > _FOREIGN_SECONDS else None
 
-            await self._until(ready, f"the {name} is ready")
+            await self._until(lives, f"the {', '.join(sorted(foreign))} lives")
 
     async def _until(self, found: Callable[[], Awaitable[str | None]], what: str) -> str:
         loop = asyncio.get_running_loop()
@@ -364,13 +364,3 @@ def _ending(code: int) -> str:
 def _is_ready(node: Object) -> bool:
     conditions = node.get("status", {}).get("conditions") or []
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True

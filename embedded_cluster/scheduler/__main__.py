@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import signal
 import sys
@@ -15,6 +16,7 @@ from embedded_cluster.scheduler.configuration import DEFAULT, ConfigurationError
 from embedded_cluster.scheduler.metrics import Metrics
 from embedded_cluster.scheduler.observe import DEFAULT_SCHEDULER
 from embedded_cluster.scheduler.scheduler import Scheduler
+from volcano_elastic.kube import health
 from volcano_elastic.kube.client import Client
 from volcano_elastic.kube.kubeconfig import KubeconfigError
 
@@ -30,16 +32,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         configuration = load(options.scheduler_conf)
         client = Client.from_kubeconfig(options.kubeconfig, user_agent="vc-scheduler")
         metrics = Metrics()
-        if options.listen_address:
-            host, _, port = options.listen_address.rpartition(":")
-            port = metrics.serve(host or "127.0.0.1", int(port))
-            print(f"metrics on port {port}", file=sys.stderr, flush=True)
+        host, _, port = (options.listen_address or "").rpartition(":")
+        address = (host or "127.0.0.1", int(port)) if options.listen_address else None
     except (ConfigurationError, KubeconfigError, OSError, ValueError) as error:
         print(f"scheduler: {error}", file=sys.stderr)
         return 1
 
     async def run() -> None:
-        async with client:
+        async with client, contextlib.AsyncExitStack() as stack:
             scheduler = Scheduler(
                 client,
                 configuration,
@@ -47,6 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 schedule_period=timedelta(seconds=options.schedule_period),
                 metrics=metrics,
             )
+            if address:
+                serving = health.serve(*address, metrics.registry, scheduler.waits_for)
+                port = await stack.enter_async_context(serving)
+                print(f"metrics on port {port}", file=sys.stderr, flush=True)
             running = asyncio.ensure_future(scheduler.run())
             for number in (signal.SIGINT, signal.SIGTERM):
                 asyncio.get_running_loop().add_signal_handler(number, running.cancel)
@@ -55,7 +59,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             except asyncio.CancelledError:
                 logging.getLogger(__name__).info("stopped")
 
-    asyncio.run(run())
+    try:
+        asyncio.run(run())
+    except OSError as error:
+        print(f"scheduler: --listen-address {options.listen_address}: {error}", file=sys.stderr)
+        return 1
     return 0
 
 
@@ -85,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--listen-address",
         metavar="[HOST]:PORT",
-        help="serve /metrics there; without HOST on 127.0.0.1, PORT 0 is any free one",
+        help="serve /metrics and /readyz there; without HOST on 127.0.0.1, PORT 0 is any free one",
     )
     parser.add_argument("--verbose", action="store_true", help="log every decision")
     return parser

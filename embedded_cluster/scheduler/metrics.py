@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from prometheus_client import CollectorRegistry, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Gauge, Histogram
 
 from embedded_cluster.scheduler.effect import Evict
 from embedded_cluster.scheduler.functions import QueueFigures
@@ -43,15 +43,6 @@ class Metrics:
                 ("scalar_resources", (*_PER_QUEUE, "resource")),
             )
         }
-
-    def serve(self, host: str, port: int) -> int:
-        """On a thread of its own, until the process ends. Returns the port.
-
-        Raises:
-            OSError: the address can't be listened on.
-        """
-        server, _ = start_http_server(port, host, self.registry)
-        return int(server.server_port)
 
     def action(self, name: str) -> AbstractContextManager[None]:
         return self._milliseconds(self._actions.labels(name))

@@ -4,21 +4,40 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
-from embedded_cluster.scheduler.resources import PODS, lacking
+from embedded_cluster.scheduler.functions import Points
+from embedded_cluster.scheduler.resources import PODS, Resources, lacking
 from embedded_cluster.scheduler.snapshot import Node, Task
 
-if TYPE_CHECKING:
-    from embedded_cluster.scheduler.session import Session
-
 _Entry = tuple[bool, float, str]
+
+
+class Nodes(Protocol):
+    """What a ranking asks of the session."""
+
+    @property
+    def nodes(self) -> Mapping[str, Node]: ...
+
+    @property
+    def touched(self) -> Sequence[str]:
+        """Names of nodes, each time that what they hold changes."""
+
+    def predicate(self, task: Task, node: Node) -> str | None:
+        """Return why the task may not be on the node."""
+
+    def points(self, task: Task) -> list[Points]: ...
+
+    def idle(self, node: Node) -> Resources: ...
+
+    def future_idle(self, node: Node) -> Resources: ...
 
 
 class Ranking:
     """Follows the session: only the nodes that it touched since are looked at again."""
 
-    def __init__(self, session: Session, task: Task) -> None:
+    def __init__(self, session: Nodes, task: Task) -> None:
         self._session, self._task = session, task
         self._refused: Counter[str] = Counter()
         self._open: dict[str, Node] = {}

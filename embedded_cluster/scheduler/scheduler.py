@@ -55,6 +55,10 @@ class Scheduler:
     def _on_change(self, old: Object | None, new: Object | None) -> None:
         self._changed.set()
 
+    def waits_for(self) -> str:
+        """Return the kinds that have not been listed yet; empty once it schedules."""
+        return ", ".join(i.resource.plural for i in self._informers if not i.synced.is_set())
+
     async def run(self) -> None:
         """Until cancelled."""
         async with asyncio.TaskGroup() as tasks:

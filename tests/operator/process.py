@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,6 +16,7 @@ import aiohttp
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from embedded_cluster.readiness import HOST, free_port, is_ready
 from volcano_elastic.api import moment
 from volcano_elastic.kube.client import ApiError, Client
 from volcano_elastic.kube.resource import CRDS, NODES, PODS, PYTORCHJOBS, QUEUES
@@ -39,11 +39,13 @@ async def eventually(condition: Callable[[], Awaitable[Any]], what: str) -> Any:
 
 
 class OperatorProcess:
-    """Its log goes to `log` where one is given, and can then be asked for its address."""
+    """Its log goes to `log` where one is given."""
 
     def __init__(self, kubeconfig: Path, *arguments: str, log: Path | None = None) -> None:
         self._kubeconfig, self._arguments, self.log = kubeconfig, arguments, log
         self.process: asyncio.subprocess.Process | None = None
+        self.port = free_port()
+        """Of its health and metrics."""
 
     async def start(self, *, wait: bool = True) -> None:
         with contextlib.ExitStack() as stack:
@@ -51,7 +53,7 @@ class OperatorProcess:
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *("-m", "volcano_elastic.operator", "--kubeconfig", str(self._kubeconfig)),
-                *self._arguments,
+                *("--metrics-address", f"{HOST}:{self.port}", *self._arguments),
                 cwd=ROOT,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
@@ -60,26 +62,28 @@ class OperatorProcess:
             await self.ready()
 
     async def ready(self) -> None:
-        assert self.process is not None and self.process.stdout is not None
-        line = await asyncio.wait_for(self.process.stdout.readline(), PATIENCE)
-        assert line == b"operator ready\n"
+        async def answers() -> bool:
+            assert self.process is not None and self.process.returncode is None, "it ended"
+            return await asyncio.to_thread(is_ready, self.port)
 
-    async def url(self) -> str:
-        """Where its health and metrics are."""
+        await eventually(answers, "the operator is ready")
 
-        async def told() -> str | None:
-            assert self.log is not None
-            found = re.search(r"health and metrics on (http://[^\s\"]+)", self.log.read_text())
-            return found.group(1) if found else None
+    async def healthy(self) -> None:
+        """Returns once it answers at all, whether it is ready or not."""
 
-        return str(await eventually(told, "the operator tells its address"))
+        async def answers() -> bool:
+            with contextlib.suppress(aiohttp.ClientError):
+                return (await self.get("/healthz"))[0] == 200
+            return False
+
+        await eventually(answers, "the operator answers")
 
     async def get(self, path: str) -> tuple[int, str]:
         """(status code, text) of a path like /metrics."""
         timeout = aiohttp.ClientTimeout(total=PATIENCE)
         async with (
             aiohttp.ClientSession(timeout=timeout) as session,
-            session.get(await self.url() + path) as answer,
+            session.get(f"http://{HOST}:{self.port}{path}") as answer,
         ):
             return answer.status, await answer.text()
 

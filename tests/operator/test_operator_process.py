@@ -206,7 +206,7 @@ async def test_probes_tell_readiness_and_every_metric_explains_itself(tmp_path: 
         operator = OperatorProcess(server.kubeconfig(), log=tmp_path / "operator.log")
         await operator.start(wait=False)
         stack.push_async_callback(operator.stop)
-        assert await operator.get("/healthz") == (200, "ok")
+        await operator.healthy()
         code, text = await operator.get("/readyz")
         assert code == 503 and text.startswith("waiting for ") and "pytorchjobs" in text
         await install(client)
@@ -252,6 +252,7 @@ async def test_an_operator_that_the_api_server_does_not_know_is_not_ready_and_sa
         operator = OperatorProcess(stranger, log=tmp_path / "operator.log")
         await operator.start(wait=False)
         try:
+            await operator.healthy()
 
             async def said() -> str:
                 code, text = await operator.get("/readyz")
@@ -276,7 +277,7 @@ async def test_logs_for_machines_are_objects_and_hold_no_credential(tmp_path: Pa
         )
         await operator.start(wait=False)
         stack.push_async_callback(operator.stop)
-        await operator.url()
+        await operator.healthy()
         await install(client)
         await operator.ready()
         server.stop(signal.SIGKILL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -107,12 +108,15 @@ def ask(
     """
     import aiohttp
 
+    from volcano_elastic.kube import retry
     from volcano_elastic.kube.client import ApiError, Client
     from volcano_elastic.kube.kubeconfig import KubeconfigError
 
     async def answer(client: Client) -> _T:
         async with asyncio.timeout(seconds), client:
-            return await question(client)
+            return await retry.UNREACHABLE.call(
+                lambda: question(client), what=server, level=logging.DEBUG
+            )
 
     server = "the API server"
     try:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Literal, Self
 
 import aiohttp
 import orjson
 
+from volcano_elastic.kube import retry
 from volcano_elastic.kube.kubeconfig import Access, load
 from volcano_elastic.kube.request_info import RequestInfo, request_info
 from volcano_elastic.kube.resource import Object, Resource
@@ -27,9 +28,6 @@ _REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=30)
 _WATCH_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_read=75, sock_connect=5)
 # Enough for hundreds of pods a second; a server's own limits (APF) are far below what more opens.
 _CONNECTIONS = 64
-# 429 means "not done, come again": asked that often, for that many seconds at most each time.
-_ATTEMPTS = 4
-_LONGEST_RETRY_AFTER = 5.0
 # How often it is looked whether credentials have changed. A token that was refused is replaced at
 # once, but not more often than this, since plug-ins may ask people or clouds.
 _RENEW_SECONDS = 60.0
@@ -149,9 +147,34 @@ class Client:
         headers: Mapping[str, str] | None = None,
     ) -> Object:
         data = None if body is None else orjson.dumps(body)
+        fixed = {"Content-Type": content_type} | dict(headers or {})
+
+        async def once() -> tuple[int, bytes]:
+            return await self._once(method, path, data, params, fixed)
+
+        try:
+            code, raw = await _patiently(once, f"{method} {path}")
+        except retry.Overloaded as error:
+            code, raw = 429, error.answer
+        if code >= 400:
+            raise error_of(code, _status(raw))
+        return _object(raw, f"{method} {path}")
+
+    async def _once(
+        self,
+        method: str,
+        path: str,
+        data: bytes | None,
+        params: Mapping[str, str] | None,
+        fixed: dict[str, str],
+    ) -> tuple[int, bytes]:
+        """Return code and body; a 401 is asked again if there are new credentials by then.
+
+        Raises:
+            retry.Overloaded: 429, with the time to come again.
+        """
         info = request_info(method, path)
-        renewed = False
-        for attempt in range(1, _ATTEMPTS + 1):
+        for _ in range(2):
             credentials = await self._authorized()
             limit = None if self._fence is None or method == "GET" else self._fence()
             started, code = time.monotonic(), 0
@@ -163,7 +186,7 @@ class Client:
                         self.access.server + path,
                         data=data,
                         params=params,
-                        headers=credentials | {"Content-Type": content_type} | dict(headers or {}),
+                        headers=credentials | fixed,
                         server_hostname=self.access.server_hostname,
                     ) as answer,
                 ):
@@ -171,16 +194,13 @@ class Client:
                     code = answer.status
             finally:
                 self._observe(info, code, time.monotonic() - started)
-            if code == 401 and not renewed and await self._renew(credentials, refused=True):
-                renewed = True
+            if code == 401 and await self._renew(credentials, refused=True):
                 continue
-            again = answer.headers.get("Retry-After") if code == 429 else None
-            if again is None or attempt == _ATTEMPTS:
-                break
-            await asyncio.sleep(_retry_after(again))
-        if code >= 400:
-            raise error_of(code, _status(raw))
-        return _object(raw, f"{method} {path}")
+            break
+        again = answer.headers.get("Retry-After") if code == 429 else None
+        if again is not None:
+            raise retry.Overloaded(_retry_after(again), raw)
+        return code, raw
 
     async def _authorized(self) -> dict[str, str]:
         """Return the headers that prove who we are, looked at anew each minute."""
@@ -366,9 +386,26 @@ def _nobody(info: RequestInfo, code: int, seconds: float) -> None:
     pass
 
 
+async def _patiently(
+    once: Callable[[], Awaitable[tuple[int, bytes]]], what: str
+) -> tuple[int, bytes]:
+    """Return what `once` returns; only where the server is overloaded is a policy needed at all."""
+    try:
+        return await once()
+    except retry.Overloaded as error:
+        first = iter([error])
+
+    async def again() -> tuple[int, bytes]:
+        for error in first:
+            raise error
+        return await once()
+
+    return await retry.OVERLOADED.call(again, what=what)
+
+
 def _retry_after(text: str) -> float:
     """Seconds; the header may also be a date, which API servers don't send."""
-    return min(float(text), _LONGEST_RETRY_AFTER) if text.isdecimal() else 1.0
+    return float(text) if text.isdecimal() else 1.0
 
 
 def _selectors(label_selector: str | None, field_selector: str | None) -> dict[str, str]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Callable, Iterator
 
 import aiohttp
 
+from volcano_elastic.kube import retry
 from volcano_elastic.kube.client import ApiError, Client
 from volcano_elastic.kube.resource import Object, Resource, key_of
 
@@ -17,7 +17,6 @@ _log = logging.getLogger(__name__)
 
 # How many deleted objects are remembered, so that a late answer does not bring them back.
 _REMEMBERED = 10_000
-_FIRST_BACKOFF, _LONGEST_BACKOFF = 0.1, 5.0
 # Servers end watches after minutes; one that ends at once would be begun again in a hot loop.
 _SHORT_WATCH = 1.0
 
@@ -63,7 +62,6 @@ class Informer:
         self._gone: dict[str, None] = {}
         """uids, oldest first"""
         self._handlers: list[Handler] = []
-        self._random = random.Random()
 
     def on_change(self, handler: Handler) -> None:
         self._handlers.append(handler)
@@ -109,28 +107,37 @@ class Informer:
 
     async def run(self) -> None:
         """Until cancelled."""
-        backoff = _FIRST_BACKOFF
+
+        def failed(reason: str) -> None:
+            self.failure = reason
+
         while True:
-            began = time.monotonic()
-            reason: object = None
-            try:
-                if self._version is None:
-                    self._version = await self._list()
-                await self._watch(self._version)
-            except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                reason = error or type(error).__name__
-            except ApiError as error:
-                # Whatever the server dislikes about resuming, listing gets over it.
-                self._version, reason = None, error
-            if time.monotonic() - began > _SHORT_WATCH:
-                backoff = _FIRST_BACKOFF
-                if reason is None:
-                    continue
-            reason = reason or "it ends as soon as it begins"
+            # Waits grow while nothing can be watched, and begin anew after each time that it could.
+            what = f"watching {self.resource.plural}"
+            await retry.WATCH.call(self._until_cut, what=what, failed=failed)
+
+    async def _until_cut(self) -> None:
+        """Returns when a watch ends that lasted.
+
+        Raises:
+            retry.Interrupted: it never began, or ended at once.
+        """
+        began = time.monotonic()
+        reason: object = None
+        try:
+            if self._version is None:
+                self._version = await self._list()
+            await self._watch(self._version)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            reason = error or type(error).__name__
+        except ApiError as error:
+            # Whatever the server dislikes about resuming, listing gets over it.
+            self._version, reason = None, error
+        if time.monotonic() - began <= _SHORT_WATCH:
+            raise retry.Interrupted(str(reason or "it ends as soon as it begins"))
+        if reason is not None:
             self.failure = str(reason)
-            _log.warning("watching %s: %s; again in %.1f s", self.resource.plural, reason, backoff)
-            await asyncio.sleep(backoff * self._random.uniform(0.5, 1.5))
-            backoff = min(backoff * 2, _LONGEST_BACKOFF)
+            _log.warning("watching %s: %s; resuming", self.resource.plural, reason)
 
     async def _list(self) -> str:
         answer = await self.client.list(self.resource, self._namespace, **self._selectors)

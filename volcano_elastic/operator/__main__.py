@@ -16,10 +16,11 @@ from collections.abc import Sequence
 
 import uvloop
 
+from volcano_elastic.kube import health
 from volcano_elastic.kube.client import Client
 from volcano_elastic.kube.kubeconfig import Access, KubeconfigError, load
 from volcano_elastic.kube.lease import Election, Timing
-from volcano_elastic.operator import health, log, webhook
+from volcano_elastic.operator import log, webhook
 from volcano_elastic.operator.cluster import Cluster
 from volcano_elastic.operator.controller import Controller
 from volcano_elastic.operator.executor import COMPONENT, Executor
@@ -169,7 +170,7 @@ async def run(access: Access, timing: Timing, options: argparse.Namespace) -> No
             # Most of what was listed stays: the garbage collector need not go through it again.
             gc.collect()
             gc.freeze()
-            print("operator ready", flush=True)
+            _log.info("ready: every kind has been listed")
             group.create_task(election.run(lead) if election else lead())
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 
 from volcano_elastic.api.pytorchjob import PyTorchJob
+from volcano_elastic.kube import retry
 from volcano_elastic.operator import failure_report
 from volcano_elastic.operator.failure_report import Exclusion, Failure
 from volcano_elastic.operator.token import HEADER
@@ -135,7 +136,8 @@ async def _request(
     told: Mapping[str, int] | None = None,
 ) -> tuple[int, bytes]:
     """Return code and body of the answer; 0 if there is none, or one of more than 1 MiB."""
-    try:
+
+    async def once() -> tuple[int, bytes]:
         async with session.request(
             method, url, headers={HEADER: token}, json=told, allow_redirects=False
         ) as answer:
@@ -148,6 +150,10 @@ async def _request(
             if answer.status == 401:
                 _log.warning("%s: %s takes another token", job.key, url)
             return answer.status, body
+
+    try:
+        # Pods that have just started have no coordinator yet: nothing to warn of.
+        return await retry.COORDINATOR.call(once, what=f"{job.key}: {url}", level=logging.DEBUG)
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         _log.debug("%s: %s: %s", job.key, url, error or type(error).__name__)
         return 0, b""

@@ -23,6 +23,7 @@ import aiohttp
 import orjson
 from aiohttp import web
 
+from volcano_elastic.kube import retry
 from volcano_elastic.kube.client import ApiError, Client
 from volcano_elastic.kube.informer import Informer
 from volcano_elastic.kube.resource import (
@@ -44,7 +45,6 @@ _QUICK_BYTES = 64 * 1024
 # Certificates last for weeks, so that their ends need not be met to the minute.
 _LOOK_SECONDS = 60.0
 _FILE_SECONDS = 5.0
-_RETRY_SECONDS = 5.0
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -178,20 +178,21 @@ class WebhookServer:
             for informer in (self._secrets, *self._configurations):
                 await informer.synced.wait()
             while True:
-                self._changed.clear()
-                try:
-                    await self._keep()
-                except (ApiError, aiohttp.ClientError, TimeoutError) as error:
-                    _log.warning(
-                        "webhook certificates: %s; again in %.0f s",
-                        error or type(error).__name__,
-                        _RETRY_SECONDS,
-                    )
-                    await asyncio.sleep(_RETRY_SECONDS)
-                    continue
+                await retry.WEBHOOKS.call(self._keep_once, what="webhook certificates")
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_LOOK_SECONDS):
                         await self._changed.wait()
+
+    async def _keep_once(self) -> None:
+        """
+        Raises:
+            retry.Interrupted: the API server refused, or did not answer.
+        """
+        self._changed.clear()
+        try:
+            await self._keep()
+        except (ApiError, aiohttp.ClientError, TimeoutError) as error:
+            raise retry.Interrupted(str(error) or type(error).__name__) from error
 
     async def _keep(self) -> None:
         name = self._options.name

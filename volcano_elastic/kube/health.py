@@ -1,4 +1,4 @@
-"""What Kubernetes and Prometheus ask the operator by HTTP."""
+"""What Kubernetes and Prometheus ask a program of ours by HTTP."""
 
 from __future__ import annotations
 
