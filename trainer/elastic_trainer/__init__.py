@@ -7,7 +7,8 @@
 | ElasticLoop | a loop whose processes live on while their world changes |
 | ElasticDataset, ElasticSampler, Mixture | every sample once an epoch, whatever the world |
 | Checkpointer | commits of model, optimizer and data in a loop of one's own |
-| ScaledLearningRate | a learning rate that follows the global batch |
+| ScaledLearningRate | a learning rate that follows the global batch, or the samples trained on |
+| SeededDataset | random numbers that belong to the sample, for a loader of one's own |
 | ShardClient, Ledger, Lease | data handed out in leases, for workers that don't train in step |
 | WorkerLink, Order, Place | the agent's word on the world, for a loop written from scratch |
 | ProcessGroup | rank and world of a process, where a test gives them |
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from elastic_trainer.data.mixture import Mixture
     from elastic_trainer.data.process_group import ProcessGroup
     from elastic_trainer.data.sampler import ElasticSampler
+    from elastic_trainer.data.seeded import SeededDataset
     from elastic_trainer.data.shard_client import LeaseError, ShardClient
     from elastic_trainer.link.worker_link import LinkError, Order, Place, WorkerLink
     from elastic_trainer.loop.loop import ElasticLoop
@@ -53,6 +55,7 @@ __all__ = [
     "Place",
     "ProcessGroup",
     "ScaledLearningRate",
+    "SeededDataset",
     "ShardClient",
     "StorageError",
     "WorkerLink",
@@ -73,6 +76,7 @@ _MODULES = {
     "Place": "link.worker_link",
     "ProcessGroup": "data.process_group",
     "ScaledLearningRate": "data.learning_rate",
+    "SeededDataset": "data.seeded",
     "ShardClient": "data.shard_client",
     "StorageError": "store.storage",
     "WorkerLink": "link.worker_link",

@@ -9,6 +9,7 @@ import torch
 from elastic_trainer.data.dataset import ElasticDataset
 from elastic_trainer.data.learning_rate import Ramp, ScaledLearningRate
 from elastic_trainer.data.process_group import ProcessGroup
+from elastic_trainer.data.sampler import ElasticSampler
 from torch.utils.data import TensorDataset
 
 
@@ -17,7 +18,7 @@ def setup(**given: Any) -> tuple[torch.optim.SGD, ElasticDataset, ScaledLearning
         TensorDataset(torch.zeros(1000)), batch_size=4, epochs=1, group=ProcessGroup(0, 1)
     )
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
-    return optimizer, data, ScaledLearningRate(optimizer, data, base_batch=8, **given)
+    return optimizer, data, ScaledLearningRate(optimizer, data, **{"base_batch": 8, **given})
 
 
 def steps(optimizer: torch.optim.SGD, data: ElasticDataset, world: int, count: int) -> list[float]:
@@ -85,3 +86,43 @@ def test_impossible_scalings_are_refused() -> None:
         setup(rule="cubic")
     with pytest.raises(ValueError, match="found 8 and -1"):
         setup(warm_up=-1)
+
+
+def scheduled(**given: Any) -> tuple[torch.optim.SGD, ElasticDataset]:
+    optimizer, data, _ = setup(base_batch=None, schedule=lambda done: 1 - done, **given)
+    return optimizer, data
+
+
+def test_a_schedule_counts_samples_in_any_world() -> None:
+    optimizer, data = scheduled()
+    alone = steps(optimizer, data, 1, 100)  # 4 samples each
+    optimizer, data = scheduled()
+    elastic = steps(optimizer, data, 1, 10) + steps(optimizer, data, 4, 10)
+    assert elastic[:10] == alone[:10]
+    assert elastic[10:] == pytest.approx(alone[10:50:4], abs=1e-5)
+    assert alone[50] == pytest.approx(0.5 * (1 - 200 / 1000))
+
+
+def test_a_schedule_goes_on_where_the_data_does() -> None:
+    optimizer, data = scheduled()
+    steps(optimizer, data, 2, 7)
+    saved = data.state_dict()
+    on = steps(optimizer, data, 2, 5)
+    optimizer, data = scheduled()
+    data.load_state_dict(saved)
+    assert steps(optimizer, data, 2, 5) == on
+
+
+def test_a_schedule_and_the_worlds_factor_multiply() -> None:
+    optimizer, data, scaled = setup(schedule=lambda done: 1 - done, total=4000)
+    assert steps(optimizer, data, 4, 2) == [1.0, round(1.0 * (1 - 16 / 4000), 6)]
+    assert scaled.done == 32 / 4000
+
+
+def test_a_schedule_needs_a_total() -> None:
+    optimizer, data, _ = setup()
+    sampler = ElasticSampler(100, batch_size=4)
+    with pytest.raises(ValueError, match="a ElasticSampler has no epochs: expected `total`"):
+        ScaledLearningRate(optimizer, sampler, schedule=float)
+    with pytest.raises(ValueError, match="expected base_batch, schedule or both"):
+        ScaledLearningRate(optimizer, data)

@@ -16,17 +16,22 @@ class Share:
     """Factor for this rank's mean loss, so that the gradient averaged over the ranks is the mean
     over the whole step's samples: own samples * world / step's samples. 1 in a full step, 0 for a
     rank that has none."""
+    largest: int = 0
+    """Samples of the largest share of the step, which any rank may have."""
 
     @property
     def samples(self) -> int:
         return self.stop - self.start
 
     def micro_batches(self, size: int | None) -> list[Share]:
-        """The share in parts of `size` samples at most, which differ by at most one; never none.
+        """Return the share in parts of `size` samples at most, which differ by at most one.
 
-        The gradients of the parts, each with its own weight, add up to the share's.
+        All ranks have the same number of parts, that of the largest share, since each forward pass
+        may communicate (FSDP2, SyncBatchNorm). So a part may be empty, with weight 0. The gradients
+        of the parts, each with its own weight, add up to the share's.
         """
-        parts = 1 if size is None else max(1, -(-self.samples // size))
+        largest = max(self.samples, self.largest)
+        parts = 1 if size is None else max(1, -(-largest // size))
         bounds = [self.start + self.samples * part // parts for part in range(parts + 1)]
         return [
             Share(start, stop, self.weight * (stop - start) / max(1, self.samples))
@@ -73,7 +78,7 @@ class Cursor:
         each, extra = divmod(taken, world)
         start = self.position + rank * each + min(rank, extra)
         own = each + (rank < extra)
-        return Share(start, start + own, own * world / taken)
+        return Share(start, start + own, own * world / taken, each + (extra > 0))
 
     def advance(self, *, samples: int, batch: int) -> Cursor:
         """The cursor after the next step of the whole world."""

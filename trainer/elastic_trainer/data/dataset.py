@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 
 from elastic_trainer.data.loader_process import LoaderProcess
 from elastic_trainer.data.order import Batches, ElasticOrder, whole
+from elastic_trainer.data.prefetched import DrawnBatch, Prefetched
 from elastic_trainer.data.process_group import ProcessGroup
+from elastic_trainer.data.seeded import CollateUnlessStale, SeededDataset
 
 
 class ElasticDataset(ElasticOrder, IterableDataset[Any]):
@@ -38,8 +41,13 @@ class ElasticDataset(ElasticOrder, IterableDataset[Any]):
 
     The last step of an epoch may be smaller, and any step uneven: multiply the mean loss by
     `weight`, so that the gradients, added up over batches and averaged over ranks, are those of
-    the mean over the whole step. A rank left without a sample gets one that belongs to another
-    rank, with weight 0, so that it takes part in the all-reduce; it isn't counted as consumed.
+    the mean over the whole step. All ranks get the same number of batches in a step: one left
+    without a sample gets some sample again, with weight 0, so that it takes part in what forward
+    and backward passes communicate; it isn't counted as consumed.
+
+    Random numbers belong to the sample: `torch`, `numpy.random` and `random` are seeded for each by
+    (seed, epoch, index), in loader processes as in this one, see SeededDataset. So an augmentation
+    draws the same whatever the world and however often training was interrupted.
 
     Works alone or as `DataLoader(data, batch_size=None)`. Worker processes belong to the
     ElasticDataset (`num_workers` here), since a loader around it would take the cursor into them.
@@ -100,14 +108,17 @@ class ElasticDataset(ElasticOrder, IterableDataset[Any]):
         self.dataset = dataset
         self.epochs = epochs
         self._ahead = self.cursor
+        self._drawn = deque[DrawnBatch]()
         if loader.get("num_workers"):
             # A new round doesn't start them anew.
             loader = {"persistent_workers": True, **loader}
             loader["worker_init_fn"] = LoaderProcess(loader.get("worker_init_fn"))
+        self._samples = SeededDataset(dataset, seed)
+        self._prefetched: Prefetched | None = None
         self._loader = DataLoader(
-            dataset,
+            self._samples,
             batch_sampler=_AllEpochs(self),
-            collate_fn=collate,
+            collate_fn=CollateUnlessStale(collate),
             # Its own: the number of iterations would show in torch's, hence in dropout.
             generator=torch.Generator().manual_seed(seed % 2**63),
             **loader,
@@ -126,7 +137,30 @@ class ElasticDataset(ElasticOrder, IterableDataset[Any]):
                 "or give the DataLoader batch_size=None"
             )
         self._begin_alone()
-        return self.follow(self._loader)
+        return self.follow(self._batches())
+
+    def _batches(self) -> Iterable[Any]:
+        """Return the batches from the cursor on; those that were prefetched are kept if they are
+        the same, else their loading is dropped."""
+        share = (self.group.rank, self.group.world, self.batch, self.batch_size or 0)
+        if self._prefetched is not None and (ahead := self._prefetched.restart(share)) is not None:
+            for drawn in ahead:
+                if drawn.taken is not None:
+                    self._took(drawn.at, drawn.taken)  # by this run, too
+            return self._prefetched
+        self._prefetched = None  # before its processes are asked for another's
+        self._samples.iteration += 1
+        if not self._loader.num_workers:
+            return self._loader
+        self._drawn = deque[DrawnBatch]()
+        self._prefetched = Prefetched(
+            self._loader,
+            self._drawn,
+            share=share,
+            cursor=lambda: self.cursor,
+            room=self._loader.num_workers * (self._loader.prefetch_factor or 1),
+        )
+        return self._prefetched
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         super().load_state_dict(state)
@@ -138,6 +172,7 @@ _OURS = {
         ("batch_sampler", "sampler", "shuffle"),
         "the order and each rank's part of it are its own, shuffled by `seed`",
     ),
+    "in_order": "batches come in the order of the steps that they are for",
     "drop_last": "every sample counts; an uneven end is weighed by `weight`",
     "collate_fn": "it is called collate",
     "generator": "the order is given by `seed`",
@@ -152,4 +187,10 @@ class _AllEpochs:
         self._data = data
 
     def __iter__(self) -> Batches:
-        return Batches(self._data, lambda: self._data.epochs)
+        data = self._data
+        return Batches(
+            data,
+            lambda: data.epochs,
+            iteration=int(data._samples.iteration[0]),
+            drawn=data._drawn if data._loader.num_workers else None,
+        )

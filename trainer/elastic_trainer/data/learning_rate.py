@@ -42,6 +42,12 @@ class ScaledLearningRate:
         scaled = ScaledLearningRate(optimizer, data, base_batch=256, warm_up=100)
         loop = ElasticLoop(..., extra={"learning rate": scaled})
 
+    With `schedule` also by a function of the samples trained on, from 0.0 to 1.0 of them all: a
+    schedule that counts samples, not steps, so that it is where it should be in every world.
+
+        cosine = lambda done: (1 + math.cos(math.pi * done)) / 2
+        ScaledLearningRate(optimizer, data, schedule=cosine)
+
     Between steps the optimizer holds the unscaled rate: that is what schedulers change and commits
     hold. For a constant local batch: with `global_batch` the factor never changes.
     Give it to Checkpointer or ElasticLoop as `extra`, so that a warm-up goes on where it was.
@@ -49,12 +55,16 @@ class ScaledLearningRate:
     Args:
         optimizer: every parameter group is scaled.
         data: the ElasticDataset or ElasticSampler trained on.
-        base_batch: samples of the step that the optimizer's learning rate is meant for.
+        base_batch: samples of the step that the optimizer's learning rate is meant for; None: it
+            is for any.
         rule: "linear", "sqrt", or a function of (global batch / base_batch).
         warm_up: steps over which the factor moves to its new value after a change of the world.
+        schedule: factor by the part of the samples that was trained on before the step.
+        total: samples of the whole training; None: of all the data's epochs.
 
     Raises:
-        ValueError: an unknown rule, or a number out of range.
+        ValueError: an unknown rule, a number out of range, neither base_batch nor schedule, or a
+            schedule without a total.
     """
 
     def __init__(
@@ -62,11 +72,17 @@ class ScaledLearningRate:
         optimizer: torch.optim.Optimizer,
         data: ElasticOrder,
         *,
-        base_batch: int,
+        base_batch: int | None = None,
         rule: str | Callable[[float], float] = "linear",
         warm_up: int = 0,
+        schedule: Callable[[float], float] | None = None,
+        total: int | None = None,
     ) -> None:
-        if base_batch < 1 or warm_up < 0:
+        if base_batch is None and schedule is None:
+            raise ValueError("expected base_batch, schedule or both")
+        if schedule is not None and total is None and not hasattr(data, "epochs"):
+            raise ValueError(f"a {type(data).__name__} has no epochs: expected `total` samples")
+        if (base_batch is not None and base_batch < 1) or warm_up < 0:
             raise ValueError(
                 f"expected base_batch >= 1 and warm_up >= 0, found {base_batch} and {warm_up}"
             )
@@ -76,6 +92,8 @@ class ScaledLearningRate:
         self._data = data
         self._base_batch = base_batch
         self._warm_up = warm_up
+        self._schedule = schedule
+        self._total = total
         self._ramp: Ramp | None = None
         self._unscaled: list[Any] = []
         optimizer.register_step_pre_hook(self._scale)
@@ -84,6 +102,18 @@ class ScaledLearningRate:
     @property
     def factor(self) -> float:
         """For the step in progress."""
+        return self._batch_factor * (1.0 if self._schedule is None else self._schedule(self.done))
+
+    @property
+    def done(self) -> float:
+        """The part of all samples that was trained on, from 0.0 to 1.0."""
+        total = self._total or self._data.samples * getattr(self._data, "epochs", 1)
+        return min(1.0, self._data.consumed / total)
+
+    @property
+    def _batch_factor(self) -> float:
+        if self._base_batch is None:
+            return 1.0
         step = self._data.steps
         target = self._rule(self._data.batch / self._base_batch)
         if self._ramp is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
@@ -12,7 +13,9 @@ from typing import Any, SupportsIndex
 from elastic_trainer.data.audit import AuditLog, RunStart, last_run
 from elastic_trainer.data.cursor import Cursor, Share
 from elastic_trainer.data.permutation import Permutation
+from elastic_trainer.data.prefetched import DrawnBatch
 from elastic_trainer.data.process_group import ProcessGroup
+from elastic_trainer.data.seeded import IndexBatch
 
 _END = object()
 
@@ -87,6 +90,12 @@ class ElasticOrder:
     def consumed(self) -> int:
         """Samples applied so far, over all epochs and ranks."""
         return self.cursor.epoch * self.samples + self.cursor.position
+
+    @property
+    def reached(self) -> int:
+        """Samples applied once the step is that all batches were handed out of."""
+        at = self._ahead or self.cursor
+        return at.epoch * self.samples + at.position
 
     # ---- what to take
 
@@ -182,6 +191,11 @@ class ElasticOrder:
         )
         self._log = AuditLog(self.audit, start)
 
+    def _took(self, at: Cursor, indices: list[int]) -> None:
+        """Writes down what this rank takes of the step after `at`, before its use."""
+        if self._log is not None:
+            self._log.took(step=at.step + 1, epoch=at.epoch, indices=indices)
+
     def close(self) -> None:
         """End the audit record; it needs no end, but the file is released."""
         if self._log is not None:
@@ -239,13 +253,27 @@ class Batches(Iterator[list[int]]):
 
     It has the state that torchdata's StatefulDataLoader asks an iterator for: the cursor after the
     last whole step that was taken.
+
+    Args:
+        end: the epoch before which they end.
+        iteration: goes with each batch; see SeededDataset.
+        drawn: where to note each batch.
     """
 
-    def __init__(self, order: ElasticOrder, end: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        order: ElasticOrder,
+        end: Callable[[], int],
+        *,
+        iteration: int = 0,
+        drawn: deque[DrawnBatch] | None = None,
+    ) -> None:
         self._order = order
         self._end = end
+        self._iteration = iteration
+        self._drawn = drawn
         self._at = self._whole = order.cursor
-        self._waiting: list[list[int]] = []
+        self._waiting: list[DrawnBatch] = []
         """Of the step that is being taken, last one first."""
         self._permutation: tuple[int, Permutation] | None = None
 
@@ -254,12 +282,14 @@ class Batches(Iterator[list[int]]):
             if self._at.epoch >= self._end():
                 raise StopIteration
             self._waiting = self._step()
-        batch = self._waiting.pop()
+        drawn = self._waiting.pop()
         if not self._waiting:
             self._whole = self._at
-        return batch
+        if self._drawn is not None:
+            self._drawn.append(drawn)
+        return drawn.indices
 
-    def _step(self) -> list[list[int]]:
+    def _step(self) -> list[DrawnBatch]:
         order, at = self._order, self._at
         if self._permutation is None or self._permutation[0] != at.epoch:
             epoch = Permutation(order.samples, seed=order.seed, epoch=at.epoch)
@@ -269,12 +299,22 @@ class Batches(Iterator[list[int]]):
         start = shares[0].start
         indices = permutation.slice(start, shares[-1].stop).tolist()
         self._at = order.after(at)
-        if order._log is not None:
-            order._log.took(step=self._at.step, epoch=at.epoch, indices=indices)
-        if not indices:
-            # A sample of another rank, with weight 0: something to take part with.
-            return [[permutation[at.position]]]
-        return [indices[share.start - start : share.stop - start] for share in reversed(shares)]
+        order._took(at, indices)
+        # A part without samples has weight 0: any sample will do to take part with.
+        spare = indices[:1] or [permutation[at.position]]
+        batches = [
+            DrawnBatch(
+                IndexBatch(
+                    indices[share.start - start : share.stop - start] or spare,
+                    epoch=at.epoch,
+                    iteration=self._iteration,
+                ),
+                at,
+                None if number else indices,
+            )
+            for number, share in enumerate(shares)
+        ]
+        return batches[::-1]
 
     def state_dict(self) -> dict[str, int]:
         return {**asdict(self._whole), **self._order._identity()}
