@@ -3,6 +3,7 @@ a loss. `make test-integrations` brings their libraries."""
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,12 @@ class Killed(Exception):
 
 
 def hugging_face(
-    folder: Path, *, die_after: int | None = None, audit: Path | None = None, **given: Any
+    folder: Path,
+    *,
+    die_after: int | None = None,
+    audit: Path | None = None,
+    columns: bool = False,
+    **given: Any,
 ) -> tuple[Any, Any]:
     transformers = pytest.importorskip("transformers", reason="needs the extra [hf]")
     pytest.importorskip("accelerate", reason="needs the extra [hf]")
@@ -59,10 +65,11 @@ def hugging_face(
         {"input_ids": torch.randint(0, 20, (6,), generator=words), "labels": i % 2}
         for i in range(SAMPLES)
     ]
+    if columns:
+        data = [{**one, "note": "no model takes it"} for one in data]
+    given = {"per_device_train_batch_size": 4, "num_train_epochs": EPOCHS, **given}
     arguments = transformers.TrainingArguments(
         output_dir=str(folder / "out"),
-        per_device_train_batch_size=4,
-        num_train_epochs=EPOCHS,
         save_strategy="no",
         report_to=[],
         use_cpu=True,
@@ -105,7 +112,154 @@ def test_hugging_face_goes_on_where_it_was_killed(tmp_path: Path, accumulate: in
     torch.testing.assert_close(parameters(model), parameters(expected))
 
 
+def test_a_part_of_an_epoch_is_trained(tmp_path: Path) -> None:
+    audit = tmp_path / "audit"
+    killed, _ = hugging_face(tmp_path, die_after=4, num_train_epochs=1.5)
+    with pytest.raises(Killed):
+        killed.train()
+    trainer, _ = hugging_face(tmp_path, audit=audit, num_train_epochs=1.5)
+    trainer.train()
+    assert trainer.state.global_step == trainer.state.max_steps == 9  # as Trainer's
+    assert trainer._sampler.consumed == 22 + 12
+    again, _ = hugging_face(tmp_path, num_train_epochs=1.5)
+    again.train()
+    assert again.state.global_step == 9  # nothing was left to do
+
+
+def test_a_seed_of_zero_for_the_data_is_one(tmp_path: Path) -> None:
+    assert hugging_face(tmp_path, data_seed=0, seed=5)[0]._sampler.seed == 0
+    assert hugging_face(tmp_path / "other", seed=5)[0]._sampler.seed == 5
+
+
+def test_columns_that_the_model_does_not_take_are_removed(tmp_path: Path) -> None:
+    trainer, _ = hugging_face(tmp_path, columns=True)
+    (batch, *_) = list(trainer.get_train_dataloader())
+    assert set(batch) == {"input_ids", "labels"}
+
+
+def test_loader_options_are_honoured_or_refused(tmp_path: Path) -> None:
+    given = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
+    assert hugging_face(tmp_path, **given)[0].get_train_dataloader().persistent_workers
+    with pytest.raises(ValueError, match="every sample counts"):
+        hugging_face(tmp_path / "drop", dataloader_drop_last=True)
+    transformers = pytest.importorskip("transformers")
+    if hasattr(transformers.TrainingArguments, "dataloader_in_order"):
+        with pytest.raises(ValueError, match="order of the steps"):
+            hugging_face(tmp_path / "order", dataloader_in_order=False)
+
+
+def test_the_gradient_scaler_is_saved(tmp_path: Path) -> None:
+    def run(die_after: int | None = None) -> Any:
+        trainer, _ = hugging_face(tmp_path, die_after=die_after)
+        trainer.accelerator.scaler = torch.amp.GradScaler(
+            "cpu", init_scale=4.0, growth_interval=1000
+        )
+        return trainer
+
+    killed = run(die_after=7)
+    killed.accelerator.scaler.load_state_dict(
+        {**killed.accelerator.scaler.state_dict(), "scale": 32.0}
+    )
+    with pytest.raises(Killed):
+        killed.train()
+    restored = run(die_after=8)
+    with pytest.raises(Killed):
+        restored.train()
+    assert restored.accelerator.scaler.get_scale() == 32.0
+
+
+def test_the_schedule_is_where_the_samples_are_in_any_world(tmp_path: Path) -> None:
+    # Half of the training in steps of 4 samples, half in steps of 2.
+    killed, _ = hugging_face(tmp_path, die_after=10)
+    with pytest.raises(Killed):
+        killed.train()
+    before = {}
+    for size, name in ((4, "same"), (2, "other")):
+        shutil.copytree(tmp_path / "commits", tmp_path / name / "commits")
+        trainer, _ = hugging_face(tmp_path / name, per_device_train_batch_size=size)
+        seen: dict[int, float] = {}
+        rates(trainer, seen)
+        trainer.train()
+        before[name] = seen
+    common = before["same"].keys() & before["other"].keys()
+    assert len(common) > 5
+    for consumed in common:
+        assert before["other"][consumed] == pytest.approx(before["same"][consumed])
+    assert min(before["other"].values()) == pytest.approx(0.0, abs=1e-12)
+
+
+def rates(trainer: Any, seen: dict[int, float]) -> None:
+    """Notes the learning rate after each step, by the samples trained on."""
+    import transformers
+
+    class Noting(transformers.TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, args: Any, state: Any, control: Any, **found: Any) -> None:
+            seen[trainer._sampler.consumed] = found["lr_scheduler"].get_last_lr()[0]
+
+    trainer.add_callback(Noting())
+
+
 # ---- Lightning
+
+
+def test_an_epochs_end_is_made_after_a_restart_within_it(tmp_path: Path) -> None:
+    lightning = pytest.importorskip("lightning", reason="needs the extra [lightning]")
+    from elastic_trainer.integrations.lightning import ElasticCallback
+
+    ended: list[tuple[str, int, int]] = []
+
+    def run(die: bool) -> Any:
+        sampler = ElasticSampler(8, batch_size=4, group=ProcessGroup())
+
+        class Module(lightning.LightningModule):  # type: ignore[misc]
+            def __init__(self) -> None:
+                super().__init__()
+                self.net = torch.nn.Linear(1, 1)
+
+            def training_step(self, batch: Any, _: int) -> Any:
+                return sampler.weight * self.net(batch[0]).square().mean()
+
+            def validation_step(self, batch: Any, _: int) -> None:
+                if die and self.current_epoch == 1:
+                    raise Killed
+                self.log("score", 1.0)
+
+            def on_validation_epoch_end(self) -> None:
+                ended.append(("validated", self.current_epoch, self.global_step))
+
+            def on_train_epoch_end(self) -> None:
+                ended.append(("trained", self.current_epoch, self.global_step))
+
+            def configure_optimizers(self) -> Any:
+                optimizer = torch.optim.SGD(self.parameters(), lr=1.0)
+                plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(
+                    optimizer, patience=0, factor=0.5
+                )
+                schedule = {"scheduler": plateau, "monitor": "score"}
+                return {"optimizer": optimizer, "lr_scheduler": schedule}
+
+        data = TensorDataset(torch.randn(8, 1))
+        trainer = lightning.Trainer(
+            callbacks=[ElasticCallback(tmp_path, sampler, every=1)],
+            max_epochs=3,
+            num_sanity_val_steps=0,
+            accelerator="cpu",
+            use_distributed_sampler=False,
+            enable_checkpointing=False,
+            logger=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+        module = Module()
+        trainer.fit(module, DataLoader(data, batch_sampler=sampler), DataLoader(data, batch_size=8))
+        return module.optimizers().param_groups[0]["lr"]
+
+    with pytest.raises(Killed):
+        run(die=True)
+    assert ended == [("validated", 0, 2), ("trained", 0, 2)]
+    ended.clear()
+    assert run(die=False) == 0.25  # of three epochs' equal scores, the first is the best
+    assert ended == [(what, n, 2 * n + 2) for n in (1, 2) for what in ("validated", "trained")]
 
 
 def lightning_run(

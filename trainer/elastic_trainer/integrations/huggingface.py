@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback
 
 from elastic_trainer.checkpoint.checkpointer import Checkpointer
 from elastic_trainer.data.sampler import ElasticSampler
+from elastic_trainer.data.seeded import SeededDataset
 
 _IGNORED = -100
 """The label that no loss counts."""
@@ -33,12 +36,21 @@ class ElasticTrainer(Trainer):
     together instead. Shares that differ are weighted: by samples, or by tokens where the model
     normalises by `num_items_in_batch`.
 
+    Where training is counted in epochs (`max_steps` is not set), they may be fractions, and
+    schedules follow the samples, so that a change of the world doesn't shift them. Random numbers
+    of the data belong to each sample, see SeededDataset, in place of what Trainer's own
+    `worker_init_fn` does.
+
     Args:
         folder: for commits, shared by all pods of the job.
         global_batch: samples of a batch on all ranks.
         every: steps (int) or time between commits; None: see Checkpointer.
         audit: as ElasticDataset's.
         args, others: as Trainer's.
+
+    Raises:
+        ValueError: `dataloader_drop_last` or `dataloader_in_order=False`, which would lose samples
+            or their order.
     """
 
     def __init__(
@@ -51,6 +63,7 @@ class ElasticTrainer(Trainer):
         **others: Any,
     ) -> None:
         super().__init__(*positional, **others)
+        _refuse(self.args)
         self._commits = folder
         self._every = every
         self._weights: deque[float] = deque()
@@ -58,22 +71,52 @@ class ElasticTrainer(Trainer):
             self.train_dataset,
             batch_size=None if global_batch else self.args.per_device_train_batch_size,
             global_batch=global_batch,
-            seed=self.args.data_seed or self.args.seed,
+            seed=self.args.seed if self.args.data_seed is None else self.args.data_seed,
             audit=audit,
         )
         self.add_callback(_Commits(self))
 
+    @property
+    def samples_in_all(self) -> int:
+        """Samples of the whole training; the last epoch may be part of one."""
+        return math.ceil(float(self.args.num_train_epochs) * self._sampler.samples)
+
     def get_train_dataloader(self) -> DataLoader[Any]:
         # Not prepared by accelerate, which would share the batches out a second time.
+        data, collator = self.train_dataset, self.data_collator
+        if hasattr(data, "column_names") and hasattr(data, "remove_columns"):
+            data = self._remove_unused_columns(data, description="training")
+        else:
+            collator = self._get_collator_with_removed_columns(collator, description="training")
         return _Loader(
-            self.train_dataset,
+            SeededDataset(data, self._sampler.seed),
             self,
             batch_sampler=self._sampler,
-            collate_fn=self.data_collator,
+            collate_fn=collator,
             num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory,
+            persistent_workers=self.args.dataloader_persistent_workers,
             prefetch_factor=self.args.dataloader_prefetch_factor,
+            multiprocessing_context=getattr(self.args, "dataloader_multiprocessing_context", None),
         )
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """As Trainer's, but where training is counted in epochs its schedule counts samples: a step
+        of another world takes it forward by as many steps as its samples are worth."""
+        made = self.lr_scheduler is None
+        scheduler = super().create_scheduler(num_training_steps, optimizer)
+        if made and self.args.max_steps <= 0 and isinstance(scheduler, LambdaLR):
+            scheduler.lr_lambdas = [
+                self._by_samples(one, num_training_steps) for one in scheduler.lr_lambdas
+            ]
+        return scheduler
+
+    def _by_samples(self, factor: Callable[..., float], steps: int) -> Callable[[int], float]:
+        # A function, whose state a LambdaLR doesn't save: the sampler's position is all of it.
+        def of_progress(_: int) -> float:
+            return factor(min(1.0, self._sampler.reached / self.samples_in_all) * steps)
+
+        return of_progress
 
     def compute_loss(
         self,
@@ -110,6 +153,8 @@ class _Loader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         trainer: ElasticTrainer = self.__dict__["trainer"]
         sampler = trainer._sampler
+        if trainer.args.max_steps <= 0 and sampler.consumed >= trainer.samples_in_all:
+            return  # restarted when all was done
         for batch in sampler.follow(_Plain(self)):
             trainer._weights.append(sampler.weight)
             if not sampler.weight and trainer._counts_items and "labels" in batch:
@@ -142,12 +187,18 @@ class _Commits(TrainerCallback):
             optimizer=found["optimizer"],
             data=sampler,
             every=self._trainer._every,
-            extra={"scheduler": found["lr_scheduler"], "trainer": _Steps(state)},
+            extra=self._extra(state, found["lr_scheduler"]),
         )
         if args.max_steps <= 0:
             # At this world's steps; an epoch's last step may be short.
-            left = int(args.num_train_epochs) * len(sampler) - self._done(sampler)
-            state.max_steps = state.global_step + -(-left // args.gradient_accumulation_steps)
+            state.max_steps = state.global_step + steps_left(
+                sampler, self._trainer.samples_in_all, args.gradient_accumulation_steps
+            )
+
+    def _extra(self, state: Any, scheduler: Any) -> dict[str, Any]:
+        extra = {"scheduler": scheduler, "trainer": _Steps(state)}
+        scaler = getattr(self._trainer.accelerator, "scaler", None)
+        return extra if scaler is None else {**extra, "scaler": scaler}
 
     def on_step_end(self, args: Any, state: Any, control: Any, **found: Any) -> None:
         sampler = self._trainer._sampler
@@ -155,16 +206,34 @@ class _Commits(TrainerCallback):
         self._checkpointer.step()
         state.epoch = sampler.consumed / sampler.samples
         if args.max_steps <= 0:
-            control.should_training_stop = sampler.cursor.epoch >= args.num_train_epochs
+            control.should_training_stop = sampler.consumed >= self._trainer.samples_in_all
 
     def on_train_end(self, args: Any, state: Any, control: Any, **found: Any) -> None:
         assert self._checkpointer is not None
         self._checkpointer.finish()
 
-    @staticmethod
-    def _done(sampler: ElasticSampler) -> int:
-        """Batches of this world's size that were done."""
-        return sampler.cursor.epoch * len(sampler) + sampler.cursor.position // sampler.batch
+
+def steps_left(sampler: ElasticSampler, samples: int, accumulate: int) -> int:
+    """Return how many optimizer steps of `accumulate` batches, none of two epochs, are left of a
+    training of so many samples."""
+    steps, at = 0, sampler.consumed
+    while at < samples:
+        end = min(samples, (at // sampler.samples + 1) * sampler.samples)
+        steps += -(-(end - at) // (sampler.batch * accumulate))
+        at = end
+    return steps
+
+
+def _refuse(args: Any) -> None:
+    if args.dataloader_drop_last:
+        raise ValueError(
+            "dataloader_drop_last is set: every sample counts here, and an uneven end of an epoch "
+            "is weighted"
+        )
+    if not getattr(args, "dataloader_in_order", True):
+        raise ValueError(
+            "dataloader_in_order is False: batches come in the order of the steps that they are for"
+        )
 
 
 class _Steps:

@@ -23,6 +23,10 @@ class ElasticCallback(lightning.Callback):
         )
         trainer.fit(module, DataLoader(dataset, batch_sampler=sampler))
 
+    An epoch's last step is committed after the epoch's validation and schedules: a restart within
+    those makes that step again. `SeededDataset(dataset)` in the loader gives random numbers to each
+    sample.
+
     In `training_step`, multiply the mean loss by `sampler.weight`. Restarted with another world,
     `fit` goes on after the newest commit in the folder.
 
@@ -49,6 +53,8 @@ class ElasticCallback(lightning.Callback):
         self._sampler = sampler
         self._every = every
         self._checkpointer: Checkpointer | None = None
+        self._epoch_ends = False
+        """The epoch's last step was made, and is not applied yet."""
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         # Before the data loader is iterated, and with the optimizer made.
@@ -57,6 +63,9 @@ class ElasticCallback(lightning.Callback):
             f"scheduler {number}": config.scheduler
             for number, config in enumerate(trainer.lr_scheduler_configs)
         }
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        if scaler is not None:
+            schedulers["scaler"] = scaler
         self._checkpointer = Checkpointer(
             self._folder,
             model=pl_module,
@@ -68,6 +77,10 @@ class ElasticCallback(lightning.Callback):
         progress = trainer.fit_loop.epoch_progress.current
         progress.ready = progress.started = self._sampler.cursor.epoch
         progress.processed = progress.completed = self._sampler.cursor.epoch
+        loop = trainer.fit_loop.epoch_loop
+        steps = loop.automatic_optimization.optim_progress.optimizer.step.total
+        steps.ready = steps.completed = self._sampler.steps  # trainer.global_step
+        loop._batches_that_stepped = self._sampler.steps
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         assert self._checkpointer is not None
@@ -92,6 +105,25 @@ class ElasticCallback(lightning.Callback):
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        # An epoch's last step is committed once all is done that follows the epoch, else a restart
+        # would pass over validation, on_train_epoch_end and the schedules that need their results.
+        sampler = self._sampler
+        self._epoch_ends = sampler.after(sampler.cursor).epoch > sampler.cursor.epoch
+        if not self._epoch_ends:
+            self._step()
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        self._end_epoch()
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        self._end_epoch()
+
+    def _end_epoch(self) -> None:
+        if self._epoch_ends:
+            self._epoch_ends = False
+            self._step()
+
+    def _step(self) -> None:
         assert self._checkpointer is not None
         self._checkpointer.step()
 
