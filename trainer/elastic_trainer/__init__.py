@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from elastic_trainer.data.sampler import ElasticSampler
     from elastic_trainer.data.seeded import SeededDataset
     from elastic_trainer.data.shard_client import LeaseError, ShardClient
-    from elastic_trainer.link.worker_link import LinkError, Order, Place, WorkerLink
+    from elastic_trainer.link.message import Place
+    from elastic_trainer.link.worker_link import LinkError, Order, WorkerLink
     from elastic_trainer.loop.loop import ElasticLoop
     from elastic_trainer.store.storage import StorageError
 
@@ -73,7 +74,7 @@ _MODULES = {
     "MismatchError": "checkpoint.model_state",
     "Mixture": "data.mixture",
     "Order": "link.worker_link",
-    "Place": "link.worker_link",
+    "Place": "link.message",
     "ProcessGroup": "data.process_group",
     "ScaledLearningRate": "data.learning_rate",
     "SeededDataset": "data.seeded",

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 from elastic_trainer.agent.metrics import Reading, WorkerMetrics
-from elastic_trainer.failures import error_file
 from elastic_trainer.failures.failure import Exit, describe, keep_logs, last_words, oom_kills
 from elastic_trainer.launch import log_folder
+from elastic_trainer.link import error_file
 from elastic_trainer.metrics.exposition import exposition
 from elastic_trainer.protocol.message import Failed
 

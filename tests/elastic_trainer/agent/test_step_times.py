@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from pathlib import Path
 
 import pytest
 from elastic_trainer.agent.identity import Identity
 from elastic_trainer.agent.step_times import RECENT, StepTimes
+from elastic_trainer.link import message
+from elastic_trainer.link.message import decode_from_worker, encode
 from elastic_trainer.link.worker_link import SOCKET_VARIABLE, Order, WorkerLink
 
 
@@ -68,15 +69,14 @@ def test_a_rank_asked_to_stop_at_once_holds_at_the_end_of_its_step(
         link = WorkerLink.from_environment()
         agent, _ = server.accept()
     with agent, agent.makefile("rwb", buffering=0) as lines:
-        assert json.loads(lines.readline())["type"] == "hello"
+        assert isinstance(decode_from_worker(lines.readline()), message.Hello)
         assert link.boundary(5) is Order.GO  # step 6 is in progress
-        assert json.loads(lines.readline())["type"] == "stepped"
-        lines.write(json.dumps({"type": "ask", "fence": 1, "at_once": at_once}).encode() + b"\n")
-        assert json.loads(lines.readline()) == {"type": "reply", "fence": 1, "step": 6}
-        told = {"type": "stop", "fence": 1, "step": stop, "leaving": False, "commit": False}
+        assert decode_from_worker(lines.readline()) == message.Stepped()
+        lines.write(encode(message.AskStep(fence=1, at_once=at_once)))
+        assert decode_from_worker(lines.readline()) == message.StepInProgress(fence=1, step=6)
         if not at_once:
             assert link.boundary(6) is Order.GO
-        lines.write(json.dumps(told).encode() + b"\n")
+        lines.write(encode(message.StopAt(fence=1, step=stop, leaving=False, commit=False)))
         assert link.boundary(stop) is Order.FENCE
-        assert json.loads(lines.readline())["step"] == stop
+        assert decode_from_worker(lines.readline()) == message.Stopped()
         link._closing = True  # its agent goes, and it should not

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from elastic_trainer.data.audit import verify
 from elastic_trainer.data.dataset import ElasticDataset
 from elastic_trainer.data.process_group import ProcessGroup
+from elastic_trainer.link.message import RoundOver, encode
 from elastic_trainer.link.worker_link import WorkerLink
 from elastic_trainer.loop.connection import Connections
 from elastic_trainer.loop.loop import ElasticLoop
@@ -295,7 +296,7 @@ def test_a_round_that_is_over_before_it_begins_is_not_waited_for(
         for name, value in (("RANK", 1), ("WORLD_SIZE", 2), ("MASTER_PORT", 1)):
             monkeypatch.setenv(name, str(value))
         monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-        link._hear({"type": "over", "round": 1})
+        link._hear(encode(RoundOver(1)))
         with pytest.raises(RuntimeError, match="was over before"):
             loop._connect()
         assert link.peer_lost(0)

@@ -112,11 +112,12 @@ class Agent:
         )
         self._failures = NodeFailures(self._stream.tell)
         self._workers = WorkerServer(
-            self._stream.tell,
-            self._end_orphaned_round,
-            self._join_again,
-            self._failures.gave_way,
-            self._give_up_on,
+            memory=memory.path if memory is not None else None,
+            tell=self._stream.tell,
+            failing=self._end_orphaned_round,
+            idle=self._join_again,
+            secondary_failure=self._failures.secondary_failure,
+            fatal=self._give_up_on,
         )
         self._metrics = WorkerMetrics()
         self._fatal: str | None = None
@@ -456,7 +457,7 @@ class Agent:
             if future is None:
                 if self._leaving:
                     self._exit(0)
-                self._workers.send_home()
+                self._workers.dismiss_idle()
             elif not future.done():
                 future.set_exception(DismissedError(message.reason))
             return

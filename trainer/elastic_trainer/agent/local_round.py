@@ -1,19 +1,24 @@
-"""What a node's workers have told their agent since their round began: data only."""
+"""What a node's workers have told their agent since their round began, and how to reach them."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
 
+from elastic_trainer.link.message import FromAgent, encode
+from elastic_trainer.link.progress import ProgressPage
 from elastic_trainer.protocol.message import Committed
 
 
 @dataclass
 class Worker:
+    """A connected worker: its end of the link, and what it has told."""
+
     writer: asyncio.StreamWriter
     rank: int
+    local_rank: int
     pid: int
-    progress: memoryview[int]
+    progress: ProgressPage
     recovers: bool
     local: LocalRound
     error_file: str = ""
@@ -26,6 +31,11 @@ class Worker:
     closing: bool = False
     parked: bool = False
     """Only waits for its end."""
+
+    def tell(self, message: FromAgent) -> None:
+        """Sends a message, unless the connection is about to close."""
+        if not self.writer.is_closing():
+            self.writer.write(encode(message))
 
 
 @dataclass

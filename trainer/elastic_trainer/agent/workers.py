@@ -1,25 +1,25 @@
-"""The agent's end of the unix socket to its local workers (`link.py` is theirs)."""
+"""Serves this node's workers: passes on what they tell, and what the coordinator tells them."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import math
-import mmap
 import os
 import signal
 import time
-import uuid
 from collections.abc import Callable
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 from elastic_trainer.agent.local_round import LocalRound, Worker
 from elastic_trainer.agent.metrics import Reading
 from elastic_trainer.agent.step_times import StepTimes
 from elastic_trainer.failures.failure import Exit
-from elastic_trainer.link.worker_link import PROGRESS_BYTES
+from elastic_trainer.link import message as link
+from elastic_trainer.link.listener import Accepted, Listener
+from elastic_trainer.link.message import MessageError, decode_from_worker
+from elastic_trainer.link.progress import Progress as Noted
 from elastic_trainer.protocol.message import (
     AgentMessage,
     Committed,
@@ -41,40 +41,68 @@ ENDING_SECONDS = 2.0
 
 
 class WorkerServer:
-    """Serves the workers of the current round; what they say goes to `tell` as messages."""
+    """Serves the workers of the current round; what they say goes to `tell` as messages.
+
+    Args:
+        memory: the folder whose slots they save to; None: there is none.
+        tell: takes messages to the coordinator.
+        failing: a worker ends in an exception, maybe because a peer vanished.
+        idle: all workers are out of any round, and wait for the next.
+        secondary_failure: a worker's exception followed from the end of its round.
+        fatal: a worker says why none is to be started again.
+    """
 
     def __init__(
         self,
+        memory: Path | None,
         tell: Callable[[AgentMessage], None],
         failing: Callable[[], None],
         idle: Callable[[], None],
-        gave_way: Callable[[Exit], None],
+        secondary_failure: Callable[[Exit], None],
         fatal: Callable[[str], None],
     ) -> None:
-        self.address = f"@volcano-elastic-{uuid.uuid4().hex}"
+        self._listener = Listener(self._serve)
+        self.address = self._listener.address
+        self._memory = memory
         self.local = LocalRound()
         self.committed_step = -1
         self.step_times = StepTimes()
         self._tell = tell
         self._failing = failing
         self._idle = idle
-        self._gave_way = gave_way
+        self._secondary_failure = secondary_failure
         self._fatal = fatal
         self.notes: dict[int, str] = {}
         """Why this agent killed a worker, by process id; of the round."""
         self.places: dict[int, tuple[int, int]] = {}
         """Round and rank that a process is in, which may not be those it was started for."""
-        self._server: asyncio.AbstractServer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.persister = Persister(
             self._on_loop(self._sealed),
             self._on_loop(self._stored),
             self._on_loop(self._superseded),
         )
+        self._handlers: dict[type, Callable[[LocalRound, Worker, Any], None]] = {
+            link.Stepped: self._on_stepped,
+            link.Stopped: self._on_stopped,
+            link.StepInProgress: self._on_step_in_progress,
+            link.Fenced: self._on_fenced,
+            link.Committed: self._on_committed,
+            link.Saved: self._on_saved,
+            link.Settle: self._on_settle,
+            link.Finished: self._on_finished,
+            link.Failing: self._on_failing,
+            link.Idle: self._on_idle,
+            link.Joined: self._on_joined,
+            link.SecondaryFailure: self._on_secondary_failure,
+            link.Parked: self._on_parked,
+            link.GivenUp: self._on_given_up,
+            link.Goodbye: self._on_goodbye,
+        }
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._server = await asyncio.start_unix_server(self._serve, "\0" + self.address[1:])
+        await self._listener.start()
 
     # ---- from the coordinator
 
@@ -101,19 +129,19 @@ class WorkerServer:
             worker.stopped = False
             worker.rank = node_rank * local.local_world_size + local_rank
             self.places[worker.pid] = (local.round, worker.rank)
-            place = {
-                "type": "round",
-                "round": begun.round,
-                "rank": worker.rank,
-                "world": len(begun.members) * local.local_world_size,
-                "address": begun.master_address,
-                "port": begun.master_port,
-            }
-            _write(worker.writer, place)
+            worker.tell(
+                link.Place(
+                    round=begun.round,
+                    rank=worker.rank,
+                    world=len(begun.members) * local.local_world_size,
+                    address=begun.master_address,
+                    port=begun.master_port,
+                )
+            )
 
-    def send_home(self) -> None:
-        """Training is complete; idle workers have nothing to wait for."""
-        self._broadcast({"type": "bye"})
+    def dismiss_idle(self) -> None:
+        """Tells idle workers that training is complete."""
+        self._broadcast(link.NoNextRound())
 
     def kill_unless_idle(self, number: int) -> None:
         """Of round `number`: those that did not come out of it."""
@@ -141,59 +169,49 @@ class WorkerServer:
 
     def reading(self) -> Reading:
         """Of the worker that is furthest."""
-        pages = [worker.progress for worker in self.local.workers.values()]
-        page = max(pages, key=lambda page: page[0], default=None)
-        if page is None:
-            return Reading()
-        return Reading(page[0], page[1] / 1e9, page[2], page[3] / 1e9)
+        noted = self._furthest()
+        return Reading(noted.step, noted.when / 1e9, noted.samples, noted.stall / 1e9)
+
+    def _furthest(self) -> Noted:
+        pages = (worker.progress.read() for worker in self.local.workers.values())
+        return max(pages, key=lambda noted: noted.step, default=Noted())
 
     def ask(self, fence: int, at_once: bool) -> None:
         self.local.fence, self.local.stop = fence, -1
         for worker in self.local.workers.values():
             worker.reply, worker.stopped, worker.fenced = None, False, False
-        self._broadcast({"type": "ask", "fence": fence, "at_once": at_once})
+        self._broadcast(link.AskStep(fence, at_once))
 
     def stop(self, stop: FenceStop) -> None:
         self.local.fence, self.local.stop, self.local.leaving = stop.fence, stop.step, stop.leaving
-        self._broadcast(
-            {
-                "type": "stop",
-                "fence": stop.fence,
-                "step": stop.step,
-                "leaving": stop.leaving,
-                "commit": stop.commit,
-            }
-        )
+        self._broadcast(link.StopAt(stop.fence, stop.step, stop.leaving, stop.commit))
 
     def cancel(self, fence: int) -> None:
         if fence == self.local.fence:
             self.local.fence, self.local.stop = 0, -1
-            self._broadcast({"type": "cancel"})
+            self._broadcast(link.StopCancelled())
 
     def end(self) -> None:
         """The round is over, or its leavers may go."""
         self.local.over = True
-        self._broadcast({"type": "over", "round": self.local.round})
+        self._broadcast(link.RoundOver(self.local.round))
 
     def progress(self) -> Progress | None:
         """The newest step, unless told before."""
         local = self.local
-        newest = max(
-            ((w.progress[0], w.progress[1], w.progress[2]) for w in local.workers.values()),
-            default=(-1, 0, 0),
-        )
-        if newest[0] <= local.told_step:
+        newest = self._furthest()
+        if newest.step <= local.told_step:
             return None
-        self.step_times.add(local.round, newest[0], newest[1] / 1e9)
-        local.step = local.told_step = newest[0]
-        age = (time.monotonic_ns() - newest[1]) / 1e9
+        self.step_times.add(local.round, newest.step, newest.when / 1e9)
+        local.step = local.told_step = newest.step
+        age = (time.monotonic_ns() - newest.when) / 1e9
         longest = self.step_times.longest
-        return Progress(local.round, newest[0], max(0.0, age), newest[2], longest)
+        return Progress(local.round, newest.step, max(0.0, age), newest.samples, longest)
 
     def transferring(self) -> Transferring | None:
         """The bytes of state its workers have moved in this round, if they are more than told."""
         local = self.local
-        moved = sum(worker.progress[4] for worker in local.workers.values())
+        moved = sum(worker.progress.read().moved for worker in local.workers.values())
         if moved <= local.told_bytes:
             return None
         local.told_bytes = moved
@@ -201,22 +219,24 @@ class WorkerServer:
 
     # ---- from the workers
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        worker: Worker | None = None
+    async def _serve(self, accepted: Accepted) -> None:
+        """Raises MessageError where a worker says what can't be understood: it isn't believed
+        further, and counts as lost."""
+        if accepted.hello.round != self.local.round:  # it has passed
+            accepted.writer.write(link.encode(link.RoundOver(accepted.hello.round)))
+            while await _line(accepted.reader):
+                continue  # it waits to be ended, and what it says counts for nothing
+            return
+        worker = self._accept(self.local, accepted)
         try:
-            with contextlib.suppress(OSError, ValueError):
-                while line := await reader.readline():
-                    message = json.loads(line)
-                    if worker is not None:
-                        self._hear(worker.local, worker, message)
-                    elif message["type"] == "hello" and message["round"] == self.local.round:
-                        worker = self._accept(self.local, message, writer)
-                    else:  # of a round that has passed
-                        _write(writer, {"type": "over", "round": message["round"]})
+            while line := await _line(accepted.reader):
+                message = decode_from_worker(line)
+                handle = self._handlers.get(type(message))
+                if handle is None:
+                    raise MessageError(f"expected one Hello, found another: {line[:80]!r}")
+                handle(worker.local, worker, message)
         finally:
-            writer.close()
-            if worker is not None:
-                self._lost(worker.local, worker)
+            self._lost(worker.local, worker)
 
     def _lost(self, local: LocalRound, worker: Worker) -> None:
         if worker.closing or local.failed or (local.over and not worker.recovers):
@@ -230,100 +250,128 @@ class WorkerServer:
             self._tell_progress()
             self._tell(WorkersFailed(local.round))
 
-    def _accept(
-        self, local: LocalRound, message: dict[str, Any], writer: asyncio.StreamWriter
-    ) -> Worker:
-        path = message["progress"]
-        with open(path, "r+b") as file:
-            pages = mmap.mmap(file.fileno(), PROGRESS_BYTES)
-        os.unlink(path)
+    def _accept(self, local: LocalRound, accepted: Accepted) -> Worker:
+        hello = accepted.hello
         worker = Worker(
-            writer,
-            message["rank"],
-            message["pid"],
-            memoryview(pages).cast("q"),
-            message["recovers"],
-            local,
-            message["error_file"],
+            writer=accepted.writer,
+            rank=hello.rank,
+            local_rank=hello.local_rank,
+            pid=accepted.pid,
+            progress=accepted.progress,
+            recovers=hello.recovers,
+            local=local,
+            error_file=hello.error_file,
         )
-        local.workers[message["local_rank"]] = worker
+        local.workers[hello.local_rank] = worker
         self.places[worker.pid] = (local.round, worker.rank)
-        local.local_world_size = message["local_world_size"]
+        local.local_world_size = hello.local_world_size
         if local.over:
-            _write(writer, {"type": "over", "round": local.round})
+            worker.tell(link.RoundOver(local.round))
         if local.linked and local.round:
             self._tell(Linked(local.round, local.pids, local.recovers))
         return worker
 
-    def _hear(self, local: LocalRound, worker: Worker, message: dict[str, Any]) -> None:
-        kind = message["type"]
-        if kind == "stepped":
-            self._tell_progress()
-        elif kind == "stopped":
-            self._tell_progress()
-            worker.stopped = True
-            if all(one.stopped for one in local.workers.values()):
-                self._tell(Stopped(local.fence))
-        elif kind == "reply" and message["fence"] == local.fence:
-            worker.reply = message["step"]
+    # Each with the round that the worker is in.
+
+    def _on_stepped(self, local: LocalRound, worker: Worker, _: link.Stepped) -> None:
+        self._tell_progress()
+
+    def _on_stopped(self, local: LocalRound, worker: Worker, _: link.Stopped) -> None:
+        self._tell_progress()
+        worker.stopped = True
+        if all(one.stopped for one in local.workers.values()):
+            self._tell(Stopped(local.fence))
+
+    def _on_step_in_progress(
+        self, local: LocalRound, worker: Worker, reply: link.StepInProgress
+    ) -> None:
+        if reply.fence == local.fence:
+            worker.reply = reply.step
             replies = [one.reply for one in local.workers.values() if one.reply is not None]
             if len(replies) == len(local.workers):
                 self._tell(FenceReply(local.fence, max(replies)))
-        elif kind == "fenced":
-            worker.fenced = True
-            if local.fenced:
-                self._tell_progress()
-                self._tell(Fenced(local.fence, message["step"]))
-        elif kind == "committed":
-            self._committed(message["step"], message["round"])
-        elif kind == "saved":
-            local.savers = message["savers"]
-            number = next(n for n, one in local.workers.items() if one is worker)
-            self.persister.saved(
-                Saved(
-                    message["path"],
-                    message["step"],
-                    number,
-                    message["round"],
-                    message["folder"],
-                    message["keep"],
-                    message["run"],
-                    message["claim"],
-                    message["retry_seconds"],
-                )
-            )
-        elif kind == "settle":
-            self.persister.flush(message["storage"], self._on_loop(partial(_settled, worker)))
-        elif kind == "finished":
-            worker.closing = True
+
+    def _on_fenced(self, local: LocalRound, worker: Worker, fenced: link.Fenced) -> None:
+        worker.fenced = True
+        if local.fenced:
             self._tell_progress()
-            if not local.finished:
-                local.finished = True
-                self._tell(Finished(local.round))
-        elif kind == "failing":
-            local.failing = True
-            self._failing()
-        elif kind == "idle" and message["round"] == local.round:
+            self._tell(Fenced(local.fence, fenced.step))
+
+    def _on_committed(self, local: LocalRound, worker: Worker, done: link.Committed) -> None:
+        self._committed(done.step, done.round)
+
+    def _on_saved(self, local: LocalRound, worker: Worker, saved: link.Saved) -> None:
+        if self._memory is None:
+            raise MessageError("Saved: expected none, as this agent has no memory folder")
+        if not saved.slot or saved.slot in (".", "..") or set(saved.slot) & {"/", "\0"}:
+            raise MessageError(
+                f"Saved.slot: expected a file's name in {self._memory}, found {saved.slot!r}"
+            )
+        local.savers = saved.savers
+        self.persister.saved(
+            Saved(
+                path=str(self._memory / saved.slot),
+                step=saved.step,
+                local_rank=worker.local_rank,
+                round=saved.round,
+                folder=saved.folder,
+                keep=saved.keep,
+                run=saved.run,
+                claim=saved.claim,
+                retry_seconds=saved.retry_seconds if saved.retry_seconds >= 0 else None,
+            )
+        )
+
+    def _on_settle(self, local: LocalRound, worker: Worker, asked: link.Settle) -> None:
+        answer = self._on_loop(lambda error: worker.tell(link.Settled(error)))
+        self.persister.flush(asked.storage, answer)
+
+    def _on_finished(self, local: LocalRound, worker: Worker, _: link.Finished) -> None:
+        worker.closing = True
+        self._tell_progress()
+        if not local.finished:
+            local.finished = True
+            self._tell(Finished(local.round))
+
+    def _on_failing(self, local: LocalRound, worker: Worker, _: link.Failing) -> None:
+        local.failing = True
+        self._failing()
+
+    def _on_idle(self, local: LocalRound, worker: Worker, idle: link.Idle) -> None:
+        if idle.round == local.round:
             worker.idle = True
             if local.idle:
                 self._idle()
-        elif kind == "joined" and message["round"] == local.round:
-            local.joined |= {n for n, one in local.workers.items() if one is worker}
+
+    def _on_joined(self, local: LocalRound, worker: Worker, joined: link.Joined) -> None:
+        if joined.round == local.round:
+            local.joined.add(worker.local_rank)
             if local.linked:
                 self._tell(Linked(local.round, local.pids, local.recovers))
-        elif kind == "gave_way":
-            number = next(n for n, one in local.workers.items() if one is worker)
-            self._gave_way(
-                Exit(
-                    local.round, worker.rank, number, worker.pid, 0, time.time(), worker.error_file
-                )
+
+    def _on_secondary_failure(
+        self, local: LocalRound, worker: Worker, _: link.SecondaryFailure
+    ) -> None:
+        self._secondary_failure(
+            Exit(
+                round=local.round,
+                rank=worker.rank,
+                local_rank=worker.local_rank,
+                pid=worker.pid,
+                code=0,
+                time=time.time(),
+                error_file=worker.error_file,
             )
-        elif kind == "parked":
-            worker.parked = True
-        elif kind == "fatal":
-            self._fatal(str(message["reason"]))
-        elif kind == "goodbye":
-            worker.closing = True
+        )
+
+    def _on_parked(self, local: LocalRound, worker: Worker, _: link.Parked) -> None:
+        worker.parked = True
+
+    def _on_given_up(self, local: LocalRound, worker: Worker, given_up: link.GivenUp) -> None:
+        self._fatal(given_up.reason)
+
+    def _on_goodbye(self, local: LocalRound, worker: Worker, _: link.Goodbye) -> None:
+        worker.closing = True
 
     def _committed(self, step: int, round_: int) -> None:
         self.committed_step = max(self.committed_step, step)
@@ -364,15 +412,14 @@ class WorkerServer:
         if progress is not None:
             self._tell(progress)
 
-    def _broadcast(self, message: dict[str, Any]) -> None:
+    def _broadcast(self, message: link.FromAgent) -> None:
         for worker in self.local.workers.values():
-            _write(worker.writer, message)
+            worker.tell(message)
 
 
-def _settled(worker: Worker, error: str) -> None:
-    _write(worker.writer, {"type": "settled", "error": error})
-
-
-def _write(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
-    if not writer.is_closing():
-        writer.write(json.dumps(message).encode() + b"\n")
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    """Return the next line; empty at the end. Raises MessageError for one that is too long."""
+    try:
+        return await reader.readline()
+    except ValueError as error:
+        raise MessageError(f"expected {link.LINE_BYTES} bytes at most a line: {error}") from None

@@ -8,8 +8,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from elastic_trainer.failures import error_file
 from elastic_trainer.failures.record import OUT_OF_MEMORY, signal_name
+from elastic_trainer.link import error_file
 from elastic_trainer.protocol.message import Failed
 
 MEMORY_EVENTS = Path("/sys/fs/cgroup/memory.events")

@@ -29,5 +29,5 @@ class NodeFailures:
             self.kept = [*self.kept, failed][-KEPT:]
             self._tell(failed)
 
-    def gave_way(self, exit_: Exit) -> None:
+    def secondary_failure(self, exit_: Exit) -> None:
         self.add(describe(exit_, oom_killed=False, note="gave way to another's failure"))

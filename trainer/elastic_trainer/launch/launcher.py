@@ -20,11 +20,11 @@ from typing import Any
 import torch.distributed.elastic.multiprocessing.api as multiprocessing_api
 from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 
-from elastic_trainer.failures import error_file
 from elastic_trainer.failures.failure import Exit
 from elastic_trainer.launch import log_folder
 from elastic_trainer.launch.newcomer import worker_environment
 from elastic_trainer.launch.zygote import Zygote, ZygoteError
+from elastic_trainer.link import error_file
 from elastic_trainer.link.worker_link import ROUND_VARIABLE
 
 log = logging.getLogger(__name__)
@@ -105,7 +105,16 @@ class _Watched:
                 number, rank, local_rank = (int(self._environment.get(n, "0")) for n in names)
                 ended = getattr(self._process, "ended", None) or time.time()
                 self._failed(
-                    Exit(number, rank, local_rank, self.pid, code, ended, path, self._note)
+                    Exit(
+                        round=number,
+                        rank=rank,
+                        local_rank=local_rank,
+                        pid=self.pid,
+                        code=code,
+                        time=ended,
+                        error_file=path,
+                        note=self._note,
+                    )
                 )
         return code
 

@@ -13,7 +13,7 @@ import types
 from collections.abc import Sequence
 from types import TracebackType
 
-from elastic_trainer.failures import error_file
+from elastic_trainer.link import error_file
 
 
 def run_as_main(arguments: Sequence[str]) -> int:

@@ -1,1 +1,1 @@
-"""The worker's end of the unix socket to its agent: step boundaries, orders, saved states."""
+"""The socket between a node's agent and its workers, both ends; imports none of our packages."""

@@ -1,8 +1,8 @@
 """The worker's end of the unix socket between a training process and its agent.
 
-Training processes hold no gRPC: one JSON line a message over an abstract unix socket, read by one
+Training processes hold no gRPC: one line a message (elastic_trainer.link.message), read by one
 daemon thread. Progress is not sent at all: a step's number and time are stores into a mapped
-page that the agent reads when it wants to know.
+page (elastic_trainer.link.progress) that the agent reads when it wants to know.
 
 Why a rank never runs past a fence: asked for its step, a rank answers the one in progress and from
 then on holds at the end of the step after it, until it is told where to stop; the stop step is the
@@ -14,22 +14,50 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
-import mmap
 import os
 import signal
 import socket
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
 from typing import Any, NoReturn
 
-from elastic_trainer.failures import error_file
+from elastic_trainer.link import error_file
+from elastic_trainer.link.message import (
+    LINE_BYTES,
+    AskStep,
+    Committed,
+    Failing,
+    Fenced,
+    Finished,
+    FromWorker,
+    GivenUp,
+    Goodbye,
+    Hello,
+    Idle,
+    Joined,
+    MessageError,
+    NoNextRound,
+    Parked,
+    Place,
+    Refused,
+    RoundOver,
+    Saved,
+    SecondaryFailure,
+    Settle,
+    Settled,
+    StepInProgress,
+    Stepped,
+    StopAt,
+    StopCancelled,
+    Stopped,
+    decode_from_agent,
+    encode,
+)
+from elastic_trainer.link.progress import ProgressPage
 
 SOCKET_VARIABLE = "VOLCANO_ELASTIC_AGENT_SOCKET"
 """Address of the agent's socket; a leading @ means Linux's abstract namespace."""
@@ -38,13 +66,10 @@ ROUND_VARIABLE = "VOLCANO_ELASTIC_ROUND"
 """The round a worker was started in."""
 
 CONNECT_TIMEOUT_SECONDS = 10.0
+MOST_CHARACTERS = 4000
+"""Of a reason to give up."""
 BLAME_SECONDS = 1.0
 """How long a failing worker waits to hear that another one failed first."""
-
-PROGRESS_BYTES = 40
-"""Five signed 64-bit integers: the last applied step; when (CLOCK_MONOTONIC, ns); the samples that
-all ranks had consumed by then, 0 where that is not known; how long (ns) commits have kept this
-process from training; and the bytes of state it has moved to take its places in rounds."""
 
 
 class Order(Enum):
@@ -55,18 +80,6 @@ class Order(Enum):
     LEAVE = "leave"
     ABORTED = "aborted"
     """The round broke; only a worker that recovers in process hears it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A rank in a round's world."""
-
-    round: int
-    rank: int
-    world: int
-    address: str
-    port: int
-    """Where an agent serves the round's store."""
 
 
 class LinkError(RuntimeError):
@@ -127,7 +140,17 @@ class WorkerLink:
         self._settled: str | None = None
         """The answer to `settle`; None: there is none yet."""
         self._sending = threading.Lock()
-        self._progress: memoryview[int] | None = None
+        self._progress: ProgressPage | None = None
+        self._handlers: dict[type, Callable[[Any], FromWorker | None]] = {
+            AskStep: self._on_ask_step,
+            StopAt: self._on_stop_at,
+            StopCancelled: self._on_stop_cancelled,
+            RoundOver: self._on_round_over,
+            Place: self._on_place,
+            Settled: self._on_settled,
+            NoNextRound: self._on_no_next_round,
+            Refused: self._on_refused,
+        }
 
     @property
     def agent(self) -> bool:
@@ -164,24 +187,20 @@ class WorkerLink:
         return link
 
     def _open(self) -> None:
-        descriptor, path = tempfile.mkstemp(prefix="volcano-elastic-progress-")
-        with contextlib.closing(_Descriptor(descriptor)):
-            os.ftruncate(descriptor, PROGRESS_BYTES)
-            self._progress = memoryview(mmap.mmap(descriptor, PROGRESS_BYTES)).cast("q")
-        self._progress[0] = -1
-        self._send(
-            {
-                "type": "hello",
-                "round": self.round,
-                "rank": int(os.environ.get("RANK", "0")),
-                "local_rank": int(os.environ.get("LOCAL_RANK", "0")),
-                "local_world_size": int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
-                "pid": os.getpid(),
-                "recovers": self._broken is not None,
-                "progress": path,  # the agent maps it and removes the name
-                "error_file": os.environ.get(error_file.VARIABLE, ""),
-            }
+        connection = self._connection
+        assert connection is not None
+        self._progress = page = ProgressPage.create()
+        hello = Hello(
+            round=self.round,
+            rank=int(os.environ.get("RANK", "0")),
+            local_rank=int(os.environ.get("LOCAL_RANK", "0")),
+            local_world_size=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+            recovers=self._broken is not None,
+            error_file=os.environ.get(error_file.VARIABLE, ""),
         )
+        with contextlib.suppress(OSError):  # a lost agent is the reading thread's business
+            socket.send_fds(connection, [encode(hello)], [page.fileno()])
+        page.sent()
         threading.Thread(target=self._read, name="agent-link", daemon=True).start()
         atexit.register(self._goodbye)
         os.register_at_fork(after_in_child=self._forget)
@@ -197,11 +216,8 @@ class WorkerLink:
         FENCE or LEAVE come on every rank of a round at the same step.
         """
         self._step = self._reached = step
-        progress = self._progress
-        if progress is not None:
-            progress[1] = time.monotonic_ns()
-            progress[2] = samples
-            progress[0] = step
+        if self._progress is not None:
+            self._progress.stepped(step, samples)
         if not self._pending:
             return Order.GO
         return self._boundary_pending(step)
@@ -209,7 +225,7 @@ class WorkerLink:
     def _boundary_pending(self, step: int) -> Order:
         if not self._first_told:
             self._first_told = True
-            self._send({"type": "stepped", "round": self.round, "step": step})
+            self._send(Stepped())
         with self._changed:
             while (
                 self._hold is not None
@@ -231,7 +247,7 @@ class WorkerLink:
             if self._broken is not None:
                 return Order.ABORTED
             self._park()
-        self._send({"type": "stopped", "round": self.round, "fence": self._fence, "step": step})
+        self._send(Stopped())
         return Order.LEAVE if self._leaving else Order.FENCE
 
     def committed(self, step: int, round_: int = 0) -> None:
@@ -241,22 +257,22 @@ class WorkerLink:
             round_: that made it, of a commit found in storage: later rounds must have higher
                 numbers, also where nobody is left to remember it.
         """
-        self._send({"type": "committed", "round": round_ or self.round, "step": step})
+        self._send(Committed(round_ or self.round, step))
 
     def stalled(self, seconds: float) -> None:
         """A commit has kept this process from training for so long; for its metrics."""
         if self._progress is not None:
-            self._progress[3] += int(seconds * 1e9)
+            self._progress.stalled(seconds)
 
     def transferred(self, count: int) -> None:
         """So many bytes of state were sent, received or read: who waits for it knows that this
         process is on its way into the round."""
         if self._progress is not None:
-            self._progress[4] += count
+            self._progress.transferred(count)
 
     def give_up(self, reason: str) -> None:
         """Before an error that another try would only repeat: no worker is started again."""
-        self._send({"type": "fatal", "reason": reason})
+        self._send(GivenUp(reason[:MOST_CHARACTERS]))
 
     def saved(
         self,
@@ -269,7 +285,7 @@ class WorkerLink:
         claim: str = "",
         retry_seconds: float | None = None,
     ) -> None:
-        """The slot at `path` holds a new state, for the agent to verify.
+        """The slot at `path`, in the agent's memory folder, holds a new state for it to verify.
 
         Args:
             savers: how many of this node's workers save.
@@ -280,18 +296,17 @@ class WorkerLink:
             retry_seconds: how long to try a storage that doesn't answer again; None: the default.
         """
         self._send(
-            {
-                "type": "saved",
-                "round": self.round,
-                "path": path,
-                "step": step,
-                "savers": savers,
-                "folder": folder,
-                "keep": keep,
-                "run": run,
-                "claim": claim,
-                "retry_seconds": retry_seconds,
-            }
+            Saved(
+                round=self.round,
+                slot=os.path.basename(path),
+                step=step,
+                savers=savers,
+                folder=folder,
+                keep=keep,
+                run=run,
+                claim=claim,
+                retry_seconds=-1.0 if retry_seconds is None else float(retry_seconds),
+            )
         )
 
     def settle(self, *, storage: bool) -> str:
@@ -304,7 +319,7 @@ class WorkerLink:
             return ""
         with self._changed:
             self._settled = None
-            self._send({"type": "settle", "storage": storage})
+            self._send(Settle(storage))
             while self._settled is None and not self.over:
                 self._changed.wait()
             if self._settled is None:
@@ -316,20 +331,20 @@ class WorkerLink:
 
         A leaver stays until every rank has come here, as rank 0's process serves the others' store.
         """
-        self._send({"type": "fenced", "round": self.round, "fence": self._fence, "step": step})
+        self._send(Fenced(step))
         if order is not Order.LEAVE:
             self._park()
         with self._changed:
             while not self.over:
                 self._changed.wait()
         self._closing = True
-        self._send({"type": "goodbye"})
+        self._send(Goodbye())
         _flush()
         os._exit(0)
 
     def wait_at_fence(self, step: int) -> None:
         """As `fenced` with FENCE, for a worker that recovers in process; returns when all stand."""
-        self._send({"type": "fenced", "round": self.round, "fence": self._fence, "step": step})
+        self._send(Fenced(step))
         with self._changed:
             while not self.over:
                 self._changed.wait()
@@ -341,7 +356,7 @@ class WorkerLink:
         """
         if self._connection is None:
             return False
-        self._send({"type": "failing", "round": self.round})
+        self._send(Failing())
         deadline = time.monotonic() + patience
         with self._changed:
             while not self.over and (left := deadline - time.monotonic()) > 0:
@@ -354,7 +369,7 @@ class WorkerLink:
         Ends the process with 0 where training was completed meanwhile.
         """
         if self._progress is not None:
-            self._progress[0] = -1
+            self._progress.clear()
         with self._changed:
             self._over_round = max(self._over_round, self.round)
             self._step = -1
@@ -362,7 +377,7 @@ class WorkerLink:
             self._leaving = self._first_told = False
             self._pending = self._waiting = True
             self._place = None
-            self._send({"type": "idle", "round": self.round})
+            self._send(Idle(self.round))
             while self._place is None and not self._home:
                 self._changed.wait()
             self._waiting = False
@@ -371,12 +386,12 @@ class WorkerLink:
                 self.round = place.round
                 return place
             self._closing = True
-        self._send({"type": "goodbye"})
+        self._send(Goodbye())
         sys.exit(0)
 
     def joined(self) -> None:
         """The place that `next_place` told of is taken: connected, and with the common state."""
-        self._send({"type": "joined", "round": self.round})
+        self._send(Joined(self.round))
 
     def finished(self) -> None:
         """The training loop is over: no step will follow, and no order is heeded any more.
@@ -385,7 +400,7 @@ class WorkerLink:
         before is started again, and all others with it, to run the script's tail anew.
         """
         self._finished = True
-        self._send({"type": "finished", "round": self.round, "step": self._step})
+        self._send(Finished())
 
     # ---- the agent's side
 
@@ -393,60 +408,65 @@ class WorkerLink:
         connection = self._connection
         assert connection is not None
         with contextlib.suppress(OSError), connection.makefile("rb") as lines:
-            for line in lines:
-                self._hear(json.loads(line))
+            while line := lines.readline(LINE_BYTES):
+                self._hear(line)
         if not self._closing and os.getpid() == self._pid:
             # The agent is gone, so nobody would stop or restart this process: don't outlive it.
             os._exit(1)
 
-    def _hear(self, message: dict[str, Any]) -> None:
-        kind = message["type"]
-        broke = False
+    def _hear(self, line: bytes) -> None:
+        try:
+            message = decode_from_agent(line)
+        except MessageError as error:
+            _complain(f"ignored a message of the agent: {error}")
+            return
         with self._changed:
-            if kind == "ask":
-                self._pending = True  # before reading the step: a later boundary waits for the lock
-                self._fence = int(message["fence"])
-                begun = self._step + 1 if self._step >= 0 else -1
-                at_once = bool(message["at_once"]) and begun >= 0
-                self._hold = begun if at_once else begun + 1
-                self._stop = None
-                answer = {"type": "reply", "fence": self._fence, "step": begun}
-            elif kind == "stop":
-                self._fence = int(message["fence"])
-                self._stop = int(message["step"])
-                self._leaving = bool(message["leaving"])
-                self.commit_wanted = bool(message["commit"])
-                self._pending = True
-                answer = None
-            elif kind == "cancel":
-                self._hold = self._stop = None
-                answer = None
-            elif kind == "over":
-                ended = int(message["round"])
-                broke = not self._waiting and not self.over
-                self._over_round = max(self._over_round, ended)
-                self._pending = True
-                answer = None
-                if self._waiting and ended > self.round:
-                    # It overtook the round that it ends.
-                    self._place = None
-                    answer = {"type": "idle", "round": ended}
-            elif kind == "round":
-                self._place = Place(**{name: message[name] for name in Place.__slots__})
-                answer = None
-            elif kind == "settled":
-                self._settled = str(message["error"])
-                answer = None
-            elif kind == "bye":
-                self._home = True
-                answer = None
-            else:
-                answer = None
+            in_round = not self._waiting and not self.over
+            answer = self._handlers[type(message)](message)
+            broke = in_round and self.over
             self._changed.notify_all()
         if answer is not None:
             self._send(answer)
-        if broke and self.over and self._broken is not None:
+        if broke and self._broken is not None:
             self._broken()
+
+    # Each with the lock held; returns what is to be answered.
+
+    def _on_ask_step(self, asked: AskStep) -> FromWorker:
+        self._pending = True  # before reading the step: a later boundary waits for the lock
+        self._fence = asked.fence
+        begun = self._step + 1 if self._step >= 0 else -1
+        self._hold = begun if asked.at_once and begun >= 0 else begun + 1
+        self._stop = None
+        return StepInProgress(asked.fence, begun)
+
+    def _on_stop_at(self, stop: StopAt) -> None:
+        self._fence, self._stop = stop.fence, stop.step
+        self._leaving, self.commit_wanted = stop.leaving, stop.commit
+        self._pending = True
+
+    def _on_stop_cancelled(self, _: StopCancelled) -> None:
+        self._hold = self._stop = None
+
+    def _on_round_over(self, ended: RoundOver) -> FromWorker | None:
+        self._over_round = max(self._over_round, ended.round)
+        self._pending = True
+        if self._waiting and ended.round > self.round:
+            self._place = None  # it overtook the round that it ends
+            return Idle(ended.round)
+        return None
+
+    def _on_place(self, place: Place) -> None:
+        self._place = place
+
+    def _on_settled(self, settled: Settled) -> None:
+        self._settled = settled.error
+
+    def _on_no_next_round(self, _: NoNextRound) -> None:
+        self._home = True
+
+    def _on_refused(self, refused: Refused) -> None:
+        _complain(f"the agent refuses this worker: {refused.reason}")
 
     # ---- ends
 
@@ -455,7 +475,7 @@ class WorkerLink:
         _flush()
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        self._send({"type": "parked"})  # the script's handler may have taken the signal before
+        self._send(Parked())  # the script's handler may have taken the signal before
         while True:
             time.sleep(3600)
 
@@ -478,14 +498,14 @@ class WorkerLink:
         error_file.write(kind, error, trace)
         # One that recovers in process has asked before, and was told that this error is its own.
         if (self._broken is None or self._finished) and self.peer_lost():
-            self._send({"type": "gave_way"})
+            self._send(SecondaryFailure())
             self._park()
         error_file.own(kind, error, trace, self._reached)
 
     def _goodbye(self) -> None:
         if os.getpid() == self._pid and not self._failing:
             self._closing = True
-            self._send({"type": "goodbye"})
+            self._send(Goodbye())
 
     def _forget(self) -> None:
         """In a forked child (a data loader's): the agent must see the parent's death, not ours."""
@@ -495,22 +515,17 @@ class WorkerLink:
             self._progress = None
             self._pending = False
 
-    def _send(self, message: dict[str, Any]) -> None:
+    def _send(self, message: FromWorker) -> None:
         connection = self._connection
         if connection is None:
             return
-        line = json.dumps(message).encode() + b"\n"
         # A lost agent is the reading thread's business.
         with contextlib.suppress(OSError), self._sending:
-            connection.sendall(line)
+            connection.sendall(encode(message))
 
 
-class _Descriptor:
-    def __init__(self, number: int) -> None:
-        self._number = number
-
-    def close(self) -> None:
-        os.close(self._number)
+def _complain(text: str) -> None:
+    print(f"volcano-elastic: {text}", file=sys.stderr, flush=True)
 
 
 def _flush() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from elastic_trainer.link.worker_link import ROUND_VARIABLE, Place
+from elastic_trainer.link.message import Place
+from elastic_trainer.link.worker_link import ROUND_VARIABLE
 
 
 def environment(place: Place, local_world_size: int) -> dict[str, str]:

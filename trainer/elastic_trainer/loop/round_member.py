@@ -19,7 +19,8 @@ from torch.distributed import (  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
 from elastic_trainer.data.process_group import ProcessGroup
-from elastic_trainer.link.worker_link import Place, WorkerLink
+from elastic_trainer.link.message import Place
+from elastic_trainer.link.worker_link import WorkerLink
 from elastic_trainer.loop.connection import Connections
 from elastic_trainer.loop.place import set_environment
 

@@ -1,0 +1,65 @@
+"""Tells who is at the other end of a unix socket, by the kernel's word."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_CREDENTIALS = struct.Struct("iII")
+_MOST_GENERATIONS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The process that connected."""
+
+    pid: int
+    """0: of a process namespace that can't be seen from here, as another container's."""
+    uid: int
+
+    @classmethod
+    def of(cls, connection: socket.socket) -> Peer:
+        """Return who connected. Raises OSError."""
+        data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        pid, uid, _ = _CREDENTIALS.unpack(data)
+        return cls(pid, uid)
+
+
+def parent_of(pid: int) -> int:
+    """Return the process's parent; 0 if it has none, or is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return int(file.read().rpartition(")")[2].split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def refusal(
+    peer: Peer, uid: int, ancestor: int, parent: Callable[[int], int] = parent_of
+) -> str | None:
+    """Return why a peer is no worker of this agent; None if it is one.
+
+    Args:
+        peer: who connected.
+        uid: the agent's user.
+        ancestor: the agent's process.
+        parent: of a process.
+    """
+    if peer.uid != uid:
+        return f"expected a process of user {uid}, found one of user {peer.uid} (pid {peer.pid})"
+    pid = peer.pid
+    for _ in range(_MOST_GENERATIONS):
+        if pid == ancestor:
+            return None
+        if pid <= 1:
+            break
+        pid = parent(pid)
+    return f"expected a descendant of process {ancestor}, found process {peer.pid}"
+
+
+def refusal_here(peer: Peer) -> str | None:
+    """Return why a peer is no worker of this process, as `refusal` does."""
+    return refusal(peer, os.geteuid(), os.getpid())
