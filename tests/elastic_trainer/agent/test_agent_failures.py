@@ -155,7 +155,15 @@ def test_torchruns_own_folder_goes_unless_it_holds_output(
 
 
 def exit_(path: Path | None = None, code: int = -9) -> Exit:
-    return Exit(4, 3, 1, 777, code, 1000.5, str(path or ""))
+    return Exit(
+        round=4,
+        rank=3,
+        local_rank=1,
+        pid=777,
+        code=code,
+        time=1000.5,
+        error_file=str(path or ""),
+    )
 
 
 def test_torchs_own_error_files_are_understood(tmp_path: Path) -> None:
@@ -228,7 +236,17 @@ def test_only_so_many_attempts_are_kept(tmp_path: Path) -> None:
         attempt = tmp_path / "attempt_0" / "0"
         attempt.mkdir(parents=True, exist_ok=True)
         (attempt / "stderr.log").write_text(str(number))
-        found = keep_logs(Exit(number, 0, 0, 1, 1, 0.0, str(attempt / "error.json")))
+        found = keep_logs(
+            Exit(
+                round=number,
+                rank=0,
+                local_rank=0,
+                pid=1,
+                code=1,
+                time=0.0,
+                error_file=str(attempt / "error.json"),
+            )
+        )
         (attempt / "stderr.log").unlink()
         assert Path(found, "stderr.log").read_text() == str(number)
     assert len(list((tmp_path / "failed").iterdir())) == 20
@@ -307,7 +325,8 @@ def test_a_worker_that_torchrun_ends_has_not_failed_unless_it_says_so(
     )
     worker.sent.add(15)
     assert worker.poll() == worker.poll() == code
-    assert found == ([Exit(4, 3, 1, 7, code, 99.5, str(path))] if told else [])
+    failed = Exit(round=4, rank=3, local_rank=1, pid=7, code=code, time=99.5, error_file=str(path))
+    assert found == ([failed] if told else [])
 
 
 def test_an_end_with_code_0_is_told_once_it_may_be_and_at_once_where_torchrun_ends_it() -> None:

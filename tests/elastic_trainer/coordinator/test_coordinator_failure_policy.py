@@ -8,6 +8,7 @@ import pytest
 from elastic_trainer.coordinator.failure_policy import FRUITLESS_ROUNDS, FRUITLESS_SECONDS
 from elastic_trainer.coordinator.model import Lost, Phase
 from elastic_trainer.coordinator.status import status
+from elastic_trainer.failures.node_fault import node_fault
 from elastic_trainer.failures.record import OUT_OF_MEMORY
 from elastic_trainer.protocol.message import (
     Dismissed,
@@ -180,7 +181,7 @@ def test_started_again_by_their_owner_the_nodes_get_another_attempt() -> None:
     assert job.state.phase is Phase.RESTARTING, "the earlier attempt's errors don't count"
 
 
-NO_GPU = Failed(code=1, message="RuntimeError: No CUDA GPUs are available", error="RuntimeError at")
+NO_GPU = Failed(code=1, message="RuntimeError: No CUDA GPUs are available", node_fault="CUDA")
 
 
 @pytest.mark.parametrize(
@@ -196,7 +197,7 @@ NO_GPU = Failed(code=1, message="RuntimeError: No CUDA GPUs are available", erro
 )
 def test_a_node_whose_devices_fail_twice_is_left_out_and_the_others_train_on(message: str) -> None:
     job = Job(min_nodes=2, max_nodes=4).running(0, 1, 2, 3)
-    bad = replace(NO_GPU, message=message, error="RuntimeError at train.py:3")
+    bad = replace(NO_GPU, message=message, node_fault=node_fault(message, "", 1))
     fail(job, 2, 7, bad)
     assert job.members() == ["a0", "a1", "a2", "a3"]
     fail(job, 2, 7, bad)

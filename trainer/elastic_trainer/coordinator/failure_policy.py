@@ -7,7 +7,6 @@ the node's own, and leaves it out, where the others are enough.
 
 from __future__ import annotations
 
-import re
 import signal
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -24,32 +23,6 @@ DEVICE_ERRORS = 3
 """Rounds of an attempt that may end in device errors of one node, however far they came."""
 
 _ENDED_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
-
-_DEVICE_ERROR = re.compile(
-    "|".join(
-        (
-            r"No CUDA GPUs are available",
-            r"no CUDA-capable device",
-            r"CUDA driver initialization failed",
-            r"CUDA unknown error",
-            r"CUDA error: (uncorrectable ECC|unspecified launch failure|hardware stack|"
-            r"unknown error|initialization error|all CUDA-capable devices are busy|"
-            r"the launch timed out|device not ready|system not yet initialized)",
-            r"\bECC error",
-            r"\bXid\b",
-            r"fallen off the bus",
-            r"GPU is lost",
-            r"\bNVML\b",
-            r"cuDNN error",
-            r"CUDNN_STATUS_(NOT_INITIALIZED|INTERNAL_ERROR|EXECUTION_FAILED)",
-            r"CUBLAS_STATUS_(NOT_INITIALIZED|INTERNAL_ERROR|EXECUTION_FAILED|ALLOC_FAILED)",
-            r"DataLoader worker .*(is killed|exited unexpectedly)",
-            r"nccl(SystemError|UnhandledCudaError|InternalError)",
-        )
-    )
-)
-"""Errors of a node's devices, drivers and memory. Not those that scripts raise on healthy nodes,
-too: CUDA out of memory, device-side asserts, illegal memory accesses; nor NCCL's of a lost peer."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +57,7 @@ def decide(
         enough_without: whether the job can go on without a node.
     """
     known = list(failures)
-    if is_device_error(failed):
+    if failed.node_fault:
         return _judge_device(failed, known, rounds, enough_without)
     repeated = [earlier for earlier in known if _repeats(failed, earlier, rounds)]
     if repeated:
@@ -103,11 +76,6 @@ def decide(
         )
         return _node_or_all(failed.node, len(failing) > 1, reason, enough_without)
     return None
-
-
-def is_device_error(failed: Failed) -> bool:
-    """Tells errors of a node's devices from errors of the script, by their text."""
-    return _DEVICE_ERROR.search(failed.message) is not None
 
 
 def _node_or_all(
@@ -131,7 +99,7 @@ def _judge_device(
         if one.node == failed.node
         and one.round in numbers
         and one.round < failed.round
-        and is_device_error(one)
+        and one.node_fault
     ]
     again = any(_no_further(one, failed, rounds) for one in mine)
     if not again and len({one.round for one in mine}) + 1 < DEVICE_ERRORS:

@@ -8,6 +8,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from elastic_trainer.failures.node_fault import node_fault
 from elastic_trainer.failures.record import OUT_OF_MEMORY, signal_name
 from elastic_trainer.link import error_file
 from elastic_trainer.protocol.message import Failed
@@ -21,7 +22,7 @@ KEPT_LOGS = 20
 _KEPT = "failed"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Exit:
     """A worker's process that ended with another code than 0, by itself."""
 
@@ -54,6 +55,7 @@ def describe(exit_: Exit, *, oom_killed: bool, note: str = "", log: str = "") ->
     elif not note:
         name = signal_name(exit_.code)
         message = f"killed by {name}" if name else f"exited with code {exit_.code}, without a word"
+    fault = node_fault(message, stack, exit_.code)
     return Failed(
         round=exit_.round,
         rank=exit_.rank,
@@ -64,8 +66,9 @@ def describe(exit_: Exit, *, oom_killed: bool, note: str = "", log: str = "") ->
         stack=stack,
         time=time,
         log=log,
-        error=error,
+        error="" if fault else error,
         step=step,
+        node_fault=fault,
     )
 
 

@@ -58,6 +58,7 @@ def as_json(failed: Failed) -> dict[str, Any]:
         "stack": failed.stack,
         "time": round(failed.time, 6),
         "log": failed.log or None,
+        "nodeFault": failed.node_fault or None,
     }
 
 

@@ -189,7 +189,7 @@ class WorkersSucceeded(_message.Message):
     def __init__(self, round: _Optional[int] = ...) -> None: ...
 
 class Failed(_message.Message):
-    __slots__ = ("round", "pod_index", "rank", "local_rank", "pid", "code", "message", "stack", "time", "log", "error", "step", "node")
+    __slots__ = ("round", "pod_index", "rank", "local_rank", "pid", "code", "message", "stack", "time", "log", "error", "step", "node", "node_fault")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     POD_INDEX_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -203,6 +203,7 @@ class Failed(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
+    NODE_FAULT_FIELD_NUMBER: _ClassVar[int]
     round: int
     pod_index: int
     rank: int
@@ -216,7 +217,8 @@ class Failed(_message.Message):
     error: str
     step: int
     node: str
-    def __init__(self, round: _Optional[int] = ..., pod_index: _Optional[int] = ..., rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., code: _Optional[int] = ..., message: _Optional[str] = ..., stack: _Optional[str] = ..., time: _Optional[float] = ..., log: _Optional[str] = ..., error: _Optional[str] = ..., step: _Optional[int] = ..., node: _Optional[str] = ...) -> None: ...
+    node_fault: str
+    def __init__(self, round: _Optional[int] = ..., pod_index: _Optional[int] = ..., rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., code: _Optional[int] = ..., message: _Optional[str] = ..., stack: _Optional[str] = ..., time: _Optional[float] = ..., log: _Optional[str] = ..., error: _Optional[str] = ..., step: _Optional[int] = ..., node: _Optional[str] = ..., node_fault: _Optional[str] = ...) -> None: ...
 
 class Goodbye(_message.Message):
     __slots__ = ()

@@ -165,6 +165,7 @@ class Failed:
     error: str = ""
     step: int = -1
     node: str = ""
+    node_fault: str = ""
 
 
 @dataclass(frozen=True)
