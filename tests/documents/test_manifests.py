@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -15,6 +16,7 @@ import pytest
 import yaml
 
 from volcano_elastic.operator.__main__ import parser
+from volcano_elastic.pytorchjob.label import JOB_NAME
 
 pytestmark = pytest.mark.process
 
@@ -23,7 +25,7 @@ Object = dict[str, Any]
 BUILDS = ("crds", "manifests", "manifests/base", "manifests/default", "manifests/monitoring")
 
 
-def build(folder: str) -> list[Object]:
+def build(folder: str | Path) -> list[Object]:
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl isn't installed")
     done = subprocess.run(
@@ -159,6 +161,31 @@ def test_no_right_is_granted_twice() -> None:
     everywhere = rights("ClusterRole")
     assert len(everywhere) == len(set(everywhere))
     assert not set(everywhere) & set(rights("Role")), "a Role adds nothing to what all may"
+
+
+def test_an_isolated_job_is_reached_by_its_own_pods_and_the_operator_only(tmp_path: Path) -> None:
+    """Built beside a job's manifest, as docs/operations.md says."""
+    (tmp_path / "job.yaml").write_text((ROOT / "examples" / "digits.yaml").read_text())
+    component = os.path.relpath(ROOT / "manifests" / "job-isolation", tmp_path.resolve())
+    (tmp_path / "kustomization.yaml").write_text(
+        f"namespace: ml\nresources: [job.yaml]\ncomponents: [{component}]\n"
+    )
+    objects = build(tmp_path)
+    name = one(objects, "PyTorchJob")["metadata"]["name"]
+    policy = one(objects, "NetworkPolicy")
+    assert policy["metadata"] == {"name": name, "namespace": "ml"}
+    pods = {"matchLabels": {JOB_NAME: name}}
+    assert policy["spec"]["podSelector"] == pods
+    assert policy["spec"]["policyTypes"] == ["Ingress"]
+    own, operators = policy["spec"]["ingress"]
+    assert own == {"from": [{"podSelector": pods}]}, "no namespaceSelector: of this one only"
+    (source,) = operators["from"]
+    deployment = one(build("manifests/default"), "Deployment")
+    assert source["namespaceSelector"]["matchLabels"] == {
+        "kubernetes.io/metadata.name": deployment["metadata"]["namespace"]
+    }
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert source["podSelector"]["matchLabels"].items() <= labels.items()
 
 
 # Images

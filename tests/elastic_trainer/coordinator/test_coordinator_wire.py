@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from elastic_trainer.coordinator.__main__ import main
 from elastic_trainer.coordinator.model import Received, Settings
 from elastic_trainer.coordinator.server import CoordinatorServer
-from elastic_trainer.metrics.http import BODY_BYTES, Request, json_answer, serve_http
+from elastic_trainer.metrics.http import BODY_BYTES, CONNECTIONS, Request, json_answer, serve_http
 from elastic_trainer.protocol.message import (
     Dismissed,
     Failed,
@@ -67,6 +68,23 @@ async def test_status_over_http() -> None:
         "step": 3
     }
     writer.close()
+    server.close()
+
+
+async def test_connections_that_ask_nothing_block_nobody() -> None:
+    server = await serve_http("127.0.0.1", 0, lambda _: json_answer("200 OK", {"step": 3}))
+    address = server.sockets[0].getsockname()
+    idle = [await asyncio.open_connection(*address) for _ in range(2 * CONNECTIONS)]
+    for _ in range(CONNECTIONS):
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"GET /status HTTP/1.1\r\n\r\n")
+        told = await asyncio.wait_for(reader.read(), 5)
+        assert told.startswith(b"HTTP/1.1 200")
+        writer.close()
+    with contextlib.suppress(ConnectionError):  # how it hears so
+        assert await asyncio.wait_for(idle[0][0].read(), 5) == b"", "the oldest was cut off"
+    for _, writer in idle:
+        writer.close()
     server.close()
 
 

@@ -20,11 +20,12 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from elastic_trainer.checkpoint.dcp_reader import PlainPlanner, read_index, reader
 from elastic_trainer.checkpoint.lockstep import Lockstep, gather
 from elastic_trainer.checkpoint.mirror import Mirror
 from elastic_trainer.checkpoint.model_state import ModelState
@@ -234,12 +235,13 @@ class Shards:
         self._try_together(f"step {identity[1]} can't be read", lambda: self._load(found, group))
 
     def _load(self, commit: Commit, group: ProcessGroup) -> None:
-        reader, index, rest = self._reader(commit.place), None, {}
+        metadata, rest = None, {}
         with _told(f"step {commit.step} can't be read") as told:
-            index = reader.read_metadata().state_dict_metadata
+            metadata = read_index(self._storage.read(commit, INDEX))
             rest = torch.load(io.BytesIO(self._storage.read(commit, EXTRA)), weights_only=True)
         raise_together(told.error, None)
-        assert index is not None
+        assert metadata is not None
+        index = metadata.state_dict_metadata
         self._state.compare_model(
             {
                 name.removeprefix("model."): (tuple(found.size), found.properties.dtype)
@@ -250,7 +252,11 @@ class Shards:
         state = self._state.take()
         wanted = {"model": state["model"], "optimizer": state["optimizer"]}
         with _told(f"step {commit.step} can't be read") as told:
-            load(wanted, storage_reader=reader)
+            load(
+                wanted,
+                storage_reader=reader(self._storage.place(commit.place), metadata),
+                planner=PlainPlanner(),
+            )
         raise_together(told.error, None)
         self._state.give({**wanted, **rest, "cursor": commit.cursor})
         if group.rank == 0:
@@ -280,11 +286,3 @@ class Shards:
         from torch.distributed.checkpoint.fsspec_filesystem import FsspecWriter
 
         return FsspecWriter(place)
-
-    def _reader(self, name: str) -> Any:
-        place = self._storage.place(name)
-        if not is_url(place):
-            return FileSystemReader(place)
-        from torch.distributed.checkpoint.fsspec_filesystem import FsspecReader
-
-        return FsspecReader(place)
