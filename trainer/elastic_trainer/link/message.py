@@ -107,7 +107,7 @@ class Settle:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Training is complete."""
+    """It is out of the training loop; its script may still fail."""
 
 
 @dataclass(frozen=True, slots=True)
