@@ -21,8 +21,8 @@ from typing import Any
 
 import aiohttp
 
-from e2e.control_plane import ControlPlane, EmbeddedControlPlane
-from e2e.real_control_plane import RealControlPlane
+from embedded_cluster.conformance.control_plane import ControlPlane, EmbeddedControlPlane
+from embedded_cluster.conformance.real_control_plane import RealControlPlane
 from volcano_elastic.kube.client import Client
 from volcano_elastic.kube.resource import PODS
 

@@ -38,14 +38,14 @@ from rich.table import Table
 
 from benchmarks import training_operator
 from benchmarks.endpoint import free_endpoint
-from e2e.control_plane import (
+from embedded_cluster.component import Component
+from embedded_cluster.conformance.control_plane import (
     ControlPlane,
     ControlPlaneError,
     EmbeddedControlPlane,
     ForeignControlPlane,
 )
-from e2e.real_control_plane import RealControlPlane
-from embedded_cluster.component import Component
+from embedded_cluster.conformance.real_control_plane import RealControlPlane
 from volcano_elastic.kube.client import AlreadyExists, Client
 from volcano_elastic.kube.event import timestamp
 from volcano_elastic.kube.informer import Informer

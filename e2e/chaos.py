@@ -30,8 +30,8 @@ import aiohttp
 import yaml
 
 from e2e.fault_proxy import NONE, FaultProxy, Faults
-from e2e.real_control_plane import RealControlPlane
 from embedded_cluster.cluster import LocalCluster
+from embedded_cluster.conformance.real_control_plane import RealControlPlane
 from embedded_cluster.readiness import HOST, free_port, is_ready
 from volcano_elastic.kube.client import AlreadyExists, ApiError, Client, NotFound
 from volcano_elastic.kube.resource import PODGROUPS, PODS, PYTORCHJOBS, SERVICES, Object

@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from e2e.control_plane import ControlPlane, EmbeddedControlPlane, ForeignControlPlane
-from e2e.real_control_plane import RealControlPlane
 from e2e.stage import Stage, running
+from embedded_cluster.conformance.control_plane import (
+    ControlPlane,
+    EmbeddedControlPlane,
+    ForeignControlPlane,
+)
+from embedded_cluster.conformance.real_control_plane import RealControlPlane
 from volcano_elastic.demo import machine_speed
 
 _KINDS = {kind.name: kind for kind in (EmbeddedControlPlane, RealControlPlane, ForeignControlPlane)}

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from e2e.control_plane import ControlPlane
 from e2e.stage import Stage, running
+from embedded_cluster.conformance.control_plane import ControlPlane
 from embedded_cluster.kubelet.fake import LEAVE_SECONDS
 from volcano_elastic.kube.client import AlreadyExists, Client
 from volcano_elastic.kube.informer import Informer

@@ -21,9 +21,9 @@ from typing import Any
 import yaml
 
 from e2e import volcano
-from e2e.control_plane import ControlPlane
-from e2e.real_control_plane import RealControlPlane
 from embedded_cluster.component import Component
+from embedded_cluster.conformance.control_plane import ControlPlane
+from embedded_cluster.conformance.real_control_plane import RealControlPlane
 from embedded_cluster.kubelet import node
 from embedded_cluster.kubelet.fake import FakePods
 from tests.embedded_cluster.scheduler import volcano_scenario as world

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from e2e import volcano
-from e2e.control_plane import ControlPlane
 from embedded_cluster.cluster import LocalCluster
+from embedded_cluster.conformance.control_plane import ControlPlane
 from volcano_elastic.demo.recorder import Recorder
 from volcano_elastic.demo.training import DemoJob
 from volcano_elastic.kube.client import Client

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e.control_plane import ROOT, ControlPlane, EmbeddedControlPlane
 from e2e.kubectl import Kubectl
 from embedded_cluster.component import Component
+from embedded_cluster.conformance.control_plane import ROOT, ControlPlane, EmbeddedControlPlane
 from volcano_elastic.kube.client import ApiError, Client
 from volcano_elastic.kube.resource import (
     EVENTS,

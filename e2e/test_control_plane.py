@@ -15,11 +15,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from e2e import real_control_plane
-from e2e.control_plane import ROOT, ControlPlane, ControlPlaneError
 from e2e.kubectl import Kubectl
-from e2e.real_control_plane import RealControlPlane
 from e2e.stage import Stage
+from embedded_cluster.conformance import real_control_plane
+from embedded_cluster.conformance.control_plane import ROOT, ControlPlane, ControlPlaneError
+from embedded_cluster.conformance.real_control_plane import RealControlPlane
 from volcano_elastic.kube.client import ApiError
 from volcano_elastic.kube.resource import NODES, PODS
 
@@ -97,7 +97,7 @@ async def test_logs_are_served_to_the_api_server_only(only_real: None, stage: St
 
 _ENTER_AND_WAIT = """
 import time
-from e2e.real_control_plane import RealControlPlane
+from embedded_cluster.conformance.real_control_plane import RealControlPlane
 with RealControlPlane() as plane:
     print(*(component.pid for component in plane.components.values()), flush=True)
     time.sleep(600)

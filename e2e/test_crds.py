@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e.control_plane import ROOT, ControlPlane, EmbeddedControlPlane
 from e2e.kubectl import Kubectl
 from embedded_cluster.apiserver.patch import merge
+from embedded_cluster.conformance.control_plane import ROOT, ControlPlane, EmbeddedControlPlane
 from volcano_elastic.kube.resource import CRDS
 
 pytestmark = pytest.mark.e2e

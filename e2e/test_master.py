@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from e2e.control_plane import ControlPlane
 from e2e.stage import running
+from embedded_cluster.conformance.control_plane import ControlPlane
 from volcano_elastic.kube.resource import PODS, PYTORCHJOBS
 
 PATIENCE = 90.0

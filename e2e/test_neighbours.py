@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e.control_plane import ROOT, ControlPlane, EmbeddedControlPlane
 from e2e.stage import Stage, running
+from embedded_cluster.conformance.control_plane import ROOT, ControlPlane, EmbeddedControlPlane
 from volcano_elastic.kube.client import Client
 from volcano_elastic.kube.resource import CRDS, EVENTS, PODS, PYTORCHJOBS
 

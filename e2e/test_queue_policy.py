@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.control_plane import ControlPlane
 from e2e.queue_world import GPU, QueueWorld, queue_world
+from embedded_cluster.conformance.control_plane import ControlPlane
 from volcano_elastic.cli.observation import observe
 from volcano_elastic.kube.resource import QUEUEPOLICIES
 from volcano_elastic.queue_policy.plan import Planner

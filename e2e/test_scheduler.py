@@ -10,8 +10,8 @@ import asyncio
 
 import pytest
 
-from e2e.control_plane import ControlPlane
 from e2e.scheduler_player import play, scheduler
+from embedded_cluster.conformance.control_plane import ControlPlane
 from tests.embedded_cluster.scheduler.volcano_scenario import load
 
 SCENARIOS = load()

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from e2e.control_plane import ControlPlane
 from e2e.stage import Stage, running
+from embedded_cluster.conformance.control_plane import ControlPlane
 from volcano_elastic.demo.training import SAMPLES, DemoJob
 from volcano_elastic.kube.resource import PYTORCHJOBS, QUEUEPOLICIES, QUEUES
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from e2e.control_plane import ROOT, ControlPlane, ControlPlaneError
+from embedded_cluster.conformance.control_plane import ROOT, ControlPlane, ControlPlaneError
 
 _CONFIGURATION = ROOT / "manifests" / "volcano-scheduler.conf"
 

@@ -7,9 +7,9 @@ import asyncio
 import contextlib
 import json
 
-from e2e.control_plane import EmbeddedControlPlane
-from e2e.real_control_plane import RealControlPlane
 from embedded_cluster.conformance.comparison import compare
+from embedded_cluster.conformance.control_plane import EmbeddedControlPlane
+from embedded_cluster.conformance.real_control_plane import RealControlPlane
 
 
 def main() -> None:

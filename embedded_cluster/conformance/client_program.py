@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from e2e.control_plane import ROOT
+from embedded_cluster.conformance.control_plane import ROOT
 
 FOLDER = Path(__file__).parent / "clients"
 # `ours`: the official client that this project pins; `sdk`: Kubeflow's SDK, the official client

@@ -7,10 +7,10 @@ import secrets
 import tempfile
 from pathlib import Path
 
-from e2e.control_plane import ControlPlane
 from embedded_cluster.cluster import LocalCluster
 from embedded_cluster.conformance.case import Case, Step, cases
 from embedded_cluster.conformance.client_program import run
+from embedded_cluster.conformance.control_plane import ControlPlane
 from embedded_cluster.conformance.difference import Difference, differences
 from embedded_cluster.conformance.player import Answer, Player
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e.control_plane import EmbeddedControlPlane
-from e2e.real_control_plane import RealControlPlane
 from embedded_cluster.conformance import listed
 from embedded_cluster.conformance.case import cases
 from embedded_cluster.conformance.comparison import compare
+from embedded_cluster.conformance.control_plane import EmbeddedControlPlane
 from embedded_cluster.conformance.difference import Difference
+from embedded_cluster.conformance.real_control_plane import RealControlPlane
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,10 @@ import pytest
 import yaml
 from aiohttp import web
 
+from volcano_elastic.kube.authority import Authority
 from volcano_elastic.kube.client import ApiError, Client
 from volcano_elastic.kube.kubeconfig import Access, KubeconfigError, in_cluster, load
 from volcano_elastic.kube.resource import PODS
-from volcano_elastic.operator.authority import Authority
 
 EMPTY = {"metadata": {"resourceVersion": "1"}, "items": []}
 # Prints a new token at each run, which holds for an hour.

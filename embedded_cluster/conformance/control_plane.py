@@ -1,4 +1,4 @@
-"""What the suite runs on: an API server, and how to reach it. Tests get it as a fixture."""
+"""What e2e runs on and conformance compares: an API server, and how to reach it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from embedded_cluster.readiness import HOST, free_port, is_ready
 from volcano_elastic.kube.client import AlreadyExists, ApiError, Client
 from volcano_elastic.kube.resource import CRDS, NODES, Object
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 # Generous: several of these may start at once on a small machine.
 START_SECONDS = 90.0
 _STOP_SECONDS = 10.0

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from embedded_cluster.kubeconfig_file import write_private
-from volcano_elastic.operator import authority
+from volcano_elastic.kube import authority
 
 _LIFE = timedelta(days=7)
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import yaml
 
-from e2e.certificates import Authority, signing_key
-from e2e.control_plane import ROOT, ControlPlane, ControlPlaneError
+from embedded_cluster.conformance.certificates import Authority, signing_key
+from embedded_cluster.conformance.control_plane import ROOT, ControlPlane, ControlPlaneError
 from volcano_elastic.kube.resource import Object
 
 BINARIES = ROOT / "build" / "controlplane"
