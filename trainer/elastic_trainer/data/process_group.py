@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import MutableMapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
+
+CONTROL_TIMEOUT = timedelta(hours=12)
+"""How long ranks wait for one that restores or stores: its storage has deadlines of its own, and
+the connection of one that is lost breaks."""
+LEAST_TIMEOUT = timedelta(minutes=30)
+"""gloo's own default. A group that has it takes control messages, too."""
+
+_control: MutableMapping[Any, Any] = WeakKeyDictionary()
+"""By default group, the one for control messages; None where the default group will do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +54,7 @@ class ProcessGroup:
         import torch.distributed as dist
 
         said: list[Any] = [value]
-        dist.broadcast_object_list(said, src=source)
+        dist.broadcast_object_list(said, src=source, group=_control_group())
         agreed: T = said[0]
         return agreed
 
@@ -53,7 +65,7 @@ class ProcessGroup:
         import torch.distributed as dist
 
         said: list[Any] = [None] * self.world
-        dist.all_gather_object(said, value)
+        dist.all_gather_object(said, value, group=_control_group())
         return said
 
     def barrier(self) -> None:
@@ -67,4 +79,35 @@ class ProcessGroup:
         if self.world > 1:
             import torch.distributed as dist
 
-            dist.barrier()
+            dist.barrier(group=_control_group())
+
+
+def _control_group() -> Any:
+    """Return the group for control messages, made by all ranks' first one.
+
+    A restore may take longer than the data group's collectives may: NCCL's watchdog ends the
+    process after 10 minutes. So it is gloo's, with a time-out of its own; the default group where
+    that is gloo's and patient enough, as a second full mesh costs some 20 ms at 4 ranks.
+    """
+    import torch.distributed as dist
+
+    default = dist.group.WORLD
+    if default not in _control:
+        patient = _gloo_timeout(default) >= LEAST_TIMEOUT
+        made = None if patient else dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT)
+        _control[default] = made  # not the key itself, which it would keep alive
+    return _control[default] or default
+
+
+def _gloo_timeout(group: Any) -> timedelta:
+    """Return how patient a group's gloo is on the CPU; nothing where it has none."""
+    import torch
+
+    try:
+        backend = group._get_backend(torch.device("cpu"))
+    except RuntimeError:  # no back end for the CPU: NCCL's alone
+        return timedelta()
+    if backend.name() != "gloo":
+        return timedelta()
+    timeout: timedelta = backend.options._timeout
+    return timeout

@@ -1,0 +1,55 @@
+"""Control messages outlast the data group's time-out."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import timedelta
+
+import pytest
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+SCRIPT = """
+import sys, time
+from datetime import timedelta
+import torch.distributed as dist
+from elastic_trainer.data.process_group import ProcessGroup, _control_group
+
+rank, port, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=60))
+dist.init_process_group(
+    "gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=seconds)
+)
+group = ProcessGroup.current()
+assert group.gather(rank) == [0, 1]
+if rank == 1 and seconds < 60:
+    time.sleep(seconds + 2)  # a restore that takes longer than a collective may
+assert group.from_rank(1, rank) == 1
+group.barrier()
+print("own" if _control_group() is not dist.group.WORLD else "shared", flush=True)
+dist.barrier(group=_control_group())
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(("seconds", "group"), [(5.0, "own"), (1800.0, "shared")])
+def test_a_wait_longer_than_the_data_groups_timeout_ends_nothing(
+    seconds: float, group: str
+) -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60))
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, str(rank), str(store.port), str(seconds)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        for process in ranks:
+            out, errors = process.communicate(timeout=120)
+            assert (process.returncode, out.strip()) == (0, group), errors
+    finally:
+        for process in ranks:
+            process.kill()
