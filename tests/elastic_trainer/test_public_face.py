@@ -13,6 +13,8 @@ import pytest
 
 from tests.elastic_trainer.torchrun_job import Job
 
+pytestmark = pytest.mark.process
+
 SCRIPT = """
 import sys
 from pathlib import Path

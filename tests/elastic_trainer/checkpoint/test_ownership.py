@@ -16,6 +16,8 @@ from elastic_trainer.store.storage import Storage
 
 from tests.elastic_trainer.torchrun_job import Job
 
+pytestmark = pytest.mark.process
+
 ALONE = """
 import sys, time
 from pathlib import Path

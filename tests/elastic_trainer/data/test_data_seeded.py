@@ -21,6 +21,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, Subset
 
+pytestmark = pytest.mark.process
+
 SAMPLES = 24
 
 

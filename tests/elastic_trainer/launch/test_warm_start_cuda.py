@@ -12,6 +12,8 @@ from elastic_trainer.launch.cuda import initialiser
 
 from tests.elastic_trainer.torchrun_job import Job
 
+pytestmark = pytest.mark.process
+
 STUB = """
 static int initialised;
 int cuInit(unsigned flags) { initialised = 1; return 0; }

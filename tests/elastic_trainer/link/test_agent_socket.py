@@ -21,6 +21,8 @@ from elastic_trainer.link.message import decode_from_agent, encode
 from elastic_trainer.link.peer import Peer, refusal
 from elastic_trainer.link.progress import ProgressPage
 
+pytestmark = pytest.mark.process
+
 HELLO = link.Hello(round=1, rank=0, local_rank=0, local_world_size=1, recovers=False, error_file="")
 
 SAVED = link.Saved(

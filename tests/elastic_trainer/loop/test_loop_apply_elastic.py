@@ -15,6 +15,8 @@ import pytest
 
 from tests.elastic_trainer.torchrun_job import Job
 
+pytestmark = pytest.mark.process
+
 SCRIPT = """
 import hashlib, json, os, sys, time
 from pathlib import Path

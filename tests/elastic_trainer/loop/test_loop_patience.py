@@ -11,6 +11,8 @@ import pytest
 
 from tests.elastic_trainer.torchrun_job import Job
 
+pytestmark = pytest.mark.process
+
 SCRIPT = """
 import os, sys, time
 from pathlib import Path
