@@ -14,7 +14,13 @@ from pathlib import Path
 
 import pytest
 from elastic_trainer.agent.metrics import Reading, WorkerMetrics
-from elastic_trainer.failures.failure import Exit, describe, keep_logs, last_words, oom_kills
+from elastic_trainer.failures.failure import (
+    Exit,
+    describe,
+    keep_logs,
+    oom_kills,
+    write_termination_message,
+)
 from elastic_trainer.launch import log_folder
 from elastic_trainer.link import error_file
 from elastic_trainer.metrics.exposition import exposition
@@ -255,14 +261,16 @@ def test_only_so_many_attempts_are_kept(tmp_path: Path) -> None:
 
 def test_the_first_failure_is_the_containers_termination_message(tmp_path: Path) -> None:
     path = tmp_path / "termination-log"
-    last_words([Failed(message="m")], None, path)
+    write_termination_message([Failed(message="m")], None, path)
     assert not path.exists()
     path.touch()
-    last_words([], None, path)
+    write_termination_message([], None, path)
     assert not path.stat().st_size
-    last_words([], "another node's error came twice", path)
+    write_termination_message([], "another node's error came twice", path)
     assert path.read_text() == "another node's error came twice\n"
-    last_words([Failed(round=2, rank=1, message="E: x", stack="s" * 9999), Failed()], None, path)
+    write_termination_message(
+        [Failed(round=2, rank=1, message="E: x", stack="s" * 9999), Failed()], None, path
+    )
     assert path.read_text().startswith("round 2, rank 1: E: x\nsss")
     assert path.stat().st_size == 4096
 

@@ -26,7 +26,7 @@ from elastic_trainer.agent.identity import Identity
 from elastic_trainer.agent.metrics import WorkerMetrics
 from elastic_trainer.agent.stream import CoordinatorStream
 from elastic_trainer.agent.workers import WorkerServer
-from elastic_trainer.failures.failure import Exit, last_words
+from elastic_trainer.failures.failure import Exit, write_termination_message
 from elastic_trainer.failures.node_failures import NodeFailures
 from elastic_trainer.link.worker_link import ROUND_VARIABLE
 from elastic_trainer.metrics.exposition import exposition
@@ -79,7 +79,7 @@ def beat_seconds(nodes: int) -> float:
     return max(BEAT_SECONDS, min(MOST_BEAT_SECONDS, nodes / BEATS_PER_SECOND))
 
 
-class FruitlessError(RuntimeError):
+class PermanentFailureError(RuntimeError):
     """Another try would not help."""
 
 
@@ -164,7 +164,7 @@ class Agent:
     def join(self, timeout: float) -> Round:
         """Waits for the next round.
 
-        Raises TimeoutError, DismissedError if there is none, RefusedError, or FruitlessError.
+        Raises TimeoutError, DismissedError if there is none, RefusedError, PermanentFailureError.
         """
         future: Future[Round] = Future()
         self._ended.clear()
@@ -224,7 +224,7 @@ class Agent:
                 self._loop.call_soon_threadsafe(self._done.set)
             self._thread.join(2.0)
         if not complete:
-            last_words(self._failures.kept, self._fatal)
+            write_termination_message(self._failures.kept, self._fatal)
         ended = complete or self._leaving or self._dismissed
         self._coordinator.close(
             # Else what an operator would tell of a job that failed at once is gone with the pod.
@@ -428,7 +428,7 @@ class Agent:
 
     def _join(self, future: Future[Round]) -> None:
         if self._fatal is not None:
-            future.set_exception(FruitlessError(self._fatal))
+            future.set_exception(PermanentFailureError(self._fatal))
             return
         self._current = None
         self._metrics.read(self._workers.reading())  # the last of those that are gone
@@ -444,7 +444,7 @@ class Agent:
         future = self._joining[1] if self._joining is not None else None
         self._joining = None
         if future is not None and not future.done():
-            future.set_exception(FruitlessError(self._fatal))
+            future.set_exception(PermanentFailureError(self._fatal))
 
     def _dismiss(self, message: Dismissed) -> None:
         if message.failed:

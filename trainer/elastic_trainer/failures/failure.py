@@ -106,8 +106,10 @@ def keep_logs(exit_: Exit) -> str:
     return str(kept)
 
 
-def last_words(failures: list[Failed], reason: str | None, path: Path = TERMINATION_LOG) -> None:
-    """For Kubernetes to show as the container's termination message, where there is such a file.
+def write_termination_message(
+    failures: list[Failed], reason: str | None, path: Path = TERMINATION_LOG
+) -> None:
+    """Writes what Kubernetes shows as the container's termination message, if there is such a file.
 
     Args:
         reason: why the agent gives up; its own workers may not have failed at all.

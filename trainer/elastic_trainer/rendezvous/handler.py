@@ -156,7 +156,7 @@ class ElasticHandler(RendezvousHandler):
         return True  # the round's own store, served by the agent of its first node
 
     def next_rendezvous(self) -> RendezvousInfo:
-        from elastic_trainer.agent.agent import DismissedError, FruitlessError, RefusedError
+        from elastic_trainer.agent.agent import DismissedError, PermanentFailureError, RefusedError
         from elastic_trainer.link.worker_link import ROUND_VARIABLE
 
         self._end_if_told()
@@ -167,7 +167,7 @@ class ElasticHandler(RendezvousHandler):
         except DismissedError as error:
             log.info("no further round: %s", error)
             sys.exit(0)
-        except (FruitlessError, RefusedError) as error:
+        except (PermanentFailureError, RefusedError) as error:
             # An exception would end in the frames of torchrun, which had no part in it.
             sys.exit(f"{BACKEND}: {error}")
         except TimeoutError:
