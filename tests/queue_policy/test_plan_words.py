@@ -12,7 +12,7 @@ from tests.queue_policy.world import (
     world,
 )
 from volcano_elastic.queue_policy.decision import Reason
-from volcano_elastic.queue_policy.messages import WORDS, explain, lines
+from volcano_elastic.queue_policy.messages import WORDS
 from volcano_elastic.queue_policy.plan import plan
 
 
@@ -20,13 +20,13 @@ def test_every_code_has_words() -> None:
     assert set(WORDS) == set(Reason)
 
 
-def test_explain_says_what_happens_to_each_job() -> None:
+def test_who_shrinks_and_who_waits_are_told_for_whom_and_for_what() -> None:
     a, b, c = job("a", 1, 4, 4), job("b", 2, 4), job("c", 9, 9)
     made = plan(world(TWO_BY_TWO, [a, b, c], pods(a, "n1", "n1", "n2", "n2")), NOW)
-    assert explain("ns/a", made).startswith("4 -> 2 workers: b needs 2 GPUs")
-    assert "does not grow" in explain("ns/b", made)
-    assert "9 GPUs" in explain("ns/c", made)
-    assert len(lines(made)) == 3
+    (decision,) = made.decisions
+    assert (decision.old, decision.new) == (4, 2)
+    assert decision.message.startswith("b needs 2 GPUs to start; a gives back 2")
+    assert "9 GPUs" in made.blocked["ns/c"]
 
 
 def test_several_claims_are_named_together() -> None:

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from itertools import chain
-from typing import NamedTuple
 
 from volcano_elastic.api.queue_policy import Order, QueuePolicy, Step, effective
-from volcano_elastic.queue_policy.claims import Claim, Kind, claim_of, gang_claim
+from volcano_elastic.queue_policy.claims import Claim, claim_of, gang_claim
 from volcano_elastic.queue_policy.decision import Reason
 from volcano_elastic.queue_policy.fit import Dimensions, Shape, Vector
 from volcano_elastic.queue_policy.queues import QueueTree
@@ -30,11 +29,6 @@ from volcano_elastic.queue_policy.state import (
     NodeState,
     gpu_equivalents,
 )
-
-
-class QueueRequest(NamedTuple):
-    queue: str
-    amounts: Sequence[int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,16 +85,15 @@ class QueueState:
         return frozenset(pod.node for pod in pods if pod.node is not None)
 
     @cached_property
-    def waiting(self) -> Mapping[Kind, Sequence[Claim]]:
-        """Claims of jobs that have not started, by kind, in order."""
-        found: defaultdict[Kind, list[Claim]] = defaultdict(list)
-        for state in self.jobs:
-            if state.unstarted:
-                claim = _waiting_claim(state)
-                found[claim.kind].append(claim)
-        for claims in found.values():
-            claims.sort(key=lambda claim: claim.order)
-        return found
+    def waiting(self) -> Sequence[Claim]:
+        """Claims of jobs that have not started, in order."""
+        found = [_waiting_claim(state) for state in self.jobs if state.unstarted]
+        return sorted(found, key=lambda claim: claim.order)
+
+    @cached_property
+    def requested(self) -> Sequence[int]:
+        """Amounts that they ask for together."""
+        return [sum(column) for column in zip(*[c.request for c in self.waiting], strict=True)]
 
     @cached_property
     def rebalanced(self) -> datetime | None:
@@ -146,11 +139,6 @@ class GangState:
     def claim(self) -> Claim | None:
         return None if self.gang is None else gang_claim(self.gang, self.alive, self.dimensions)
 
-    @property
-    def runs(self) -> bool:
-        """Whether it has started and lacks some of its minimum."""
-        return self.claim is not None and self.claim.runs
-
     @cached_property
     def pending(self) -> tuple[Pod, ...]:
         """Pods that wait and are nobody's claim."""
@@ -180,31 +168,16 @@ class ClusterState:
             found = self.policies[queue] = QueuePolicy(queue=queue)
         return found
 
-    @cached_property
-    def waiting(self) -> Mapping[Kind, Sequence[Claim]]:
-        """Claims of jobs and gangs that have not started, by kind, in order."""
-        found: dict[Kind, Sequence[Claim]] = {}
-        for queue in self.queues.values():
-            found |= queue.waiting
-        for gang in self.gangs.values():
-            claim = gang.claim
-            if claim is not None and not gang.runs:
-                alike = (*found.get(claim.kind, ()), claim)
-                found[claim.kind] = sorted(alike, key=lambda claim: claim.order)
-        return found
+    @property
+    def gang_claims(self) -> Sequence[Claim]:
+        """Claims of others' gangs."""
+        return [gang.claim for gang in self.gangs.values() if gang.claim is not None]
 
-    @cached_property
-    def waiting_claims(self) -> Mapping[str, Claim]:
-        """The same by key."""
-        return {claim.key: claim for claims in self.waiting.values() for claim in claims}
-
-    @cached_property
-    def waiting_requests(self) -> Sequence[QueueRequest]:
-        """Amounts that they ask for together, by queue and kind."""
-        return [
-            QueueRequest(kind.queue, [amount * len(claims) for amount in claims[0].request])
-            for kind, claims in self.waiting.items()
-        ]
+    @property
+    def waiting(self) -> Sequence[Claim]:
+        """Claims of jobs and gangs that have not started."""
+        jobs = chain.from_iterable(queue.waiting for queue in self.queues.values())
+        return [*jobs, *(claim for claim in self.gang_claims if not claim.runs)]
 
     @cached_property
     def idle(self) -> Sequence[int]:

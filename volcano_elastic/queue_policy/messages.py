@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from volcano_elastic.api.queue_policy import GPU
 from volcano_elastic.queue_policy.claims import Claim
-from volcano_elastic.queue_policy.decision import Decision, Plan, Reason
+from volcano_elastic.queue_policy.decision import Reason
 from volcano_elastic.queue_policy.draft import JobDraft
 from volcano_elastic.queue_policy.fit import Dimensions
 from volcano_elastic.queue_policy.snapshot import Resources
@@ -43,39 +43,6 @@ WORDS: Mapping[Reason, str] = {
     Reason.NOBODY_WAITS: "nobody waits for its surplus",
     Reason.NOT_NEEDED: "who waits has room without it, or could not start even with it",
 }
-
-
-def explain(job: str, plan: Plan) -> str:
-    """One or two sentences about what the plan does with a job, and why."""
-    for decision in plan.decisions:
-        if decision.job == job:
-            shown = " (shown only: mode DryRun)" if decision.dry_run else ""
-            return f"{decision.old} -> {decision.new} workers: {decision.message}{shown}."
-    if job in plan.blocked:
-        return f"{job} cannot start: {plan.blocked[job]}."
-    found = plan.unchanged.get(job)
-    if found is None:
-        return f"{job} keeps its size: it is not elastic, or this plan has not seen it."
-    return (
-        f"{job} does not grow: {WORDS[found.why_not_more]}. "
-        f"It does not shrink: {WORDS[found.why_not_less]}."
-    )
-
-
-def lines(plan: Plan) -> list[str]:
-    """The whole plan for people, a line a job."""
-    told = [_line(decision) for decision in plan.decisions]
-    told += [f"{job}: cannot start: {why}" for job, why in sorted(plan.blocked.items())]
-    return told + [
-        f"{job}: no more, {WORDS[found.why_not_more]}; no less, {WORDS[found.why_not_less]}"
-        for job, found in sorted(plan.unchanged.items())
-    ]
-
-
-def _line(decision: Decision) -> str:
-    leave = f" (leaving: {', '.join(decision.remove)})" if decision.remove else ""
-    shown = " (shown only: mode DryRun)" if decision.dry_run else ""
-    return f"{decision.job}: {decision.old} -> {decision.new}, {decision.message}{leave}{shown}"
 
 
 def amount(requests: Iterable[tuple[Resources, int]]) -> str:

@@ -75,7 +75,7 @@ class ClaimPlacement:
 
     def serve(self, claim: Claim) -> str | None:
         """Keep room for the claim, asking surplus to leave if need be; else say why it cannot."""
-        hopeless = self.hopeless(claim)
+        hopeless = self._hopeless(claim)
         if hopeless is not None:
             return hopeless
         own = None if claim.order.leader_placed else claim.key
@@ -102,27 +102,7 @@ class ClaimPlacement:
             return self._too_little(f"queue {short.queue} has too little room for it", claim)
         return self._too_little("there is too little room for it", claim)
 
-    def idle_for(self, claim: Claim) -> int:
-        """How many claims of its kind could be served one after the other from idle room alone; 0
-        where it takes more to tell."""
-        if len(claim.groups) != 1 or self._queues.tree.closed(claim.queue) is not None:
-            return 0
-        ((shape, count),) = claim.groups
-        slots = self._nodes.slots(shape, Room.IDLE).total() // count
-        return min(slots, self._queues.fits_often(claim.queue, claim.request))
-
-    def serve_from_idle(self, claims: Sequence[Claim]) -> None:
-        """`serve` for claims of one kind that have not started, no more than `idle_for` says."""
-        queue, ((shape, count),) = claims[0].queue, claims[0].groups
-        total = count * len(claims)
-        self._promise([Placed(n, shape) for n in self._nodes.place(shape, total, Room.IDLE)])
-        self._queues.use(queue, claims[0].request, len(claims))
-        self.from_idle.update(claim.key for claim in claims)
-        for claim in claims:
-            if claim.job is not None:
-                self._draft.job(claim.key).promise(claim.workers)
-
-    def hopeless(self, claim: Claim) -> str | None:
+    def _hopeless(self, claim: Claim) -> str | None:
         """Why the claim could not be served even if all surplus left; None if it might be. As long
         as nobody is served that is the same for all claims of its kind."""
         closed = self._queues.tree.closed(claim.queue)

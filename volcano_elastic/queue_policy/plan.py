@@ -14,10 +14,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from itertools import chain
 
 from volcano_elastic.api.queue_policy import Mode
 from volcano_elastic.queue_policy.backoff import Backoff
@@ -104,17 +102,17 @@ class _Planning:
             draft.release(job, job.state.by_role.excess)
             self._correct(job)
         asking = self._asking()
-        asked = bool(asking or cluster.waiting)
+        waiting = cluster.waiting
+        asked = bool(asking or waiting)
         if asked:
             self._reservation.give_up_units(asking)
-        claims = self._claims = ClaimQueue(draft, self._backoff, asking)
+        claims = self._claims = ClaimQueue(draft, self._backoff, asking, waiting)
         claims.run()
         self._unblock()
         self._reserve()
         resting = self._backoff.resting(cluster.jobs)
         moves = self._move(resting)
         decisions = self._decisions()
-        asks = chain(cluster.waiting_requests, ((c.queue, c.request) for c in asking))
         return Plan(
             decisions=tuple(decisions),
             unchanged=unchanged(
@@ -127,7 +125,7 @@ class _Planning:
             ),
             admitted=cluster.keys - claims.blocked.keys(),
             blocked=claims.blocked,
-            queues=with_owed(queues, asks, cluster),
+            queues=with_owed(queues, asking, cluster),
             memory=self._backoff.memory(
                 from_idle=claims.from_idle | self._reservation.kept_idle,
                 ahead=claims.ahead(),
@@ -192,7 +190,7 @@ class _Planning:
     def _asking(self) -> list[Claim]:
         """Claims of jobs and gangs that have started."""
         found = [job.claim() for job in self._draft.unsettled]
-        found += [gang.claim for gang in self._cluster.gangs.values() if gang.runs]
+        found += [claim for claim in self._cluster.gang_claims if claim.runs]
         return [claim for claim in found if claim is not None]
 
     def _unblock(self) -> None:
@@ -227,9 +225,10 @@ class _Planning:
 
     def _reserve(self) -> None:
         self._reservation.keep_for_others()
-        while not self._reservation.surplus(self._claims.served, bool(self._claims.blocked)):
+        claims = self._claims
+        while not self._reservation.surplus(claims.served, retry=bool(claims.blocked)):
             # Whole units left, which was more than anybody had asked for.
-            self._claims.run()
+            claims.run()
 
     # Move
 
@@ -238,7 +237,9 @@ class _Planning:
         if draft.queues.keeps_free:
             draft.queues.open_growth(draft.nodes.free(Room.IDLE), draft.nodes.free(Room.RELEASING))
         newcomers = (
-            draft.job(claim.key) for claim in self._claims.served if claim.job and not claim.runs
+            draft.job(claim.key)
+            for claim in self._claims.served.values()
+            if claim.job is not None and not claim.runs
         )
         moves = Moves(draft, resting, [job for job in newcomers if self._may_grow_first(job)])
         moves.run()
@@ -259,20 +260,17 @@ class _Planning:
     # Say
 
     def _decisions(self) -> list[Decision]:
-        turns = {claim.key: turn for turn, claim in enumerate(self._claims.served)}
-        found = (self._decision(job, turns) for job in self._draft.jobs.values())
+        found = (self._decision(job) for job in self._draft.jobs.values())
         return sorted((d for d in found if d is not None), key=lambda decision: decision.job)
 
-    def _decision(self, draft: JobDraft, turns: Mapping[str, int]) -> Decision | None:
-        """`turns`: of the claims served, by key."""
+    def _decision(self, draft: JobDraft) -> Decision | None:
         job = draft.job
         if draft.size == job.desired and not draft.removed:
             return None
         reason = draft.reason or Reason.GREW_INTO_IDLE
         if draft.served and reason not in (Reason.REBALANCED, Reason.GAVE_UP_MINIMUM):
             reason = Reason.SHRUNK_FOR_MINIMUM
-        served = self._claims.served
-        helped = [served[i] for i in sorted(turns[k] for k in draft.served if k in turns)]
+        helped = [claim for key, claim in self._claims.served.items() if key in draft.served]
         return Decision(
             job=job.key,
             old=job.desired,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 
+from volcano_elastic.queue_policy.claims import Claim
 from volcano_elastic.queue_policy.cluster import ClusterState
 from volcano_elastic.queue_policy.decision import NoChange, QueueFigures, Reason, no_change
 from volcano_elastic.queue_policy.draft import Draft, JobDraft
@@ -49,16 +50,20 @@ def figures(draft: Draft) -> dict[str, QueueFigures]:
 
 def with_owed(
     before: Mapping[str, QueueFigures],
-    requests: Iterable[tuple[str, Sequence[int]]],
+    asking: Iterable[Claim],
     cluster: ClusterState,
 ) -> dict[str, QueueFigures]:
-    """`requests`: amounts that claims of a queue ask for; its ancestors owe them too."""
+    """Adds what each queue owes, and its ancestors owe too; `asking`: claims of those that have
+    started."""
     names = cluster.dimensions.names
     owed: Counter[str] = Counter()
+    requests = [(queue.name, queue.requested) for queue in cluster.queues.values()]
+    others = (*asking, *(claim for claim in cluster.gang_claims if not claim.runs))
+    requests += [(claim.queue, claim.request) for claim in others]
     for queue, request in requests:
         for name in cluster.tree.chains.get(queue, ()):
             resource = before[name].resource
-            if resource in names:
+            if request and resource in names:
                 owed[name] += request[names.index(resource)]
     return {
         name: replace(found, owed_to_minimums=owed[name]) if name in owed else found

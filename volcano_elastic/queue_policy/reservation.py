@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from volcano_elastic.queue_policy.backoff import Backoff
@@ -80,10 +80,10 @@ class Reservation:
         for key in workers:
             self._draft.job(key).promised = 0
 
-    def surplus(self, served: Sequence[Claim], retry: bool) -> bool:
-        """Room for surplus that waits, now that these claims are served. False if pods with a node
-        left for want of it and `retry`, so that blocked claims may start after all; then nothing
-        is reserved."""
+    def surplus(self, served: Collection[str], retry: bool) -> bool:
+        """Room for surplus that waits, now that claims of these keys are served. False if pods with
+        a node left for want of it and `retry`, so that blocked claims may start after all; then
+        nothing is reserved."""
         reserved: list[tuple[JobDraft, list[int]]] = []
         for job in self._waiting():
             if job.blocked:
@@ -132,10 +132,10 @@ class Reservation:
             return []
         return self._lower(job, size, Reason.SURPLUS_UNPLACED)
 
-    def _give_up_unplaced(self, job: JobDraft, placed: int, served: Sequence[Claim]) -> list[Pod]:
+    def _give_up_unplaced(self, job: JobDraft, placed: int, served: Collection[str]) -> list[Pod]:
         """The pods that leave because some of the job's surplus has no place."""
         without = job.waiting_surplus - placed
-        others = [claim.key for claim in served if claim.key != job.job.key]
+        others = [key for key in served if key != job.job.key]
         if others:
             # Whatever is in the way is a minimum: nobody may compete with it for a place.
             hopeless, reason = without, Reason.SHRUNK_FOR_MINIMUM

@@ -24,6 +24,8 @@ from volcano_elastic.queue_policy.state import JobState, NodeState, slots_in
 
 ALL = 1 << 30
 """As many slots as an option may make."""
+FEW = 128
+"""Nodes that all claims of a queue may look at."""
 NOBODY = ""
 """The queue of a claim that has no surplus of its own anywhere."""
 
@@ -82,14 +84,11 @@ class Option(NamedTuple):
     """How many more pods of the claim it makes room for."""
 
 
-class AtMost(NamedTuple):
-    """So many pods belong to jobs with at least this surplus."""
+class Most(NamedTuple):
+    """The most surplus of any job, and the highest index of its pods, both negative."""
 
-    pods: int
     surplus: float
-    """Negative."""
     last: int
-    """The highest index among them, negative."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,10 +103,8 @@ class NodeSurplus:
     """Pods that don't run."""
     unprotected: int
     queues: frozenset[tuple[str, Vector]]
-    at_most: tuple[AtMost, ...]
-    """Largest surplus first."""
-    at_most_in: Mapping[str, tuple[AtMost, ...]]
-    """The same, by queue."""
+    most: Mapping[str, Most]
+    """Of any one job, by queue and, under `NOBODY`, of all."""
 
 
 def node_surplus(node: NodeState, jobs: Mapping[str, JobState]) -> NodeSurplus | None:
@@ -123,7 +120,6 @@ def node_surplus(node: NodeState, jobs: Mapping[str, JobState]) -> NodeSurplus |
             [a * len(node.workers[s.job.key]) for a in v]
             for s, v in zip(mine, vectors, strict=True)
         )
-        queues = {state.job.queue for state in mine}
         known = node.memo["surplus"] = NodeSurplus(
             jobs=mine,
             largest=tuple(map(max, zip(*vectors, strict=True))),
@@ -131,31 +127,20 @@ def node_surplus(node: NodeState, jobs: Mapping[str, JobState]) -> NodeSurplus |
             idle=sum(not pod.running for pod in pods),
             unprotected=sum(not pod.protected for pod in pods),
             queues=frozenset((state.job.queue, state.shape.vector) for state in mine),
-            at_most=_at_most(node, mine),
-            at_most_in={
-                queue: _at_most(node, (s for s in mine if s.job.queue == queue)) for queue in queues
+            most={
+                queue: Most(
+                    min(-_upper_bound(s) for s in mine if queue in (NOBODY, s.job.queue)),
+                    -max(pod.index for pod in pods),
+                )
+                for queue in (NOBODY, *(state.job.queue for state in mine))
             },
         )
     return known
 
 
-def _at_most(node: NodeState, jobs: Iterable[JobState]) -> tuple[AtMost, ...]:
-    found: list[AtMost] = []
-    total = 0
-    for surplus, index, pods in sorted(_upper_bound(state, node) for state in jobs):
-        total += pods
-        if found and found[-1].surplus == surplus:
-            found[-1] = AtMost(total, surplus, found[-1].last)
-        else:
-            found.append(AtMost(total, surplus, index))
-    return tuple(found)
-
-
-def _upper_bound(state: JobState, node: NodeState) -> tuple[float, int, int]:
-    """Negative surplus, negative index and number of the pods that the job may give here."""
-    job, pods = state.job, node.workers[state.job.key]
-    surplus = (job.desired - job.min) * state.unit_gpus / state.weight
-    return (-surplus, -max(pod.index for pod in pods), min(len(pods), job.desired - job.min))
+def _upper_bound(state: JobState) -> float:
+    """The weighted surplus that a job has at most."""
+    return (state.job.desired - state.job.min) * state.unit_gpus / state.weight
 
 
 class BestFirst(Generic[P]):
@@ -349,8 +334,9 @@ class VictimSearch:
         if request.within is not None:
             return self._nodes_within(request.within)
         mine = self.nodes_in(request.queue)
-        # A line for it alone may as well have all nodes if most are its queue's.
-        everywhere = request.queue == NOBODY or 2 * len(mine) > len(self._nodes.states)
+        # A line for it alone may as well have all nodes if they are few, or most are its queue's.
+        nodes = len(self._nodes.states)
+        everywhere = request.queue == NOBODY or nodes <= FEW or 2 * len(mine) > nodes
         return None if everywhere else mine
 
     def _least(self, n: int, request: VictimRequest) -> Rank | None:
@@ -372,11 +358,9 @@ class VictimSearch:
         if pods > surplus.unprotected and not request.protected:
             return None
         right, share = 0, 0.0
-        whose = _enough(surplus.at_most_in.get(request.queue, ()), pods)
-        if whose is None:
-            whose = _enough(surplus.at_most, pods)
-            if whose is None:
-                return None
+        most = None if request.queue == NOBODY else surplus.most.get(request.queue)
+        if most is None:
+            most = surplus.most[NOBODY]
             right = min([2 - self._queues.borrows(*each) for each in surplus.queues])
             share = -max([self._queues.share(queue) for queue, _ in surplus.queues])
         cost = pods
@@ -389,8 +373,7 @@ class VictimSearch:
             max(0, pods - surplus.idle),
             right,
             share,
-            whose.surplus,
-            whose.last,
+            *most,
         )
 
     def option(self, n: int, request: VictimRequest) -> Option | None:
@@ -530,14 +513,6 @@ class VictimSearch:
 
 def _key(option: Option) -> tuple[Rank, str]:
     return option.rank, option.pod
-
-
-def _enough(jobs: Iterable[AtMost], pods: int) -> AtMost | None:
-    """The smallest surplus of so many pods, at best."""
-    for found in jobs:
-        if found.pods >= pods:
-            return found
-    return None
 
 
 def _cost(victims: Iterable[Victim]) -> int:
