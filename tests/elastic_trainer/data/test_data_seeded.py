@@ -297,3 +297,13 @@ def test_loader_processes_pass_over_what_nobody_waits_for() -> None:
 def test_batches_out_of_order_are_refused() -> None:
     with pytest.raises(TypeError, match="no in_order: batches come in the order of the steps"):
         counted(Counted(), 0, 1, in_order=False)
+
+
+def test_what_was_prefetched_of_an_epoch_that_was_called_off_is_not_handed_out() -> None:
+    data = counted(Counted(), 0, 1)
+    data.epochs = 3
+    for _ in data:
+        data.applied()
+        if data.cursor == Cursor(1, 0, 50):
+            data.epochs = 1
+    assert data.steps == 50

@@ -137,7 +137,7 @@ class ElasticDataset(ElasticOrder, IterableDataset[Any]):
                 "or give the DataLoader batch_size=None"
             )
         self._begin_alone()
-        return self.follow(self._batches())
+        return self.follow(self._batches(), lambda: self.epochs)
 
     def _batches(self) -> Iterable[Any]:
         """Return the batches from the cursor on; those that were prefetched are kept if they are

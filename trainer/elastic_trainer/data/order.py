@@ -109,12 +109,13 @@ class ElasticOrder:
         """The cursor one step of the whole world after `at`."""
         return at.advance(samples=self.samples, batch=self.batch)
 
-    def follow(self, batches: Iterable[Any]) -> Iterator[Any]:
+    def follow(self, batches: Iterable[Any], end: Callable[[], int] | None = None) -> Iterator[Any]:
         """`batches` as they come, which must be those of this order from `cursor` on; `weight` and
-        `last` are set for each."""
+        `last` are set for each. Those of epoch `end()` and later, drawn before it was lowered,
+        aren't handed out."""
         source = iter(batches)
         at = self._ahead = self.cursor
-        while True:
+        while end is None or at.epoch < end():
             micro_batches = self.micro_batches(at)
             at = self.after(at)
             for number, share in enumerate(micro_batches, 1):
