@@ -35,6 +35,18 @@ async def test_a_reason_is_logged_once_and_a_new_one_again(
     assert told == ["no route"] * 3 + ["refused"] * 2
 
 
+async def test_a_function_that_returns_an_awaitable_is_awaited_and_tried_again() -> None:
+    tries: list[int] = []
+
+    async def operation(name: str) -> str:
+        tries.append(1)
+        if len(tries) < 3:
+            raise retry.Interrupted("down")
+        return name
+
+    assert await QUICK.call(lambda: operation("done"), what="asking") == "done"
+
+
 async def test_other_errors_and_the_last_try_are_raised() -> None:
     async def broken() -> None:
         raise LookupError("a defect")

@@ -70,7 +70,11 @@ class RetryPolicy:
         what: str = "",
     ) -> T:
         """Return what `operation` returns, as `call`, without blocking the event loop."""
-        return await tenacity.AsyncRetrying(**self._rules(transient, what))(operation)
+
+        async def attempt() -> T:
+            return await operation()  # tenacity awaits coroutine functions alone
+
+        return await tenacity.AsyncRetrying(**self._rules(transient, what))(attempt)
 
     def _rules(self, transient: Callable[[BaseException], bool], what: str) -> dict[str, Any]:
         def say(state: tenacity.RetryCallState) -> None:

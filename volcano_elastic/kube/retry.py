@@ -74,6 +74,9 @@ class RetryPolicy:
                 _log.log(level, "%s: %s; trying again", what, reason)
             failed(reason)
 
+        async def attempt() -> T:
+            return await operation()  # tenacity awaits coroutine functions alone
+
         return await tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception_type(self.transient),
             stop=tenacity.stop_never
@@ -82,7 +85,7 @@ class RetryPolicy:
             wait=self._wait,
             before_sleep=before_sleep,
             reraise=True,
-        )(operation)
+        )(attempt)
 
     def _wait(self, state: tenacity.RetryCallState) -> float:
         error = state.outcome.exception() if state.outcome else None
