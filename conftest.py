@@ -30,9 +30,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-# Tests that share a worker of pytest-xdist under --dist loadgroup, by folder: those of the trainer
-# meet in /dev/shm, those of e2e share a control plane. Others share one with their file's.
-_GROUPS = ("tests/elastic_trainer", "e2e", "embedded_cluster/conformance")
+# Tests that share a worker of pytest-xdist under --dist loadgroup, by folder: those of e2e share a
+# control plane. Others share one with their file's.
+_GROUPS = ("e2e", "embedded_cluster/conformance")
 # The fixture of tests/embedded_cluster/apiserver: one API server for a whole run.
 _PROCESS_FIXTURES = {"process"}
 

@@ -7,17 +7,20 @@ import ctypes
 import http.client
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from elastic_trainer.protocol.auth import HEADER
+from elastic_trainer.store.memory_folder import SHARED_MEMORY, folder_name
 
 _PR_SET_PDEATHSIG = 1
 PATIENCE = 120.0
@@ -41,6 +44,8 @@ class Job:
 
     def __init__(self, folder: Path, script: str, nodes: str = "1:4") -> None:
         self.folder = folder
+        self.name = f"test/{uuid.uuid4().hex}"
+        """Its own in each test: the agents' folders on shared memory are named after it."""
         self.port = free_endpoint()
         self.nodes = nodes
         self.token = ""
@@ -61,7 +66,7 @@ class Job:
                 **os.environ,
                 "VOLCANO_ELASTIC_POD_INDEX": str(index),
                 "VOLCANO_ELASTIC_POD_IP": f"127.0.0.{index + 1}",
-                "VOLCANO_ELASTIC_JOB": "test/job",
+                "VOLCANO_ELASTIC_JOB": self.name,
                 "VOLCANO_ELASTIC_HEARTBEAT_TIMEOUT": "5",
                 "VOLCANO_ELASTIC_PRELOAD": "-torch._dynamo",
                 "OMP_NUM_THREADS": "1",
@@ -143,6 +148,10 @@ class Job:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(agent.pid, signal.SIGKILL)
             agent.wait(10)
+        for index in self.agents:
+            pod = f"{socket.gethostname()}/{index}"
+            for path in SHARED_MEMORY.glob(f"{folder_name(self.name, pod)}-*"):
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _die_with_parent() -> None:

@@ -89,6 +89,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
             "failures": told["failures"],
             "numbers": numbers,
             "code": code,
+            "job": job.name,
             "log": (folder / "agent-0.log").read_text(),
             "left": [path.name for path in temporary.iterdir()],
         }
@@ -131,7 +132,7 @@ def test_the_workers_metrics_are_served(ended: dict[str, str]) -> None:
     lines = dict(
         line.rsplit(" ", 1) for line in ended["numbers"].splitlines() if not line.startswith("#")
     )
-    labels = '{job="test/job",worker="0"}'
+    labels = f'{{job="{ended["job"]}",worker="0"}}'
     values = {
         name.removeprefix("volcano_elastic_trainer_").removesuffix(labels): float(value)
         for name, value in lines.items()

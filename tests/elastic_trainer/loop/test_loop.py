@@ -146,7 +146,7 @@ def test_a_dedicated_coordinator_is_killed_while_a_node_joins(job: Job) -> None:
     environment = {**os.environ, **variables}
 
     def coordinator() -> subprocess.Popen[bytes]:
-        return subprocess.Popen([*command, "--job", "test/job"], env=environment)
+        return subprocess.Popen([*command, "--job", job.name], env=environment)
 
     running = coordinator()
     try:

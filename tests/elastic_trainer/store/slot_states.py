@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import struct
 from typing import Any
 
 import torch
+import xxhash
 from elastic_trainer.store.blob import lay_out
 from elastic_trainer.store.slot import Label, Slot, Slots
 
@@ -27,3 +30,15 @@ def save(slots: Slots, step: int, training: str = "t") -> Slot:
 
 def steps(slots: Slots) -> list[int]:
     return [found.step for found in slots.sealed().values()]
+
+
+def rewrite_label(slot: Slot, change: dict[str, str | None]) -> None:
+    """Writes the slot's label with `change`, in which None takes a field away, and its digest."""
+    content = bytearray(slot.path.read_bytes())
+    (length,) = struct.unpack_from("<I", content)
+    found = json.loads(content[4 : 4 + length]) | change
+    body = json.dumps({name: value for name, value in found.items() if value is not None}).encode()
+    head = struct.pack("<I", len(body)) + body
+    head += xxhash.xxh3_128_digest(head)
+    content[: len(head)] = head
+    slot.path.write_bytes(content)

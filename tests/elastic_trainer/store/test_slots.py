@@ -15,7 +15,7 @@ import torch
 from elastic_trainer.store.blob import lay_out
 from elastic_trainer.store.slot import Slot, SlotError, Slots
 
-from tests.elastic_trainer.store.slot_states import label, save, steps
+from tests.elastic_trainer.store.slot_states import label, rewrite_label, save, steps
 
 
 class TestSlots:
@@ -111,6 +111,22 @@ class TestSlots:
         save(slots, 1).verify()
         save(slots, 2).verify()
         assert {found.training for found in slots.sealed().values()} == {"t"}
+
+    @pytest.mark.parametrize("change", [{"colour": "red"}, {"place": None}])
+    def test_a_slot_of_another_version_is_passed_over_and_makes_way(
+        self, tmp_path: Path, change: dict[str, str | None]
+    ) -> None:
+        """Each change adds a field to the label, or takes one away (None)."""
+        slots = Slots(tmp_path, 0)
+        save(slots, 4).verify()
+        other = save(slots, 5)
+        other.verify()
+        rewrite_label(other, change)
+        assert other.label() is None and other.verify() is None
+        assert steps(slots) == [4]
+        with pytest.raises(SlotError, match="no state that was verified"):
+            other.read()
+        assert save(slots, 6).path == other.path
 
     @pytest.mark.process
     def test_sigkill_at_any_moment_leaves_a_whole_state(self, tmp_path: Path) -> None:

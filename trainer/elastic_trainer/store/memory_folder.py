@@ -45,7 +45,7 @@ class MemoryFolder:
             now: Unix seconds.
         """
         remove_abandoned(shared_memory, time.time() if now is None else now)
-        name = PREFIX + xxhash.xxh3_64_hexdigest(f"{job}\n{pod}".encode())
+        name = folder_name(job, pod)
         for number in range(MOST):
             path = shared_memory / f"{name}-{number}"
             try:
@@ -69,6 +69,11 @@ class MemoryFolder:
         """Leaves it to the next agent of this pod."""
         with contextlib.suppress(OSError):
             os.close(self._lock)
+
+
+def folder_name(job: str, pod: str) -> str:
+    """Return what the folders of the pod's agents are called, less the agent's number."""
+    return PREFIX + xxhash.xxh3_64_hexdigest(f"{job}\n{pod}".encode())
 
 
 def _locked(path: Path) -> int | None:

@@ -22,7 +22,7 @@ import mmap
 import os
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +170,7 @@ class Slot:
             os.close(descriptor)
 
     def label(self) -> Label | None:
-        """None: empty, being written, or damaged."""
+        """Return None where it is empty, being written, damaged, or another version's."""
         view = self._opened()
         if view is None:
             return None
@@ -180,7 +180,7 @@ class Slot:
             return None
         if xxhash.xxh3_128_digest(view[:end]) != view[end : end + _DIGEST]:
             return None
-        return Label(**json.loads(view[_LENGTH.size : end]))
+        return _parse_label(view[_LENGTH.size : end])
 
     def verify(self) -> Label | None:
         """Note the payload's digest; None if there is no whole state, or it changed meanwhile."""
@@ -337,6 +337,13 @@ def _payload_start(skeleton: int) -> int:
 def digest_of_location(location: str) -> str:
     """Return what tells a folder's path or URL from others in a slot's label."""
     return xxhash.xxh3_64_hexdigest(location.encode())
+
+
+def _parse_label(body: bytes) -> Label | None:
+    """Return None where another version wrote it: a pod is upgraded while its memory stays."""
+    found = json.loads(body)
+    expected = {field.name for field in fields(Label)}
+    return Label(**found) if isinstance(found, dict) and found.keys() == expected else None
 
 
 def _digest(label: Label) -> bytes:
