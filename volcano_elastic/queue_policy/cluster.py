@@ -6,10 +6,8 @@ the same value and keeps the facts that follow from it.
 
 from __future__ import annotations
 
-import gc
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -227,8 +225,7 @@ def cluster_state(snapshot: Snapshot, before: ClusterState | None = None) -> Clu
             or snapshot.proportion != old.proportion
         ):
             before = None
-    with _no_collection():
-        return _Grouping(snapshot, before).state()
+    return _Grouping(snapshot, before).state()
 
 
 class _Grouping:
@@ -416,16 +413,3 @@ def _named(snapshot: Snapshot) -> Iterator[Resources]:
         yield job.pod_requests
         if job.master_requests is not None:
             yield job.master_requests
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Keeps the garbage collector off: what is grouped is no garbage before the next plan, and to
-    look for some meanwhile takes a quarter of a first plan's time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

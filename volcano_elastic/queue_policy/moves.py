@@ -78,7 +78,9 @@ class Donor(Protocol):
         """When the line has its turn."""
         ...
 
-    def give(self, taker: JobDraft) -> Outcome: ...
+    def give(self, key: str) -> Outcome:
+        """Give the job of this key its next step, as far as that goes."""
+        ...
 
 
 class Moves:
@@ -125,24 +127,24 @@ class Moves:
         heapq.heapify(turns)
         later: list[tuple[Line, GrowthKey]] = []
         while turns:
-            turn, number, line = heapq.heappop(turns)
+            turn, number, line = turns[0]
             now = self._turn(donor, line)
             if now is None:
-                continue
-            if now <= turn:
-                taker = self.draft.job(heapq.heappop(line.jobs).job)
+                heapq.heappop(turns)
+            elif now > turn:
+                # Its next job gains less, or its share has grown: it stands in line again.
+                heapq.heapreplace(turns, (now, number, line))
+            else:
+                taker = heapq.heappop(line.jobs).job
                 outcome = donor.give(taker)
                 if outcome is Outcome.NOBODY_TAKES:
                     break
-                key = self.key(taker)
-                if key is not None and outcome is Outcome.TOOK:
-                    heapq.heappush(line.jobs, key)
-                elif key is not None and outcome is Outcome.LATER:
-                    later.append((line, key))
-                now = self._turn(donor, line)
-            # Else its share has grown meanwhile: it stands in line again.
-            if now is not None:
-                heapq.heappush(turns, (now, number, line))
+                if outcome is not Outcome.DONE:
+                    key = self.key(self.draft.job(taker))
+                    if key is not None and outcome is Outcome.TOOK:
+                        heapq.heappush(line.jobs, key)
+                    elif key is not None:
+                        later.append((line, key))
         for line, key in later:
             heapq.heappush(line.jobs, key)
 
@@ -170,9 +172,10 @@ class FreeRoom:
         beyond = self._queues.beyond_deserved(line.queue, unit)
         return Turn(beyond, 0.0 if beyond else self._queues.share(line.queue), key)
 
-    def give(self, taker: JobDraft) -> Outcome:
+    def give(self, key: str) -> Outcome:
         """Let it grow by the next step, or by as much of it as there is room for."""
-        why, key = self._grow(taker), taker.job.key
+        taker = self._draft.job(key)
+        why = self._grow(taker)
         if why is not None:
             self._moves.why[key] = why
         end = growth_end(taker.state, taker.size + taker.pending_growth)
@@ -253,6 +256,8 @@ class OtherJobs:
         self._left_over = False
         """Somebody has given, perhaps more than was taken."""
         self._quiet: dict[str, bool] = {}
+        self._out_of_reach: set[str] = set()
+        """Queues for whose jobs none of the givers in front may give."""
 
     def reaches(self, line: Line) -> bool:
         return True
@@ -260,7 +265,11 @@ class OtherJobs:
     def turn(self, line: Line, key: GrowthKey) -> Turn:
         return Turn(False, 0.0, key)
 
-    def give(self, taker: JobDraft) -> Outcome:
+    def give(self, key: str) -> Outcome:
+        queue = self._draft.cluster.jobs[key].job.queue
+        if queue in self._out_of_reach and not self._left_over:
+            return Outcome.DONE
+        taker = self._draft.job(key)
         if taker.size != taker.job.desired or not self._trades(taker):
             return Outcome.DONE
         served = self._serve(taker)
@@ -314,6 +323,7 @@ class OtherJobs:
             if found.job is not gave:
                 heapq.heappush(self._losses, found.key)
         self._front.clear()
+        self._out_of_reach.clear()
         lower = None if gave is None else loss_key(gave.state, gave.size)
         if lower is not None:
             heapq.heappush(self._losses, lower)
@@ -341,6 +351,10 @@ class OtherJobs:
             if self._may(taker, giver, ranked) and self._move(taker, giver, gain, wanted):
                 self._look_again(giver.job)
                 return True
+        if not ranked and not any(
+            giver.borrowed or giver.job.job.queue == taker.job.queue for giver in self._front
+        ):
+            self._out_of_reach.add(taker.job.queue)
         return False
 
     def _may(self, taker: JobDraft, giver: Giver, ranked: bool) -> bool:

@@ -128,6 +128,8 @@ class ClaimPlacement:
         all surplus left."""
         kind, found = Room.RELEASING, self._nodes.slots(shape, Room.RELEASING).total()
         if found < count and may_shrink:
+            if self._search.might_fit(shape, count):
+                return True
             kind, found = Room.RECLAIMABLE, self._search.reclaimable_slots(shape)
         if found >= count or self._promised.keys() <= {shape}:
             return found >= count
@@ -205,7 +207,7 @@ class ClaimPlacement:
         easing: BestFirst[str] | None = None
         eased: Full | None = None
         while need or queues.full(claim.queue, request):
-            if claim.unmodelled or (need and self._search.reclaimable_slots(shape) < need):
+            if claim.unmodelled or (need and not self._search.might_fit(shape, need)):
                 return False
             full = queues.full(claim.queue, request)
             option = self._option(attempt, shape, need, None if full is None else full.queue)

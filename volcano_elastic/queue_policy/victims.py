@@ -26,6 +26,8 @@ ALL = 1 << 30
 """As many slots as an option may make."""
 FEW = 128
 """Nodes that all claims of a queue may look at."""
+GLANCE = 16
+"""Nodes that tell most of the time whether surplus could be enough."""
 NOBODY = ""
 """The queue of a claim that has no surplus of its own anywhere."""
 
@@ -75,6 +77,13 @@ class Rank(NamedTuple):
     """Negative, the highest index of that job that leaves."""
 
 
+class Right(NamedTuple):
+    """A queue's right to its pods, as in a rank."""
+
+    right: int
+    share: float
+
+
 class Option(NamedTuple):
     rank: Rank
     pod: str
@@ -102,6 +111,8 @@ class NodeSurplus:
     idle: int
     """Pods that don't run."""
     unprotected: int
+    units: bool
+    """Whether some leave in units."""
     queues: frozenset[tuple[str, Vector]]
     most: Mapping[str, Most]
     """Of any one job, by queue and, under `NOBODY`, of all."""
@@ -126,6 +137,7 @@ def node_surplus(node: NodeState, jobs: Mapping[str, JobState]) -> NodeSurplus |
             total=tuple(map(sum, zip(*totals, strict=True))),
             idle=sum(not pod.running for pod in pods),
             unprotected=sum(not pod.protected for pod in pods),
+            units=any(state.unit > 1 for state in mine),
             queues=frozenset((state.job.queue, state.shape.vector) for state in mine),
             most={
                 queue: Most(
@@ -208,6 +220,8 @@ class VictimSearch:
         self._seen_nodes = self._seen_queues = 0
         self._nodes_in: dict[str, frozenset[int]] = {}
         self._surplus: dict[int, NodeSurplus | None] = {}
+        self._rights: dict[tuple[str, Vector], Right] = {}
+        self._any_right = any(map(self._queues.entitled, self._queues.tree.queues))
 
     # What there is
 
@@ -219,6 +233,18 @@ class VictimSearch:
             state, jobs = self._nodes.states[n], self._draft.cluster.jobs
             found = self._surplus[n] = node_surplus(state, jobs)
             return found
+
+    def might_fit(self, shape: Shape, count: int) -> bool:
+        """Whether so many pods of a shape might fit if all surplus left."""
+        left = count
+        for n in self._nodes.eligible(shape)[:GLANCE]:
+            surplus, room = self.surplus(n), self._nodes.left(n)
+            if surplus is not None:
+                room = tuple(map(add, room, surplus.total))
+            left -= slots_in(room, shape)
+            if left <= 0:
+                return True
+        return self.reclaimable_slots(shape) >= count
 
     def reclaimable_slots(self, shape: Shape) -> int:
         """How many pods of a shape would fit if all surplus left: an upper bound."""
@@ -361,10 +387,14 @@ class VictimSearch:
         most = None if request.queue == NOBODY else surplus.most.get(request.queue)
         if most is None:
             most = surplus.most[NOBODY]
-            right = min([2 - self._queues.borrows(*each) for each in surplus.queues])
-            share = -max([self._queues.share(queue) for queue, _ in surplus.queues])
+            right = 1
+            if self._any_right:
+                rights = [self._right(*each) for each in surplus.queues]
+                right, share = min([r.right for r in rights]), min([r.share for r in rights])
         cost = pods
-        if any(s.unit > 1 and self._draft.job(s.job.key).unit_remainder for s in surplus.jobs):
+        if surplus.units and any(
+            self._draft.job(state.job.key).unit_remainder for state in surplus.jobs
+        ):
             cost = 0
         return Rank(
             cost / min(request.need, won),
@@ -375,6 +405,16 @@ class VictimSearch:
             share,
             *most,
         )
+
+    def _right(self, queue: str, vector: Vector) -> Right:
+        """How much right a queue has to a pod of its."""
+        found = self._rights.get((queue, vector))
+        if found is None:
+            found = Right(2 - self._queues.borrows(queue, vector), -self._queues.share(queue))
+            if not self._queues.entitled(queue):
+                # It stays as it is, whatever the queue holds.
+                self._rights[queue, vector] = found
+        return found
 
     def option(self, n: int, request: VictimRequest) -> Option | None:
         """The best smallest set of node n's surplus that makes room for one more such pod."""
@@ -444,9 +484,13 @@ class VictimSearch:
         return offer(*chosen)
 
     def as_option(self, victims: tuple[Victim, ...], queue: str, slots: int = 1) -> Option:
-        cost, queues = _cost(victims), self._queues
+        cost = _cost(victims)
         jobs = {victim.job.job.key: victim.job for victim in victims}.values()
-        others = {(job.job.queue, job.state.shape.vector) for job in jobs if job.job.queue != queue}
+        rights = [
+            self._right(job.job.queue, job.state.shape.vector)
+            for job in jobs
+            if job.job.queue != queue
+        ]
         surplus, last = min((job.weighted_surplus, job.job.key) for job in jobs)
         of_last = [victim.pod for victim in victims if victim.job.job.key == last]
         rank = Rank(
@@ -454,8 +498,8 @@ class VictimSearch:
             cost,
             sum(victim.pod.protected for victim in victims),
             sum(victim.pod.running for victim in victims),
-            max((2 - queues.borrows(*other) for other in others), default=0),
-            -max((queues.share(name) for name, _ in others), default=0.0),
+            max([found.right for found in rights], default=0),
+            min([found.share for found in rights], default=0.0),
             -surplus,
             -max(pod.index for pod in of_last),
         )
