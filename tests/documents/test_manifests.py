@@ -7,7 +7,9 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tomllib
+import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -250,3 +252,21 @@ def test_an_image_holds_the_very_versions_that_are_tested(name: str) -> None:
     text = (ROOT / "deploy" / f"{name}-requirements.txt").read_text()
     assert text.count("--hash=sha256:") >= len(ours)
     assert "://" not in text
+
+
+@pytest.mark.process
+def test_the_trainers_distribution_holds_nothing_of_the_control_plane(tmp_path: Path) -> None:
+    source = tmp_path / "trainer"  # setuptools leaves a folder build/ in what it builds
+    leftovers = shutil.ignore_patterns("build", "*.egg-info", "__pycache__")
+    shutil.copytree(ROOT / "trainer", source, ignore=leftovers)
+    build = [sys.executable, "-m", "uv", "build", "-q", "--wheel", "--no-build-isolation"]
+    build += ["--python", sys.executable, "--out-dir", str(tmp_path), str(source)]
+    done = subprocess.run(build, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as content:
+        names = content.namelist()
+    packages = {name.split("/")[0] for name in names if not name.split("/")[0].endswith("info")}
+    assert packages == {"elastic_trainer"}
+    assert "elastic_trainer/py.typed" in names
+    assert any(name.endswith("LICENSE") for name in names)
