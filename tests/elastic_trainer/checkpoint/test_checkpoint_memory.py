@@ -273,7 +273,7 @@ with Checkpointer(folder / "commits", model=model, optimizer=optimizer, data=dat
 
 def test_a_fresh_coordinator_hears_of_the_round_that_made_what_is_in_memory() -> None:
     told: list[Any] = []
-    server = WorkerServer(told.append, *[lambda *_: None] * 4)
+    server = WorkerServer(None, told.append, *[lambda *_: None] * 4)
     server.begin(1)
     server.local.savers = 1
     server._sealed(Saved("slot", 400, 0, 1), replace(label(400, a_state(1)), round=57))
