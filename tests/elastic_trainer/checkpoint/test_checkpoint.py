@@ -316,7 +316,7 @@ class TestExample:
         (tmp_path / "file").write_text("in the way")
         ended = run_example(tmp_path / "file" / "commits", "--epochs", "1", workers=2)
         assert ended.returncode != 0
-        assert "file/commits can't be written" in ended.stderr
+        assert "file/commits/TRAINING can't be used: Not a directory" in ended.stderr
 
 
 def test_logging_is_left_to_the_script() -> None:
