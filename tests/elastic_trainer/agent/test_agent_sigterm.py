@@ -18,6 +18,7 @@ from tests.elastic_trainer.torchrun_job import PATIENCE
 
 pytestmark = pytest.mark.process
 
+
 @pytest.fixture
 def nursery() -> Iterator[Nursery]:
     # As a program that starts agents may have: none of its handlers may be theirs.
