@@ -8,17 +8,20 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 import torch
 from elastic_trainer.checkpoint.checkpointer import Checkpointer
+from elastic_trainer.checkpoint.recovery import Available
 from elastic_trainer.data.audit import verify
 from elastic_trainer.data.dataset import ElasticDataset
 from elastic_trainer.data.process_group import ProcessGroup
 from elastic_trainer.link.worker_link import Order, WorkerLink
+from elastic_trainer.store.ownership import TRAINING, Training
 from elastic_trainer.store.storage import Storage, StorageError
 from torch.utils.data import TensorDataset
 
@@ -112,6 +115,41 @@ class TestCheckpointer:
         report = verify(tmp_path / "killed" / "audit", SAMPLES, EPOCHS)
         assert (report.ok, report.runs) == (True, 6)
         assert report.undone > 0
+
+    def test_a_clock_that_goes_back_makes_no_run_older_than_the_one_before(
+        self, tmp_path: Path
+    ) -> None:
+        Script(tmp_path, every=1, wall=lambda: 1000.0).train(2)
+        times = [2000.0]
+        script = Script(tmp_path, every=1, wall=lambda: times[0])
+        checkpointer, before = script.checkpointer, script.checkpointer.run
+        times[0] = 500.0
+        # The next round in the same process, which has made no step of its own yet.
+        checkpointer.restore((checkpointer.parent, script.data.steps))
+        assert checkpointer.run > before
+        script.train(1)
+        assert Storage(tmp_path).commits()[0].identity == (checkpointer.run, 3)
+
+    def test_pods_that_made_a_folder_at_once_agree_on_the_last_one_to_make_it(
+        self, tmp_path: Path
+    ) -> None:
+        last = Training("f" * 32)
+
+        class OtherMadeItToo(ProcessGroup):
+            """Rank 0 of two, whose peer wrote its own TRAINING over this one's."""
+
+            def gather(self, value: Any) -> list[Any]:
+                if not (isinstance(value, tuple) and isinstance(value[0], Available)):
+                    return [value]
+                (tmp_path / TRAINING).write_bytes(last.encode())
+                return [value, (replace(value[0], training=last.id), None)]
+
+        script = Script(tmp_path, restore=False)
+        script.data.regroup(OtherMadeItToo())
+        script.checkpointer.restore()
+        script.train(1)
+        script.checkpointer.commit(stored=True)
+        assert Storage(tmp_path).open() == last.id
 
     def test_a_damaged_commit_costs_steps_but_no_sample(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -149,7 +149,7 @@ class TestStorage:
         commit(storage, 7, run=2)
         assert newest(tmp_path) == 7
 
-    def test_a_step_made_again_replaces_what_was_there(self, tmp_path: Path) -> None:
+    def test_a_step_made_again_counts_instead_of_what_was_there(self, tmp_path: Path) -> None:
         storage = Storage(tmp_path)
         storage.prepare()
         commit(storage, 3, b"the run that was rolled back", run=1)

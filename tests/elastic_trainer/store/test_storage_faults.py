@@ -305,6 +305,24 @@ class TestOwnership:
         with pytest.raises(OwnershipError):
             Storage(tmp_path).open(self.OTHERS)
 
+    def test_a_training_that_another_pod_is_about_to_write_is_waited_for(
+        self, tmp_path: Path
+    ) -> None:
+        drawn = Storage(tmp_path).open(self.MINE)
+        content = (tmp_path / TRAINING).read_bytes()
+        (tmp_path / TRAINING).write_bytes(b"")  # made where there are no links
+        storage, files = faulty_storage(tmp_path)
+        reads: list[str] = []
+
+        def write_at_last(operation: str, name: str) -> None:
+            if (operation, name) == ("read", TRAINING):
+                reads.append(name)
+                if len(reads) == 2:
+                    (tmp_path / TRAINING).write_bytes(content)
+
+        files.fault = write_at_last
+        assert storage.open(self.MINE) == drawn
+
     def test_what_is_no_training_is_said(self, tmp_path: Path) -> None:
         (tmp_path / TRAINING).write_text('{"training": "cut o')
         with pytest.raises(DamagedError, match="TRAINING is damaged: expected a training's id"):
@@ -371,6 +389,46 @@ class TestClaims:
             commit(first, 1, run=1)
         # Seen by the second, all the same: it was there first.
         assert [one.identity for one in found[0][1].commits] == [(1, 1)]
+
+    @pytest.mark.parametrize("tidies", [False, True])
+    def test_a_try_that_comes_late_never_takes_the_place_of_anothers_commit(
+        self, tmp_path: Path, tidies: bool
+    ) -> None:
+        first, files = faulty_storage(tmp_path, retry_seconds=0.3)
+        first.open()
+        first.take_over(0, "first")
+        second, theirs = faulty_storage(tmp_path)
+        second.open()
+
+        def interrupt(operation: str, _: str) -> OSError | None:
+            if operation != "rename":
+                return None
+            files.fault = lambda *_: None
+            second.take_over(0, "second")
+            with failing(theirs, "delete", "EIO", times=0 if tidies else 10**9):
+                commit(second, 5, run=2)
+            return ERRORS["EIO"]()
+
+        files.fault = interrupt
+        with pytest.raises(SupersededError):
+            commit(first, 5, run=1)
+        found = second.newest()
+        assert found is not None and found.identity == (2, 5)
+
+    def test_two_that_publish_for_one_run_do_not_tidy_each_others_work_away(
+        self, tmp_path: Path
+    ) -> None:
+        rank, agent = Storage(tmp_path, keep=2), Storage(tmp_path, keep=2)
+        rank.open()
+        rank.take_over(6, "token")
+        agent.hold(7, "token")
+        for step in (1, 2):
+            commit(agent, step, run=7)
+        written = rank.begin(4)
+        record = rank.write_file(f"{written}/state.pt", lambda file: file.write(b"state") and None)
+        commit(agent, 3, run=7)
+        rank.finish(written, step=4, run=7, cursor={}, files={"state.pt": record})
+        assert newest(rank) == 4
 
     def test_claims_do_not_pile_up(self, tmp_path: Path) -> None:
         for step in range(1, 6):

@@ -182,6 +182,8 @@ class Checkpointer:
             )
         patience = None if storage_patience is None else storage_patience.total_seconds()
         self.storage = Storage(folder, keep=keep, retry_seconds=patience)
+        self._patience = self.storage.policy.seconds
+        """Of the agent, which keeps nobody waiting while it tries again."""
         self.fresh = fresh
         self._job = Job.from_environment(os.environ)
         self._resume_from = resume_from or os.environ.get(RESUME_VARIABLE, "")
@@ -248,6 +250,14 @@ class Checkpointer:
         """
         available, refusal = self._available(live)
         said = self._group.gather((available, refusal))
+        if find_stranger([one for one, _ in said]) is not None and not is_live(
+            [one for one, _ in said]
+        ):
+            # Where a store can't create a file exclusively, pods that begin at once all make one:
+            # now that all have, the last one counts.
+            self._training = ""
+            available, refusal = self._available(live)
+            said = self._group.gather((available, refusal))
         everyone = [one for one, _ in said]
         for error in [refusal] if is_live(everyone) else [error for _, error in said]:
             if error is not None:
@@ -308,7 +318,8 @@ class Checkpointer:
             live,
             training=self._training,
             host=socket.gethostname(),
-            last_run=int(self._wall()) - 1,
+            # Its own, too: the storage may be claimed for it, and clocks go back.
+            last_run=max(int(self._wall()) - 1, self.run),
         )
         if self._memory is not None and live == NOTHING:
             # What a rank has live is newer than what it has in memory.
@@ -685,5 +696,5 @@ class Checkpointer:
             keep=self.storage.keep,
             run=self.run,
             claim=self._token,
-            retry_seconds=self.storage.policy.seconds,
+            retry_seconds=self._patience,
         )

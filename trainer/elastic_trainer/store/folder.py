@@ -94,7 +94,8 @@ class Folder(Protocol):
         """Make an empty directory, nobody else's, for what shall be `name`; return its name."""
 
     def publish(self, written: str, name: str) -> str:
-        """Let what `begin` gave become `name` in place of what that was; return its name now."""
+        """Let what `begin` gave become `name`, or `name-<run>-<uuid>` where there is one already,
+        which may be another writer's; return its name now."""
 
     def remove(self, name: str) -> None:
         """Remove a file, or a directory with all it holds, its marker first."""
@@ -149,9 +150,13 @@ class LocalFolder:
                 if error.errno not in _NO_LINKS:
                     raise
                 with target.open("xb") as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(file.fileno())
+                    try:
+                        file.write(data)
+                        file.flush()
+                        os.fsync(file.fileno())
+                    except OSError:
+                        _unlink_quietly(target)  # else it stays cut off, for all to read
+                        raise
             _sync_directory(target.parent)
         except FileExistsError:
             return False
@@ -172,29 +177,24 @@ class LocalFolder:
         return written
 
     def publish(self, written: str, name: str) -> str:
-        source, target = self._path / written, self._path / name
+        source = self._path / written
+        run, drawn, _ = written.removeprefix(TEMPORARY).split("-", 2)
+        beside = f"{name}-{run}-{drawn}"
         try:
-            self._published = (written, source.stat().st_ino)
+            inode = source.stat().st_ino
         except FileNotFoundError:
-            if self._published == (written, target.stat().st_ino):
-                return name  # the try before this one had done it
+            for place in (name, beside):
+                with contextlib.suppress(FileNotFoundError):
+                    if self._published == (written, (self._path / place).stat().st_ino):
+                        return place  # the try before this one had done it
             raise
+        self._published = (written, inode)
         _sync_directory(source)
-        aside: Path | None = None
-        if target.exists():
-            # A directory can't be replaced by another that isn't empty.
-            aside = self._path / f"{written}-replaced"
-            target.rename(aside)
-        try:
-            source.rename(target)
-        except OSError:
-            if aside is not None:
-                aside.rename(target)
-            raise
+        # A try may come late, after another process has claimed the folder and committed.
+        place = beside if (self._path / name).exists() else name
+        source.rename(self._path / place)
         _sync_directory(self._path)
-        if aside is not None:
-            shutil.rmtree(aside, ignore_errors=True)
-        return name
+        return place
 
     def remove(self, name: str) -> None:
         path = self._path / name

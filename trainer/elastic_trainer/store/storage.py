@@ -16,6 +16,7 @@ comes first, a commit that was acknowledged is one that the later claim's holder
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import re
@@ -166,7 +167,7 @@ class Storage:
         def read_or_make() -> bytes:
             with contextlib.suppress(FileNotFoundError):
                 if TRAINING in self._files.names():
-                    return self._files.read(TRAINING)
+                    return _whole(self._files.read(TRAINING))
             nonlocal reason
             reason = "" if fresh else known()
             if reason:
@@ -174,7 +175,8 @@ class Storage:
             self._files.make()
             drawn = Training(uuid.uuid4().hex, job).encode()
             # Else another pod came first.
-            return drawn if self._files.create(TRAINING, drawn) else self._files.read(TRAINING)
+            created = self._files.create(TRAINING, drawn)
+            return drawn if created else _whole(self._files.read(TRAINING))
 
         try:
             content = self._attempt(f"{where} can't be used", read_or_make)
@@ -480,8 +482,8 @@ class Storage:
                 )
                 for name, writer in files.items()
             }
-        except BaseException:
-            self.abandon(written)
+        except BaseException as error:
+            self._fail(written, error)
             raise
         return self.finish(written, step=step, run=run, cursor=cursor, files=records, round_=round_)
 
@@ -505,6 +507,13 @@ class Storage:
         with contextlib.suppress(OSError):
             self._files.remove(written)
         self._began = None
+
+    def _fail(self, written: str, error: BaseException) -> None:
+        """Raises SupersededError where that is why: a later run removes what is begun here."""
+        self.abandon(written)
+        if isinstance(error, UnavailableError):
+            with self.patience(0.0), contextlib.suppress(UnavailableError):
+                self._check_claim()
 
     def place(self, written: str) -> str:
         """Return the path or URL of what `begin` gave, or of a commit's directory."""
@@ -547,8 +556,8 @@ class Storage:
             )
             commit = Commit(step, run, dict(cursor), dict(files), round_, place)
             self._attempt(self._refused(step), lambda: self._publish_marker(commit))
-        except BaseException:
-            self.abandon(written)
+        except BaseException as error:
+            self._fail(written, error)
             raise
         # Nothing is acknowledged that a new claim's holder may not have seen.
         self._check_claim()
@@ -599,11 +608,15 @@ class Storage:
         if name == self._began:
             return False
         if self._claim is not None:
-            if (match := _WRITING.fullmatch(name)) and int(match[1]):
-                return int(match[1]) <= self._claim.run
-            if match := _STEP.fullmatch(name):
-                # Only who has the claim publishes.
-                return int(match[2] or 0) <= self._claim.run
+            # Only who has the claim publishes: the rank that took it, and its node's agent.
+            match = _WRITING.fullmatch(name)
+            run = int(match[1]) if match is not None else 0
+            if match is None and (match := _STEP.fullmatch(name)):
+                run = int(match[2] or 0)
+                if not run:
+                    return True
+            if run and run != self._claim.run:
+                return run < self._claim.run
         return time.time() - self._files.modified(name) > ABANDONED_SECONDS
 
     # ---- trying
@@ -652,6 +665,14 @@ class Storage:
 
 def _put(file: HashedFile, data: bytes) -> None:
     file.write(data)
+
+
+def _whole(training: bytes) -> bytes:
+    """Raises OSError for an empty file: where there are no links, another pod may just have made
+    it, and be about to write it."""
+    if not training:
+        raise OSError(errno.EAGAIN, f"{TRAINING} is empty")
+    return training
 
 
 def _encode(commit: Commit) -> bytes:
