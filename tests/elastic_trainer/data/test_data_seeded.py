@@ -51,6 +51,41 @@ class Counted(Dataset[int]):
         return index
 
 
+def mixed(samples: list[Any]) -> list[float]:
+    """A collate function that draws, as mix-up does."""
+    return [torch.rand(1).item(), np.random.rand(), random.random()]
+
+
+@pytest.mark.parametrize("skipped", [0, 2])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_a_batch_draws_is_its_own_in_any_process_and_after_any_restart(
+    workers: int, skipped: int
+) -> None:
+    def drawn(workers: int, skipped: int, state: Any = None) -> list[Any]:
+        data = ElasticDataset(
+            Augmented(),
+            batch_size=4,
+            epochs=2,
+            collate=mixed,
+            num_workers=workers,
+            group=ProcessGroup(),
+        )
+        if state is not None:
+            data.load_state_dict(state)
+        torch.manual_seed(workers + skipped)
+        found = []
+        for batch in data:
+            found.append(batch)
+            data.applied()
+            if len(found) == skipped:
+                return drawn(workers, 0, data.state_dict())
+        return found
+
+    undisturbed = drawn(0, 0)
+    assert len({tuple(one) for one in undisturbed}) == len(undisturbed)
+    assert drawn(workers, skipped) == undisturbed[skipped:]
+
+
 def drawn_by(worlds: list[int], *, workers: int = 0, seed: int = 3) -> dict[Any, Any]:
     """What each sample of each epoch drew, in a training of these worlds, two steps each."""
     found: dict[Any, Any] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -64,6 +64,9 @@ class SeededDataset(Dataset[Any]):
             return self._read(batch)
 
     def _read(self, batch: IndexBatch) -> list[Any]:
+        return Samples(self._samples(batch), f"{self.seed}/{batch.epoch}/{batch[0]}/batch")
+
+    def _samples(self, batch: IndexBatch) -> list[Any]:
         together = getattr(self.dataset, "__getitems__", None)
         if together is not None and not isinstance(self.dataset, Subset):
             seed_generators(self.seed, batch.epoch, batch[0])
@@ -75,19 +78,41 @@ class SeededDataset(Dataset[Any]):
         return samples
 
 
+class Samples(list[Any]):
+    """The samples of a batch, with the seed of what is drawn for all of them together."""
+
+    def __init__(self, samples: list[Any], seed: str) -> None:
+        super().__init__(samples)
+        self.seed = seed
+
+
 class CollateUnlessStale:
-    """Collates what SeededDataset read; None for a batch that it dropped."""
+    """Collates what SeededDataset read; None for a batch that it dropped.
+
+    A collate function of the script's may draw numbers (mix-up): they are the batch's own, in a
+    training process as in a loader process.
+    """
 
     def __init__(self, collate: Callable[[list[Any]], Any] | None) -> None:
-        self._collate = collate or default_collate
+        self._collate = collate
 
     def __call__(self, samples: list[Any]) -> Any:
-        return self._collate(samples) if samples else None
+        if not samples:
+            return None
+        if self._collate is None or not isinstance(samples, Samples):
+            return (self._collate or default_collate)(samples)
+        with _kept_generators() if get_worker_info() is None else nullcontext():
+            _seed_generators(samples.seed)
+            return self._collate(list(samples))
 
 
 def seed_generators(seed: int, epoch: int, index: int) -> None:
     """Seeds torch's CPU generator, NumPy's and Python's for one sample."""
-    digest = hashlib.blake2b(f"{seed}/{epoch}/{index}".encode(), digest_size=8).digest()
+    _seed_generators(f"{seed}/{epoch}/{index}")
+
+
+def _seed_generators(seed: str) -> None:
+    digest = hashlib.blake2b(seed.encode(), digest_size=8).digest()
     number = int.from_bytes(digest, "little")
     torch.default_generator.manual_seed(number)  # torch.manual_seed seeds every device too
     np.random.seed(number & 0xFFFFFFFF)
