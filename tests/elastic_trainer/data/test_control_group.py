@@ -9,11 +9,13 @@ from datetime import timedelta
 import pytest
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+pytestmark = pytest.mark.process
+
 SCRIPT = """
 import sys, time
 from datetime import timedelta
 import torch.distributed as dist
-from elastic_trainer.data.process_group import ProcessGroup, _control_group
+from elastic_trainer.data.process_group import ProcessGroup, control_group
 
 rank, port, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
 store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=60))
@@ -26,8 +28,8 @@ if rank == 1 and seconds < 60:
     time.sleep(seconds + 2)  # a restore that takes longer than a collective may
 assert group.from_rank(1, rank) == 1
 group.barrier()
-print("own" if _control_group() is not dist.group.WORLD else "shared", flush=True)
-dist.barrier(group=_control_group())
+print("own" if control_group() is not dist.group.WORLD else "shared", flush=True)
+dist.barrier(group=control_group())
 dist.destroy_process_group()
 """
 
@@ -54,3 +56,45 @@ def test_a_wait_longer_than_the_data_groups_timeout_ends_nothing(
     finally:
         for process in ranks:
             process.kill()
+
+
+TAKERS = """
+import sys, time
+from datetime import timedelta
+import torch
+import torch.distributed as dist
+from elastic_trainer.checkpoint.transfer import receive, send
+from elastic_trainer.data.process_group import ProcessGroup
+
+rank, port = int(sys.argv[1]), int(sys.argv[2])
+store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=60))
+dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=5))
+group = ProcessGroup.current()
+group.gather(rank)  # as before each restore
+if rank == 0:
+    time.sleep(7)  # other takers have their turn
+    send({"step": torch.ones(3)}, [1])
+else:
+    assert receive(0)["step"].tolist() == [1, 1, 1]
+group.barrier()
+"""
+
+
+def test_a_taker_waits_for_its_turn_longer_than_the_data_groups_timeout() -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60))
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", TAKERS, str(rank), str(store.port)],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        for process in ranks:
+            _, errors = process.communicate(timeout=120)
+            assert process.returncode == 0, errors
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()

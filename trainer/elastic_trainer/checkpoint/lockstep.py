@@ -3,6 +3,10 @@
 In a thread of each rank, over a process group of its own. Each save is one item on every rank's
 queue, and each item begins with agreeing on the newest step that all ranks have saved: so all pass
 over the same ones while the work is slower than the saves.
+
+gloo can't end a wait: a rank that fails would leave the others in theirs. So it says so in the
+group's store, where every rank looks while there is work. Whoever finds it there does nothing
+further: neither does it begin another wait, nor go on after the one it is in, which is left alone.
 """
 
 from __future__ import annotations
@@ -11,13 +15,15 @@ import contextlib
 import logging
 import queue
 import threading
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
-import torch
 import torch.distributed as dist
-from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed import Store  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import _get_default_store
 
+from elastic_trainer.data.process_group import CONTROL_TIMEOUT
 from elastic_trainer.store.slot import Label, Slot
 
 KEPT = 4
@@ -26,24 +32,121 @@ KEPT = 4
 log = logging.getLogger(__name__)
 
 
+WATCH_SECONDS = 0.5
+"""How often a rank with work looks whether another has failed."""
+
+
+class LockstepError(Exception):
+    """The work has failed on another rank, and ends on this one."""
+
+
+class Peers:
+    """The ranks that do the work, and their word when it fails on one of them.
+
+    Made on all ranks at once.
+
+    Args:
+        group: gloo's, used by nothing else.
+        store: of all ranks. A key in it tells of the failure.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, store: Store) -> None:
+        self.group = group
+        self._store = store
+        self._rank = dist.get_rank(group)
+        self._key = f"elastic-lockstep/{gather(uuid.uuid4().hex, group)[0]}/failed"
+        self._changed = threading.Condition()
+        self._working = self._waiting = False
+        self._failure: BaseException | None = None
+
+    @property
+    def failure(self) -> BaseException | None:
+        return self._failure
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return every rank's value, by rank. Raises LockstepError."""
+        with self.waiting():
+            return gather(value, self.group)
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Tell that what is done within may wait for other ranks, and may be left behind: nothing
+        within may bring about what counts.
+
+        Raises:
+            LockstepError: before or after it, once the work has failed on another rank.
+        """
+        self._set_waiting(True)
+        try:
+            yield
+        finally:
+            self._set_waiting(False)
+
+    def _set_waiting(self, waiting: bool) -> None:
+        with self._changed:
+            if self._failure is not None:  # and `waiting` stays as it was
+                raise LockstepError(str(self._failure)) from self._failure
+            self._waiting = waiting
+            self._changed.notify_all()
+
+    def set_working(self, working: bool) -> None:
+        with self._changed:
+            self._working = working
+            self._changed.notify_all()
+
+    def fail(self, error: BaseException) -> bool:
+        """End the work on all ranks; return False where it has ended before."""
+        with self._changed:
+            if self._failure is not None:
+                return False
+            self._failure = error
+            self._changed.notify_all()
+        with contextlib.suppress(RuntimeError):  # the store is gone, and its watchers know
+            self._store.set(self._key, f"rank {self._rank}: {error!r}")
+        return True
+
+    def watch(self) -> None:
+        """Return once the work has failed on any rank."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._working or self._failure is not None)
+                self._changed.wait_for(lambda: self._failure is not None, WATCH_SECONDS)
+                if self._failure is not None:
+                    return
+            try:
+                if not self._store.check([self._key]):
+                    continue
+                error: Exception = LockstepError(self._store.get(self._key).decode())
+            except RuntimeError as lost:
+                error = lost
+            if self.fail(error):
+                return
+
+    def wait_until_idle(self, idle: Callable[[], bool]) -> None:
+        """Return when `idle`, or once the work has failed and does nothing that counts."""
+        with self._changed:
+            self._changed.wait_for(lambda: idle() or (self._failure is not None and self._waiting))
+
+
 class Lockstep:
     """Made on all ranks at once, as it makes a process group.
 
     Args:
         name: of the thread, and of what is done in the log.
         work: called on all ranks with the same step's slot, which is sealed and locked against
-            writing, its label and the group; whether it was done.
+            writing, its label and the ranks; whether it was done.
     """
 
-    def __init__(self, name: str, work: Callable[[Slot, Label, dist.ProcessGroup], bool]) -> None:
+    def __init__(self, name: str, work: Callable[[Slot, Label, Peers], bool]) -> None:
         self._name, self._work = name, work
-        self._group = cast(dist.ProcessGroup, dist.new_group(backend="gloo"))
+        group = dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT)
+        self._peers = Peers(cast(dist.ProcessGroup, group), _get_default_store())
         self._items: queue.Queue[tuple[Slot, Label] | None] = queue.Queue()
         self._slots: dict[int, tuple[Slot, Label]] = {}
         """By step, the newest few."""
         self._done = -1
-        self._failed: BaseException | None = None
         threading.Thread(target=self._run, name=name, daemon=True).start()
+        threading.Thread(target=self._watch, name=f"{name}: watch", daemon=True).start()
 
     def saved(self, item: tuple[Slot, Label] | None) -> None:
         """This rank has saved to memory, or could not."""
@@ -51,29 +154,38 @@ class Lockstep:
 
     def flush(self) -> BaseException | None:
         """Wait until nothing is under way; return what ended the work for good, if anything."""
-        self._items.join()
-        return self._failed
+        self._peers.wait_until_idle(lambda: not self._items.unfinished_tasks)
+        return self._peers.failure
 
     def _run(self) -> None:
         while True:
             item = self._items.get()
+            self._peers.set_working(True)
             try:
-                if self._failed is None:
+                if self._peers.failure is None:
                     self._turn(item)
-            except (Exception, CheckpointException) as error:  # the latter is a BaseException
-                log.warning("no further %s: %r", self._name, error)
-                self._failed = error
+            except BaseException as error:  # of this thread alone, and the other ranks wait
+                if self._peers.fail(error):
+                    self._warn(error)
             finally:
                 self._items.task_done()
+                self._peers.set_working(False)
+
+    def _watch(self) -> None:
+        self._peers.watch()
+        failure = self._peers.failure
+        if isinstance(failure, LockstepError):
+            self._warn(failure)
+
+    def _warn(self, error: BaseException) -> None:
+        log.warning("no further %s in the background: %r", self._name, error)
 
     def _turn(self, item: tuple[Slot, Label] | None) -> None:
         if item is not None:
             self._slots[item[1].step] = item
             for old in sorted(self._slots)[:-KEPT]:
                 del self._slots[old]
-        newest = torch.tensor(max(self._slots, default=-1))
-        dist.all_reduce(newest, dist.ReduceOp.MIN, group=self._group)
-        step = int(newest)
+        step = min(self._peers.gather(max(self._slots, default=-1)))
         if step <= self._done:
             return
         slot, label = self._slots.get(step, (None, None))
@@ -90,19 +202,20 @@ class Lockstep:
                 problem = str(error) or repr(error)
             if self._agree(problem):
                 return
-            if self._work(slot, label, self._group):
+            if self._work(slot, label, self._peers):
                 self._done = step
-        dist.barrier(self._group)  # see ProcessGroup.barrier
+        with self._peers.waiting():
+            dist.barrier(self._peers.group)  # see ProcessGroup.barrier
 
     def _agree(self, problem: str | None) -> bool:
         """Whether any rank has a problem."""
-        said = next((one for one in gather(problem, self._group) if one), None)
-        if said and dist.get_rank(self._group) == 0:
+        said = next((one for one in self._peers.gather(problem) if one), None)
+        if said and dist.get_rank(self._peers.group) == 0:
             log.warning("one %s less: %s", self._name, said)
         return said is not None
 
 
-def gather(value: Any, group: dist.ProcessGroup | None) -> list[Any]:
+def gather(value: Any, group: dist.ProcessGroup) -> list[Any]:
     """Every rank's value, by rank."""
     said: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(said, value, group=group)

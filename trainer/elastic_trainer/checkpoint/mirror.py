@@ -14,9 +14,9 @@ from typing import cast
 import torch
 import torch.distributed as dist
 
-from elastic_trainer.checkpoint.lockstep import gather
+from elastic_trainer.checkpoint.lockstep import Peers, gather
 from elastic_trainer.checkpoint.recovery import Identity
-from elastic_trainer.data.process_group import ProcessGroup
+from elastic_trainer.data.process_group import CONTROL_TIMEOUT, ProcessGroup
 from elastic_trainer.store.slot import Label, Slot, SlotError, Slots
 
 LARGEST = 1 << 28
@@ -38,35 +38,37 @@ class Mirror:
         self._distance = local_world
         self._full = False
 
-    def keep(self, slot: Slot, label: Label, group: dist.ProcessGroup) -> bool:
+    def keep(self, slot: Slot, label: Label, peers: Peers) -> bool:
         """On all ranks: hands this rank's part on, and takes another's. Whether that was done."""
+        group = peers.group
         rank, world = dist.get_rank(group), dist.get_world_size(group)
         receiver, giver = (rank + self._distance) % world, (rank - self._distance) % world
         if self._full or receiver == rank:
             return True
-        parts = gather(label, group)
+        parts = peers.gather(label)
         problem = None
         try:
             self._slots.check(parts[giver].payload)
             content = slot.content(label)
         except Exception as error:  # whatever it is, the other ranks wait for a word
             problem = str(error) or repr(error)
-        problem = next((one for one in gather(problem, group) if one), None)
+        problem = next((one for one in peers.gather(problem) if one), None)
         if problem is not None:
             self._full = True
             if rank == 0:
                 log.warning("no mirrors of the state's parts in other nodes' memory: %s", problem)
             return True
-        sent = [
-            work
-            for part in reversed(content)  # the head last
-            for piece in _pieces(part)
-            if (work := dist.isend(piece, receiver, group=group)) is not None
-        ]
-        fill = partial(_receive, giver, group)
-        self._slots.copy(label.training, parts[giver].payload, fill)
-        for work in sent:
-            work.wait()
+        with peers.waiting():
+            sent = [
+                work
+                for part in reversed(content)  # the head last
+                for piece in _pieces(part)
+                if (work := dist.isend(piece, receiver, group=group)) is not None
+            ]
+            fill = partial(_receive, giver, group)
+            self._slots.copy(label.training, parts[giver].payload, fill)
+            for work in sent:
+                work.wait()
         return True
 
     def look(self, group: ProcessGroup) -> tuple[tuple[str, Identity, int], ...]:
@@ -90,7 +92,7 @@ class Mirror:
             SlotError: on every rank, if a part is gone, or there is no room for it.
         """
         rank = dist.get_rank()
-        group = cast(dist.ProcessGroup, dist.new_group(backend="gloo"))
+        group = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT))
         try:
             found, problem = {}, None
             try:

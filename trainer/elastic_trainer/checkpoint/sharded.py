@@ -26,11 +26,11 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from elastic_trainer.checkpoint.dcp_reader import PlainPlanner, read_index, reader
-from elastic_trainer.checkpoint.lockstep import Lockstep, gather
+from elastic_trainer.checkpoint.lockstep import Lockstep, Peers
 from elastic_trainer.checkpoint.mirror import Mirror
 from elastic_trainer.checkpoint.model_state import ModelState
 from elastic_trainer.checkpoint.recovery import Identity
-from elastic_trainer.data.process_group import ProcessGroup
+from elastic_trainer.data.process_group import ProcessGroup, control_group
 from elastic_trainer.store.errors import SupersededError, UnavailableError
 from elastic_trainer.store.folder import FileRecord, is_url
 from elastic_trainer.store.slot import Label, Slot
@@ -66,9 +66,9 @@ def _told(what: str) -> Iterator[_Told]:
         told.error = StorageError(f"{what}: {error!r}")
 
 
-def raise_together(error: StorageError | None, group: dist.ProcessGroup | None) -> None:
+def raise_together(error: StorageError | None, ranks: Peers | ProcessGroup) -> None:
     """On all ranks: raise the gravest of their errors on every one of them."""
-    errors = [one for one in gather(error, group) if one is not None]
+    errors = [one for one in ranks.gather(error) if one is not None]
     for kind in (SupersededError, UnavailableError, StorageError):
         for one in errors:
             if isinstance(one, kind):
@@ -138,16 +138,16 @@ class Shards:
             raise self.superseded
         return self._stored
 
-    def _store(self, slot: Slot, label: Label, group: dist.ProcessGroup) -> bool:
+    def _store(self, slot: Slot, label: Label, peers: Peers) -> bool:
         state, problem = None, None
         try:
             state = slot.read(self._state.meshes)
         except Exception as error:  # whatever it is, the others wait for a word
             problem = StorageError(f"step {label.step} can't be read from memory: {error}")
         try:
-            raise_together(problem, group)
+            raise_together(problem, peers)
             assert state is not None
-            self._write(state, label.step, label.run, label.round, group)
+            self._write(state, label.step, label.run, label.round, peers)
         except SupersededError as error:
             self.superseded = error
             return False
@@ -162,26 +162,29 @@ class Shards:
         step: int,
         run: int,
         round_: int,
-        group: dist.ProcessGroup | None,
+        peers: Peers | None,
     ) -> None:
-        """Raises one of StorageError's kinds, the same on every rank."""
-        rank = dist.get_rank(group)
+        """Raises one of StorageError's kinds, the same on every rank; LockstepError if the work of
+        `peers` has failed elsewhere."""
+        ranks = peers or ProcessGroup.current()
+        rank = dist.get_rank()
         written: str | None = None
         problem: StorageError | None = None
         if rank == 0:
             with _told(f"step {step} can't be committed") as told:
                 written = self._storage.begin(step)
             problem = told.error
-        raise_together(problem, group)
-        written = gather(written, group)[0]
+        raise_together(problem, ranks)
+        written = ranks.gather(written)[0]
         assert written is not None
         records: dict[str, FileRecord] = {}
         with _told(f"step {step} can't be committed") as told:
-            save(
-                {"model": state["model"], "optimizer": state["optimizer"]},
-                storage_writer=self._writer(written),
-                process_group=group,
-            )
+            with peers.waiting() if peers is not None else contextlib.nullcontext():
+                save(
+                    {"model": state["model"], "optimizer": state["optimizer"]},
+                    storage_writer=self._writer(written),
+                    process_group=peers.group if peers is not None else control_group(),
+                )
             if rank == 0:
                 extra = {"extra": state["extra"], "rng": state["rng"]}
                 records[EXTRA] = self._storage.write_file(
@@ -190,7 +193,7 @@ class Shards:
             for name in self._storage.names(written):
                 if name.startswith(f"__{rank}_") or (rank == 0 and name == INDEX):
                     records[name] = self._storage.record(written, name)
-        said = gather((records, told.error), group)
+        said = ranks.gather((records, told.error))
         if rank == 0:
             if any(error for _, error in said):
                 self._storage.abandon(written)
@@ -205,7 +208,7 @@ class Shards:
                         files=files,
                         round_=round_,
                     )
-        raise_together(told.error, group)
+        raise_together(told.error, ranks)
         self._stored = step
         if rank == 0:
             self._told(step, round_)
@@ -229,7 +232,7 @@ class Shards:
                 )
             for name in sorted(commit.files)[group.rank :: group.world]:  # each verifies its share
                 self._storage.verify(commit, name)
-        raise_together(told.error, None)
+        raise_together(told.error, ProcessGroup.current())
         assert commit is not None
         found = commit
         self._try_together(f"step {identity[1]} can't be read", lambda: self._load(found, group))
@@ -239,7 +242,7 @@ class Shards:
         with _told(f"step {commit.step} can't be read") as told:
             metadata = read_index(self._storage.read(commit, INDEX))
             rest = torch.load(io.BytesIO(self._storage.read(commit, EXTRA)), weights_only=True)
-        raise_together(told.error, None)
+        raise_together(told.error, ProcessGroup.current())
         assert metadata is not None
         index = metadata.state_dict_metadata
         self._state.compare_model(
@@ -256,8 +259,9 @@ class Shards:
                 wanted,
                 storage_reader=reader(self._storage.place(commit.place), metadata),
                 planner=PlainPlanner(),
+                process_group=control_group(),
             )
-        raise_together(told.error, None)
+        raise_together(told.error, ProcessGroup.current())
         self._state.give({**wanted, **rest, "cursor": commit.cursor})
         if group.rank == 0:
             self._state.give_generators(rest)
@@ -272,7 +276,7 @@ class Shards:
             try:
                 operation()
             except UnavailableError as error:
-                if gather(time.monotonic() < deadline, None)[0]:
+                if ProcessGroup.current().from_rank(0, time.monotonic() < deadline):
                     raise _AgainError(str(error)) from error
                 raise
 

@@ -8,12 +8,18 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from elastic_trainer.data.process_group import control_group
 from elastic_trainer.store.blob import Blob, lay_out, read
 
 TOGETHER = 1 << 20
 """Bytes. Neighbouring tensors smaller than this travel in one message."""
 LARGEST = 1 << 28
 """Bytes of one message."""
+
+
+_TURN = torch.zeros(1, dtype=torch.uint8)
+"""Tells a taker that its turn has come: until then others have theirs, for longer than a message of
+the data group may take."""
 
 
 def send(state: Any, ranks: Sequence[int], moved: Callable[[int], None] = lambda _: None) -> None:
@@ -29,6 +35,8 @@ def send(state: Any, ranks: Sequence[int], moved: Callable[[int], None] = lambda
     head = torch.tensor([len(skeleton), blob.size, len(spans)])
     bounds = torch.tensor([bound for start, content in spans for bound in (start, len(content))])
     for rank in ranks:
+        if (control := _own_control_group()) is not None:
+            dist.send(_TURN, rank, group=control)
         for tensor in (head, skeleton, bounds, *(content for _, content in spans)):
             if tensor.numel():
                 dist.send(tensor.to(device), rank)
@@ -51,6 +59,8 @@ def receive(source: int, moved: Callable[[int], None] = lambda _: None) -> Any:
             moved(target.numel() * target.element_size())
         return target
 
+    if (control := _own_control_group()) is not None:
+        dist.recv(_TURN.clone(), source, group=control)
     length, size, count = take(torch.empty(3, dtype=torch.int64)).tolist()
     skeleton = take(torch.empty(length, dtype=torch.uint8)).numpy().tobytes()
     bounds = take(torch.empty(2 * count, dtype=torch.int64)).tolist()
@@ -91,3 +101,9 @@ def _device() -> torch.device:
         return torch.device("cpu")
     kind = kinds[0].type
     return torch.device(kind, torch.get_device_module(kind).current_device())
+
+
+def _own_control_group() -> dist.ProcessGroup | None:
+    """Return the control messages' group; None where the data group is as patient."""
+    group: dist.ProcessGroup = control_group()
+    return None if group is dist.group.WORLD else group

@@ -54,7 +54,7 @@ class ProcessGroup:
         import torch.distributed as dist
 
         said: list[Any] = [value]
-        dist.broadcast_object_list(said, src=source, group=_control_group())
+        dist.broadcast_object_list(said, src=source, group=control_group())
         agreed: T = said[0]
         return agreed
 
@@ -65,7 +65,7 @@ class ProcessGroup:
         import torch.distributed as dist
 
         said: list[Any] = [None] * self.world
-        dist.all_gather_object(said, value, group=_control_group())
+        dist.all_gather_object(said, value, group=control_group())
         return said
 
     def barrier(self) -> None:
@@ -79,10 +79,10 @@ class ProcessGroup:
         if self.world > 1:
             import torch.distributed as dist
 
-            dist.barrier(group=_control_group())
+            dist.barrier(group=control_group())
 
 
-def _control_group() -> Any:
+def control_group() -> Any:
     """Return the group for control messages, made by all ranks' first one.
 
     A restore may take longer than the data group's collectives may: NCCL's watchdog ends the
