@@ -11,7 +11,7 @@ import pytest
 from elastic_trainer.checkpoint.memory import Memory
 from elastic_trainer.link.worker_link import WorkerLink
 from elastic_trainer.store.blob import lay_out
-from elastic_trainer.store.memory_folder import ABANDONED_SECONDS, MemoryFolder
+from elastic_trainer.store.memory_folder import ABANDONED_SECONDS, OWNER, MemoryFolder
 
 from tests.elastic_trainer.store.slot_states import a_state
 
@@ -34,13 +34,36 @@ class TestFolder:
         alive = MemoryFolder.claim("ns/alive", "pod/0", shared_memory=tmp_path)
         assert left is not None and alive is not None
         left.close()
-        for folder in (left, alive):
-            os.utime(folder.path, (0, 0))
-        new = MemoryFolder.claim("ns/new", "pod/0", ABANDONED_SECONDS + 1, shared_memory=tmp_path)
+        later = time.monotonic() + ABANDONED_SECONDS + 1
+        new = MemoryFolder.claim("ns/new", "pod/0", later, shared_memory=tmp_path)
         assert new is not None
         assert not left.path.exists() and alive.path.exists()
         for folder in (alive, new):
             folder.remove()
+
+    def test_a_pod_that_trained_for_long_finds_its_own_memory_again(self, tmp_path: Path) -> None:
+        first = MemoryFolder.claim("ns/job", "pod/0", shared_memory=tmp_path)
+        assert first is not None
+        (first.path / "rank-0").write_text("a state")
+        first.close()
+        os.utime(first.path, (0, 0))
+        later = time.monotonic() + ABANDONED_SECONDS + 1
+        again = MemoryFolder.claim("ns/job", "pod/0", later, shared_memory=tmp_path)
+        assert again is not None and again.path == first.path
+        assert (again.path / "rank-0").read_text() == "a state"
+        again.remove()
+
+    def test_a_wall_clock_that_jumps_makes_nothing_old(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        left = MemoryFolder.claim("ns/old", "pod/0", shared_memory=tmp_path)
+        assert left is not None
+        left.close()
+        jumped = time.time() + 10 * ABANDONED_SECONDS
+        monkeypatch.setattr(time, "time", lambda: jumped)
+        new = MemoryFolder.claim("ns/new", "pod/0", shared_memory=tmp_path)
+        assert new is not None and left.path.exists()
+        new.remove()
 
     def test_where_memory_is_short_what_the_killed_left_makes_way_at_once(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -53,7 +76,7 @@ class TestFolder:
         killed.close()
         starting.close()
         for folder in (killed, alive, mine):
-            os.utime(folder.path, (time.time() - 60,) * 2)
+            os.utime(folder.path / OWNER, (time.monotonic() - 60,) * 2)
 
         def free(_: object) -> SimpleNamespace:
             return SimpleNamespace(f_bavail=0 if killed.path.exists() else 1 << 20, f_frsize=4096)

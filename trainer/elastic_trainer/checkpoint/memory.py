@@ -83,7 +83,7 @@ class Memory:
             self._slots.check(size)
         except SlotError:
             shared = self._slots.folder.parent
-            remove_abandoned(shared, time.time(), SHORT_SECONDS)
+            remove_abandoned(shared, time.monotonic(), SHORT_SECONDS)
             self._slots.check(size)
         self._prepared = size
         self._wait()

@@ -42,9 +42,9 @@ class MemoryFolder:
         Args:
             job: whose checkpoints they are.
             pod: stays the same when a container is restarted.
-            now: Unix seconds.
+            now: of the monotonic clock, which wall clocks that are set leave alone.
         """
-        remove_abandoned(shared_memory, time.time() if now is None else now)
+        now = time.monotonic() if now is None else now
         name = folder_name(job, pod)
         for number in range(MOST):
             path = shared_memory / f"{name}-{number}"
@@ -56,7 +56,9 @@ class MemoryFolder:
             except OSError:
                 return None
             if lock is not None:
-                os.utime(path)
+                os.utime(path / OWNER, (now, now))
+                # Not before: what this pod's last agent left is old, too, and what we came for.
+                remove_abandoned(shared_memory, now)
                 return cls(path, lock)
         return None
 
@@ -97,10 +99,14 @@ def _folders(shared_memory: Path) -> Iterator[Path]:
 
 
 def remove_abandoned(shared_memory: Path, now: float, age: float = ABANDONED_SECONDS) -> None:
-    """What agents left that were killed outside a pod over `age` seconds before `now` (Unix)."""
+    """Remove what agents left that claimed their folder over `age` seconds ago and are gone.
+
+    Args:
+        now: of the monotonic clock.
+    """
     for path in list(_folders(shared_memory)):
         with contextlib.suppress(OSError):
-            if now - path.stat().st_mtime < age or path.stat().st_uid != os.getuid():
+            if now - (path / OWNER).stat().st_mtime < age or path.stat().st_uid != os.getuid():
                 continue
             lock = _locked(path)
             if lock is not None:
