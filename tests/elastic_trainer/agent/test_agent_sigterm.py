@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.elastic_trainer.fault_harness import FaultyJob, Nursery
+from tests.elastic_trainer.fault_job import FaultyJob, Nursery
 from tests.elastic_trainer.torchrun_job import PATIENCE
 
 pytestmark = pytest.mark.process

@@ -1,8 +1,11 @@
-"""Lets a folder fail for every process that has this on its PYTHONPATH, while a file says how.
+"""Lets a node's storage fail and its wall clock jump for processes that have this on PYTHONPATH.
 
-FAULTY_STORAGE_FOLDER names the folder, FAULTY_STORAGE_FILE the file: one of `EIO`, `ESTALE`, `503`,
-`full`, `read-only` and `slow`. The system calls' wrappers of `os` and `open` are replaced, beneath
-all that the trainer does with them.
+FAULTY_STORAGE_FOLDER names the folder that fails, FAULTY_STORAGE_FILE the file that says how: one
+of `EIO`, `ESTALE`, `503`, `full`, `read-only` and `slow`. The system calls' wrappers of `os` and
+`open` are replaced, beneath all that the trainer does with them.
+
+FAULTY_CLOCK_FILE holds the seconds by which `time.time` and `time.time_ns` are wrong. Monotonic
+clocks are right, as they are where a real clock is set.
 """
 
 import builtins
@@ -13,6 +16,7 @@ import time
 
 _SLOW_SECONDS = 0.1
 _open = builtins.open
+_time_ns = time.time_ns
 
 
 def _meet(path, writes):
@@ -64,3 +68,16 @@ for _name, _writes in {
 }.items():
     setattr(os, _name, _wrapped(getattr(os, _name), _writes))
 builtins.open = io.open = _opened
+
+
+def _wrong_time_ns():
+    try:
+        with _open(os.environ["FAULTY_CLOCK_FILE"]) as file:
+            seconds = float(file.read())
+    except (KeyError, OSError):
+        seconds = 0.0
+    return _time_ns() + int(seconds * 1e9)
+
+
+time.time_ns = _wrong_time_ns
+time.time = lambda: _wrong_time_ns() / 1e9

@@ -1,0 +1,149 @@
+"""The job that the fault harness breaks: its script, and its agents on faulty nodes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from elastic_trainer.launch.zygote import PRELOADED, Zygote
+
+from tests.elastic_trainer.fault_proxy import Proxy
+from tests.elastic_trainer.torchrun_job import Job
+
+SAMPLES, BATCH, SEED = 2048, 8, 3
+NODES = 4
+EXPORT = "final-export.pt"
+"""The script's last file, which rank 0 writes after the loop."""
+TAIL_FAULT = "tail.json"
+"""Says how the script's end fails, see fault_tail.py."""
+TAIL_FIRED = "tail-fired"
+"""Names the files, one each time that it failed so, which hold the pod's index."""
+
+MODEL = f"""
+import torch
+from torch import nn
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+torch.set_default_dtype(torch.float64)  # so that an error is told from rounding
+inputs = torch.randn({SAMPLES}, 8)
+targets = inputs.sum(1, keepdim=True).sin()
+net = nn.Sequential(
+    nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Dropout(0.1), nn.Linear(16, 1)
+)
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+"""
+
+SCRIPT = (
+    MODEL
+    + f"""
+import errno, faulthandler, json, os, signal, sys, time
+from pathlib import Path
+from torch.utils.data import TensorDataset
+from elastic_trainer import ElasticDataset, ElasticLoop
+
+faulthandler.register(signal.SIGUSR1)  # so that a worker which hangs can tell where
+folder = Path(sys.argv[1])
+data = ElasticDataset(
+    TensorDataset(inputs, targets),
+    batch_size={BATCH}, epochs=10**6, seed={SEED}, audit=folder / "audit",
+)
+loop = ElasticLoop(folder / "commits", model=net, optimizer=optimizer, data=data, every=20)
+log = open(folder / f"steps-{{os.getpid()}}", "a", buffering=1)
+enough = folder / "enough"
+if enough.exists():
+    data.epochs = int(enough.read_text())
+for x, y in loop:
+    with loop.step():
+        (loop.weight * nn.functional.mse_loss(loop.model(x), y)).backward()
+    log.write(f"{{loop.steps}} {{data.cursor.epoch}}\\n")
+    time.sleep(0.005)
+    if enough.exists():
+        data.epochs = int(enough.read_text())
+
+def save(name):
+    torch.save(net.state_dict(), folder / f"{{name}}.new-{{os.getpid()}}")
+    os.rename(folder / f"{{name}}.new-{{os.getpid()}}", folder / name)
+
+save(f"final-{{loop.rank}}.pt")
+fault = folder / "{TAIL_FAULT}"
+if fault.exists():
+    told = json.loads(fault.read_text())
+    fired = [folder / f"{TAIL_FIRED}-{{number}}" for number in range(told["times"])]
+    left = [path for path in fired if not path.exists()]
+    if left and loop.rank == told["rank"] % loop.world:
+        left[0].write_text(os.environ["VOLCANO_ELASTIC_POD_INDEX"])
+        if told["kind"] == "raise":
+            raise OSError(errno.ENOSPC, "the export can't be written")
+        if told["kind"] == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(3600)  # until its node is lost
+if loop.rank == 0:
+    save("{EXPORT}")
+"""
+)
+
+
+class Nursery:
+    """Starts agents with torch imported: a node's start is not what is tried here.
+
+    Their storage can be made to fail and their clocks to jump, see faulty_node/sitecustomize.py.
+    """
+
+    def __init__(self) -> None:
+        os.environ["PYTHONPATH"] = str(Path(__file__).parent / "faulty_node")
+        self._zygote = Zygote.start([*PRELOADED, "torch.distributed.run"])
+        assert self._zygote.wait_ready(120.0)
+        self.pid = self._zygote.pid
+
+    def start(self, arguments: list[str], environment: dict[str, str], log: Any) -> Any:
+        return self._zygote.launch(arguments, environment, [log.fileno(), log.fileno()])
+
+    def close(self) -> None:
+        self._zygote.close()
+
+
+class FaultyJob(Job):
+    """A job whose agents reach the coordinator through proxies."""
+
+    def __init__(self, folder: Path, nursery: Nursery, nodes: str) -> None:
+        super().__init__(folder, SCRIPT, nodes)
+        self.nursery = nursery
+        self.proxies = {index: Proxy(self.port) for index in range(1, NODES)}
+
+    def start(self, *indexes: int, restarts: int = 1000) -> None:
+        for index in indexes:
+            # The coordinator runs in pod 0, whose agent has no way to be cut off from it.
+            port = self.proxies[index].port if index else self.port
+            environment = {
+                **os.environ,
+                "VOLCANO_ELASTIC_POD_INDEX": str(index),
+                "VOLCANO_ELASTIC_POD_IP": f"127.0.0.{index + 1}",
+                "VOLCANO_ELASTIC_JOB": "test/faults",
+                "OMP_NUM_THREADS": "1",
+                "FAULTY_STORAGE_FOLDER": str(self.folder / "commits"),
+                "FAULTY_STORAGE_FILE": str(self.folder / "fault"),
+                "FAULTY_CLOCK_FILE": str(self.clock(index)),
+            }
+            arguments = [
+                *("-m", "torch.distributed.run"),
+                *("--nnodes", self.nodes, "--nproc-per-node", "1", "--max-restarts", str(restarts)),
+                *("--rdzv-backend", "volcano-elastic", "--rdzv-id", "test"),
+                *("--rdzv-endpoint", f"127.0.0.1:{port}"),
+                *(str(self.script), str(self.folder)),
+            ]
+            with open(self.folder / f"agent-{index}.log", "ab") as log:
+                self.agents[index] = self.nursery.start(arguments, environment, log)
+
+    def clock(self, index: int) -> Path:
+        """The file that says how wrong the node's clock is."""
+        return self.folder / f"clock-{index}"
+
+    def close(self) -> None:
+        for agent in self.agents.values():
+            agent.send_signal(signal.SIGKILL)
+            agent.wait(10)
+        for proxy in self.proxies.values():
+            proxy.close()
