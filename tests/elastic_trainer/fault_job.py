@@ -121,7 +121,7 @@ class FaultyJob(Job):
                 **os.environ,
                 "VOLCANO_ELASTIC_POD_INDEX": str(index),
                 "VOLCANO_ELASTIC_POD_IP": f"127.0.0.{index + 1}",
-                "VOLCANO_ELASTIC_JOB": "test/faults",
+                "VOLCANO_ELASTIC_JOB": self.name,
                 "OMP_NUM_THREADS": "1",
                 "FAULTY_STORAGE_FOLDER": str(self.folder / "commits"),
                 "FAULTY_STORAGE_FILE": str(self.folder / "fault"),
