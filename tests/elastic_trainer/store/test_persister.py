@@ -53,6 +53,18 @@ class TestPersister:
         slot = save(Slots(tmp_path / "slots", 0), step)
         persister.saved(Saved(str(slot.path), step, 0, 1, str(tmp_path / "commits")))
 
+    def test_what_is_gone_from_memory_is_not_said_to_be_in_storage(
+        self, persister: Persister, tmp_path: Path
+    ) -> None:
+        (tmp_path / "slots").mkdir()
+        slot = save(Slots(tmp_path / "slots", 0), 1)
+        slot.path.unlink()
+        persister.saved(Saved(str(slot.path), 1, 0, 1, str(tmp_path / "commits")))
+        assert "step 1 can't be brought to" in self.settle(persister, storage=True)
+        self.save(persister, tmp_path, 2)
+        assert self.settle(persister, storage=True) == ""
+        assert self.stored == [2]
+
     def test_while_storage_is_slow_saves_go_on_and_the_newest_is_next(
         self, persister: Persister, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -118,7 +118,8 @@ class Persister:
     def _verify(self, slot: Slot, saved: Saved) -> None:
         label = slot.verify()
         if label is None or label.step != saved.step:
-            return  # a newer one is being written there
+            self._is_gone(saved)
+            return
         self._verified(saved, label)
         if saved.folder:
             with self._changed:
@@ -149,7 +150,8 @@ class Persister:
         with slot.locked(exclusive=False) as ours:
             label = slot.sealed() if ours else None
             if label is None or label.step != saved.step:
-                return  # overwritten: the newer one's word is on its way
+                self._is_gone(saved)
+                return
             storage = Storage(saved.folder, keep=saved.keep, retry_seconds=saved.retry_seconds)
             storage.expect(label.training)
             if saved.claim:
@@ -160,6 +162,15 @@ class Persister:
                 )
         self._error = ""
         self._stored(saved, label)
+
+    def _is_gone(self, saved: Saved) -> None:
+        """Notes it for who asks whether all is in storage: mostly a newer one is being written in
+        its place, whose word is on its way; else the memory was removed or damaged."""
+        if saved.folder:
+            self._error = (
+                f"step {saved.step} can't be brought to {saved.folder}: {saved.path} no longer "
+                "holds it; was the shared memory cleared?"
+            )
 
     def _answer(self) -> None:
         """With the lock held."""
