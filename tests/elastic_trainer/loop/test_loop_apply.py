@@ -44,6 +44,14 @@ def plain(loop: ElasticLoop, x: torch.Tensor) -> None:
     loss(loop, x).backward()
 
 
+def test_an_optimizer_that_needs_a_closure_is_refused_in_words(tmp_path: Path) -> None:
+    net = torch.nn.Linear(2, 1)
+    data = ElasticDataset(TensorDataset(torch.randn(4, 2)), batch_size=2, epochs=1)
+    optimizer = torch.optim.LBFGS(net.parameters())
+    with pytest.raises(ValueError, match=r"LBFGS.*closure.*or Checkpointer"):
+        ElasticLoop(tmp_path, model=net, optimizer=optimizer, data=data)
+
+
 def test_apply_is_called_once_a_step_with_all_gradients_added_up(tmp_path: Path) -> None:
     seen: list[float] = []
 

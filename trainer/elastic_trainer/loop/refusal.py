@@ -18,6 +18,16 @@ def refuse_order(data: object) -> None:
         )
 
 
+def refuse_closure(optimizer: torch.optim.Optimizer) -> None:
+    """Raises ValueError for an optimizer whose `step` makes forward and backward passes itself."""
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError(
+            "LBFGS.step() needs a closure that makes forward and backward passes, so a lost peer "
+            "could leave a step half applied: expected an optimizer that steps by the gradients "
+            "there are, or Checkpointer in your own loop instead of ElasticLoop"
+        )
+
+
 def refuse_sharded(model: torch.nn.Module) -> None:
     """Raises ValueError if the model, or what `wrap` made of it, is divided among the ranks."""
     refuse_fsdp1(model)
