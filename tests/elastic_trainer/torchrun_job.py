@@ -7,6 +7,7 @@ import ctypes
 import http.client
 import json
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -28,14 +29,17 @@ PATIENCE = 120.0
 
 
 def free_endpoint() -> int:
-    """A port that is free, and whose next one is."""
+    """Return a port that is free, and whose next one is.
+
+    Neither is one that the kernel gives to connections: until the coordinator listens on it, which
+    it may do again and again, another test's could have it.
+    """
     for _ in range(100):
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = first.getsockname()[1]
-            with contextlib.suppress(OSError):
-                second.bind(("127.0.0.1", port + 1))
-                return int(port)
+        port = 10_000 + secrets.randbelow(20_000)
+        with socket.socket() as first, socket.socket() as second, contextlib.suppress(OSError):
+            first.bind(("127.0.0.1", port))
+            second.bind(("127.0.0.1", port + 1))
+            return port
     raise AssertionError("no two neighbouring ports are free")
 
 
