@@ -25,6 +25,8 @@ from elastic_trainer.store.ownership import TRAINING, Training
 from elastic_trainer.store.storage import Storage, StorageError
 from torch.utils.data import TensorDataset
 
+from tests.elastic_trainer.store.faulty_store import FaultyStore
+
 EXAMPLE = Path(__file__).parents[3] / "examples" / "digits.py"
 SAMPLES, EPOCHS = 50, 3
 
@@ -32,7 +34,7 @@ SAMPLES, EPOCHS = 50, 3
 class Script:
     """A small training, as a script would have it."""
 
-    def __init__(self, folder: Path, **given: object) -> None:
+    def __init__(self, folder: Path, to: str = "", **given: object) -> None:
         torch.manual_seed(4)
         self.model = torch.nn.Sequential(
             torch.nn.Linear(3, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1)
@@ -47,7 +49,7 @@ class Script:
             group=ProcessGroup(),
         )
         self.checkpointer = Checkpointer(
-            folder,
+            to or folder,
             model=self.model,
             optimizer=self.optimizer,
             data=self.data,
@@ -164,6 +166,32 @@ class TestCheckpointer:
         assert "step-8" in caplog.text
         script.train()
         assert verify(tmp_path / "audit", SAMPLES, EPOCHS).ok
+
+    def test_a_damaged_commit_takes_no_good_ones_place(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        Script(tmp_path, every=4, keep=2).train(9)
+        state = tmp_path / "step-8" / "state.pt"
+        state.write_bytes(state.read_bytes()[:-1])
+        script = Script(tmp_path, every=5, keep=2)
+        assert script.data.steps == 4
+        (warning,) = [one for one in caplog.messages if "passing over" in one]
+        assert f"{tmp_path}/step-8/state.pt is damaged" in warning
+        script.train(6)  # the commit of step 9
+        assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-4", "step-9"]
+
+    def test_what_is_live_is_resumed_without_a_look_at_storage(self, tmp_path: Path) -> None:
+        FaultyStore.forget()
+        script = Script(tmp_path, to="faulty://bucket/live", every=1000)
+        assert FaultyStore.calls["list"]
+        script.train(3)
+        FaultyStore.calls.clear()
+        FaultyStore.fault = staticmethod(lambda *_: OSError(5, "asked while all is live"))
+        script.checkpointer.restore((script.checkpointer.run, script.data.steps))
+        assert script.data.steps == 3
+        script.train(2)
+        assert not FaultyStore.calls
+        FaultyStore.forget()
 
     @pytest.mark.parametrize("order", [Order.FENCE, Order.LEAVE])
     def test_a_fence_commits_before_it_is_reached(self, tmp_path: Path, order: Order) -> None:

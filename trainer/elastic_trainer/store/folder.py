@@ -29,6 +29,8 @@ _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 
 MARKER = "COMMITTED"
 """The file that makes a directory a commit: removed first."""
+DAMAGED = "DAMAGED"
+"""Notes beside the marker that a file isn't what was written; it takes no good one's place then."""
 
 
 @dataclass(frozen=True, slots=True)

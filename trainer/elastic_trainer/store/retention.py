@@ -10,7 +10,7 @@ from enum import Enum
 class Condition(Enum):
     COMPLETE = "its marker verifies"
     INCOMPLETE = "it has no marker"
-    DAMAGED = "its marker isn't what was written"
+    DAMAGED = "its marker, or a file that was read, isn't what was written"
     UNREADABLE = "its marker can't be read now"
 
 

@@ -42,6 +42,7 @@ from elastic_trainer.store.errors import (
     is_transient,
 )
 from elastic_trainer.store.folder import (
+    DAMAGED,
     MARKER,
     TEMPORARY,
     FileRecord,
@@ -451,10 +452,14 @@ class Storage:
     def _compare(self, path: str, commit: Commit, name: str, found: FileRecord) -> None:
         expected = commit.files[name]
         if found != expected:
-            raise DamagedError(
+            reason = (
                 f"{self.location}/{path} is damaged: expected {expected.size} bytes with digest "
                 f"{expected.xxh3}, found {found.size} with {found.xxh3}"
             )
+            with contextlib.suppress(OSError):  # it counts as good for retention then
+                note = reason.encode()
+                self._files.write(f"{commit.place}/{DAMAGED}", lambda file: _put(file, note))
+            raise DamagedError(reason)
 
     # ---- writing
 
@@ -595,12 +600,15 @@ class Storage:
         """One try: what can't be read now is looked at after the next commit."""
         try:
             with self.patience(0.0):
-                return Found(Condition.COMPLETE, self._marker(name).identity)
+                identity = self._marker(name).identity
+            if DAMAGED in self._files.names(name):
+                return Found(Condition.DAMAGED)
+            return Found(Condition.COMPLETE, identity)
         except IncompleteError:
             return Found(Condition.INCOMPLETE)
         except DamagedError:
             return Found(Condition.DAMAGED)
-        except UnavailableError:
+        except (UnavailableError, OSError):
             return Found(Condition.UNREADABLE)
 
     def _is_abandoned(self, name: str) -> bool:
