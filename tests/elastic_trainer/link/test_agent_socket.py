@@ -20,6 +20,7 @@ from elastic_trainer.link import message as link
 from elastic_trainer.link.message import decode_from_agent, encode
 from elastic_trainer.link.peer import Peer, refusal
 from elastic_trainer.link.progress import ProgressPage
+from elastic_trainer.protocol.message import FenceReply, WorkersFailed
 
 pytestmark = pytest.mark.process
 
@@ -93,7 +94,7 @@ class Served:
         page = ProgressPage.create()
         client = await self.connect(descriptor=page.fileno())
         client.page = page
-        await self.until(lambda: 0 in self.server.local.workers)
+        await self.until(lambda: os.getpid() in self.server.local.pids)
         return client
 
     async def until(self, true: Callable[[], bool]) -> None:
@@ -173,6 +174,49 @@ async def test_a_descendant_is_a_worker(served: Served) -> None:
     asking = asyncio.ensure_future(stranger("child", served))
     await served.until(lambda: 0 in served.server.local.workers)
     assert served.server.local.pids[0] != os.getpid()
+    served.server.end()
+    assert await asking == link.RoundOver(1)
+
+
+async def test_a_workers_child_process_never_takes_its_place(served: Served) -> None:
+    worker = await served.worker()
+    refused = await stranger("child", served)
+    assert isinstance(refused, link.Refused)
+    assert f"expected one process for local rank 0 of round 1, which is {os.getpid()}" in (
+        refused.reason
+    )
+    assert "unset VOLCANO_ELASTIC_AGENT_SOCKET" in refused.reason
+    assert served.server.local.pids == (os.getpid(),)
+    served.server.ask(1, at_once=True)
+    assert await worker.answer() == link.AskStep(1, True)
+    worker.say(link.StepInProgress(1, 4))
+    await served.until(lambda: FenceReply(1, 4) in served.told)
+    assert not any(isinstance(one, WorkersFailed) for one in served.told)
+    worker.writer.close()
+
+
+async def test_a_child_process_that_came_first_gives_way_to_its_worker(served: Served) -> None:
+    asking = asyncio.ensure_future(stranger("child", served))
+    await served.until(lambda: 0 in served.server.local.workers)
+    worker = await served.worker()
+    refused = await asking
+    assert isinstance(refused, link.Refused)
+    assert f"local rank 0 of round 1, which is {os.getpid()}, found" in refused.reason
+    assert served.server.local.pids == (os.getpid(),)
+    assert not any(isinstance(one, WorkersFailed) for one in served.told)
+    worker.writer.close()
+
+
+async def test_a_worker_is_followed_by_another_once_it_has_ended(served: Served) -> None:
+    address = f"{os.getpid()}/{served.server.address[1:]}"
+    first = await asyncio.create_subprocess_exec(sys.executable, "-c", STRANGER, "child", address)
+    await served.until(lambda: served.server.local.pids == (first.pid,))
+    first.kill()
+    await first.wait()
+    asking = asyncio.ensure_future(stranger("child", served))
+    await served.until(lambda: served.server.local.pids not in ((), (first.pid,)))
+    refused = await stranger("child", served)  # a sibling, while the second lives
+    assert isinstance(refused, link.Refused)
     served.server.end()
     assert await asking == link.RoundOver(1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 import os
 import signal
@@ -19,7 +20,9 @@ from elastic_trainer.failures.failure import Exit
 from elastic_trainer.link import message as link
 from elastic_trainer.link.listener import Accepted, Listener
 from elastic_trainer.link.message import MessageError, decode_from_worker
+from elastic_trainer.link.peer import descends, is_alive
 from elastic_trainer.link.progress import Progress as Noted
+from elastic_trainer.link.worker_link import SOCKET_VARIABLE
 from elastic_trainer.protocol.message import (
     AgentMessage,
     Committed,
@@ -38,6 +41,8 @@ from elastic_trainer.store.persister import Persister, Saved
 from elastic_trainer.store.slot import Label
 
 ENDING_SECONDS = 2.0
+
+log = logging.getLogger(__name__)
 
 
 class WorkerServer:
@@ -252,6 +257,7 @@ class WorkerServer:
 
     def _accept(self, local: LocalRound, accepted: Accepted) -> Worker:
         hello = accepted.hello
+        self._make_way(local, accepted)
         worker = Worker(
             writer=accepted.writer,
             rank=hello.rank,
@@ -270,6 +276,33 @@ class WorkerServer:
         if local.linked and local.round:
             self._tell(Linked(local.round, local.pids, local.recovers))
         return worker
+
+    def _make_way(self, local: LocalRound, accepted: Accepted) -> None:
+        """Let one process be the worker of a local rank: the first, until it or its link has ended.
+
+        A script's child process inherits the socket's address. Where it comes before its worker, it
+        gives way: a worker is never a descendant of its own child.
+
+        Raises:
+            MessageError: another process is that worker, and lives.
+        """
+        known = local.workers.get(accepted.hello.local_rank)
+        if known is None or known.pid == accepted.pid or known.writer.is_closing():
+            return
+        if not is_alive(known.pid):
+            return
+        words = "expected one process for local rank {} of round {}, which is {}, found {} too: {}"
+        advice = (
+            f"unset {SOCKET_VARIABLE} in the environment of a training script's child processes"
+        )
+        numbers = accepted.hello.local_rank, local.round
+        if not descends(known.pid, accepted.pid):
+            raise MessageError(words.format(*numbers, known.pid, accepted.pid, advice))
+        reason = words.format(*numbers, accepted.pid, known.pid, advice)
+        log.warning("refused a worker's child process: %s", reason)
+        known.closing = True
+        known.tell(link.Refused(reason))
+        known.writer.close()
 
     # Each with the round that the worker is in.
 

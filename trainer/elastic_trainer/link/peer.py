@@ -30,11 +30,33 @@ class Peer:
 
 def parent_of(pid: int) -> int:
     """Return the process's parent; 0 if it has none, or is gone."""
+    return int(_status(pid)[1])
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether there is such a process, and it has not ended."""
+    return _status(pid)[0] not in ("Z", "X")
+
+
+def _status(pid: int) -> tuple[str, str]:
+    """The letter of a process's state, and its parent; X and 0 for one that is gone."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return int(file.read().rpartition(")")[2].split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
+            letter, parent = file.read().rpartition(")")[2].split()[:2]
+            return letter, parent
+    except (OSError, ValueError):
+        return "X", "0"
+
+
+def descends(pid: int, ancestor: int, parent: Callable[[int], int] = parent_of) -> bool:
+    """Return whether a process is the other, or a descendant of it."""
+    for _ in range(_MOST_GENERATIONS):
+        if pid == ancestor:
+            return True
+        if pid <= 1:
+            break
+        pid = parent(pid)
+    return False
 
 
 def refusal(
@@ -50,13 +72,8 @@ def refusal(
     """
     if peer.uid != uid:
         return f"expected a process of user {uid}, found one of user {peer.uid} (pid {peer.pid})"
-    pid = peer.pid
-    for _ in range(_MOST_GENERATIONS):
-        if pid == ancestor:
-            return None
-        if pid <= 1:
-            break
-        pid = parent(pid)
+    if descends(peer.pid, ancestor, parent):
+        return None
     return f"expected a descendant of process {ancestor}, found process {peer.pid}"
 
 
