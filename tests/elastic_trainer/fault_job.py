@@ -46,6 +46,8 @@ from elastic_trainer import ElasticDataset, ElasticLoop
 
 faulthandler.register(signal.SIGUSR1)  # so that a worker which hangs can tell where
 folder = Path(sys.argv[1])
+for function in (time.time, os.rename, open):
+    assert type(function).__name__ == "function", f"{{function}} of this worker can't be faulty"
 data = ElasticDataset(
     TensorDataset(inputs, targets),
     batch_size={BATCH}, epochs=10**6, seed={SEED}, audit=folder / "audit",
@@ -94,7 +96,9 @@ class Nursery:
 
     def __init__(self) -> None:
         os.environ["PYTHONPATH"] = str(Path(__file__).parent / "faulty_node")
-        self._zygote = Zygote.start([*PRELOADED, "torch.distributed.run"])
+        # Agents and workers are forks, for whom no interpreter looks at PYTHONPATH.
+        faulty = f"{__package__}.faulty_node.sitecustomize"
+        self._zygote = Zygote.start([faulty, *PRELOADED, "torch.distributed.run"])
         assert self._zygote.wait_ready(120.0)
         self.pid = self._zygote.pid
 
