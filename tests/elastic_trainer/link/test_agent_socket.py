@@ -43,9 +43,10 @@ import os, socket, sys
 from elastic_trainer.link.message import Hello, encode
 from elastic_trainer.link.progress import ProgressPage
 if sys.argv[1] == "orphan":
+    parent = os.getpid()
     if os.fork():
         os._exit(0)
-    while os.getppid() == int(sys.argv[2].partition("/")[0]):
+    while os.getppid() == parent:
         pass
 if sys.argv[1] == "user":
     os.setgroups([])
