@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import shutil
 import uuid
@@ -18,8 +19,10 @@ from typing import Any, BinaryIO, Protocol
 
 import xxhash
 
+from elastic_trainer.store.answer import moved
+
 CHUNK = 1 << 22
-"""Bytes read at once to be hashed."""
+"""Bytes read at once."""
 
 TEMPORARY = ".writing-"
 """How names of what is being written begin: `.writing-<run>-<uuid>-<name>`."""
@@ -124,7 +127,12 @@ class LocalFolder:
         return os.listdir(self._path / under)
 
     def read(self, name: str) -> bytes:
-        return (self._path / name).read_bytes()
+        with (self._path / name).open("rb") as file:
+            content = io.BytesIO()
+            while chunk := file.read(CHUNK):
+                content.write(chunk)
+                moved()
+            return content.getvalue()
 
     def write(self, name: str, writer: Writer) -> FileRecord:
         target = self._path / name
@@ -236,6 +244,7 @@ def hash_file(file: Any) -> FileRecord:
     while chunk := file.read(CHUNK):
         digest.update(chunk)
         size += len(chunk)
+        moved()
     return FileRecord(size, digest.hexdigest())
 
 

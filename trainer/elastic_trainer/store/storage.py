@@ -32,6 +32,7 @@ from typing import Any, NoReturn, TypeVar
 import xxhash
 
 from elastic_trainer.retry import describe, storage_policy
+from elastic_trainer.store.answering_folder import AnsweringFolder
 from elastic_trainer.store.errors import (
     DamagedError,
     IncompleteError,
@@ -101,7 +102,8 @@ class Storage:
     """The commits of one job.
 
     What the storage can't do for the moment is tried again, see `retry.storage_policy`; what it
-    can't do for all that time raises UnavailableError.
+    can't do for all that time raises UnavailableError. So does a folder that is silent for as long
+    when it is listed or read; a slow read isn't silent.
 
     Args:
         folder: shared by all pods of the job; a path, or a URL that fsspec knows.
@@ -129,7 +131,14 @@ class Storage:
         self.keep = keep
         self.policy = storage_policy(retry_seconds)
         remote = is_url(folder)
-        self._files = files or (RemoteFolder(self.location) if remote else LocalFolder(self.folder))
+        # Clients of object stores have time limits of their own; a hard network mount has none.
+        self._files: Folder = (
+            RemoteFolder(self.location)
+            if remote
+            else AnsweringFolder(
+                files or LocalFolder(self.folder), lambda: max(self.policy.seconds, SLOW_SECONDS)
+            )
+        )
         self._training: Training | None = None
         self._claim: Claim | None = None
         self._claimed = False
