@@ -91,10 +91,12 @@ class Training:
         named = resume_from and resume_from in (owner.uid, owner.name)
         if not owner or owner.is_same(job) or named:
             return
-        name = owner.uid or owner.name
+        names = [f'resume_from="{name}"' for name in (owner.uid, owner.name) if name]
+        lasts = ", which holds for jobs created again under their name too" if owner.name else ""
         raise OwnershipError(
             f"{where} belongs to job {owner}, this is {job}: give each job a folder of its own, "
-            f'or, to continue that one here, pass resume_from="{name}" (or set {RESUME_VARIABLE})'
+            f"or, to continue that one here, pass {' or '.join(names)}{lasts} (or set "
+            f"{RESUME_VARIABLE})"
         )
 
 
