@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from elastic_trainer.data.process_group import ProcessGroup
 from elastic_trainer.link.message import Place
 from elastic_trainer.link.worker_link import WorkerLink
-from elastic_trainer.loop.connection import Connections
+from elastic_trainer.loop.connection import Address, Connections
 from elastic_trainer.loop.place import set_environment
 
 CONNECT_SECONDS = 10.0
@@ -89,7 +89,10 @@ class RoundMember:
             timeout=timedelta(seconds=CONNECT_SECONDS),
         )
         self._excepthooks = before, sys.excepthook
-        listeners = ProcessGroup.current().gather(connections.listeners())
+        # Not as a control message: until the time-out is the usual one those would get a group of
+        # their own, whose connections nobody here would know of and could break.
+        listeners: list[set[Address]] = [set()] * place.world
+        dist.all_gather_object(listeners, connections.listeners())
         group = distributed_c10d._get_default_group()
         group._get_backend(torch.device("cpu"))._set_default_timeout(default_pg_timeout)
         connections.seal(set().union(*listeners))
