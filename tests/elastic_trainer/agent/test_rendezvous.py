@@ -185,7 +185,9 @@ import sys
 if "torch.distributed.run" in sys.orig_argv:
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
     shutdown = LocalElasticAgent._shutdown
-    LocalElasticAgent._shutdown = lambda *given: shutdown(*given[:2], timeout=10**6)
+    def shut_down(*given, **named):
+        shutdown(*given[:2], **{**named, "timeout": 10**6})
+    LocalElasticAgent._shutdown = shut_down
 """
 """A sitecustomize.py: torchrun then waits for its workers' end for ever, not for 30 s."""
 

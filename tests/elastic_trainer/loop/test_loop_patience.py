@@ -31,9 +31,9 @@ data = ElasticDataset(TensorDataset(torch.ones(4000, 512)), batch_size=1, epochs
 step_seconds = float(os.environ.get("STEP_SECONDS", "0.02"))
 send = dist.send
 
-def slowly(*arguments):
+def slowly(*arguments, **options):
     time.sleep(float(os.environ.get("SEND_SECONDS", "0")))
-    send(*arguments)
+    send(*arguments, **options)
 
 transfer.LARGEST = 1 << 20
 dist.send = slowly
