@@ -1,4 +1,4 @@
-"""What ElasticLoop adds to a step that nothing disturbs, in microseconds.
+"""Measures what ElasticLoop adds to a step that nothing disturbs, in microseconds.
 
     python -m benchmarks.loop [--steps 2000]
 
@@ -26,7 +26,7 @@ BATCH = 4
 
 
 def microseconds(work: Callable[[], object], times: int) -> float:
-    """Of one call."""
+    """Return the microseconds of one call."""
     best = float("inf")
     for _ in range(TRIES):
         began = time.perf_counter()
@@ -37,7 +37,7 @@ def microseconds(work: Callable[[], object], times: int) -> float:
 
 
 def norms(layers: int) -> torch.nn.Module:
-    """As many batch norms as a ResNet has: 3 buffers each."""
+    """Build a model of `layers` batch norms, 3 buffers each."""
     return torch.nn.Sequential(*(torch.nn.BatchNorm2d(256) for _ in range(layers)))
 
 

@@ -26,7 +26,7 @@ def _control_plane(config: pytest.Config) -> ControlPlane:
 
 @pytest.fixture(scope="session")
 def slowness() -> float:
-    """What promised seconds are multiplied by on this machine, busy as it is; 1 on a quiet one."""
+    """Return the factor for promised seconds on this machine, busy as it is; 1 on a quiet one."""
     return machine_speed.slowness(asyncio.run(machine_speed.measure_start()))
 
 

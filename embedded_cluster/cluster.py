@@ -88,7 +88,7 @@ class LocalCluster:
         self._folder = Path()
         self._components: dict[str, Component] = {}
         self._ports: dict[str, int] = {}
-        """Of the programs that are asked for /readyz."""
+        """Ports of the programs that are asked for /readyz."""
         self._watching: asyncio.Task[None] | None = None
         self._wrote_kubeconfig = False
         self.kubeconfig = Path()

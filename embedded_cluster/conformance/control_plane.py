@@ -1,4 +1,4 @@
-"""What e2e runs on and conformance compares: an API server, and how to reach it."""
+"""API servers that e2e runs on and conformance compares, and how each is reached."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ControlPlane:
         self.kubeconfig = Path()
         """The administrator's."""
         self.kubelet_arguments: Sequence[str] = ()
-        """What `embedded_cluster.kubelet` needs here beside --kubeconfig."""
+        """Arguments that `embedded_cluster.kubelet` needs beside --kubeconfig."""
         self.components: dict[str, Component] = {}
 
     def __enter__(self) -> Self:

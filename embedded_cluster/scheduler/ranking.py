@@ -15,7 +15,7 @@ _Entry = tuple[bool, float, str]
 
 
 class Nodes(Protocol):
-    """What a ranking asks of the session."""
+    """Answers of the session that a ranking needs."""
 
     @property
     def nodes(self) -> Mapping[str, Node]: ...
