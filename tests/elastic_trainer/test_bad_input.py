@@ -12,9 +12,9 @@ import pytest
 import torch
 from elastic_trainer.checkpoint.checkpointer import Checkpointer
 from elastic_trainer.data.dataset import ElasticDataset
-from elastic_trainer.data.process_group import ProcessGroup
 from elastic_trainer.data.sampler import ElasticSampler
 from elastic_trainer.loop.loop import ElasticLoop
+from elastic_trainer.ranks.process_group import ProcessGroup
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 ALONE = ProcessGroup()

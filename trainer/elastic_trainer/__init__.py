@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from elastic_trainer.data.learning_rate import ScaledLearningRate
     from elastic_trainer.data.ledger import Lease, Ledger
     from elastic_trainer.data.mixture import Mixture
-    from elastic_trainer.data.process_group import ProcessGroup
     from elastic_trainer.data.sampler import ElasticSampler
     from elastic_trainer.data.seeded import SeededDataset
     from elastic_trainer.data.shard_client import LeaseError, ShardClient
     from elastic_trainer.link.message import Place
     from elastic_trainer.link.worker_link import LinkError, Order, WorkerLink
     from elastic_trainer.loop.loop import ElasticLoop
+    from elastic_trainer.ranks.process_group import ProcessGroup
     from elastic_trainer.store.storage import StorageError
 
 __all__ = [

@@ -20,9 +20,9 @@ from elastic_trainer.checkpoint.memory import Memory
 from elastic_trainer.checkpoint.model_state import MismatchError
 from elastic_trainer.data.audit import verify
 from elastic_trainer.data.dataset import ElasticDataset
-from elastic_trainer.data.process_group import ProcessGroup
 from elastic_trainer.link.worker_link import WorkerLink
 from elastic_trainer.protocol.message import Committed
+from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.errors import DamagedError, StorageError
 from elastic_trainer.store.persister import Persister, Saved
 from elastic_trainer.store.slot import Slot

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from elastic_trainer.data.audit import AuditError, AuditLog, RunStart, main, verify
 from elastic_trainer.data.dataset import ElasticDataset
-from elastic_trainer.data.process_group import ProcessGroup
+from elastic_trainer.ranks.process_group import ProcessGroup
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import Dataset

@@ -8,7 +8,7 @@ import torch
 from elastic_trainer.data.cursor import Cursor
 from elastic_trainer.data.dataset import ElasticDataset
 from elastic_trainer.data.permutation import LARGEST, Permutation
-from elastic_trainer.data.process_group import ProcessGroup
+from elastic_trainer.ranks.process_group import ProcessGroup
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, TensorDataset

@@ -8,8 +8,8 @@ import pytest
 import torch
 from elastic_trainer.data.dataset import ElasticDataset
 from elastic_trainer.data.learning_rate import Ramp, ScaledLearningRate
-from elastic_trainer.data.process_group import ProcessGroup
 from elastic_trainer.data.sampler import ElasticSampler
+from elastic_trainer.ranks.process_group import ProcessGroup
 from torch.utils.data import TensorDataset
 
 

@@ -14,9 +14,9 @@ import torch
 from elastic_trainer.data.audit import verify
 from elastic_trainer.data.cursor import Cursor
 from elastic_trainer.data.dataset import ElasticDataset
-from elastic_trainer.data.process_group import ProcessGroup
 from elastic_trainer.data.sampler import ElasticSampler
 from elastic_trainer.data.seeded import SeededDataset, seed_generators
+from elastic_trainer.ranks.process_group import ProcessGroup
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, Subset

@@ -12,8 +12,8 @@ import pytest
 import torch
 from elastic_trainer.data.audit import verify
 from elastic_trainer.data.permutation import Permutation
-from elastic_trainer.data.process_group import ProcessGroup
 from elastic_trainer.data.sampler import ElasticSampler
+from elastic_trainer.ranks.process_group import ProcessGroup
 from torch.utils.data import DataLoader, TensorDataset
 
 pytestmark = [

@@ -19,12 +19,12 @@ import torch
 import torch.distributed as dist
 from elastic_trainer.data.audit import verify
 from elastic_trainer.data.dataset import ElasticDataset
-from elastic_trainer.data.process_group import ProcessGroup
 from elastic_trainer.link.message import RoundOver, encode
 from elastic_trainer.link.worker_link import WorkerLink
-from elastic_trainer.loop.connection import Connections
 from elastic_trainer.loop.loop import ElasticLoop
 from elastic_trainer.loop.round_member import PATIENCE_SECONDS
+from elastic_trainer.ranks.connection import Connections
+from elastic_trainer.ranks.process_group import ProcessGroup
 
 from tests.elastic_trainer.torchrun_job import Job, children, gone
 

@@ -40,8 +40,8 @@ from elastic_trainer.checkpoint.schedule_check import miscounted
 from elastic_trainer.checkpoint.sharded import Shards
 from elastic_trainer.checkpoint.transfer import receive, send
 from elastic_trainer.data.order import ElasticOrder
-from elastic_trainer.data.process_group import ProcessGroup
 from elastic_trainer.link.worker_link import Order, WorkerLink
+from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.blob import lay_out
 from elastic_trainer.store.errors import (
     OwnershipError,

@@ -5,17 +5,20 @@ queue, and each item begins with agreeing on the newest step that all ranks have
 over the same ones while the work is slower than the saves.
 
 gloo can't end a wait: a rank that fails would leave the others in theirs. So it says so in the
-group's store, where every rank looks while there is work. Whoever finds it there does nothing
-further: neither does it begin another wait, nor go on after the one it is in, which is left alone.
+group's store, where every rank looks while there is work. Whoever finds it there shuts the group's
+connections, which ends the wait with an error, and does nothing further. The same at the process's
+end: a thread that is still inside torch when Python has ended would abort the process.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import queue
 import threading
 import uuid
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -23,7 +26,8 @@ import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import _get_default_store
 
-from elastic_trainer.data.process_group import CONTROL_TIMEOUT
+from elastic_trainer.ranks.connection import Address, Connections
+from elastic_trainer.ranks.process_group import CONTROL_TIMEOUT
 from elastic_trainer.store.slot import Label, Slot
 
 KEPT = 4
@@ -34,6 +38,9 @@ log = logging.getLogger(__name__)
 
 WATCH_SECONDS = 0.5
 """How often a rank with work looks whether another has failed."""
+ENDING_SECONDS = 5.0
+"""For the thread to come back from a wait whose connections were shut. What else it may be in, a
+silent storage, is left behind: nothing counts that is done there."""
 
 
 class LockstepError(Exception):
@@ -46,15 +53,19 @@ class Peers:
     Made on all ranks at once.
 
     Args:
-        group: gloo's, used by nothing else.
         store: of all ranks. A key in it tells of the failure.
     """
 
-    def __init__(self, group: dist.ProcessGroup, store: Store) -> None:
-        self.group = group
+    def __init__(self, store: Store) -> None:
+        self._connections = Connections()
+        group = dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT)
+        self.group = cast(dist.ProcessGroup, group)
+        """gloo's, used by nothing else."""
+        listeners: list[set[Address]] = gather(self._connections.listeners(), self.group)
+        self._connections.seal(set().union(*listeners))
         self._store = store
-        self._rank = dist.get_rank(group)
-        self._key = f"elastic-lockstep/{gather(uuid.uuid4().hex, group)[0]}/failed"
+        self._rank = dist.get_rank(self.group)
+        self._key = f"elastic-lockstep/{gather(uuid.uuid4().hex, self.group)[0]}/failed"
         self._changed = threading.Condition()
         self._working = self._waiting = False
         self._failure: BaseException | None = None
@@ -103,6 +114,7 @@ class Peers:
             self._changed.notify_all()
         with contextlib.suppress(RuntimeError):  # the store is gone, and its watchers know
             self._store.set(self._key, f"rank {self._rank}: {error!r}")
+        self._connections.shut()
         return True
 
     def watch(self) -> None:
@@ -113,19 +125,24 @@ class Peers:
                 self._changed.wait_for(lambda: self._failure is not None, WATCH_SECONDS)
                 if self._failure is not None:
                     return
-            try:
-                if not self._store.check([self._key]):
-                    continue
-                error: Exception = LockstepError(self._store.get(self._key).decode())
-            except RuntimeError as lost:
-                error = lost
-            if self.fail(error):
+            error = self.told()
+            if error is not None and self.fail(error):
                 return
 
+    def told(self) -> Exception | None:
+        """What another rank has told of its failure, or why that can't be known any more."""
+        try:
+            if not self._store.check([self._key]):
+                return None
+            return LockstepError(self._store.get(self._key).decode())
+        except RuntimeError as lost:
+            return lost
+
     def wait_until_idle(self, idle: Callable[[], bool]) -> None:
-        """Return when `idle`, or once the work has failed and does nothing that counts."""
+        """Return when `idle`, or soon after the work has failed and does nothing that counts."""
         with self._changed:
             self._changed.wait_for(lambda: idle() or (self._failure is not None and self._waiting))
+            self._changed.wait_for(idle, ENDING_SECONDS)
 
 
 class Lockstep:
@@ -139,14 +156,15 @@ class Lockstep:
 
     def __init__(self, name: str, work: Callable[[Slot, Label, Peers], bool]) -> None:
         self._name, self._work = name, work
-        group = dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT)
-        self._peers = Peers(cast(dist.ProcessGroup, group), _get_default_store())
+        self._peers = Peers(_get_default_store())
         self._items: queue.Queue[tuple[Slot, Label] | None] = queue.Queue()
         self._slots: dict[int, tuple[Slot, Label]] = {}
         """By step, the newest few."""
         self._done = -1
         threading.Thread(target=self._run, name=name, daemon=True).start()
-        threading.Thread(target=self._watch, name=f"{name}: watch", daemon=True).start()
+        self._watcher = threading.Thread(target=self._watch, name=f"{name}: watch", daemon=True)
+        self._watcher.start()
+        atexit.register(_end, weakref.ref(self))
 
     def saved(self, item: tuple[Slot, Label] | None) -> None:
         """This rank has saved to memory, or could not."""
@@ -157,6 +175,13 @@ class Lockstep:
         self._peers.wait_until_idle(lambda: not self._items.unfinished_tasks)
         return self._peers.failure
 
+    def end(self) -> None:
+        """The process ends: so does what is under way, on all ranks."""
+        if self._items.unfinished_tasks:
+            self._peers.fail(LockstepError("the process has ended"))
+            self.flush()
+            self._watcher.join(ENDING_SECONDS)
+
     def _run(self) -> None:
         while True:
             item = self._items.get()
@@ -165,20 +190,17 @@ class Lockstep:
                 if self._peers.failure is None:
                     self._turn(item)
             except BaseException as error:  # of this thread alone, and the other ranks wait
-                if self._peers.fail(error):
-                    self._warn(error)
+                reason = error
+                if isinstance(error, RuntimeError):  # a wait breaks when its peer has failed
+                    reason = self._peers.told() or error
+                self._peers.fail(reason)
             finally:
                 self._items.task_done()
                 self._peers.set_working(False)
 
     def _watch(self) -> None:
         self._peers.watch()
-        failure = self._peers.failure
-        if isinstance(failure, LockstepError):
-            self._warn(failure)
-
-    def _warn(self, error: BaseException) -> None:
-        log.warning("no further %s in the background: %r", self._name, error)
+        log.warning("no further %s in the background: %r", self._name, self._peers.failure)
 
     def _turn(self, item: tuple[Slot, Label] | None) -> None:
         if item is not None:
@@ -213,6 +235,11 @@ class Lockstep:
         if said and dist.get_rank(self._peers.group) == 0:
             log.warning("one %s less: %s", self._name, said)
         return said is not None
+
+
+def _end(lockstep: weakref.ref[Lockstep]) -> None:
+    if (one := lockstep()) is not None:
+        one.end()
 
 
 def gather(value: Any, group: dist.ProcessGroup) -> list[Any]:

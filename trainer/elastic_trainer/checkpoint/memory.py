@@ -14,8 +14,8 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from elastic_trainer.checkpoint.mirror import Mirror
 from elastic_trainer.checkpoint.recovery import Identity, Recovery
-from elastic_trainer.data.process_group import ProcessGroup
 from elastic_trainer.link.worker_link import WorkerLink
+from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.blob import Blob, MeshKey
 from elastic_trainer.store.memory_folder import SHORT_SECONDS, remove_abandoned
 from elastic_trainer.store.slot import MEMORY_VARIABLE, Label, Slot, SlotError, Slots, payload_size

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from elastic_trainer.checkpoint.lockstep import Peers, gather
 from elastic_trainer.checkpoint.recovery import Identity
-from elastic_trainer.data.process_group import CONTROL_TIMEOUT, ProcessGroup
+from elastic_trainer.ranks.process_group import CONTROL_TIMEOUT, ProcessGroup
 from elastic_trainer.store.slot import Label, Slot, SlotError, Slots
 
 LARGEST = 1 << 28

@@ -30,7 +30,7 @@ from elastic_trainer.checkpoint.lockstep import Lockstep, Peers
 from elastic_trainer.checkpoint.mirror import Mirror
 from elastic_trainer.checkpoint.model_state import ModelState
 from elastic_trainer.checkpoint.recovery import Identity
-from elastic_trainer.data.process_group import ProcessGroup, control_group
+from elastic_trainer.ranks.process_group import ProcessGroup, control_group
 from elastic_trainer.store.errors import SupersededError, UnavailableError
 from elastic_trainer.store.folder import FileRecord, is_url
 from elastic_trainer.store.slot import Label, Slot

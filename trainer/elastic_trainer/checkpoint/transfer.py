@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from elastic_trainer.data.process_group import control_group
+from elastic_trainer.ranks.process_group import control_group
 from elastic_trainer.store.blob import Blob, lay_out, read
 
 TOGETHER = 1 << 20

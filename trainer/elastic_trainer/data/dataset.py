@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 from elastic_trainer.data.loader_process import LoaderProcess
 from elastic_trainer.data.order import Batches, ElasticOrder, whole
 from elastic_trainer.data.prefetched import DrawnBatch, Prefetched
-from elastic_trainer.data.process_group import ProcessGroup
 from elastic_trainer.data.seeded import CollateUnlessStale, SeededDataset
+from elastic_trainer.ranks.process_group import ProcessGroup
 
 
 class ElasticDataset(ElasticOrder, IterableDataset[Any]):

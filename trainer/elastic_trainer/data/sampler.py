@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from elastic_trainer.data.cursor import Cursor
 from elastic_trainer.data.order import Batches, ElasticOrder
-from elastic_trainer.data.process_group import ProcessGroup
+from elastic_trainer.ranks.process_group import ProcessGroup
 
 
 class ElasticSampler(ElasticOrder, Sampler[list[int]]):

@@ -18,11 +18,11 @@ from torch.distributed import (  # type: ignore[attr-defined]
 )
 from torch.nn.parallel import DistributedDataParallel
 
-from elastic_trainer.data.process_group import ProcessGroup
 from elastic_trainer.link.message import Place
 from elastic_trainer.link.worker_link import WorkerLink
-from elastic_trainer.loop.connection import Address, Connections
 from elastic_trainer.loop.place import set_environment
+from elastic_trainer.ranks.connection import Address, Connections
+from elastic_trainer.ranks.process_group import ProcessGroup
 
 CONNECT_SECONDS = 10.0
 """For all of a round's ranks to find one another."""

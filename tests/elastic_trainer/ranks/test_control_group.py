@@ -15,7 +15,7 @@ SCRIPT = """
 import sys, time
 from datetime import timedelta
 import torch.distributed as dist
-from elastic_trainer.data.process_group import ProcessGroup, control_group
+from elastic_trainer.ranks.process_group import ProcessGroup, control_group
 
 rank, port, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
 store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=60))
@@ -64,7 +64,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from elastic_trainer.checkpoint.transfer import receive, send
-from elastic_trainer.data.process_group import ProcessGroup
+from elastic_trainer.ranks.process_group import ProcessGroup
 
 rank, port = int(sys.argv[1]), int(sys.argv[2])
 store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=60))
