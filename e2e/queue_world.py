@@ -104,6 +104,7 @@ class QueueWorld:
         queue: str = "default",
         min_available: int | None = None,
         leave: float = 0.0,
+        cooldown: int | None = 0,
     ) -> None:
         container = {
             "name": "pytorch",
@@ -114,6 +115,7 @@ class QueueWorld:
             "metadata": {"annotations": {LEAVE_SECONDS: str(leave)}},
             "spec": {"terminationGracePeriodSeconds": 10, "containers": [container]},
         }
+        said = {} if cooldown is None else {"cooldownSeconds": cooldown}
         scheduling: Object = {"queue": queue}
         if min_available is not None:
             scheduling["minAvailable"] = min_available
@@ -122,7 +124,7 @@ class QueueWorld:
             "kind": "PyTorchJob",
             "metadata": {"name": name, "namespace": "default"},
             "spec": {
-                "elasticPolicy": {"min": low, "max": high, "cooldownSeconds": 0},
+                "elasticPolicy": {"min": low, "max": high} | said,
                 "runPolicy": {"schedulingPolicy": scheduling},
                 "pytorchReplicaSpecs": {"Worker": {"template": template}},
             },

@@ -107,6 +107,18 @@ async def test_a_newcomer_in_another_queue_gets_its_minimum(
     assert await world.evictions() == [], "the policy was first"
 
 
+async def test_a_job_that_names_no_cooldown_follows_its_queues_policy(world: QueueWorld) -> None:
+    """Freed GPUs are used in seconds, not after a minute."""
+    await world.policy("quick", "default", grow={"cooldownSeconds": 3})
+    await world.job("old", 1, 8, cooldown=None)
+    await world.size("old", 8)
+    await world.gang("serve", 2)
+    await world.size("old", 6)
+    await world.until(lambda: len(world.there("serve")) == 2, "the service runs")
+    await world.delete_gang("serve", 2)
+    await world.size("old", 8)
+
+
 async def test_what_volcano_evicts_stays_away_for_the_cooldown(world: QueueWorld) -> None:
     await world.policy("slow", "default", grow={"cooldownSeconds": 3600})
     await world.job("old", 1, 8)

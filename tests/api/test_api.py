@@ -120,7 +120,7 @@ def test_a_missing_end_of_the_range_is_filled_in(
     policy = parse(manifest(elastic)).elastic
     assert policy is not None
     assert (policy.min, policy.max) == (low, high)
-    assert policy.cooldown == timedelta(seconds=60)
+    assert policy.cooldown is None
     assert policy.scaler == "volcano"
 
 

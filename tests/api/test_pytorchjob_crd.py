@@ -163,7 +163,7 @@ def test_the_crd_keeps_every_field_of_the_status_that_is_written() -> None:
     status = world.status
     assert {"desired", "ready", "lastScaleTime", "lastScaleReason"} <= status["elastic"].keys()
     # By operator/measurement.py.
-    status["elastic"] |= {"speeds": {"2": 100.5}, "gpuHours": 1.25}
+    status["elastic"] |= {"speeds": {"2": 100.5}, "gpuHours": 1.25, "pauseSeconds": 0.3}
     schema = _crd_version()["schema"]["openAPIV3Schema"]
     obj = manifest() | {"status": copy.deepcopy(status)}
     assert apiserver_schema.prune(obj, schema) == []

@@ -34,7 +34,7 @@ def test_every_default_is_the_designs() -> None:
     )
     assert (found.surplus.min_efficiency, found.surplus.max_per_job) == (0.5, None)
     assert (found.surplus.young_gpu_hours, found.surplus.young_weight) == (16, 8)
-    assert found.grow.cooldown == timedelta(seconds=60)
+    assert found.grow.cooldown is None
     assert found.grow.stabilization == timedelta(seconds=1)
     assert (found.shrink.grace, found.shrink.protect) == (timedelta(seconds=30), timedelta(0))
     assert found.shrink.for_other_queues is ForOtherQueues.ANY

@@ -64,13 +64,13 @@ def made_by_hold(mode: Mode, **spec: Any) -> Object:
     made = decide("q", [], mode).create
     assert made is not None
     made["metadata"]["resourceVersion"] = "7"
-    made["spec"] |= {"grow": {"cooldownSeconds": 60}} | spec
+    made["spec"] |= {"grow": {"stabilizationSeconds": 1}} | spec
     return made
 
 
 @pytest.mark.parametrize("mode", [Mode.HOLD, Mode.HOLD_AND_DRAIN])
 def test_a_policy_made_by_hold_goes(mode: Mode) -> None:
-    """Without one, a job's own cooldown counts alone."""
+    """It said nothing but its mode."""
     resumed = decide("q", [made_by_hold(mode)], None)
     assert (resumed.delete, resumed.patch, resumed.mode) == ("7", None, Mode.ACTIVE)
 

@@ -21,6 +21,7 @@ from volcano_elastic.operator.measurement import (
     Measurement,
     due,
     news,
+    pause_to_write,
     units,
     used,
 )
@@ -113,6 +114,15 @@ def test_noise_is_not_written() -> None:
     known = {"1": 100, "2": 190}
     assert news(known, {1: 104.0, 2: 181.0}) == {}
     assert news(known, {1: 106.0, 2: 190.0, 3: 250.0}) == {"1": 106.0, "3": 250.0}
+
+
+def test_a_pause_is_written_when_it_is_the_first_or_another_than_before() -> None:
+    usual = timedelta(seconds=2)
+    assert pause_to_write(None, usual) == 2.0
+    assert pause_to_write(1.7, usual) is None
+    assert pause_to_write(1.5, usual) == 2.0
+    assert pause_to_write(0, timedelta(0)) is None
+    assert pause_to_write(2.0, None) is None
 
 
 def test_hours_are_written_at_a_change_of_size_and_every_few_minutes() -> None:
@@ -266,9 +276,10 @@ async def test_what_the_coordinator_tells_is_in_the_jobs_status_and_in_the_pictu
         return web.json_response(told)
 
     patches, builder = await measured(respond)
-    assert [patch["status"] for patch in patches] == [{"elastic": {"speeds": {"2": 88.9}}}]
+    told = {"speeds": {"2": 88.9}, "pauseSeconds": 3.04}
+    assert [patch["status"] for patch in patches] == [{"elastic": told}]
     seen = builder.snapshot().jobs[0]
-    assert (seen.speeds, seen.pause) == ({2: 88.9}, timedelta(seconds=3))
+    assert (seen.speeds, seen.pause) == ({2: 88.9}, timedelta(seconds=3.04))
 
 
 async def test_a_node_that_is_left_out_of_training_is_an_event_once() -> None:

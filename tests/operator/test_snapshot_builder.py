@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tests.operation_count import operations
@@ -170,10 +170,10 @@ def test_what_the_planner_cannot_foresee_is_named() -> None:
 
 def test_what_was_measured_is_read_back() -> None:
     job = job_object(elastic={"min": 1, "max": 4, "metrics": [{}]}, replicas=3)
-    job["status"] = {
-        "elastic": {"speeds": {"2": 190.0, "1": 100, "x": 1, "4": "fast"}, "gpuHours": 1.5}
-    }
+    speeds = {"2": 190.0, "1": 100, "x": 1, "4": "fast"}
+    job["status"] = {"elastic": {"speeds": speeds, "gpuHours": 1.5, "pauseSeconds": 0.1}}
     seen = snapshot(jobs=[job]).jobs[0]
+    assert seen.pause == timedelta(seconds=0.1)
     assert (seen.speeds, seen.gpu_hours) == ({1: 100.0, 2: 190.0}, 1.5)
     assert (seen.scaler, seen.replicas) == ("hpa", 3)
 

@@ -174,7 +174,7 @@ def test_to_the_planner_a_job_that_kueue_admitted_is_of_fixed_size() -> None:
     job["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team"}
     parsed = read_job(job)
     assert parsed is not None
-    view = convert_job(parsed, succeeded=0, priority=0, podgroup=None, pause=timedelta(0))
+    view = convert_job(parsed, succeeded=0, priority=0, podgroup=None)
     assert (view.min, view.desired, view.max, view.elastic) == (3, 3, 3, False)
 
 

@@ -143,7 +143,7 @@ def test_the_planner_does_not_size_a_job_with_pods_that_it_cannot_foresee() -> N
     from volcano_elastic.api.pytorchjob import parse
 
     w = world()
-    seen = convert_job(parse(w.job), succeeded=0, priority=0, podgroup=None, pause=NOW - NOW)
+    seen = convert_job(parse(w.job), succeeded=0, priority=0, podgroup=None)
     assert seen.unmodelled == "PS pods"
 
 

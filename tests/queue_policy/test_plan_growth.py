@@ -26,7 +26,12 @@ from volcano_elastic.api.queue_policy import Grow, Headroom, Order, QueuePolicy,
 from volcano_elastic.queue_policy.decision import Reason
 from volcano_elastic.queue_policy.plan import plan
 from volcano_elastic.queue_policy.snapshot import Queue
-from volcano_elastic.queue_policy.state import weight
+from volcano_elastic.queue_policy.state import (
+    LONGEST_COOLDOWN,
+    UNMEASURED_COOLDOWN,
+    cooldown,
+    weight,
+)
 
 
 def test_growth_stops_below_min_efficiency() -> None:
@@ -136,6 +141,34 @@ def test_the_longer_cooldown_of_job_and_policy_counts() -> None:
     held = alone(a, 2, grow=Grow(cooldown=seconds(60)))
     assert plan(held, NOW).unchanged["ns/a"].why_not_more is Reason.COOLING_DOWN
     assert new_size(plan(held, NOW + seconds(30)), "a") == 8
+
+
+def silent(pause: timedelta | None, **grow: timedelta) -> timedelta:
+    """The cooldown of a job that says nothing of it."""
+    return cooldown(job("a", 1, 8, pause=pause), QueuePolicy("default", grow=Grow(**grow)))
+
+
+def test_a_job_that_names_no_cooldown_follows_its_queues_policy() -> None:
+    a = job("a", 1, 8, 2, last_scale=NOW - seconds(4), pause=seconds(10))
+    assert new_size(plan(alone(a, 2, grow=Grow(cooldown=seconds(3))), NOW), "a") == 8
+    held = plan(alone(a, 2, grow=Grow(cooldown=seconds(5))), NOW)
+    assert held.unchanged["ns/a"].why_not_more is Reason.COOLING_DOWN
+
+
+def test_where_nobody_names_a_cooldown_it_follows_from_what_a_resize_costs_the_job() -> None:
+    assert silent(seconds(4)) == seconds(80)
+    assert silent(seconds(0.1)) == seconds(2)
+    assert silent(seconds(0.01)) == Grow().stabilization
+    assert silent(seconds(60)) == LONGEST_COOLDOWN
+    assert silent(None) == UNMEASURED_COOLDOWN
+    assert silent(seconds(60), cooldown=seconds(0)) == Grow().stabilization
+
+
+def test_a_job_that_resizes_quickly_uses_idle_gpus_at_once() -> None:
+    a = job("a", 1, 8, 2, last_scale=NOW - seconds(3), pause=seconds(0.1))
+    assert new_size(plan(alone(a, 2), NOW), "a") == 8
+    slow = plan(alone(replace(a, pause=seconds(5)), 2), NOW)
+    assert slow.unchanged["ns/a"].why_not_more is Reason.COOLING_DOWN
 
 
 def test_stabilization_is_the_least_cooldown_whatever_job_and_policy_say() -> None:

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 
@@ -138,7 +138,7 @@ def test_a_newcomer_waits_for_the_grace_of_those_who_leave() -> None:
 
 def test_growth_waits_for_the_cooldown() -> None:
     jobs = [job("old", 0, 4, 4000, 2, 8), job("other", 0, 4, 500), job("late", 495, 4, 3)]
-    policy = replace(CALM, grow=replace(CALM.grow, cooldown=CALM.grow.cooldown * 5))
+    policy = replace(CALM, grow=replace(CALM.grow, cooldown=timedelta(minutes=5)))
     setting = replace(SMALL, policies=(policy,))
     changes = [part.begin for part in simulate(jobs, setting, plan).runs[0].segments]
     assert all(later - earlier >= 300 for earlier, later in pairwise(changes[1:]))

@@ -27,7 +27,6 @@ from volcano_elastic.api.role import Role
 PORT_NAME, PORT = "pytorchjob-port", 23456
 SCHEDULER = "volcano"
 KUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-DEFAULT_COOLDOWN = timedelta(seconds=60)
 _LONG_AGO = datetime.fromtimestamp(0, UTC)
 # Nobody waits longer, and datetime can't count much further.
 _CENTURY = timedelta(days=36525)
@@ -47,7 +46,8 @@ class ElasticPolicy:
     max: int
     """Sizes in pods of the elastic role; those of other roles come on top."""
     node_unit: int = 1
-    cooldown: timedelta = DEFAULT_COOLDOWN
+    cooldown: timedelta | None = None
+    """None: as its queue's policy says."""
     scaler: str = "volcano"
     coordinator: str = "worker0"
     rdzv_backend: str = "c10d"
@@ -297,7 +297,7 @@ def _elastic_policy(raw: Mapping[str, Any], replicas: int) -> ElasticPolicy:
         min=low,
         max=high,
         node_unit=raw["nodeUnit"],
-        cooldown=DEFAULT_COOLDOWN if cooldown is None else timedelta(seconds=cooldown),
+        cooldown=None if cooldown is None else timedelta(seconds=cooldown),
         scaler=scaler(raw),
         coordinator=raw["coordinator"],
         rdzv_backend=raw.get("rdzvBackend") or "c10d",

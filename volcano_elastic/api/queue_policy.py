@@ -72,7 +72,8 @@ class Surplus:
 
 @dataclass(frozen=True, slots=True)
 class Grow:
-    cooldown: timedelta = timedelta(seconds=60)
+    cooldown: timedelta | None = None
+    """None: as `queue_policy.state.cooldown` works it out from what a resize costs the job."""
     stabilization: timedelta = timedelta(seconds=1)
     max_step: int | None = None
     """Workers one decision may add."""
@@ -169,7 +170,9 @@ def parse(obj: Mapping[str, Any], *, strict: bool = False) -> QueuePolicy:
             young_weight=young.number("weight", base.surplus.young_weight, least=1),
         ),
         grow=Grow(
-            cooldown=grow.seconds("cooldownSeconds", base.grow.cooldown),
+            cooldown=None
+            if grow.get("cooldownSeconds") is None
+            else grow.seconds("cooldownSeconds", timedelta(0)),
             stabilization=grow.seconds("stabilizationSeconds", base.grow.stabilization),
             max_step=grow.integer("maxStep", 1, 2**31 - 1),
         ),

@@ -9,12 +9,7 @@ from typing import Any
 
 from volcano_elastic.api import moment, quantity
 from volcano_elastic.api import pod as api_pod
-from volcano_elastic.api.pytorchjob import (
-    DEFAULT_COOLDOWN,
-    InvalidJob,
-    PyTorchJob,
-    parse,
-)
+from volcano_elastic.api.pytorchjob import InvalidJob, PyTorchJob, parse
 from volcano_elastic.api.role import elastic, labelled
 from volcano_elastic.kube.resource import Object, key_of
 from volcano_elastic.podgroup.pod_annotation import GROUP_NAME, is_protected
@@ -61,7 +56,6 @@ def convert_job(
     succeeded: int,
     priority: int,
     podgroup: Object | None,
-    pause: timedelta,
 ) -> Job:
     sized, leader = job.sized, job.leader
     count = sized.replicas if sized else 0
@@ -83,7 +77,7 @@ def convert_job(
         node_affinity=_node_affinity(spec),
         node_unit=policy.node_unit if policy else 1,
         priority=priority,
-        cooldown=policy.cooldown if policy else DEFAULT_COOLDOWN,
+        cooldown=policy.cooldown if policy else None,
         scaler=policy.scaler if policy else "none",
         last_scale=job.last_scale,
         last_reason=told.get("lastScaleReason"),
@@ -93,7 +87,7 @@ def convert_job(
         gpu_hours=_positive(told.get("gpuHours")),
         unmodelled=_unmodelled(job, podgroup),
         replicas=count if policy is not None and policy.scaler == "hpa" else None,
-        pause=pause,
+        pause=_seconds(told.get("pauseSeconds")),
     )
 
 
@@ -133,6 +127,10 @@ def _speeds(raw: Any) -> dict[int, float]:
         return {}
     found = {int(size): _positive(speed) for size, speed in raw.items() if str(size).isdigit()}
     return {size: speed for size, speed in sorted(found.items()) if size and speed}
+
+
+def _seconds(raw: Any) -> timedelta | None:
+    return timedelta(seconds=_positive(raw)) if isinstance(raw, int | float) else None
 
 
 def _positive(raw: Any) -> float:

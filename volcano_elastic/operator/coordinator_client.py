@@ -74,7 +74,7 @@ def read(body: bytes, job: PyTorchJob) -> Report:
         for r in (rounds if isinstance(rounds, list) else ())
         if isinstance(r, dict) and _sensible(r.get("pause_seconds"))
     ]
-    pause = timedelta(seconds=round(median(pauses[-_PAUSES:]), 1)) if pauses else None
+    pause = timedelta(seconds=round(median(pauses[-_PAUSES:]), 2)) if pauses else None
     return Report(
         speeds,
         pause,

@@ -1,4 +1,4 @@
-"""Measures jobs: speeds that trainers tell, and GPU hours used, kept in each job's status.
+"""Measures jobs: speeds and pauses that trainers tell, and GPU hours used, kept in the status.
 
 On the way, a coordinator that goes by another range than its job has now is told so.
 """
@@ -37,6 +37,7 @@ _AT_ONCE = 16
 _TIMEOUT = aiohttp.ClientTimeout(total=2.0, connect=1.0)
 _WRITE_HOURS_EVERY = timedelta(minutes=5)
 _NOISE = 0.05
+_PAUSE_NOISE = 0.25
 
 
 @dataclass(slots=True)
@@ -57,6 +58,16 @@ def news(known: Mapping[str, Any], speeds: Mapping[int, float]) -> dict[str, flo
         if before is None or not abs(speed - float(before)) <= _NOISE * float(before):
             found[str(size)] = speed
     return found
+
+
+def pause_to_write(known: Any, pause: timedelta | None) -> float | None:
+    """Return the seconds that a resize usually takes, if they are to be written: the first ones,
+    and changes beyond noise."""
+    if pause is None:
+        return None
+    seconds = pause.total_seconds()
+    told = isinstance(known, int | float)
+    return None if told and abs(seconds - known) <= _PAUSE_NOISE * known else seconds
 
 
 def used(use: Use | None, units: float, desired: int, hours: float, now: datetime) -> Use:
@@ -171,13 +182,14 @@ class Measurement:
         report = await self._hear(session, job)
         await self._tell(job, obj, report.failures)
         await self._tell_excluded(job, obj, report.excluded)
-        if report.pause is not None:
-            self._builder.record_pause(job.key, report.pause)
         assert job.desired is not None
         elastic = job.status["elastic"]
         change: dict[str, Any] = {}
         if found := news(elastic.get("speeds") or {}, report.speeds):
             change["speeds"] = found
+        pause = pause_to_write(elastic.get("pauseSeconds"), report.pause)
+        if pause is not None:
+            change["pauseSeconds"] = pause
         now, desired = self._clock(), job.desired
         use = used(
             self._uses.get(job.uid),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from datetime import timedelta
 from typing import Generic, TypeVar
 
 from volcano_elastic.api.pytorchjob import PyTorchJob
@@ -34,9 +33,6 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 # No schema of ours keeps other people's objects in shape; one of them must not stop the rest.
 _UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)
-
-# Of a job that was never seen to change its size: what the trainer's own restarts take.
-_PAUSE = timedelta(seconds=1)
 
 KINDS: tuple[Resource, ...] = (
     resource.PYTORCHJOBS,
@@ -104,7 +100,6 @@ class SnapshotBuilder:
         self._ended: dict[str, str] = {}
         """Pod that finished well to whose it was: key of its job, else of its gang."""
         self._succeeded: dict[str, int] = {}
-        self._pauses: dict[str, timedelta] = {}
         self._effective: tuple[tuple[QueuePolicy, ...], dict[str, QueuePolicy]] = ((), {})
         self._jobs: _Values[Job] = _Values()
         self._gangs: _Values[Gang] = _Values()
@@ -184,12 +179,6 @@ class SnapshotBuilder:
             self._effective = (policies, effective(policies))
         return self._effective[1].get(queue) or QueuePolicy(queue)
 
-    def record_pause(self, key: str, pause: timedelta) -> None:
-        """Note for how long the job was measured to stand still at a change of size."""
-        if key in self._parsed and self._pauses.get(key) != pause:
-            self._pauses[key] = pause
-            self._renew(key)
-
     def _put(
         self, values: _Values[_T], key: str, obj: Object | None, view: Callable[[Object], _T]
     ) -> bool:
@@ -199,7 +188,6 @@ class SnapshotBuilder:
         parsed = None if obj is None or not self._serves(obj) else convert.read_job(obj)
         if parsed is None:
             self._parsed.pop(key, None)
-            self._pauses.pop(key, None)
         else:
             self._parsed[key] = parsed
         return self._renew(key)
@@ -267,7 +255,6 @@ class SnapshotBuilder:
                 succeeded=succeeded,
                 priority=self._value(name),
                 podgroup=podgroup,
-                pause=self._pauses.get(key, _PAUSE),
             )
         # A job of ours speaks for its own PodGroup.
         elif podgroup is not None:

@@ -127,6 +127,7 @@ _NEEDED = (
     "status.elastic.restarts",
     "status.elastic.message",
     "status.elastic.speeds",
+    "status.elastic.pauseSeconds",
     "status.elastic.gpuHours",
 )
 

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from volcano_elastic.queue_policy.claims import Claim
 from volcano_elastic.queue_policy.decision import Decision, Reason
 from volcano_elastic.queue_policy.snapshot import Memory, SetAside, Unplaced
-from volcano_elastic.queue_policy.state import UNPLACED_COOLDOWN, JobState
+from volcano_elastic.queue_policy.state import UNPLACED_COOLDOWN, JobState, cooldown
 
 UNBOUND_AFTER = timedelta(seconds=15)
 """A claim that idle room alone has been enough for this long, and that has not started."""
@@ -63,13 +63,14 @@ class Backoff:
         return {
             key
             for key, found in self._memory.unplaced.items()
-            if key in jobs and self._now - found.last < self._rest(found, jobs[key].job.cooldown)
+            if key in jobs and self._now - found.last < self._rest(found, jobs[key])
         }
 
     @staticmethod
-    def _rest(found: Unplaced, cooldown: timedelta) -> timedelta:
+    def _rest(found: Unplaced, state: JobState) -> timedelta:
         doublings: int = 2 ** min(found.times - 1, MOST_DOUBLINGS)
-        return max(cooldown, UNPLACED_COOLDOWN) * doublings
+        wait = max(cooldown(state.job, state.policy), UNPLACED_COOLDOWN)
+        return wait * doublings
 
     def memory(
         self,
@@ -90,8 +91,7 @@ class Backoff:
             key: found
             for key, found in old.unplaced.items()
             # Long enough to grow once more and to fail once more.
-            if key in jobs
-            and now - found.last < 2 * self._rest(found, jobs[key].job.cooldown) + SET_ASIDE
+            if key in jobs and now - found.last < 2 * self._rest(found, jobs[key]) + SET_ASIDE
         }
         for decision in decisions:
             if decision.reason is Reason.SURPLUS_UNPLACED:

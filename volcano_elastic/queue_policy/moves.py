@@ -221,10 +221,11 @@ class FreeRoom:
         """Whether growing to `size` is worth the pause, if there is one."""
         if not taker.bound:
             return True
-        log_speed, job = taker.state.curve.log_speed, taker.job
+        state, job = taker.state, taker.job
+        log_speed = state.curve.log_speed
         won = log_speed(size) - log_speed(max(1, job.desired))
         lasts = horizon(self._draft.now, job) if whole else PART_LASTS
-        return won * lasts >= job.pause.total_seconds()
+        return won * lasts >= state.pause
 
 
 class Giver(NamedTuple):
@@ -369,8 +370,8 @@ class OtherJobs:
         lost = found.key.loss / giver.state.weight
         won = (gain / taker.state.weight - lost) * count * giver.state.unit_gpus
         lasts = horizon(self._now, taker.job, giver.job)
-        pauses = taker.job.pause if giver.removed else taker.job.pause + giver.job.pause
-        if won * lasts < pauses.total_seconds():
+        pauses = taker.state.pause if giver.removed else taker.state.pause + giver.state.pause
+        if won * lasts < pauses:
             return False
         return any(
             self._place(taker, giver, leaving, wanted)

@@ -103,7 +103,8 @@ class Job:
     node_affinity: NodeAffinity = ()
     node_unit: int = 1
     priority: int = 0
-    cooldown: timedelta = timedelta(seconds=60)
+    cooldown: timedelta | None = None
+    """What the job itself says; see `state.cooldown`."""
     last_scale: Instant | None = None
     """When `desired` was last changed; None before the first change."""
     scaler: str = "volcano"
@@ -122,8 +123,8 @@ class Job:
     neither grown nor shrunk for."""
     replicas: int | None = None
     """`Worker.replicas`, the wish under the hpa scaler."""
-    pause: timedelta = timedelta(seconds=1)
-    """How long its training stands still at each change of size."""
+    pause: timedelta | None = None
+    """How long its training was measured to stand still at a change of size; None before that."""
 
     @property
     def elastic(self) -> bool:

@@ -22,6 +22,15 @@ from volcano_elastic.queue_policy.speed import CPUS, Curve, SizeSteps
 
 UNPLACED_COOLDOWN = timedelta(seconds=60)
 """The least time after surplus found no place before the job grows again."""
+PAUSE = timedelta(seconds=1)
+"""What a resize is taken to cost while none was measured: what the trainer's own restarts take."""
+UNMEASURED_COOLDOWN = timedelta(seconds=60)
+"""The default cooldown until a resize of the job was measured."""
+LONGEST_COOLDOWN = timedelta(seconds=300)
+"""The most that the default comes to, however long resizes take."""
+PAUSES_APART = 20
+"""By default a job runs for so many of its pauses between two changes of its size: resizes cost it
+a twentieth of its time at most."""
 LOST_AFTER = timedelta(seconds=5)
 """A pod that is still there this long after its grace ended is not coming free soon."""
 
@@ -115,6 +124,11 @@ class JobState:
     def weight(self) -> float:
         """Factor of the job's gains and losses: more while it is young."""
         return weight(self.job, self.policy)
+
+    @cached_property
+    def pause(self) -> float:
+        """Seconds that its training stands still at a change of size."""
+        return (PAUSE if self.job.pause is None else self.job.pause).total_seconds()
 
     @cached_property
     def ready(self) -> datetime | None:
@@ -346,13 +360,27 @@ def ready(job: Job, policy: QueuePolicy) -> datetime | None:
     """When the job may change its size again of its own; None if it has never changed it."""
     if job.last_scale is None:
         return None
-    cooldown = max(job.cooldown, policy.grow.stabilization)
+    wait = cooldown(job, policy)
     if job.last_reason == Reason.SURPLUS_UNPLACED:
-        cooldown = max(cooldown, UNPLACED_COOLDOWN)
-    if policy.name:
-        # A default of ours must not overrule what the job says.
-        cooldown = max(cooldown, policy.grow.cooldown)
-    return job.last_scale + cooldown
+        wait = max(wait, UNPLACED_COOLDOWN)
+    return job.last_scale + wait
+
+
+def cooldown(job: Job, policy: QueuePolicy) -> timedelta:
+    """Least time from a change of the job's size to its next growth.
+
+    What the job and its queue's policy say counts, the longer where both do. Where neither does,
+    resizes may follow each other the faster the less they cost this job. It is never less than the
+    policy's stabilization.
+    """
+    said = [told for told in (job.cooldown, policy.grow.cooldown) if told is not None]
+    if said:
+        wait = max(said)
+    elif job.pause is None:
+        wait = UNMEASURED_COOLDOWN
+    else:
+        wait = min(job.pause * PAUSES_APART, LONGEST_COOLDOWN)
+    return max(wait, policy.grow.stabilization)
 
 
 def cooldown_left(job: Job, policy: QueuePolicy, now: datetime) -> timedelta:

@@ -35,6 +35,8 @@ MakePlan = Callable[[Snapshot, datetime], Plan]
 
 TICK = 1.0
 """Seconds in which changes come together; the operator plans at least as often."""
+COOLDOWN = timedelta(seconds=60)
+"""Of queues whose policies name none."""
 PATIENCE = 100
 """Plans in a row that change nothing while nothing runs, after which nothing ever will."""
 MEASURED_AFTER = 30.0
@@ -167,7 +169,7 @@ class _Simulation:
             desired=least,
             pod_requests=self._requests,
             node_unit=trace.unit,
-            cooldown=self._policy(trace.queue).grow.cooldown,
+            cooldown=self._cooldown(trace.queue),
             speeds=self._speeds(trace),
             pause=timedelta(seconds=self._setting.pause),
         )
@@ -285,7 +287,7 @@ class _Simulation:
             if not actor.unbound:
                 self._waiting.pop(decision.job, None)
             policy = self._policy(actor.trace.queue)
-            self._wake(now + policy.grow.cooldown.total_seconds())
+            self._wake(now + self._cooldown(actor.trace.queue).total_seconds())
             self._wake(now + policy.rebalance.cooldown.total_seconds())
         if removed:
             self._remove(removed, now)
@@ -327,6 +329,10 @@ class _Simulation:
             policies=self._setting.policies,
             memory=self._memory,
         )
+
+    def _cooldown(self, queue: str) -> timedelta:
+        said = self._policy(queue).grow.cooldown
+        return COOLDOWN if said is None else said
 
     def _policy(self, queue: str) -> QueuePolicy:
         return self._policies.get(queue) or QueuePolicy(queue=queue)
