@@ -7,26 +7,26 @@ the same value and keeps the facts that follow from it.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
 from itertools import chain
+from operator import attrgetter, is_, itemgetter
+from typing import TypeVar
 
 from volcano_elastic.api.queue_policy import Order, QueuePolicy, Step, effective
 from volcano_elastic.queue_policy.claims import Claim, claim_of, gang_claim
 from volcano_elastic.queue_policy.decision import Reason
-from volcano_elastic.queue_policy.fit import Dimensions, Shape, Vector
+from volcano_elastic.queue_policy.fact import fact
+from volcano_elastic.queue_policy.fit import Dimensions, Shape, Vector, admits
+from volcano_elastic.queue_policy.node_state import NodeState
 from volcano_elastic.queue_policy.queues import QueueTree
-from volcano_elastic.queue_policy.snapshot import Gang, Job, Pod, Resources, Snapshot
+from volcano_elastic.queue_policy.snapshot import Gang, Job, Node, Pod, Resources, Snapshot
 from volcano_elastic.queue_policy.speed import Curve, SizeSteps
-from volcano_elastic.queue_policy.state import (
-    GrowthKey,
-    JobState,
-    LossKey,
-    NodeState,
-    gpu_equivalents,
-)
+from volcano_elastic.queue_policy.state import GrowthKey, JobState, LossKey, gpu_equivalents
+
+K = TypeVar("K")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,22 +36,22 @@ class QueueState:
     name: str
     jobs: tuple[JobState, ...]
 
-    @cached_property
+    @fact
     def held(self) -> Vector:
         """Amounts that the pods of the jobs hold."""
         return tuple(map(sum, zip(*[state.held for state in self.jobs], strict=True)))
 
-    @cached_property
+    @fact
     def surplus(self) -> int:
         """Amount of the policy's resource that pods beyond minimums hold."""
         return sum([state.surplus_amount for state in self.jobs])
 
-    @cached_property
+    @fact
     def unsettled(self) -> tuple[JobState, ...]:
         """Jobs of which something may have to be corrected, or that ask for part of a minimum."""
         return tuple([s for s in self.jobs if not s.settled and not s.unstarted])
 
-    @cached_property
+    @fact
     def growth(self) -> Mapping[Shape, Sequence[GrowthKey]]:
         """Settled jobs that may grow, by shape, in order."""
         found: defaultdict[Shape, list[GrowthKey]] = defaultdict(list)
@@ -62,12 +62,12 @@ class QueueState:
             keys.sort()
         return found
 
-    @cached_property
+    @fact
     def losses(self) -> Sequence[LossKey]:
         """Settled jobs that may give for others' growth, in order."""
         return sorted([key for s in self.jobs if (key := s.loss_key) is not None])
 
-    @cached_property
+    @fact
     def surplus_vectors(self) -> tuple[Vector, ...]:
         """Amounts of settled jobs that may leave for claims, by shape."""
         found: Counter[Vector] = Counter()
@@ -76,24 +76,24 @@ class QueueState:
                 found[state.shape.vector] += state.surplus
         return tuple([tuple([a * pods for a in vector]) for vector, pods in found.items()])
 
-    @cached_property
+    @fact
     def giver_nodes(self) -> frozenset[str]:
         """Names of the nodes with pods of jobs that might give some."""
         pods = (pod for s in self.jobs if s.may_give for pod in s.by_role.bound.values())
         return frozenset(pod.node for pod in pods if pod.node is not None)
 
-    @cached_property
+    @fact
     def waiting(self) -> Sequence[Claim]:
         """Claims of jobs that have not started, in order."""
         found = [_waiting_claim(state) for state in self.jobs if state.unstarted]
         return sorted(found, key=lambda claim: claim.order)
 
-    @cached_property
+    @fact
     def requested(self) -> Sequence[int]:
         """Amounts that they ask for together."""
         return [sum(column) for column in zip(*[c.request for c in self.waiting], strict=True)]
 
-    @cached_property
+    @fact
     def rebalanced(self) -> datetime | None:
         """When rebalancing last changed a job."""
         times = (s.job.last_scale for s in self.jobs if s.job.last_reason == Reason.REBALANCED)
@@ -121,11 +121,11 @@ class GangState:
     pods: tuple[Pod, ...]
     dimensions: Dimensions
 
-    @cached_property
+    @fact
     def alive(self) -> tuple[Pod, ...]:
         return tuple([pod for pod in self.pods if not pod.terminating])
 
-    @cached_property
+    @fact
     def held(self) -> Mapping[Vector, int]:
         """How many pods of which size hold room in the gang's queue."""
         if self.gang is None:
@@ -133,11 +133,11 @@ class GangState:
         bound = (pod for pod in self.alive if pod.node is not None)
         return Counter(self.dimensions.request(pod.requests) for pod in bound)
 
-    @cached_property
+    @fact
     def claim(self) -> Claim | None:
         return None if self.gang is None else gang_claim(self.gang, self.alive, self.dimensions)
 
-    @cached_property
+    @fact
     def pending(self) -> tuple[Pod, ...]:
         """Pods that wait and are nobody's claim."""
         return () if self.claim else tuple([pod for pod in self.alive if pod.node is None])
@@ -150,8 +150,12 @@ class ClusterState:
     policies: dict[str, QueuePolicy]
     """By queue, with the defaults of those that have none."""
     tree: QueueTree
-    nodes: tuple[NodeState, ...]
-    """By name."""
+    pods_on: Mapping[str | None, tuple[Pod, ...]]
+    """By node; under None those that wait."""
+    pods_of: Mapping[str | None, tuple[Pod, ...]]
+    """By job; under None those of others."""
+    nodes: Mapping[str, NodeState]
+    """By name, in order."""
     jobs: Mapping[str, JobState]
     queues: Mapping[str, QueueState]
     gangs: Mapping[str, GangState]
@@ -177,12 +181,14 @@ class ClusterState:
         jobs = chain.from_iterable(queue.waiting for queue in self.queues.values())
         return [*jobs, *(claim for claim in self.gang_claims if not claim.runs)]
 
-    @cached_property
+    @fact
     def idle(self) -> Sequence[int]:
         """Amounts free on all nodes that take pods."""
-        return [sum(column) for column in zip(*[n.usable for n in self.nodes], strict=True)]
+        return [
+            sum(column) for column in zip(*[n.usable for n in self.nodes.values()], strict=True)
+        ]
 
-    @cached_property
+    @fact
     def keys(self) -> frozenset[str]:
         """Keys of all jobs."""
         return frozenset(self.jobs)
@@ -220,49 +226,117 @@ def cluster_state(snapshot: Snapshot, before: ClusterState | None = None) -> Clu
     if before is not None:
         old = before.snapshot
         if (
-            snapshot.queues != old.queues
-            or snapshot.policies != old.policies
-            or snapshot.proportion != old.proportion
+            snapshot.queues == old.queues
+            and snapshot.policies == old.policies
+            and snapshot.proportion == old.proportion
         ):
-            before = None
-    return _Grouping(snapshot, before).state()
+            grouping = _Grouping(snapshot, before)
+            state = grouping.state()
+            # A resource that nobody named before needs a dimension of its own.
+            if grouping.all_known:
+                return state
+    return _Grouping(snapshot, _nothing(snapshot)).state()
+
+
+def _nothing(snapshot: Snapshot) -> ClusterState:
+    """An empty cluster with the snapshot's queues, policies and resources."""
+    dimensions, policies = Dimensions(_named(snapshot)), effective(snapshot.policies)
+    return ClusterState(
+        snapshot=Snapshot(),
+        dimensions=dimensions,
+        policies=policies,
+        tree=QueueTree(snapshot.queues, dimensions.names, [0] * len(dimensions.names), policies),
+        pods_on={},
+        pods_of={},
+        nodes={},
+        jobs={},
+        queues={},
+        gangs={},
+        per_node={},
+        speeds={},
+    )
+
+
+def changes(old: Sequence[T], new: Sequence[T]) -> tuple[list[T], list[T]]:
+    """Return what only `old` holds, and what only `new` does; told by identity."""
+    if old is new:
+        return [], []
+    # Mostly only a piece in the middle differs.
+    head = _same(old, new)
+    old, new = old[head:], new[head:]
+    tail = _same(old[::-1], new[::-1])
+    was = {id(value): value for value in old[: len(old) - tail]}
+    now = {id(value): value for value in new[: len(new) - tail]}
+    return (
+        [value for key, value in was.items() if key not in now],
+        [value for key, value in now.items() if key not in was],
+    )
+
+
+def _same(old: Sequence[object], new: Sequence[object]) -> int:
+    """Return how many are the same in both before the first difference."""
+    same = list(map(is_, old, new))
+    return same.index(False) if False in same else len(same)
+
+
+def regrouped(
+    groups: Mapping[K, tuple[T, ...]], gone: Iterable[T], come: Iterable[T], key: Callable[[T], K]
+) -> tuple[dict[K, tuple[T, ...]], set[K]]:
+    """Return the groups without those gone and with those that came, and which ones changed."""
+    left = {id(value): key(value) for value in gone}
+    changed = {
+        at: [v for v in groups[at] if id(v) not in left] for at in dict.fromkeys(left.values())
+    }
+    for value in come:
+        at = key(value)
+        members = changed.get(at)
+        if members is None:
+            members = changed[at] = list(groups.get(at, ()))
+        members.append(value)
+    found = {**groups, **{at: tuple(members) for at, members in changed.items()}}
+    for at, members in changed.items():
+        if not members:
+            del found[at]
+    return found, set(changed)
 
 
 class _Grouping:
-    def __init__(self, snapshot: Snapshot, before: ClusterState | None) -> None:
+    """A snapshot beside the one before: what is new, and whatever follows from that."""
+
+    def __init__(self, snapshot: Snapshot, before: ClusterState) -> None:
         self._snapshot, self._before = snapshot, before
-        self._all_known = True
+        self._dimensions, self._policies = before.dimensions, before.policies
+        self._tree, self._speeds, self._per_node = before.tree, before.speeds, before.per_node
+        self.all_known = True
         """Every resource named has its dimension."""
-        if before is None:
-            self._dimensions = Dimensions(_named(snapshot))
-            self._policies = effective(snapshot.policies)
-        else:
-            self._dimensions, self._policies = before.dimensions, before.policies
 
     def state(self) -> ClusterState:
         snapshot, before = self._snapshot, self._before
-        on_node: defaultdict[str | None, list[Pod]] = defaultdict(list)
-        of_job: defaultdict[str | None, list[Pod]] = defaultdict(list)
-        for pod in snapshot.pods:
-            on_node[pod.node].append(pod)
-            of_job[pod.job].append(pod)
-        nodes = self._nodes(on_node)
-        self._tree = self._queue_tree(nodes)
-        self._per_node: dict[Shape, int] = {}
-        self._speeds = {} if before is None else before.speeds
-        reshaped: set[Shape] = set()
-        self._node_states = nodes
-        if before is not None:
-            if snapshot.nodes is before.snapshot.nodes:
-                self._per_node = before.per_node
-            else:
-                # Steps of jobs are aligned to the largest node.
-                was = before.per_node
-                reshaped = {shape for shape, most in was.items() if self._largest(shape) != most}
-        jobs = self._jobs(of_job, reshaped)
-        gangs = self._gangs(of_job.get(None, ()), jobs)
-        if not self._all_known:
-            return _Grouping(snapshot, None).state()
+        gone_pods, come_pods = changes(before.snapshot.pods, snapshot.pods)
+        pods_on, on = regrouped(before.pods_on, gone_pods, come_pods, attrgetter("node"))
+        pods_of, of = regrouped(before.pods_of, gone_pods, come_pods, attrgetter("job"))
+        self._empty = {name: (s.node, s.allocatable) for name, s in before.nodes.items()}
+        gone_nodes, come_nodes = changes(before.snapshot.nodes, snapshot.nodes)
+        if gone_nodes or come_nodes:
+            self._change_nodes(gone_nodes, come_nodes)
+        jobs, gone, come = self._jobs(pods_of, of)
+        on |= {node.name for node in come_nodes}
+        on |= {pod.node for state in (*gone, *come) for pod in state.pods}
+        members, joined = regrouped(
+            {name: queue.jobs for name, queue in before.queues.items()},
+            gone,
+            come,
+            attrgetter("job.queue"),
+        )
+        queues = {
+            name: QueueState(name, states) if name in joined else before.queues[name]
+            for name, states in members.items()
+        }
+        gangs = before.gangs
+        same_gangs = snapshot.gangs is before.snapshot.gangs and jobs.keys() == before.jobs.keys()
+        if None in of or not same_gangs:
+            gangs = self._gangs(pods_of.get(None, ()), jobs)
+        nodes = self._nodes(pods_on, on, jobs)
         if len(self._speeds) > 4 * len(jobs) + 64:
             # Most are of curves that have been measured anew since.
             self._speeds = {}
@@ -271,59 +345,76 @@ class _Grouping:
             dimensions=self._dimensions,
             policies=self._policies,
             tree=self._tree,
+            pods_on=pods_on,
+            pods_of=pods_of,
             nodes=nodes,
             jobs=jobs,
-            queues=self._queues(jobs),
+            queues=queues,
             gangs=gangs,
             per_node=self._per_node,
             speeds=self._speeds,
         )
 
-    def _nodes(self, on_node: Mapping[str | None, list[Pod]]) -> tuple[NodeState, ...]:
-        before, dimensions = self._before, self._dimensions
-        known = {} if before is None else {state.node.name: state for state in before.nodes}
-        found: list[NodeState] = []
-        for node in sorted(self._snapshot.nodes, key=lambda node: node.name):
-            pods = tuple(on_node.get(node.name, ()))
-            old = known.get(node.name)
-            if old is None or old.node is not node or old.pods != pods:
-                old = NodeState(node, pods, dimensions)
-                self._learn(node.allocatable)
-            found.append(old)
-        return tuple(found)
-
-    def _queue_tree(self, nodes: tuple[NodeState, ...]) -> QueueTree:
-        before, snapshot = self._before, self._snapshot
-        if before is not None and snapshot.nodes is before.snapshot.nodes:
-            return before.tree
+    def _change_nodes(self, gone: Iterable[Node], come: Iterable[Node]) -> None:
+        for node in gone:
+            del self._empty[node.name]
+        for node in come:
+            self._empty[node.name] = node, self._dimensions.allocatable(node)
+            self._learn(node.allocatable)
+        self._empty = dict(sorted(self._empty.items(), key=itemgetter(0)))
         # Volcano counts nodes that are not ready too.
-        zero = [0] * len(self._dimensions.names)
-        everything = [
-            sum(column) for column in zip(*[n.allocatable for n in nodes], strict=True)
-        ] or zero
-        if before is not None and before.tree.everything == everything:
-            return before.tree
-        names = self._dimensions.names
-        return QueueTree(snapshot.queues, names, everything, self._policies)
+        rows = [allocatable for _, allocatable in self._empty.values()]
+        everything = [sum(column) for column in zip(*rows, strict=True)]
+        everything = everything or [0] * len(self._dimensions.names)
+        if everything != self._tree.everything:
+            names = self._dimensions.names
+            self._tree = QueueTree(self._snapshot.queues, names, everything, self._policies)
+        self._per_node = {
+            shape: most
+            for shape, most in self._before.per_node.items()
+            if any(self._takes(*each, shape) == most for each in self._empty.values())
+            and not any(self._takes(*self._empty[n.name], shape) > most for n in come)
+        }
+
+    def _nodes(
+        self,
+        pods_on: Mapping[str | None, tuple[Pod, ...]],
+        changed: Collection[str | None],
+        jobs: Mapping[str, JobState],
+    ) -> dict[str, NodeState]:
+        """Nodes by name; `changed`: those that differ, or whose pods or jobs do."""
+        found: dict[str, NodeState] = {}
+        for name, (node, allocatable) in self._empty.items():
+            if name in changed:
+                pods = pods_on.get(name, ())
+                keys = dict.fromkeys([pod.job for pod in pods])
+                mine = tuple([s for key in keys if key and (s := jobs.get(key)) is not None])
+                found[name] = NodeState(node, allocatable, pods, mine, self._dimensions)
+            else:
+                found[name] = self._before.nodes[name]
+        return found
 
     def _jobs(
-        self, of_job: Mapping[str | None, list[Pod]], reshaped: set[Shape]
-    ) -> dict[str, JobState]:
-        known = {} if self._before is None else self._before.jobs
-        found: dict[str, JobState] = {}
-        for job in self._snapshot.jobs:
-            key = job.key
-            pods = tuple(of_job.get(key, ()))
-            old = known.get(key)
-            if (
-                old is None
-                or old.job is not job
-                or old.pods != pods
-                or (reshaped and old.shape in reshaped)
-            ):
-                old = self._job_state(job, pods)
-            found[key] = old
-        return found
+        self, pods_of: Mapping[str | None, tuple[Pod, ...]], changed: Iterable[str | None]
+    ) -> tuple[dict[str, JobState], list[JobState], list[JobState]]:
+        """Jobs by key, those of before that are gone or differ, and those that are new; `changed`:
+        keys of those whose pods differ."""
+        before = self._before.jobs
+        gone, come = changes(self._before.snapshot.jobs, self._snapshot.jobs)
+        # Steps of jobs are aligned to the largest node.
+        was = self._before.per_node
+        reshaped = {shape for shape, most in was.items() if self._largest(shape) != most}
+        todo = {key: before[key].job for key in changed if key is not None and key in before}
+        if reshaped:
+            todo |= {key: state.job for key, state in before.items() if state.shape in reshaped}
+        jobs = dict(before)
+        for job in gone:
+            del jobs[job.key]
+            todo.pop(job.key, None)
+        todo |= {job.key: job for job in come}
+        made = {key: self._job_state(job, pods_of.get(key, ())) for key, job in todo.items()}
+        over = dict.fromkeys([*made, *(job.key for job in gone)])
+        return jobs | made, [before[key] for key in over if key in before], list(made.values())
 
     def _job_state(self, job: Job, pods: tuple[Pod, ...]) -> JobState:
         policy = self._policies.get(job.queue)
@@ -366,23 +457,19 @@ class _Grouping:
     def _largest(self, shape: Shape) -> int:
         found = self._per_node.get(shape)
         if found is None:
-            most = max((node.capacity(shape) for node in self._node_states), default=1)
-            found = self._per_node[shape] = max(1, most)
+            each = [self._takes(*empty, shape) for empty in self._empty.values()]
+            found = self._per_node[shape] = max(1, *each) if each else 1
         return found
 
-    def _queues(self, jobs: Mapping[str, JobState]) -> dict[str, QueueState]:
-        known = {} if self._before is None else self._before.queues
-        members: defaultdict[str, list[JobState]] = defaultdict(list)
-        for state in jobs.values():
-            members[state.job.queue].append(state)
-        found: dict[str, QueueState] = {}
-        for name, states in members.items():
-            mine, old = tuple(states), known.get(name)
-            found[name] = old if old and old.jobs == mine else QueueState(name, mine)
-        return found
+    @staticmethod
+    def _takes(node: Node, allocatable: Vector, shape: Shape) -> int:
+        """How many pods of a shape the empty node takes."""
+        if not admits(node, shape):
+            return 0
+        return min((allocatable[i] // amount for i, amount in shape.needs), default=0)
 
     def _gangs(self, pods: Iterable[Pod], jobs: Mapping[str, JobState]) -> dict[str, GangState]:
-        known = {} if self._before is None else self._before.gangs
+        known = self._before.gangs
         gangs = {gang.key: gang for gang in self._snapshot.gangs if gang.key not in jobs}
         members: defaultdict[str, list[Pod]] = defaultdict(list)
         for pod in pods:
@@ -400,7 +487,7 @@ class _Grouping:
         return found
 
     def _learn(self, named: Resources) -> None:
-        self._all_known = self._all_known and self._dimensions.know(named)
+        self.all_known = self.all_known and self._dimensions.know(named)
 
 
 def _named(snapshot: Snapshot) -> Iterator[Resources]:

@@ -235,7 +235,7 @@ class Draft:
     def __init__(self, cluster: ClusterState, now: datetime) -> None:
         self.cluster, self.now = cluster, now
         self.journal = Journal()
-        self.nodes = NodeRoom(cluster.nodes, now, self.journal)
+        self.nodes = NodeRoom(list(cluster.nodes.values()), now, self.journal)
         self.queues = QueueRoom(cluster.tree, self.journal)
         for name, queue in cluster.queues.items():
             self.queues.hold(name, queue.held, 1)

@@ -25,9 +25,9 @@ from typing import NamedTuple
 from volcano_elastic.queue_policy.claims import Claim, Group
 from volcano_elastic.queue_policy.draft import Draft, JobDraft
 from volcano_elastic.queue_policy.fit import Shape
+from volcano_elastic.queue_policy.node_state import slots_in
 from volcano_elastic.queue_policy.queues import Full
 from volcano_elastic.queue_policy.room import Room
-from volcano_elastic.queue_policy.state import slots_in
 from volcano_elastic.queue_policy.victims import (
     BestFirst,
     Option,

@@ -21,7 +21,7 @@ from enum import IntEnum
 
 from volcano_elastic.queue_policy.fit import UNLIMITED, Shape, Vector
 from volcano_elastic.queue_policy.journal import Journal
-from volcano_elastic.queue_policy.state import NodeState, slots_in
+from volcano_elastic.queue_policy.node_state import NodeState, slots_in
 
 
 class Room(IntEnum):

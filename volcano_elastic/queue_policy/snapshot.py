@@ -70,7 +70,7 @@ class Pod:
     """Name of its role in the job; only pods of the elastic role count in the job's size."""
     leaves_by: Instant | None = None
     """`metadata.deletionTimestamp`: when a terminating pod's grace ends. Past it by more than
-    `state.LOST_AFTER` its room no longer counts as coming."""
+    `node_state.LOST_AFTER` its room no longer counts as coming."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: tuple[Mapping[str, str | int], ...] = ()
     node_affinity: NodeAffinity = ()

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import cached_property
 from operator import add
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from volcano_elastic.api.queue_policy import GPU, Mode, Order, QueuePolicy
 from volcano_elastic.api.role import elastic
 from volcano_elastic.queue_policy.decision import Reason
-from volcano_elastic.queue_policy.fit import UNLIMITED, Dimensions, Shape, Vector, admits
-from volcano_elastic.queue_policy.snapshot import Job, Node, Pod, Resources
+from volcano_elastic.queue_policy.fact import fact
+from volcano_elastic.queue_policy.fit import Dimensions, Shape, Vector
+from volcano_elastic.queue_policy.snapshot import Job, Pod, Resources
 from volcano_elastic.queue_policy.speed import CPUS, Curve, SizeSteps
 
 UNPLACED_COOLDOWN = timedelta(seconds=60)
@@ -31,8 +31,6 @@ LONGEST_COOLDOWN = timedelta(seconds=300)
 PAUSES_APART = 20
 """By default a job runs for so many of its pauses between two changes of its size: resizes cost it
 a twentieth of its time at most."""
-LOST_AFTER = timedelta(seconds=5)
-"""A pod that is still there this long after its grace ended is not coming free soon."""
 
 
 class GrowthKey(NamedTuple):
@@ -94,43 +92,43 @@ class JobState:
     steps: SizeSteps
     dimensions: Dimensions = field(repr=False)
 
-    @cached_property
+    @fact
     def unit(self) -> int:
         """Workers that come and go together."""
         return max(1, self.job.node_unit)
 
-    @cached_property
+    @fact
     def unit_vector(self) -> Vector:
         """Amounts that `unit` workers ask for."""
         return tuple(amount * self.unit for amount in self.shape.vector)
 
-    @cached_property
+    @fact
     def unit_gpus(self) -> float:
         """Amount that one worker holds of the resource that sizes are compared in."""
         return units(self.job.pod_requests, self.policy.resource)
 
-    @cached_property
+    @fact
     def cap(self) -> int:
         """The most workers that the job may have."""
         return cap(self.job, self.policy)
 
-    @cached_property
+    @fact
     def most(self) -> int:
         """The most workers that one plan may raise the size to."""
         step = self.policy.grow.max_step
         return self.cap if step is None else min(self.cap, self.job.desired + step)
 
-    @cached_property
+    @fact
     def weight(self) -> float:
         """Factor of the job's gains and losses: more while it is young."""
         return weight(self.job, self.policy)
 
-    @cached_property
+    @fact
     def pause(self) -> float:
         """Seconds that its training stands still at a change of size."""
         return (PAUSE if self.job.pause is None else self.job.pause).total_seconds()
 
-    @cached_property
+    @fact
     def ready(self) -> datetime | None:
         """When the job may change its size again of its own; None before its first change."""
         return ready(self.job, self.policy)
@@ -138,7 +136,7 @@ class JobState:
     def cooling(self, now: datetime) -> bool:
         return self.ready is not None and self.ready > now
 
-    @cached_property
+    @fact
     def movable(self) -> bool:
         """Whether its surplus may be taken at all."""
         return self.policy.mode not in (Mode.OFF, Mode.DRY_RUN) and not self.job.unmodelled
@@ -147,7 +145,7 @@ class JobState:
         """The largest allowed size that is at most `size`: whole units, never below min."""
         return max(self.job.min, size - size % self.unit)
 
-    @cached_property
+    @fact
     def by_role(self) -> JobPods:
         """Its pods sorted."""
         job, departing, master_bound, counted = self.job, False, False, elastic().name
@@ -186,14 +184,14 @@ class JobState:
         """Amounts that its pods hold in the queue."""
         return self.by_role.held
 
-    @cached_property
+    @fact
     def surplus_amount(self) -> int:
         """Amount of the policy's resource that its pods beyond the minimum hold."""
         pods = self.by_role
         beyond = max(0, len(pods.bound) + len(pods.excess) - self.job.min)
         return beyond * self.job.pod_requests.get(self.policy.resource, 0)
 
-    @cached_property
+    @fact
     def settled(self) -> bool:
         """True if all pods are there and have a node, and the size is as it should be: nothing has
         to be corrected, and nobody waits on its behalf. Other pods of it may still be leaving."""
@@ -211,7 +209,7 @@ class JobState:
             and (best is None or size <= max(best, job.min))
         )
 
-    @cached_property
+    @fact
     def unstarted(self) -> bool:
         """True if nothing of it runs or has run, and it asks for its minimum and no more: its claim
         stays the same until the job or its pods change."""
@@ -224,7 +222,7 @@ class JobState:
             and not job.succeeded
         )
 
-    @cached_property
+    @fact
     def active(self) -> bool:
         """True if it is settled and its size is the planner's to change."""
         return (
@@ -235,31 +233,36 @@ class JobState:
             and not self.by_role.departing
         )
 
-    @cached_property
+    @fact
     def growth_key(self) -> GrowthKey | None:
         """Its place among those that may grow from `desired`; None if it may not."""
         if not (self.active and self.queue_open):
             return None
         return growth_key(self, self.job.desired)
 
-    @cached_property
+    @fact
     def loss_key(self) -> LossKey | None:
         """Its place among those that may give for others' growth; None if it may not."""
         if not (self.active and self.job.scaler == "volcano"):
             return None
         return loss_key(self, self.job.desired)
 
-    @cached_property
+    @fact
     def may_give(self) -> bool:
         """Whether surplus of it might leave for a claim, in any plan."""
         return self.movable and self.job.desired - self.unit >= self.job.min
 
-    @cached_property
+    @fact
     def surplus(self) -> int:
         """The most pods that may leave for claims, as long as no plan has changed the job."""
         return min(self.job.desired - self.job.min, len(self.by_role.bound)) if self.may_give else 0
 
-    @cached_property
+    @fact
+    def most_surplus(self) -> float:
+        """The weighted surplus that it has at most."""
+        return (self.job.desired - self.job.min) * self.unit_gpus / self.weight
+
+    @fact
     def kept(self) -> Kept | None:
         """Reasons to keep its size, as far as they follow from the job; None if its pods have not
         all found a node yet, or if it is rigid."""
@@ -433,95 +436,3 @@ def _wish(job: Job) -> int:
 
 def _whole(job: Job, workers: int) -> int:
     return max(job.min, workers - workers % max(1, job.node_unit))
-
-
-@dataclass(frozen=True, eq=False)
-class NodeState:
-    """One node and the pods on it, terminating ones included."""
-
-    node: Node
-    pods: tuple[Pod, ...]
-    dimensions: Dimensions = field(repr=False)
-
-    @cached_property
-    def allocatable(self) -> Vector:
-        return self.dimensions.allocatable(self.node)
-
-    @cached_property
-    def idle(self) -> Vector:
-        """Allocatable less every pod on it."""
-        held: dict[Vector, int] = {}
-        last: Resources | None = None
-        vector: Vector = ()
-        for pod in self.pods:
-            if pod.requests != last:
-                # Mostly those of the pod before.
-                last = pod.requests
-                vector = self.dimensions.request(last)
-                held.setdefault(vector, 0)
-            held[vector] += 1
-        free = self.allocatable
-        for vector, times in held.items():
-            free = tuple([a - b * times for a, b in zip(free, vector, strict=True)])
-        return free
-
-    @cached_property
-    def usable(self) -> Vector:
-        """Idle room, if it takes pods at all."""
-        if not self.node.ready or self.node.unschedulable:
-            return (0,) * len(self.idle)
-        return tuple([max(0, amount) for amount in self.idle])
-
-    @cached_property
-    def terminating(self) -> tuple[Pod, ...]:
-        return tuple([pod for pod in self.pods if pod.terminating])
-
-    def leaving(self, now: datetime) -> list[Vector]:
-        """Amounts of the terminating pods whose room counts as coming."""
-        return [
-            self.dimensions.request(pod.requests)
-            for pod in self.terminating
-            if pod.leaves_by is None or now <= pod.leaves_by + LOST_AFTER
-        ]
-
-    @cached_property
-    def workers(self) -> Mapping[str, Sequence[Pod]]:
-        """Its live workers but workers 0, by job, in the order in which they leave."""
-        found: dict[str, list[Pod]] = {}
-        counted = elastic().name
-        for pod in self.pods:
-            if pod.job is None or pod.index == 0 or pod.terminating or pod.role != counted:
-                continue
-            found.setdefault(pod.job, []).append(pod)
-        for pods in found.values():
-            pods.sort(key=lambda pod: (pod.protected, pod.running, -pod.index, pod.key))
-        return found
-
-    @cached_property
-    def memo(self) -> dict[str, Any]:
-        """Facts that others work out of it and keep with it."""
-        return {}
-
-    @cached_property
-    def _idle_slots(self) -> dict[Shape, int]:
-        return {}
-
-    def idle_slots(self, shape: Shape) -> int:
-        """How many more pods of a shape its idle room takes; -1 if it takes no such pods at all."""
-        found = self._idle_slots.get(shape)
-        if found is None:
-            found = slots_in(self.idle, shape) if admits(self.node, shape) else -1
-            self._idle_slots[shape] = found
-        return found
-
-    def capacity(self, shape: Shape) -> int:
-        """How many pods of a shape the empty node takes."""
-        room = self.allocatable
-        if not admits(self.node, shape):
-            return 0
-        return min((room[i] // amount for i, amount in shape.needs), default=0)
-
-
-def slots_in(free: Sequence[int], shape: Shape) -> int:
-    """How many pods of a shape fit into an amount of room."""
-    return max(0, min([free[i] // amount for i, amount in shape.needs], default=UNLIMITED))

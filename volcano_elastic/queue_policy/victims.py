@@ -9,18 +9,17 @@ node's surplus before the plan is kept with the node; pods that leave only make 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from datetime import datetime
 from operator import add
 from typing import Generic, NamedTuple, TypeVar
 
 from volcano_elastic.queue_policy.draft import Draft, JobDraft
 from volcano_elastic.queue_policy.fit import Shape, Vector
+from volcano_elastic.queue_policy.node_state import NOBODY, NodeSurplus, slots_in
 from volcano_elastic.queue_policy.queues import Full
 from volcano_elastic.queue_policy.room import Room
 from volcano_elastic.queue_policy.snapshot import Pod
-from volcano_elastic.queue_policy.state import JobState, NodeState, slots_in
 
 ALL = 1 << 30
 """As many slots as an option may make."""
@@ -28,8 +27,6 @@ FEW = 128
 """Nodes that all claims of a queue may look at."""
 GLANCE = 16
 """Nodes that tell most of the time whether surplus could be enough."""
-NOBODY = ""
-"""The queue of a claim that has no surplus of its own anywhere."""
 
 P = TypeVar("P", bound=Hashable)
 
@@ -91,68 +88,6 @@ class Option(NamedTuple):
     victims: tuple[Victim, ...]
     slots: int = 1
     """How many more pods of the claim it makes room for."""
-
-
-class Most(NamedTuple):
-    """The most surplus of any job, and the highest index of its pods, both negative."""
-
-    surplus: float
-    last: int
-
-
-@dataclass(frozen=True, eq=False)
-class NodeSurplus:
-    """Pods of one node that might leave, before the plan."""
-
-    jobs: tuple[JobState, ...]
-    largest: Vector
-    """The most that any one pod holds, by dimension."""
-    total: Vector
-    idle: int
-    """Pods that don't run."""
-    unprotected: int
-    units: bool
-    """Whether some leave in units."""
-    queues: frozenset[tuple[str, Vector]]
-    most: Mapping[str, Most]
-    """Of any one job, by queue and, under `NOBODY`, of all."""
-
-
-def node_surplus(node: NodeState, jobs: Mapping[str, JobState]) -> NodeSurplus | None:
-    """The surplus on a node, as kept with it; None if there is none."""
-    mine = tuple([s for key in node.workers if (s := jobs.get(key)) is not None and s.may_give])
-    known: NodeSurplus | None = node.memo.get("surplus")
-    if known is None or known.jobs != mine:
-        if not mine:
-            return None
-        pods = [pod for state in mine for pod in node.workers[state.job.key]]
-        vectors = [state.shape.vector for state in mine]
-        totals = (
-            [a * len(node.workers[s.job.key]) for a in v]
-            for s, v in zip(mine, vectors, strict=True)
-        )
-        known = node.memo["surplus"] = NodeSurplus(
-            jobs=mine,
-            largest=tuple(map(max, zip(*vectors, strict=True))),
-            total=tuple(map(sum, zip(*totals, strict=True))),
-            idle=sum(not pod.running for pod in pods),
-            unprotected=sum(not pod.protected for pod in pods),
-            units=any(state.unit > 1 for state in mine),
-            queues=frozenset((state.job.queue, state.shape.vector) for state in mine),
-            most={
-                queue: Most(
-                    min(-_upper_bound(s) for s in mine if queue in (NOBODY, s.job.queue)),
-                    -max(pod.index for pod in pods),
-                )
-                for queue in (NOBODY, *(state.job.queue for state in mine))
-            },
-        )
-    return known
-
-
-def _upper_bound(state: JobState) -> float:
-    """The weighted surplus that a job has at most."""
-    return (state.job.desired - state.job.min) * state.unit_gpus / state.weight
 
 
 class BestFirst(Generic[P]):
@@ -219,7 +154,6 @@ class VictimSearch:
         """Nodes whose options may have become cheaper, one after the other."""
         self._seen_nodes = self._seen_queues = 0
         self._nodes_in: dict[str, frozenset[int]] = {}
-        self._surplus: dict[int, NodeSurplus | None] = {}
         self._rights: dict[tuple[str, Vector], Right] = {}
         self._any_right = any(map(self._queues.entitled, self._queues.tree.queues))
 
@@ -227,12 +161,7 @@ class VictimSearch:
 
     def surplus(self, n: int) -> NodeSurplus | None:
         """The surplus on node n before the plan."""
-        try:
-            return self._surplus[n]
-        except KeyError:
-            state, jobs = self._nodes.states[n], self._draft.cluster.jobs
-            found = self._surplus[n] = node_surplus(state, jobs)
-            return found
+        return self._nodes.states[n].surplus
 
     def might_fit(self, shape: Shape, count: int) -> bool:
         """Whether so many pods of a shape might fit if all surplus left."""
@@ -435,7 +364,7 @@ class VictimSearch:
                 continue
             job = self._draft.job(key)
             if self.gives(job, queue):
-                workers = self._nodes.states[n].workers[key]
+                workers = self._nodes.states[n].workers(key)
                 leavers[key] = self.leavers(job, workers, request.protected)
                 pod = next(leavers[key], None)
                 if pod is not None:

@@ -1,0 +1,170 @@
+"""One node with the pods on it and their jobs, as a frozen value: its room, and who may leave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from operator import attrgetter
+from typing import NamedTuple
+
+from volcano_elastic.api.role import elastic
+from volcano_elastic.queue_policy.fact import fact
+from volcano_elastic.queue_policy.fit import UNLIMITED, Dimensions, Shape, Vector, admits
+from volcano_elastic.queue_policy.snapshot import Node, Pod, Resources
+from volcano_elastic.queue_policy.state import JobState
+
+LOST_AFTER = timedelta(seconds=5)
+"""A pod that is still there this long after its grace ended is not coming free soon."""
+NOBODY = ""
+"""The queue of a claim that has no surplus of its own anywhere."""
+
+_index, _running, _protected = (attrgetter(name) for name in ("index", "running", "protected"))
+
+
+class Most(NamedTuple):
+    """The most surplus of any job, and the highest index of its pods, both negative."""
+
+    surplus: float
+    last: int
+
+
+@dataclass(frozen=True, eq=False)
+class NodeSurplus:
+    """Pods of one node that might leave, before the plan."""
+
+    jobs: tuple[JobState, ...]
+    largest: Vector
+    """The most that any one pod holds, by dimension."""
+    total: Vector
+    idle: int
+    """Pods that don't run."""
+    unprotected: int
+    units: bool
+    """Whether some leave in units."""
+    queues: frozenset[tuple[str, Vector]]
+    most: Mapping[str, Most]
+    """Of any one job, by queue and, under `NOBODY`, of all."""
+
+
+@dataclass(frozen=True, eq=False)
+class NodeState:
+    """One node, the pods on it, terminating ones included, and the jobs that these belong to."""
+
+    node: Node
+    allocatable: Vector
+    pods: tuple[Pod, ...]
+    jobs: tuple[JobState, ...]
+    dimensions: Dimensions = field(repr=False)
+
+    @fact
+    def idle(self) -> Vector:
+        """Allocatable less every pod on it."""
+        held: dict[Vector, int] = {}
+        last: Resources | None = None
+        vector: Vector = ()
+        for pod in self.pods:
+            if pod.requests != last:
+                # Mostly those of the pod before.
+                last = pod.requests
+                vector = self.dimensions.request(last)
+                held.setdefault(vector, 0)
+            held[vector] += 1
+        free = self.allocatable
+        for vector, times in held.items():
+            free = tuple([a - b * times for a, b in zip(free, vector, strict=True)])
+        return free
+
+    @fact
+    def usable(self) -> Vector:
+        """Idle room, if it takes pods at all."""
+        if not self.node.ready or self.node.unschedulable:
+            return (0,) * len(self.idle)
+        return tuple([max(0, amount) for amount in self.idle])
+
+    @fact
+    def terminating(self) -> tuple[Pod, ...]:
+        return tuple([pod for pod in self.pods if pod.terminating])
+
+    def leaving(self, now: datetime) -> list[Vector]:
+        """Amounts of the terminating pods whose room counts as coming."""
+        return [
+            self.dimensions.request(pod.requests)
+            for pod in self.terminating
+            if pod.leaves_by is None or now <= pod.leaves_by + LOST_AFTER
+        ]
+
+    @fact
+    def _workers(self) -> Mapping[str, list[Pod]]:
+        """Live workers but workers 0, by job."""
+        found: dict[str, list[Pod]] = {}
+        counted = elastic().name
+        for pod in self.pods:
+            if pod.index and pod.job is not None and not pod.terminating and pod.role == counted:
+                mine = found.get(pod.job)
+                if mine is None:
+                    found[pod.job] = [pod]
+                else:
+                    mine.append(pod)
+        return found
+
+    @fact
+    def _ordered(self) -> dict[str, Sequence[Pod]]:
+        return {}
+
+    def workers(self, job: str) -> Sequence[Pod]:
+        """Live workers of a job here but worker 0, in the order in which they leave."""
+        found = self._ordered.get(job)
+        if found is None:
+            found = self._ordered[job] = sorted(
+                self._workers[job],
+                key=lambda pod: (pod.protected, pod.running, -pod.index, pod.key),
+            )
+        return found
+
+    @fact
+    def surplus(self) -> NodeSurplus | None:
+        """Its pods that might leave for claims; None if there are none."""
+        mine = tuple([s for s in self.jobs if s.may_give and s.job.key in self._workers])
+        if not mine:
+            return None
+        idle = unprotected = last = 0
+        total = (0,) * len(self.idle)
+        most: dict[str, float] = {}
+        for state in mine:
+            pods, queue = self._workers[state.job.key], state.job.queue
+            count = len(pods)
+            idle += count - sum(map(_running, pods))
+            unprotected += count - sum(map(_protected, pods))
+            last = max(last, *map(_index, pods))
+            total = tuple([a + b * count for a, b in zip(total, state.shape.vector, strict=True)])
+            most[queue] = min(most.get(queue, 0.0), -state.most_surplus)
+        most[NOBODY] = min(most.values())
+        vectors = {state.shape.vector for state in mine}
+        return NodeSurplus(
+            jobs=mine,
+            largest=tuple(map(max, zip(*vectors, strict=True))),
+            total=total,
+            idle=idle,
+            unprotected=unprotected,
+            units=any(state.unit > 1 for state in mine),
+            queues=frozenset([(state.job.queue, state.shape.vector) for state in mine]),
+            most={queue: Most(amount, -last) for queue, amount in most.items()},
+        )
+
+    @fact
+    def _idle_slots(self) -> dict[Shape, int]:
+        return {}
+
+    def idle_slots(self, shape: Shape) -> int:
+        """How many more pods of a shape its idle room takes; -1 if it takes no such pods at all."""
+        found = self._idle_slots.get(shape)
+        if found is None:
+            found = slots_in(self.idle, shape) if admits(self.node, shape) else -1
+            self._idle_slots[shape] = found
+        return found
+
+
+def slots_in(free: Sequence[int], shape: Shape) -> int:
+    """How many pods of a shape fit into an amount of room."""
+    return max(0, min([free[i] // amount for i, amount in shape.needs], default=UNLIMITED))
