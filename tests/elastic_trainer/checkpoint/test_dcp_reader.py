@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from elastic_trainer.checkpoint.dcp_reader import PlainPlanner, read_index, reader
+from elastic_trainer.store.answer import Calls
 from elastic_trainer.store.errors import DamagedError
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
@@ -36,7 +37,12 @@ def saved(folder: Path, value: object) -> dict[str, Any]:
 def load_from(folder: Path) -> dict[str, Any]:
     state = {"a": torch.zeros(2, 3), "b": {"steps": 0, "lr": 0.0}}
     index = read_index((folder / ".metadata").read_bytes())
-    load(state, storage_reader=reader(str(folder), index), planner=PlainPlanner(), no_dist=True)
+    load(
+        state,
+        storage_reader=reader(str(folder), index, Calls(lambda: 60.0)),
+        planner=PlainPlanner(),
+        no_dist=True,
+    )
     return state
 
 

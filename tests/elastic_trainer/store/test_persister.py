@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from elastic_trainer.store import replica
+from elastic_trainer.store import storage as storage_module
 from elastic_trainer.store.ownership import TRAINING, Training
 from elastic_trainer.store.persister import Persister, Saved
 from elastic_trainer.store.slot import Slots
@@ -51,7 +53,9 @@ class TestPersister:
     def save(self, persister: Persister, tmp_path: Path, step: int) -> None:
         (tmp_path / "slots").mkdir(exist_ok=True)
         slot = save(Slots(tmp_path / "slots", 0), step)
-        persister.saved(Saved(str(slot.path), step, 0, 1, str(tmp_path / "commits")))
+        persister.saved(
+            Saved(str(slot.path), step, 0, 1, str(tmp_path / "commits"), retry_seconds=0.0)
+        )
 
     def test_what_is_gone_from_memory_is_not_said_to_be_in_storage(
         self, persister: Persister, tmp_path: Path
@@ -91,6 +95,39 @@ class TestPersister:
         found = replica.read_replica(storage, storage.commits()[0])
         assert torch.equal(found["model"]["a"], torch.full((50,), 8.0))
         assert found["cursor"]["step"] == 8
+
+    def test_a_storage_that_never_returns_keeps_nobody_waiting_for_ever(
+        self, persister: Persister, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(storage_module, "SLOW_SECONDS", 2.0)
+        server_returns, asked = threading.Event(), threading.Event()
+        sync, main = os.fsync, threading.current_thread()
+
+        def silent(descriptor: int) -> None:
+            if threading.current_thread() is not main:
+                asked.set()
+                server_returns.wait()
+            sync(descriptor)
+
+        monkeypatch.setattr(os, "fsync", silent)
+        self.save(persister, tmp_path, 1)
+        try:
+            assert asked.wait(20)
+            for step in range(2, 5):
+                self.save(persister, tmp_path, step)
+                assert self.settle(persister, storage=False) == ""  # training goes on
+            assert "no answer for 2 s" in self.settle(persister, storage=True)
+            stuck = [one for one in threading.enumerate() if one.name == "ask-storage"]
+            assert len(stuck) == 1, "however many were tried"
+        finally:
+            server_returns.set()
+        for thread in stuck:
+            thread.join()
+        assert self.stored == []
+        assert Storage(tmp_path / "commits").commits() == []
+        self.save(persister, tmp_path, 5)
+        assert self.settle(persister, storage=True) == ""
+        assert self.stored == [5]
 
     def test_an_error_is_told_to_who_waits_and_the_next_may_succeed(
         self, persister: Persister, tmp_path: Path

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tenacity
-from elastic_trainer.store import folder as folder_module
-from elastic_trainer.store import storage as storage_module
 from elastic_trainer.store.errors import (
     DamagedError,
     OwnershipError,
@@ -51,81 +48,6 @@ def steps(folder: Path) -> list[int]:
 def newest(storage: Storage) -> int | None:
     found = storage.newest()
     return None if found is None else found.step
-
-
-class TestSilence:
-    """A hard network mount whose server is gone: calls that never return."""
-
-    @pytest.fixture(autouse=True)
-    def short(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(storage_module, "SLOW_SECONDS", 2.0)
-        monkeypatch.setattr(folder_module, "CHUNK", 10)
-
-    @pytest.mark.parametrize(
-        ("operation", "name"),
-        [("list", ""), ("read", TRAINING), ("read", "step-2/" + MARKER), ("read", "state.pt")],
-    )
-    def test_a_storage_that_never_answers_is_unavailable_and_says_so(
-        self, tmp_path: Path, operation: str, name: str
-    ) -> None:
-        storage, files = faulty_storage(tmp_path, retry_seconds=0.0)
-        storage.open()
-        commit(storage, 1)
-        commit(storage, 2)
-        server_returns = threading.Event()
-
-        def block(called: str, on: str) -> None:
-            if called == operation and name in on:
-                server_returns.wait()
-
-        def look() -> None:
-            storage.open()
-            storage.newest()
-
-        files.fault = block
-        try:
-            with pytest.raises(UnavailableError, match=r"can't be (read|used): no answer for 2 s"):
-                look()
-        finally:
-            server_returns.set()
-        assert newest(storage) == 2
-
-    @pytest.mark.process
-    def test_a_slow_read_is_never_cut_and_one_that_stops_half_way_is(self, tmp_path: Path) -> None:
-        storage = Storage(tmp_path, retry_seconds=0.0)
-        storage.open()
-        commit(storage, 1)
-        found = storage.newest()
-        assert found is not None
-        state = tmp_path / "step-1" / "state.pt"
-        content = state.read_bytes()
-        state.unlink()
-        os.mkfifo(state)
-        test_ends = threading.Event()
-
-        def feed(pieces: int) -> None:
-            with state.open("wb", buffering=0) as pipe:
-                for start in range(0, 10 * pieces, 10):
-                    pipe.write(content[start : start + 10])
-                    time.sleep(0.3)
-                if pieces < len(content) // 10:
-                    test_ends.wait()
-
-        def fed(pieces: int) -> threading.Thread:
-            thread = threading.Thread(target=feed, args=(pieces,))
-            thread.start()
-            return thread
-
-        whole = fed(10)
-        assert storage.read(found, "state.pt") == content  # in 3 s
-        whole.join()
-        half = fed(5)
-        try:
-            with pytest.raises(UnavailableError, match=r"can't be read: no answer for 2 s"):
-                storage.verify(found, "state.pt")
-        finally:
-            test_ends.set()
-            half.join()
 
 
 class TestReading:

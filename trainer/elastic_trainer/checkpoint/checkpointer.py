@@ -6,10 +6,9 @@ import contextlib
 import logging
 import os
 import socket
-import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -75,25 +74,6 @@ class _Outcome:
     """Why no source would help."""
     unavailable: bool = False
     """The refusal is the storage's, which can't be read."""
-
-
-@contextlib.contextmanager
-def _busy(link: WorkerLink) -> Iterator[None]:
-    """Says each second that this process is on its way, as storage doesn't tell what it has read:
-    how long it may take at all is for its own retries to say."""
-    over = threading.Event()
-
-    def say() -> None:
-        while not over.wait(1.0):
-            link.transferred(1)
-
-    thread = threading.Thread(target=say, name="restoring", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 class _ElsewhereError(Exception):
@@ -267,7 +247,7 @@ class Checkpointer:
         if is_live(everyone):
             stored = Stored(run=next_run(everyone))
         else:
-            with _busy(self.link):
+            with self.storage.calls.telling(self.link.transferred):
                 asked = self._ask_storage(everyone) if self._group.rank == 0 else Stored()
                 stored = self._group.from_rank(0, asked)
         if stored.refusal is not None:
@@ -310,7 +290,7 @@ class Checkpointer:
         """What this rank has, and why it can't take part if it can't."""
         if live == NOTHING and not self._training:
             try:
-                with _busy(self.link):
+                with self.storage.calls.telling(self.link.transferred):
                     self._training = self._open_storage()
             except StorageError as error:
                 return Available(), error
@@ -400,7 +380,7 @@ class Checkpointer:
             if source in (Source.MEMORY, Source.MIRROR):
                 self._load_memory(found.identity)
             elif source is Source.STORAGE:
-                with _busy(self.link):
+                with self.storage.calls.telling(self.link.transferred):
                     self._load_storage(found.identity)
             else:
                 return _Outcome(available)

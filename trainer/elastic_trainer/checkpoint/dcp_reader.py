@@ -20,6 +20,8 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import ReadItem
 
+from elastic_trainer.checkpoint.dcp_files import AnsweringFileSystem
+from elastic_trainer.store.answer import Calls
 from elastic_trainer.store.errors import DamagedError
 from elastic_trainer.store.folder import is_url
 
@@ -94,8 +96,9 @@ def read_index(content: bytes) -> Metadata:
     return found
 
 
-def reader(place: str, index: Metadata) -> Any:
-    """Return DCP's reader of the folder or URL `place`, that takes the index as given."""
+def reader(place: str, index: Metadata, calls: Calls) -> Any:
+    """Return DCP's reader of the folder or URL `place`, that takes the index as given; `calls` are
+    those to a folder's file system."""
     base: Any = filesystem.FileSystemReader
     if is_url(place):
         from torch.distributed.checkpoint.fsspec_filesystem import FsspecReader
@@ -108,4 +111,7 @@ def reader(place: str, index: Metadata) -> Any:
             index.storage_meta.load_id = self.load_id
             return index
 
-    return Reader(place)
+    made = Reader(place)
+    if not is_url(place):
+        made.fs = AnsweringFileSystem(calls)
+    return made

@@ -25,14 +25,18 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from elastic_trainer.checkpoint.dcp_files import AnsweringFileSystem
 from elastic_trainer.checkpoint.dcp_reader import PlainPlanner, read_index, reader
 from elastic_trainer.checkpoint.lockstep import Lockstep, Peers
 from elastic_trainer.checkpoint.mirror import Mirror
 from elastic_trainer.checkpoint.model_state import ModelState
 from elastic_trainer.checkpoint.recovery import Identity
 from elastic_trainer.ranks.process_group import ProcessGroup, control_group
-from elastic_trainer.store.errors import SupersededError, UnavailableError
+from elastic_trainer.retry import describe
+from elastic_trainer.store.answer import SilenceError
+from elastic_trainer.store.errors import SilentError, SupersededError, UnavailableError
 from elastic_trainer.store.folder import FileRecord, is_url
+from elastic_trainer.store.replica import await_devices
 from elastic_trainer.store.slot import Label, Slot
 from elastic_trainer.store.storage import Commit, Storage, StorageError
 
@@ -60,8 +64,13 @@ def _told(what: str) -> Iterator[_Told]:
         yield told
     except StorageError as error:
         told.error = error
-    except (OSError, CheckpointException) as error:  # the latter is a BaseException
-        told.error = UnavailableError(f"{what}: {error}")
+    except CheckpointException as error:  # a BaseException
+        failures = [(rank, one) for rank, (one, _) in error.failures.items()]
+        reasons = "; ".join(f"rank {rank}: {describe(one)}" for rank, one in failures)
+        silent = any(isinstance(one, SilenceError) for _, one in failures)
+        told.error = (SilentError if silent else UnavailableError)(f"{what}: {reasons}")
+    except OSError as error:
+        told.error = UnavailableError(f"{what}: {describe(error)}")
     except Exception as error:
         told.error = StorageError(f"{what}: {error!r}")
 
@@ -187,6 +196,7 @@ class Shards:
                 )
             if rank == 0:
                 extra = {"extra": state["extra"], "rng": state["rng"]}
+                await_devices(extra)
                 records[EXTRA] = self._storage.write_file(
                     f"{written}/{EXTRA}", lambda file: torch.save(extra, cast(Any, file))
                 )
@@ -257,7 +267,9 @@ class Shards:
         with _told(f"step {commit.step} can't be read") as told:
             load(
                 wanted,
-                storage_reader=reader(self._storage.place(commit.place), metadata),
+                storage_reader=reader(
+                    self._storage.place(commit.place), metadata, self._storage.calls
+                ),
                 planner=PlainPlanner(),
                 process_group=control_group(),
             )
@@ -286,7 +298,9 @@ class Shards:
     def _writer(self, name: str) -> Any:
         place = self._storage.place(name)
         if not is_url(place):
-            return FileSystemWriter(place)
+            writer = FileSystemWriter(place, sync_files=False)  # its files do so themselves
+            writer.fs = AnsweringFileSystem(self._storage.calls)
+            return writer
         from torch.distributed.checkpoint.fsspec_filesystem import FsspecWriter
 
         return FsspecWriter(place)

@@ -1,41 +1,53 @@
-"""A folder whose questions are answered in bounded time, see answer.py."""
+"""A folder that does what it is asked in bounded time, see answer.py."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from elastic_trainer.store.answer import answer
-from elastic_trainer.store.folder import FileRecord, Folder
+from elastic_trainer.store.answer import Calls
+from elastic_trainer.store.folder import FileRecord, Folder, Writer
 
 
 class AnsweringFolder:
-    """Another folder, of which names and reads raise TimeoutError where nothing comes for long.
+    """Another folder, whose operations raise SilenceError where nothing moves for long.
+
+    What writes then may have been done or not; what it has not done by then it doesn't do later,
+    but for the system call that it was in.
 
     Args:
         folder: that is asked.
-        patience: returns for how many seconds nothing may come.
+        calls: to the storage that it is in.
     """
 
-    def __init__(self, folder: Folder, patience: Callable[[], float]) -> None:
+    def __init__(self, folder: Folder, calls: Calls) -> None:
         self._folder = folder
-        self._patience = patience
-        # What writes is left to take its time.
-        self.make = folder.make
-        self.write = folder.write
-        self.create = folder.create
-        self.begin = folder.begin
-        self.publish = folder.publish
-        self.remove = folder.remove
+        self._call = calls.call
         self.path = folder.path
 
+    def make(self) -> None:
+        self._call(self._folder.make)
+
     def names(self, under: str = "") -> list[str]:
-        return answer(lambda: self._folder.names(under), self._patience())
+        return self._call(lambda: self._folder.names(under))
 
     def read(self, name: str) -> bytes:
-        return answer(lambda: self._folder.read(name), self._patience())
+        return self._call(lambda: self._folder.read(name))
+
+    def write(self, name: str, writer: Writer) -> FileRecord:
+        return self._call(lambda: self._folder.write(name, writer))
+
+    def create(self, name: str, data: bytes) -> bool:
+        return self._call(lambda: self._folder.create(name, data))
 
     def record(self, name: str) -> FileRecord:
-        return answer(lambda: self._folder.record(name), self._patience())
+        return self._call(lambda: self._folder.record(name))
 
     def modified(self, name: str) -> float:
-        return answer(lambda: self._folder.modified(name), self._patience())
+        return self._call(lambda: self._folder.modified(name))
+
+    def begin(self, name: str, run: int) -> str:
+        return self._call(lambda: self._folder.begin(name, run))
+
+    def publish(self, written: str, name: str) -> str:
+        return self._call(lambda: self._folder.publish(written, name))
+
+    def remove(self, name: str) -> None:
+        self._call(lambda: self._folder.remove(name))

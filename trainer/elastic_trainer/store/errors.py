@@ -25,6 +25,10 @@ class UnavailableError(StorageError):
     """The storage could not be read or written, for as long as it was tried."""
 
 
+class SilentError(UnavailableError):
+    """The storage has not answered at all. A call to it may still be under way."""
+
+
 class SupersededError(StorageError):
     """Another process has claimed the folder for a later run: this one must not write any more."""
 

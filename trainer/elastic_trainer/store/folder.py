@@ -22,7 +22,10 @@ import xxhash
 from elastic_trainer.store.answer import moved
 
 CHUNK = 1 << 22
-"""Bytes read at once."""
+"""Bytes read or written at once."""
+SYNC_BYTES = 1 << 26
+"""Written before they are made durable: a storage would be silent for long if all were at the
+end."""
 
 TEMPORARY = ".writing-"
 """How names of what is being written begin: `.writing-<run>-<uuid>-<name>`."""
@@ -44,17 +47,32 @@ class FileRecord:
 
 
 class HashedFile:
-    """A file being written, and the digest of what was written to it."""
+    """A file being written, and the digest of what was written to it.
 
-    def __init__(self, file: BinaryIO) -> None:
+    Args:
+        file: that is written to.
+        sync: makes durable what was written so far, where that is done on the way.
+    """
+
+    def __init__(self, file: BinaryIO, sync: Callable[[], None] | None = None) -> None:
         self._file = file
+        self._sync = sync
         self._digest = xxhash.xxh3_128()
-        self._size = 0
+        self._size = self._synced = 0
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
-        self._digest.update(data)
-        self._size += len(data)
-        return self._file.write(data)
+        content = memoryview(data).cast("B")
+        for start in range(0, len(content), CHUNK):
+            piece = content[start : start + CHUNK]
+            self._file.write(piece)
+            self._digest.update(piece)
+            self._size += len(piece)
+            moved(len(piece))
+            if self._sync is not None and self._size - self._synced >= SYNC_BYTES:
+                self._sync()
+                self._synced = self._size
+                moved()
+        return len(content)
 
     def flush(self) -> None:
         self._file.flush()
@@ -131,7 +149,7 @@ class LocalFolder:
             content = io.BytesIO()
             while chunk := file.read(CHUNK):
                 content.write(chunk)
-                moved()
+                moved(len(chunk))
             return content.getvalue()
 
     def write(self, name: str, writer: Writer) -> FileRecord:
@@ -139,6 +157,7 @@ class LocalFolder:
         new = self._beside(target)
         try:
             hashed = _written(new, writer)
+            moved()
             new.rename(target)
         except BaseException:
             _unlink_quietly(new)
@@ -151,6 +170,7 @@ class LocalFolder:
         new = self._beside(target)
         try:
             _written(new, lambda file: _put(file, data))
+            moved()
             try:
                 # A link comes whole and never replaces, on network file systems too.
                 os.link(new, target)
@@ -159,8 +179,10 @@ class LocalFolder:
             except OSError as error:
                 if error.errno not in _NO_LINKS:
                     raise
+                moved()
                 with target.open("xb") as file:
                     try:
+                        moved()
                         file.write(data)
                         file.flush()
                         os.fsync(file.fileno())
@@ -202,16 +224,20 @@ class LocalFolder:
         _sync_directory(source)
         # A try may come late, after another process has claimed the folder and committed.
         place = beside if (self._path / name).exists() else name
+        moved()
         source.rename(self._path / place)
         _sync_directory(self._path)
         return place
 
     def remove(self, name: str) -> None:
         path = self._path / name
-        if path.is_symlink() or not path.is_dir():
+        is_file = path.is_symlink() or not path.is_dir()
+        moved()
+        if is_file:
             path.unlink(missing_ok=True)
             return
         (path / MARKER).unlink(missing_ok=True)
+        moved()
         shutil.rmtree(path)
 
     def path(self, name: str) -> str:
@@ -226,9 +252,9 @@ def is_url(folder: str | Path) -> bool:
     return isinstance(folder, str) and "://" in folder
 
 
-def write_to(file: BinaryIO, writer: Writer) -> HashedFile:
-    """Let `writer` write to `file`, and hash what it writes."""
-    hashed = HashedFile(file)
+def write_to(file: BinaryIO, writer: Writer, sync: Callable[[], None] | None = None) -> HashedFile:
+    """Let `writer` write to `file`, and hash what it writes; `sync` as HashedFile's."""
+    hashed = HashedFile(file, sync)
     try:
         writer(hashed)
     except RuntimeError as error:
@@ -244,15 +270,20 @@ def hash_file(file: Any) -> FileRecord:
     while chunk := file.read(CHUNK):
         digest.update(chunk)
         size += len(chunk)
-        moved()
+        moved(len(chunk))
     return FileRecord(size, digest.hexdigest())
 
 
 def _written(path: Path, writer: Writer) -> HashedFile:
     with path.open("wb") as file:
-        hashed = write_to(file, writer)
-        file.flush()
-        os.fsync(file.fileno())
+
+        def sync() -> None:
+            file.flush()
+            os.fsync(file.fileno())
+
+        moved()
+        hashed = write_to(file, writer, sync)
+        sync()
     return hashed
 
 

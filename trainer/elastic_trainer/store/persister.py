@@ -65,6 +65,8 @@ class Persister:
         self._waiting: list[tuple[bool, Callable[[str], None]]] = []
         self._error = ""
         """Why the newest is not in storage; empty: it is, or will be."""
+        self._storage: tuple[tuple[str, int, float | None], Storage] | None = None
+        """The last one, and what it was made of."""
         self._closing = False
         self._threads: list[threading.Thread] = []
 
@@ -152,7 +154,7 @@ class Persister:
             if label is None or label.step != saved.step:
                 self._is_gone(saved)
                 return
-            storage = Storage(saved.folder, keep=saved.keep, retry_seconds=saved.retry_seconds)
+            storage = self._storage_of(saved)
             storage.expect(label.training)
             if saved.claim:
                 storage.hold(saved.run or label.run, saved.claim)
@@ -162,6 +164,14 @@ class Persister:
                 )
         self._error = ""
         self._stored(saved, label)
+
+    def _storage_of(self, saved: Saved) -> Storage:
+        """The same one for the same folder: it knows whether an earlier call is still under way."""
+        wanted = (saved.folder, saved.keep, saved.retry_seconds)
+        if self._storage is None or self._storage[0] != wanted:
+            storage = Storage(saved.folder, keep=saved.keep, retry_seconds=saved.retry_seconds)
+            self._storage = (wanted, storage)
+        return self._storage[1]
 
     def _is_gone(self, saved: Saved) -> None:
         """Notes it for who asks whether all is in storage: mostly a newer one is being written in

@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any, TypeVar, cast
 
-from elastic_trainer.store.folder import MARKER, FileRecord, Writer, hash_file, write_to
+from elastic_trainer.store.answer import moved
+from elastic_trainer.store.folder import CHUNK, MARKER, FileRecord, Writer, hash_file, write_to
+
+READ_AHEAD = 1 << 26
+"""Bytes that one request asks for."""
 
 T = TypeVar("T")
 
@@ -54,8 +59,16 @@ class RemoteFolder:
         return [str(path).rstrip("/").rpartition("/")[2] for path in found]
 
     def read(self, name: str) -> bytes:
-        with _as_os_errors():
-            return bytes(self._files.cat_file(self._at(name)))
+        # In pieces, so that one can hear of them.
+        with (
+            _as_os_errors(),
+            self._files.open(self._at(name), "rb", block_size=READ_AHEAD) as file,
+        ):
+            content = io.BytesIO()
+            while chunk := file.read(CHUNK):
+                content.write(chunk)
+                moved(len(chunk))
+            return content.getvalue()
 
     def write(self, name: str, writer: Writer) -> FileRecord:
         with _as_os_errors():

@@ -6,6 +6,7 @@ import io
 from typing import Any, cast
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from elastic_trainer.store.storage import Commit, Storage
 
@@ -17,6 +18,7 @@ def write_replica(
 ) -> Commit:
     """Raises StorageError as Storage.write."""
     rest = {name: part for name, part in state.items() if name != "cursor"}
+    await_devices(rest)
     return storage.write(
         step=step,
         run=run,
@@ -24,6 +26,15 @@ def write_replica(
         round_=round_,
         files={STATE: lambda file: torch.save(rest, cast(Any, file))},
     )
+
+
+def await_devices(state: Any) -> None:
+    """Return once all that this thread has asked of devices is done in the state's tensors: what
+    writes them is another thread (store/answer.py), whose copies don't wait for this one's."""
+    devices = {leaf.device for leaf in tree_leaves(state) if isinstance(leaf, torch.Tensor)}
+    for device in devices:
+        if device.type not in ("cpu", "meta"):
+            torch.accelerator.synchronize(device)
 
 
 def read_replica(storage: Storage, commit: Commit) -> dict[str, Any]:

@@ -19,6 +19,7 @@ import contextlib
 import errno
 import json
 import logging
+import math
 import re
 import socket
 import threading
@@ -31,12 +32,14 @@ from typing import Any, NoReturn, TypeVar
 
 import xxhash
 
-from elastic_trainer.retry import describe, storage_policy
+from elastic_trainer.retry import STORAGE_SECONDS_VARIABLE, describe, storage_policy
+from elastic_trainer.store.answer import Calls, SilenceError
 from elastic_trainer.store.answering_folder import AnsweringFolder
 from elastic_trainer.store.errors import (
     DamagedError,
     IncompleteError,
     OwnershipError,
+    SilentError,
     StorageError,
     SupersededError,
     UnavailableError,
@@ -102,8 +105,9 @@ class Storage:
     """The commits of one job.
 
     What the storage can't do for the moment is tried again, see `retry.storage_policy`; what it
-    can't do for all that time raises UnavailableError. So does a folder that is silent for as long
-    when it is listed or read; a slow read isn't silent.
+    can't do for all that time raises UnavailableError. A folder that is silent as long (at least
+    SLOW_SECONDS), as one on a hard network mount whose server is gone, raises SilentError, whatever
+    it was asked for; while bytes move it isn't silent, however slow it is.
 
     Args:
         folder: shared by all pods of the job; a path, or a URL that fsspec knows.
@@ -130,15 +134,16 @@ class Storage:
         self.location = str(folder) if is_url(folder) else str(self.folder.absolute())
         self.keep = keep
         self.policy = storage_policy(retry_seconds)
-        remote = is_url(folder)
-        # Clients of object stores have time limits of their own; a hard network mount has none.
-        self._files: Folder = (
-            RemoteFolder(self.location)
-            if remote
-            else AnsweringFolder(
-                files or LocalFolder(self.folder), lambda: max(self.policy.seconds, SLOW_SECONDS)
-            )
+        self.remote = is_url(folder)
+        """Behind a URL. Clients of object stores have time limits of their own; a hard network
+        mount has none."""
+        self.calls = Calls(
+            lambda: math.inf if self.remote else max(self.policy.seconds, SLOW_SECONDS)
         )
+        """To the file system, also for those who use it by themselves."""
+        if files is None:
+            files = RemoteFolder(self.location) if self.remote else LocalFolder(self.folder)
+        self._files: Folder = AnsweringFolder(files, self.calls)
         self._training: Training | None = None
         self._claim: Claim | None = None
         self._claimed = False
@@ -197,7 +202,7 @@ class Storage:
                     ": is the volume mounted? Mount it again, or pass fresh=True to train from the "
                     "beginning"
                 )
-            raise UnavailableError(f"{error}{advice}") from error.__cause__
+            raise type(error)(f"{error}{advice}") from error.__cause__
         self._training = Training.decode(content, where)
         self._training.check_owner(job, resume_from, self.location)
         return self._training.id
@@ -517,15 +522,16 @@ class Storage:
         return self._began
 
     def abandon(self, written: str) -> None:
-        """Remove what `begin` gave, if it can be."""
-        with contextlib.suppress(OSError):
-            self._files.remove(written)
+        """Remove what `begin` gave, if it can be; what stays is cleared as abandoned."""
+        if not self.calls.stuck:
+            with contextlib.suppress(OSError):
+                self._files.remove(written)
         self._began = None
 
     def _fail(self, written: str, error: BaseException) -> None:
         """Raises SupersededError where that is why: a later run removes what is begun here."""
         self.abandon(written)
-        if isinstance(error, UnavailableError):
+        if isinstance(error, UnavailableError) and not isinstance(error, SilentError):
             with self.patience(0.0), contextlib.suppress(UnavailableError):
                 self._check_claim()
 
@@ -602,7 +608,7 @@ class Storage:
                     self._files.remove(name)
             for run in claims(names)[:-1]:
                 self._files.remove(f"EPOCH-{run}")
-        except OSError as error:
+        except (OSError, SilentError) as error:
             log.warning("%s keeps older commits for now: %s", self.location, describe(error))
 
     def _look(self, name: str) -> Found:
@@ -617,6 +623,8 @@ class Storage:
             return Found(Condition.INCOMPLETE)
         except DamagedError:
             return Found(Condition.DAMAGED)
+        except SilentError:
+            raise
         except (UnavailableError, OSError):
             return Found(Condition.UNREADABLE)
 
@@ -674,6 +682,12 @@ class Storage:
         slow.start()
         try:
             return self.policy.call(operation, transient=is_transient, what=what)
+        except SilenceError as error:
+            raise SilentError(
+                f"{what}: {describe(error)}: expected it to move bytes; see whether the file "
+                "system's server is up, and where it is only slow, allow it more by "
+                f"storage_patience or {STORAGE_SECONDS_VARIABLE}{advice}"
+            ) from error
         except OSError as error:
             raise UnavailableError(f"{what}: {describe(error)}{advice}") from error
         finally:
