@@ -148,6 +148,13 @@ class QueueWorld:
             await self.client.delete(PODS, f"{name}-{index}", "default")
         await self.client.delete(PODGROUPS, name, "default")
 
+    async def plain_pod(self, name: str) -> None:
+        """Of the default scheduler, outside jobs and gangs."""
+        body = _pod(name, name)
+        del body["metadata"]["annotations"]
+        body["spec"]["schedulerName"] = "default-scheduler"
+        await self.client.create(PODS, body)
+
     # What is seen
 
     def of(self, owner: str) -> list[Life]:

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from e2e import volcano
 from e2e.queue_world import GPU, QueueWorld, queue_world
 from embedded_cluster.conformance.control_plane import ControlPlane
 from volcano_elastic.cli.observation import observe
-from volcano_elastic.kube.resource import QUEUEPOLICIES
+from volcano_elastic.kube.resource import PODS, QUEUEPOLICIES
 from volcano_elastic.queue_policy.plan import Planner
 
 pytestmark = pytest.mark.e2e
@@ -92,6 +93,24 @@ async def test_a_newcomer_whose_gang_is_more_than_its_minimum_gets_its_gang(
     await world.size("old", 8)
     await world.job("new", 1, 4, min_available=3)
     await newcomer_starts(world, "old", "new", 3, slowness)
+
+
+async def test_surplus_leaves_for_pods_of_the_default_scheduler(world: QueueWorld) -> None:
+    if volcano.folder():
+        pytest.skip("nobody here places pods of the default scheduler")
+    await world.job("old", 1, 8, leave=0.5)
+    await world.size("old", 8)
+    for index in range(2):
+        await world.plain_pod(f"web-{index}")
+    await world.until(lambda: len(world.there("web")) == 2, "both run")
+    await world.size("old", 6)
+    assert await world.evictions() == [], "nobody else made room"
+    elastic = await world.elastic("old")
+    assert elastic["lastScaleReason"] == "ShrunkForPod"
+    assert "pod default/web-" in elastic["message"], "it says who asked"
+    for index in range(2):
+        await world.client.delete(PODS, f"web-{index}", "default")
+    await world.size("old", 8)
 
 
 async def test_a_newcomer_in_another_queue_gets_its_minimum(

@@ -22,7 +22,7 @@ from volcano_elastic.queue_policy.codec import Observation, encode
 from volcano_elastic.queue_policy.decision import Reason
 from volcano_elastic.queue_policy.messages import WORDS
 from volcano_elastic.queue_policy.plan import plan
-from volcano_elastic.queue_policy.snapshot import Job, Queue, Snapshot
+from volcano_elastic.queue_policy.snapshot import Job, Pod, Queue, Snapshot
 from volcano_elastic.queue_policy.what_if import Changes, changed, give_way, newcomer
 
 A = job(
@@ -126,6 +126,16 @@ def test_plan_json_has_the_documented_fields(saved: Any) -> None:
         "jobs": 2,
         "problem": None,
     }
+
+
+def test_a_pod_that_finds_no_room_is_shown_and_is_no_failure(saved: Any) -> None:
+    web = Pod("shop/web-0", "w", gpus(1), created=NOW, unschedulable_since=NOW)
+    file = saved(replace(FULL, jobs=(replace(A, priority=1),), pods=(*FULL.pods, web)))
+    said = run("plan", "--snapshot", file)
+    assert (said.exit_code, "pod shop/web-0" in said.output) == (0, True)
+    found = json.loads(run("plan", "--json", "--snapshot", file).output)
+    assert [entry["pod"] for entry in found["blockedPods"]] == ["shop/web-0"]
+    assert "pod shop/web-0" in run("replay", file.parent).output
 
 
 def test_plan_exits_with_1_when_a_minimum_cannot_start(saved: Any) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
 from tests.operation_count import operations
 from tests.pytorchjob.world import job_object
 from volcano_elastic.api.queue_policy import Mode, QueuePolicy
@@ -344,7 +346,28 @@ def test_pods_of_jobs_and_gangs_wait_with_them_and_not_alone() -> None:
     theirs = waiting("v-0", owner="Job")
     theirs["metadata"]["annotations"] = {"scheduling.k8s.io/group-name": "v"}
     for seen in snapshot(pods=[mine, theirs]).pods:
-        assert (seen.owner, seen.unschedulable_since) == (None, None)
+        assert seen.unschedulable_since is None
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "api", "loose"),
+    [
+        ("podgroup-7f", "ReplicaSet", "apps/v1", True),
+        ("podgroup-7f", "Job", "batch/v1", True),
+        ("podgroup-7f", "Job", "batch.volcano.sh/v1alpha1", False),
+        ("train-7f", "Job", "batch.volcano.sh/v1alpha1", False),
+        ("mine", "Whatever", "example.com/v1", False),
+    ],
+)
+def test_a_podgroup_that_volcano_made_for_pods_without_one_is_told_from_others(
+    name: str, kind: str, api: str, loose: bool
+) -> None:
+    group = podgroup(name)
+    group["metadata"]["ownerReferences"] = [
+        {"apiVersion": api, "kind": kind, "name": "web", "controller": True}
+    ]
+    (seen,) = snapshot(podgroups=[group]).gangs
+    assert seen.loose is loose
 
 
 def test_a_resource_quota_is_what_pods_of_a_namespace_may_ask_for() -> None:

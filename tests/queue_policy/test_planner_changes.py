@@ -76,6 +76,8 @@ def _a_stranger_comes(snapshot: Snapshot, chance: Random, name: str, now: dateti
         gang=chance.choice([None, "ns/gang"]),
         node=chance.choice([None, "n0", "elsewhere"]),
         created=now,
+        priority=chance.choice([0, 0, 1]),
+        unschedulable_since=chance.choice([None, now]),
     )
     return replace(snapshot, pods=(*snapshot.pods, made))
 
@@ -85,6 +87,7 @@ def _a_gang_comes_or_goes(snapshot: Snapshot, chance: Random, name: str, now: da
         return replace(snapshot, gangs=())
     queue = chance.choice(snapshot.queues).name if snapshot.queues else "default"
     gang = Gang("ns/gang", queue, chance.randint(1, 2), now, pod_requests=gpus(1))
+    gang = replace(gang, loose=chance.random() < 0.5)
     return replace(snapshot, gangs=(gang,))
 
 

@@ -56,6 +56,15 @@ class ForOtherQueues(StrEnum):
     """Only what the queue holds beyond the larger of its deserved and its guarantee."""
 
 
+class ForPods(StrEnum):
+    """Which pods that are no job's and no gang's minimum surplus leaves for."""
+
+    NOT_LOWER = "NotLowerPriority"
+    """Those whose priority is no lower than the job's."""
+    HIGHER = "HigherPriority"
+    NONE = "None"
+
+
 @dataclass(frozen=True, slots=True)
 class Surplus:
     order: Order = Order.EFFICIENCY
@@ -86,6 +95,7 @@ class Shrink:
     protect: timedelta = timedelta(0)
     """Surplus younger than this isn't taken, by us or by Volcano's cdp plugin."""
     for_other_queues: ForOtherQueues = ForOtherQueues.ANY
+    for_pods: ForPods = ForPods.NOT_LOWER
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +190,7 @@ def parse(obj: Mapping[str, Any], *, strict: bool = False) -> QueuePolicy:
             grace=shrink.seconds("graceSeconds", base.shrink.grace),
             protect=shrink.seconds("protectSeconds", base.shrink.protect),
             for_other_queues=shrink.word("forOtherQueues", base.shrink.for_other_queues),
+            for_pods=shrink.word("forPods", base.shrink.for_pods),
         ),
         rebalance=Rebalance(
             gap=rebalance.number("gap", base.rebalance.gap),

@@ -63,6 +63,7 @@ def plan(
     \b
     JSON: time; decisions [{job, from, to, reason, message, pods, protect, dryRun}];
     unchanged [{job, whyNotMore, whyNotLess}]; blocked [{job, message}];
+    blockedPods [{pod, message}], pods outside jobs and gangs;
     queues [{queue, resource, free, guaranteed, surplus, borrowed, owedToMinimums, jobs,
     problem}]; starts, the keys of FILE's new jobs that have room, or will when pods have left.
     pods are those that leave; amounts are Kubernetes quantities; problem is a sentence about the
@@ -129,7 +130,9 @@ def replay(folder: Path, as_json: bool) -> None:
             table.add_row(time, *_row(decision))
         for job, why in sorted(made.blocked.items()):
             table.add_row(time, job, "", "[red]Blocked", escape(why))
-        if not made.decisions and not made.blocked:
+        for pod, why in sorted(made.blocked_pods.items()):
+            table.add_row(time, f"pod {pod}", "", "[yellow]Blocked", escape(why))
+        if not (made.decisions or made.blocked or made.blocked_pods):
             table.add_row(time, "", "", "", "[dim]no change")
     if not as_json:
         console().print(table)
@@ -147,6 +150,9 @@ def plan_json(observed: Observation, made: Plan) -> dict[str, Any]:
             for job, stay in sorted(made.unchanged.items())
         ],
         "blocked": [{"job": job, "message": why} for job, why in sorted(made.blocked.items())],
+        "blockedPods": [
+            {"pod": pod, "message": why} for pod, why in sorted(made.blocked_pods.items())
+        ],
         "queues": queues_json(made),
     }
 
@@ -215,6 +221,8 @@ def _show(made: Plan, starts: Mapping[str, int]) -> None:
         table.add_row(*_row(decision))
     for job, why in sorted(made.blocked.items()):
         table.add_row(job, "", "[red]Blocked", escape(f"it cannot start: {why}"))
+    for pod, why in sorted(made.blocked_pods.items()):
+        table.add_row(f"pod {pod}", "", "[yellow]Blocked", escape(f"it cannot start: {why}"))
     decided = {decision.job for decision in made.decisions}
     leavers = any(decision.remove for decision in made.decisions)
     for job, size in starts.items():

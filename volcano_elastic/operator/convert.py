@@ -154,8 +154,7 @@ def convert_pod(obj: Object) -> tuple[Pod | None, str]:
         job = None  # as anybody's pod: it holds its room, and is no part of the job's size
     role = labelled(label)
     # A job's or gang's pods wait together, so nobody asks what each of them waits for.
-    alone = job is None and group is None
-    waits = alone and not spec.get("nodeName")
+    waits = job is None and group is None and not spec.get("nodeName")
     return (
         Pod(
             key=key_of(obj),
@@ -176,7 +175,7 @@ def convert_pod(obj: Object) -> tuple[Pod | None, str]:
             node_affinity=_node_affinity(spec),
             priority=int(spec.get("priority") or 0),
             scheduler=spec.get("schedulerName") or DEFAULT_SCHEDULER,
-            owner=_controller(meta) if alone else None,
+            owner=_controller(meta) if job is None else None,
             unschedulable_since=_unschedulable_since(obj) if waits else None,
         ),
         phase if phase in ("Succeeded", "Failed") else "",
@@ -216,6 +215,7 @@ def convert_gang(obj: Object, *, succeeded: int, priority: int) -> Gang | None:
     needed = _amounts(spec.get("minResources"))
     # A vcjob's pods are made once its PodGroup is admitted; until then it says only the sum.
     waits = owner(meta, "Job") is not None and members > 0 and bool(needed)
+    loose = _is_loose(meta)
     return Gang(
         key=key_of(obj),
         queue=spec.get("queue") or "default",
@@ -223,8 +223,20 @@ def convert_gang(obj: Object, *, succeeded: int, priority: int) -> Gang | None:
         created=moment.parse_optional(meta.get("creationTimestamp")) or _LONG_AGO,
         priority=priority,
         succeeded=succeeded,
-        pod_requests={n: -(-v // members) for n, v in needed.items()} if waits else None,
+        pod_requests={n: -(-v // members) for n, v in needed.items()}
+        if waits and not loose
+        else None,
+        loose=loose,
     )
+
+
+def _is_loose(meta: Mapping[str, Any]) -> bool:
+    """Return whether Volcano's podgroup controller made the PodGroup, for pods that bring none: one
+    for all pods of their controller, and its minimum is one of them."""
+    if not meta["name"].startswith("podgroup-"):
+        return False
+    references = meta.get("ownerReferences") or ()
+    return not any(str(r.get("apiVersion")).startswith("batch.volcano.sh/") for r in references)
 
 
 def convert_node(obj: Object) -> Node:

@@ -18,6 +18,15 @@ class _Refusal(NamedTuple):
     why: str
 
 
+class Blocked(NamedTuple):
+    """Why claims cannot be served."""
+
+    minimums: dict[str, str]
+    """By key of the job or gang."""
+    pods: dict[str, str]
+    """By key of the pod."""
+
+
 class ClaimQueue:
     def __init__(
         self, draft: Draft, backoff: Backoff, asking: Iterable[Claim], waiting: Sequence[Claim]
@@ -34,7 +43,7 @@ class ClaimQueue:
         }
         """In order."""
         self.served: dict[str, Claim] = {}
-        """By key of the job or gang, in the order in which they were."""
+        """By key, in the order in which they were."""
         self.blocked: dict[str, str] = {}
         """Why those who cannot start can't, likewise."""
         self._asked: dict[tuple[Group, ...], str] = {}
@@ -57,6 +66,17 @@ class ClaimQueue:
         """Claims of those that have started and are blocked, in order."""
         found = (claim for key, claim in self._asking.items() if key in self.blocked)
         return sorted(found, key=lambda claim: claim.order)
+
+    def said(self) -> Blocked:
+        """Why those who cannot start can't."""
+        found = Blocked({}, {})
+        for key, why in self.blocked.items():
+            pod = self._claims[key].pod
+            if pod is None:
+                found.minimums[key] = why
+            else:
+                found.pods[pod.key] = why
+        return found
 
     def _first_blocked(self) -> ClaimOrder | None:
         """The first turn of those who are blocked and not set aside."""

@@ -1,4 +1,4 @@
-"""Who waits for a minimum: jobs and gangs that could start now if they had room."""
+"""Who waits for room: jobs and gangs that could start now if they had it, and pods of neither."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import NamedTuple
 from volcano_elastic.queue_policy.fit import Dimensions, Shape
 from volcano_elastic.queue_policy.snapshot import Gang, Pod
 from volcano_elastic.queue_policy.state import JobState
+
+SCHEDULERS = frozenset({"volcano", "default-scheduler"})
+"""Others may place their pods where we foresee nothing."""
 
 
 class Group(NamedTuple):
@@ -34,6 +37,7 @@ class Kind(NamedTuple):
     queue: str
     groups: tuple[Group, ...]
     unmodelled: str
+    priority: int | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,8 +45,9 @@ class Claim:
     """Room that must be kept for pods of a minimum; the pods may not exist yet."""
 
     key: str
-    """Key of the job or gang."""
+    """Key of the job or gang, or `pod KEY`."""
     queue: str
+    """Empty for a pod of no queue."""
     groups: tuple[Group, ...]
     """Largest first."""
     order: ClaimOrder
@@ -51,6 +56,10 @@ class Claim:
     """How many of the pods are workers of `job`."""
     runs: bool = False
     """It has started, and lacks some of its minimum."""
+    pod: Pod | None = None
+    """The pod that asks, if it asks for itself alone."""
+    asker: str = ""
+    """Of pods that nobody has grouped: their controller, or `pod KEY` of one without."""
 
     @property
     def unmodelled(self) -> str:
@@ -59,7 +68,17 @@ class Claim:
 
     @property
     def kind(self) -> Kind:
-        return Kind(self.queue, self.groups, self.unmodelled)
+        return Kind(self.queue, self.groups, self.unmodelled, self.priority)
+
+    @property
+    def pods(self) -> int:
+        """How many it is for."""
+        return sum(group.pods for group in self.groups)
+
+    @property
+    def priority(self) -> int | None:
+        """Of the pod that asks for itself: not all surplus leaves for it. None: a minimum asks."""
+        return None if self.pod is None else self.pod.priority
 
     @property
     def request(self) -> list[int]:
@@ -95,7 +114,7 @@ def gang_claim(gang: Gang, alive: Iterable[Pod], dimensions: Dimensions) -> Clai
     short = gang.min_member - gang.succeeded - sum(pod.node is not None for pod in alive)
     if short <= 0:
         return None
-    waiting = sorted((p for p in alive if p.node is None), key=lambda p: (p.index, p.key))[:short]
+    waiting = in_order(alive)[:short]
     counts: dict[Shape, int] = {}
     for pod in waiting:
         shape = dimensions.shape_of(pod)
@@ -111,7 +130,30 @@ def gang_claim(gang: Gang, alive: Iterable[Pod], dimensions: Dimensions) -> Clai
         groups=_largest_first([Group(shape, count) for shape, count in counts.items()]),
         order=ClaimOrder(True, -gang.priority, gang.created.timestamp(), gang.key),
         runs=len(waiting) < len(alive),
+        asker=_asker(waiting[0]) if gang.loose and waiting else "",
     )
+
+
+def in_order(alive: Iterable[Pod]) -> list[Pod]:
+    """Those without a node, as they count towards a gang's minimum."""
+    return sorted((p for p in alive if p.node is None), key=lambda p: (p.index, p.key))
+
+
+def pod_claim(pod: Pod, queue: str, dimensions: Dimensions) -> Claim:
+    """The claim of a pod for itself."""
+    created = 0.0 if pod.created is None else pod.created.timestamp()
+    return Claim(
+        key=f"pod {pod.key}",
+        queue=queue,
+        groups=(Group(dimensions.shape_of(pod), 1),),
+        order=ClaimOrder(True, -pod.priority, created, f"pod {pod.key}"),
+        pod=pod,
+        asker=_asker(pod),
+    )
+
+
+def _asker(pod: Pod) -> str:
+    return pod.owner or f"pod {pod.key}"
 
 
 def _largest_first(groups: list[Group]) -> tuple[Group, ...]:

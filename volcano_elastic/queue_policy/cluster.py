@@ -15,7 +15,14 @@ from operator import attrgetter, is_, itemgetter
 from typing import TypeVar
 
 from volcano_elastic.api.queue_policy import Order, QueuePolicy, Step, effective
-from volcano_elastic.queue_policy.claims import Claim, claim_of, gang_claim
+from volcano_elastic.queue_policy.claims import (
+    SCHEDULERS,
+    Claim,
+    claim_of,
+    gang_claim,
+    in_order,
+    pod_claim,
+)
 from volcano_elastic.queue_policy.decision import Reason
 from volcano_elastic.queue_policy.fact import fact
 from volcano_elastic.queue_policy.fit import Dimensions, Shape, Vector, admits
@@ -138,9 +145,30 @@ class GangState:
         return None if self.gang is None else gang_claim(self.gang, self.alive, self.dimensions)
 
     @fact
-    def pending(self) -> tuple[Pod, ...]:
+    def unclaimed(self) -> Sequence[Pod]:
+        """Pods that wait and that the gang's own claim is not for."""
+        waiting = in_order(self.alive)
+        if self.claim is None or self.gang is None:
+            return waiting
+        return waiting[self.claim.pods :] if self.gang.loose else ()
+
+    @fact
+    def pod_claims(self) -> Mapping[str, Claim]:
+        """Claims of pods for themselves, by the pod's key."""
+        gang, queue = self.gang, "" if self.gang is None else self.gang.queue
+        if gang is not None and not gang.loose:
+            return {}
+        return {
+            pod.key: pod_claim(pod, queue, self.dimensions)
+            for pod in self.unclaimed
+            # Volcano marks no pod of a PodGroup that it has not let in.
+            if pod.scheduler in SCHEDULERS and (gang or pod.unschedulable_since)
+        }
+
+    @fact
+    def pending(self) -> Sequence[Pod]:
         """Pods that wait and are nobody's claim."""
-        return () if self.claim else tuple([pod for pod in self.alive if pod.node is None])
+        return [pod for pod in self.unclaimed if pod.key not in self.pod_claims]
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,9 +205,10 @@ class ClusterState:
 
     @property
     def waiting(self) -> Sequence[Claim]:
-        """Claims of jobs and gangs that have not started."""
+        """Claims of jobs, gangs and pods that have not started."""
         jobs = chain.from_iterable(queue.waiting for queue in self.queues.values())
-        return [*jobs, *(claim for claim in self.gang_claims if not claim.runs)]
+        pods = chain.from_iterable(gang.pod_claims.values() for gang in self.gangs.values())
+        return [*jobs, *(claim for claim in self.gang_claims if not claim.runs), *pods]
 
     @fact
     def idle(self) -> Sequence[int]:

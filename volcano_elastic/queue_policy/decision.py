@@ -16,6 +16,8 @@ class Reason(StrEnum):
 
     GREW_INTO_IDLE = "GrewIntoIdle"
     SHRUNK_FOR_MINIMUM = "ShrunkForMinimum"
+    SHRUNK_FOR_POD = "ShrunkForPod"
+    """For a pod that is no job's and no gang's minimum, a Deployment's, say."""
     SURPLUS_UNPLACED = "SurplusUnplaced"
     ROUNDED_TO_UNIT = "RoundedToUnit"
     LOWERED_TO_MAX = "LoweredToMax"
@@ -134,6 +136,8 @@ class Plan:
     carried out their missing minimum pods may be created."""
     blocked: Mapping[str, str] = field(default_factory=dict)
     """Claims that cannot start even if all surplus left: job or gang key to a sentence."""
+    blocked_pods: Mapping[str, str] = field(default_factory=dict)
+    """The same of pods that ask for themselves: key to a sentence."""
     queues: Mapping[str, QueueFigures] = field(default_factory=dict)
     """As the snapshot shows them, before the decisions."""
     memory: Memory = field(default_factory=Memory)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 
 from volcano_elastic.api.queue_policy import GPU
 from volcano_elastic.queue_policy.claims import Claim
@@ -14,6 +15,7 @@ from volcano_elastic.queue_policy.snapshot import Resources
 WORDS: Mapping[Reason, str] = {
     Reason.GREW_INTO_IDLE: "it grew into idle room that nobody waits for",
     Reason.SHRUNK_FOR_MINIMUM: "it gave surplus back so that a minimum can start",
+    Reason.SHRUNK_FOR_POD: "it gave surplus back to a pod that found no node",
     Reason.SURPLUS_UNPLACED: "some of its surplus found no place to run",
     Reason.ROUNDED_TO_UNIT: "its size was not a multiple of nodeUnit",
     Reason.LOWERED_TO_MAX: "its size was above its maximum",
@@ -29,7 +31,7 @@ WORDS: Mapping[Reason, str] = {
     Reason.NO_ROOM: "there is no idle room that its workers could use",
     Reason.COOLING_DOWN: "it changed its size a short while ago and is cooling down",
     Reason.WAITING_FOR_PODS: "the pods of its present size have not all found a node yet",
-    Reason.ROOM_OWED_TO_MINIMUM: "the room is kept for a job that waits to start",
+    Reason.ROOM_OWED_TO_MINIMUM: "the room is kept for who waits to start",
     Reason.QUEUE_CLOSED: "its queue is closed or does not exist",
     Reason.FINISHING: "some of its workers have finished already",
     Reason.INEFFICIENT: "a larger size would be slower, or too inefficient",
@@ -73,7 +75,7 @@ def message(draft: JobDraft, reason: Reason, helped: list[Claim], dimensions: Di
     job, name = draft.job, names([draft.job.key])
     old, new = job.desired, draft.size
     match reason:
-        case Reason.SHRUNK_FOR_MINIMUM:
+        case Reason.SHRUNK_FOR_MINIMUM | Reason.SHRUNK_FOR_POD:
             given = f"{old - new} of its {plural(old - job.min, 'surplus worker')}"
             return f"{_need(helped, job.key, dimensions)}; {name} gives back {given}"
         case Reason.GAVE_UP_MINIMUM:
@@ -126,12 +128,24 @@ def asked(claims: Iterable[Claim], dimensions: Dimensions) -> str:
 
 
 def _need(helped: list[Claim], giver: str, dimensions: Dimensions) -> str:
-    keys = [claim.key for claim in helped]
+    keys = list(_askers(helped))
     spaces = {key.rpartition("/")[0] for key in (*keys, giver)}
     who = names(keys, full=len(spaces) > 1)
     verb = "needs" if len(helped) == 1 else "need"
     started = all(claim.runs for claim in helped)
     return f"{who} {verb} {asked(helped, dimensions)} to {'go on' if started else 'start'}"
+
+
+def _askers(helped: Iterable[Claim]) -> Iterator[str]:
+    """Keys of the claims' jobs and gangs; pods of one controller are said together."""
+    pods: Counter[str] = Counter()
+    for claim in helped:
+        if claim.asker:
+            pods[claim.asker] += claim.pods
+        else:
+            yield claim.key
+    for asker, count in pods.items():
+        yield asker if asker.startswith("pod ") else f"{plural(count, 'pod')} of {asker}"
 
 
 def _same_space(draft: JobDraft) -> bool:

@@ -79,7 +79,7 @@ class ClaimPlacement:
         if hopeless is not None:
             return hopeless
         own = None if claim.order.leader_placed else claim.key
-        kind = (claim.queue, claim.groups, own)
+        kind = (claim.queue, claim.groups, own, claim.priority)
         journal = self._draft.journal
         version, mark = journal.version, journal.mark()
         if self._failed.get(kind) == version:
@@ -214,7 +214,7 @@ class ClaimPlacement:
             if option is None and full is not None:
                 if easing is None or eased != full:
                     eased = full
-                    easing = self._search.easing(full, claim.queue, attempt.protected)
+                    easing = self._search.easing(full, claim, attempt.protected)
                 option = easing.first()
             if option is None:
                 return False
@@ -233,7 +233,8 @@ class ClaimPlacement:
         if not need:
             return None
         queue, own = attempt.claim.queue, attempt.own if within is None else None
-        request = VictimRequest(shape, queue, own, attempt.protected, need, within)
+        priority = attempt.claim.priority
+        request = VictimRequest(shape, queue, own, attempt.protected, need, priority, within)
         option = self._search.best(request)
         if option is None and own is not None:
             option = self._search.best(request._replace(own=None))

@@ -129,7 +129,7 @@ class _Planning:
         self._reserve()
         resting = self._backoff.resting(cluster.jobs)
         moves = self._move(resting)
-        decisions = self._decisions()
+        decisions, blocked = self._decisions(), claims.said()
         return Plan(
             decisions=tuple(decisions),
             unchanged=unchanged(
@@ -141,7 +141,8 @@ class _Planning:
                 served=bool(claims.served),
             ),
             admitted=cluster.keys - claims.blocked.keys(),
-            blocked=claims.blocked,
+            blocked=blocked.minimums,
+            blocked_pods=blocked.pods,
             queues=with_owed(queues, asking, cluster),
             memory=self._backoff.memory(
                 from_idle=claims.from_idle | self._reservation.kept_idle,
@@ -285,9 +286,10 @@ class _Planning:
         if draft.size == job.desired and not draft.removed:
             return None
         reason = draft.reason or Reason.GREW_INTO_IDLE
-        if draft.served and reason not in (Reason.REBALANCED, Reason.GAVE_UP_MINIMUM):
-            reason = Reason.SHRUNK_FOR_MINIMUM
         helped = [claim for key, claim in self._claims.served.items() if key in draft.served]
+        if draft.served and reason not in (Reason.REBALANCED, Reason.GAVE_UP_MINIMUM):
+            for_pods = bool(helped) and all(claim.pod is not None for claim in helped)
+            reason = Reason.SHRUNK_FOR_POD if for_pods else Reason.SHRUNK_FOR_MINIMUM
         return Decision(
             job=job.key,
             old=job.desired,

@@ -143,7 +143,7 @@ class QueueTree:
 
     def closed(self, name: str) -> str | None:
         """Why nothing can start in the queue, or None."""
-        if not self.queues:
+        if not self.queues or not name:
             return None
         queue = self.queues.get(name)
         if queue is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from volcano_elastic.queue_policy.backoff import Backoff
@@ -74,14 +74,14 @@ class Reservation:
             places = self._place(job)
             reserved.append((job, places))
             if job.state.unit > 1:
-                self._give_up_unplaced(job, len(places), ())
+                self._give_up_unplaced(job, len(places), {})
         for job, places in reserved:
             self._draft.free_places(job, places)
         for key in workers:
             self._draft.job(key).promised = 0
 
-    def surplus(self, served: Collection[str], retry: bool) -> bool:
-        """Room for surplus that waits, now that claims of these keys are served. False if pods with
+    def surplus(self, served: Mapping[str, Claim], retry: bool) -> bool:
+        """Room for surplus that waits, now that these claims are served. False if pods with
         a node left for want of it and `retry`, so that blocked claims may start after all; then
         nothing is reserved."""
         reserved: list[tuple[JobDraft, list[int]]] = []
@@ -132,12 +132,18 @@ class Reservation:
             return []
         return self._lower(job, size, Reason.SURPLUS_UNPLACED)
 
-    def _give_up_unplaced(self, job: JobDraft, placed: int, served: Collection[str]) -> list[Pod]:
+    def _give_up_unplaced(
+        self, job: JobDraft, placed: int, served: Mapping[str, Claim]
+    ) -> list[Pod]:
         """The pods that leave because some of the job's surplus has no place."""
         without = job.waiting_surplus - placed
-        others = [key for key in served if key != job.job.key]
+        others = [
+            key
+            for key, claim in served.items()
+            if key != job.job.key and job.state.gives_way(claim.priority)
+        ]
         if others:
-            # Whatever is in the way is a minimum: nobody may compete with it for a place.
+            # Whatever is in the way goes first: nobody may compete with it for a place.
             hopeless, reason = without, Reason.SHRUNK_FOR_MINIMUM
         else:
             # Pods that exist get their 30 s; those that don't (evicted, say) are not made again.

@@ -79,8 +79,8 @@ class Pod:
     scheduler: str = "volcano"
     """`spec.schedulerName`."""
     owner: str | None = None
-    """Kind and key of the controller of a pod without job and gang, `ReplicaSet shop/web-5d9`, say;
-    None without one."""
+    """Kind and key of the controller of a pod without job, `ReplicaSet shop/web-5d9`, say; None
+    without one."""
     unschedulable_since: Instant | None = None
     """Since when a pod without job and gang waits, because a scheduler found no node for it."""
 
@@ -144,6 +144,9 @@ class Gang:
     """Pods that have finished well; they count towards min_member."""
     pod_requests: Resources | None = None
     """What one pod asks for, where the pods don't exist yet (a pending vcjob)."""
+    loose: bool = False
+    """Volcano made it for pods that bring none, of a Deployment, say: each of them is wanted, not
+    only its minimum."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from operator import add
 from typing import NamedTuple
 
-from volcano_elastic.api.queue_policy import GPU, Mode, Order, QueuePolicy
+from volcano_elastic.api.queue_policy import GPU, ForPods, Mode, Order, QueuePolicy
 from volcano_elastic.api.role import elastic
 from volcano_elastic.queue_policy.decision import Reason
 from volcano_elastic.queue_policy.fact import fact
@@ -140,6 +140,18 @@ class JobState:
     def movable(self) -> bool:
         """Whether its surplus may be taken at all."""
         return self.policy.mode not in (Mode.OFF, Mode.DRY_RUN) and not self.job.unmodelled
+
+    def gives_way(self, priority: int | None) -> bool:
+        """Whether its surplus leaves for a pod of this priority; None: for a minimum."""
+        if priority is None:
+            return True
+        match self.policy.shrink.for_pods:
+            case ForPods.NOT_LOWER:
+                return priority >= self.job.priority
+            case ForPods.HIGHER:
+                return priority > self.job.priority
+            case ForPods.NONE:
+                return False
 
     def floor(self, size: int) -> int:
         """The largest allowed size that is at most `size`: whole units, never below min."""

@@ -14,6 +14,7 @@ from datetime import datetime
 from operator import add
 from typing import Generic, NamedTuple, TypeVar
 
+from volcano_elastic.queue_policy.claims import Claim
 from volcano_elastic.queue_policy.draft import Draft, JobDraft
 from volcano_elastic.queue_policy.fit import Shape, Vector
 from volcano_elastic.queue_policy.node_state import NOBODY, NodeSurplus, slots_in
@@ -42,6 +43,8 @@ class VictimRequest(NamedTuple):
     """Whether protected pods may leave."""
     need: int
     """Slots that are of use."""
+    priority: int | None = None
+    """Of the pod that asks; None for a minimum."""
     within: str | None = None
     """The queue in which all of it must count, if one is full."""
 
@@ -358,6 +361,8 @@ class VictimSearch:
         first: dict[str, Victim] = {}
         for state in surplus.jobs:
             key = state.job.key
+            if not state.gives_way(request.priority):
+                continue
             if request.own not in (None, key) or not (
                 request.within is None or self._queues.tree.within(state.job.queue, request.within)
             ):
@@ -434,9 +439,10 @@ class VictimSearch:
         )
         return Option(rank, min(pod.key for pod in of_last), victims, slots)
 
-    def easing(self, full: Full, queue: str, protected: bool) -> BestFirst[str]:
+    def easing(self, full: Full, claim: Claim, protected: bool) -> BestFirst[str]:
         """Jobs by the cheapest pod, wherever it is, whose leaving makes some room in the full queue
-        for a claim of `queue`. Of use until something else than such pods leaves."""
+        for a claim. Of use until something else than such pods leaves."""
+        queue = claim.queue
 
         def look(key: str) -> Option | None:
             job = self._draft.job(key)
@@ -457,7 +463,7 @@ class VictimSearch:
             for name, members in cluster.queues.items()
             if tree.within(name, full.queue)
             for state in members.jobs
-            if state.may_give and full.eased(state.shape.vector)
+            if state.may_give and state.gives_way(claim.priority) and full.eased(state.shape.vector)
         ]
         return BestFirst(keys, least, look)
 
