@@ -30,6 +30,8 @@ PATIENCE_SECONDS = 3.0
 """How long an error waits for the word that a peer was its cause, if a peer's connection failed."""
 SHUT_AGAIN_SECONDS = 0.01
 """While the main thread is on its way out of a round, it may still be opening connections."""
+SHUT_LATE_SECONDS = 0.5
+"""So often once it could have connected: it computes, or reads a state, for as long as it takes."""
 
 
 class RoundMember:
@@ -171,6 +173,7 @@ def data_parallel(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def _shut_until_forgotten(connections: Connections) -> None:
-    end = time.monotonic() + CONNECT_SECONDS
-    while connections.shut() and time.monotonic() < end:
-        time.sleep(SHUT_AGAIN_SECONDS)
+    connecting = time.monotonic() + 3 * CONNECT_SECONDS
+    while connections.shut():
+        early = time.monotonic() < connecting
+        time.sleep(SHUT_AGAIN_SECONDS if early else SHUT_LATE_SECONDS)

@@ -4,6 +4,12 @@ gloo has no abort: a pending collective returns only when a connection fails. So
 of a round are remembered, and shut down when the round is over; the waiting thread then gets an
 error within milliseconds. A listener is left alone: shutting it down would abort the process.
 
+They are shut for receiving only, and kept open until this rank is out of its collectives. A message
+that gloo can't send is put aside until the connection takes it; where the connection fails then,
+gloo tells those who wait to receive and those whose send has not begun, but nobody who waits for
+that message: its thread would sleep for 30 minutes. So no rank's sends fail before it has stopped
+receiving, neither by its own doing nor by that of a peer which knows earlier.
+
 Other threads open sockets too while a round connects: to a tracking server, to object storage. A
 connection is the round's if one of its ends is a listener that a rank opened for the round, which
 the ranks tell one another; until they have, one that leads to a port of the range that the kernel
@@ -46,6 +52,8 @@ class Connections:
         self._first_port = _first_given_port()
         self._sealed: frozenset[str] | None = None
         self._over = False
+        self._held: dict[str, socket.socket] = {}
+        """By inode, what was shut: descriptors of our own, as gloo closes its own."""
 
     def listeners(self) -> set[Address]:
         """Where this process has begun to listen since this was made."""
@@ -74,11 +82,14 @@ class Connections:
         """The round is left behind: `shut` does nothing any more."""
         with self._lock:
             self._over = True
+            for end in self._held.values():
+                end.close()
+            self._held.clear()
 
     def intact(self, peers: int) -> bool:
         """Whether each of so many peers is still connected; False too where that can't be told."""
         with self._lock:
-            if self._sealed is None or self._over:
+            if self._sealed is None or self._over or self._held:
                 return False
             found = _sockets()
             ends = [_established(found[inode]) for inode in self._sealed if inode in found]
@@ -87,15 +98,28 @@ class Connections:
             )
 
     def shut(self) -> bool:
-        """Ends them, as often as one likes; False once they are forgotten."""
+        """Receives from none any more, as often as one likes; False once they are forgotten."""
         with self._lock:
             if self._over:
                 return False
             chosen = self._found(self._likely) if self._sealed is None else self._sealed
             for inode, number in _sockets().items():
                 if inode in chosen:
-                    _shut(number)
+                    self._hold(inode, number)
+            for end in self._held.values():
+                with contextlib.suppress(OSError):  # not connected any more
+                    end.shutdown(socket.SHUT_RD)
             return True
+
+    def _hold(self, inode: str, number: int) -> None:
+        if inode in self._held:
+            return
+        with contextlib.suppress(OSError):
+            end = socket.socket(fileno=os.dup(number))
+            if _inode(end) == inode:
+                self._held[inode] = end
+            else:  # the number was used again meanwhile
+                end.close()
 
     def _new(self, inode: str) -> bool:
         return inode not in self._before
@@ -136,6 +160,10 @@ def _sockets() -> dict[str, int]:
     return found
 
 
+def _inode(end: socket.socket) -> str:
+    return f"socket:[{os.fstat(end.fileno()).st_ino}]"
+
+
 def _local(number: int, *, listens: bool = False) -> Address | None:
     """Where a TCP socket is; None for what is none, or doesn't listen where it should."""
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as end:
@@ -171,10 +199,3 @@ def _established(number: int) -> bool | None:
             return bool(state == _TCP_ESTABLISHED)
     except OSError:
         return False
-
-
-def _shut(number: int) -> None:
-    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as end:
-        if end.family in (socket.AF_INET, socket.AF_INET6) and end.type == socket.SOCK_STREAM:
-            end.getpeername()  # raises OSError for a listener
-            end.shutdown(socket.SHUT_RDWR)
