@@ -11,13 +11,15 @@ from elastic_trainer.agent.step_times import RECENT, StepTimes
 from elastic_trainer.link import message
 from elastic_trainer.link.message import decode_from_worker, encode
 from elastic_trainer.link.worker_link import SOCKET_VARIABLE, Order, WorkerLink
+from hypothesis import given
+from hypothesis import strategies as st
 
 
 def test_steps_of_90_seconds_have_minutes_to_notice_that_their_round_is_over() -> None:
     times = StepTimes()
     for step in range(1, 4):
         times.add(1, step, 90.0 * step)
-    assert times.longest == 90.0
+    assert times.long == 90.0
     assert times.patience(30.0) == 360.0
 
 
@@ -26,8 +28,34 @@ def test_short_steps_have_the_least_and_the_first_one_more() -> None:
     assert times.patience(30.0) == 120.0, "it may still compile"
     times.add(1, 1, 100.0)
     times.add(1, 11, 101.0)
-    assert times.longest == pytest.approx(0.1)
+    assert times.long == pytest.approx(0.1)
     assert times.patience(30.0) == 30.0
+
+
+@given(
+    st.lists(st.floats(0.1, 100.0), min_size=2, max_size=3 * RECENT),
+    st.integers(0, 3 * RECENT),
+    st.floats(1000.0, 10000.0),
+)
+def test_a_single_long_evaluation_stretches_no_patience(
+    usual: list[float], at: int, evaluation: float
+) -> None:
+    seconds = [*usual[:at], evaluation, *usual[at:]]
+    times, now = StepTimes(), 0.0
+    times.add(1, 0, now)
+    for step, one in enumerate(seconds, 1):
+        now += one
+        times.add(1, step, now)
+    assert times.long < 101.0
+    assert times.patience(30.0) < 4 * 101.0
+
+
+def test_evaluations_every_few_steps_are_usual() -> None:
+    times, now = StepTimes(), 0.0
+    for step in range(1, 40):
+        now += 90.0 if step % 8 == 0 else 1.0
+        times.add(1, step, now)
+    assert times.patience(30.0) == 360.0
 
 
 def test_only_steps_of_one_round_are_compared_and_old_ones_are_forgotten() -> None:
@@ -35,11 +63,11 @@ def test_only_steps_of_one_round_are_compared_and_old_ones_are_forgotten() -> No
     times.add(1, 10, 100.0)
     times.add(2, 5, 500.0)
     times.add(3, 11, 900.0)
-    assert times.longest == 0.0
+    assert times.long == 0.0
     times.add(3, 12, 950.0)
     for step in range(RECENT):
         times.add(3, 13 + step, 951.0 + step)
-    assert times.longest == 1.0
+    assert times.long == 1.0
 
 
 def identity(**environment: str) -> Identity:

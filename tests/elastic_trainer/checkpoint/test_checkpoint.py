@@ -141,10 +141,12 @@ class TestCheckpointer:
             """Rank 0 of two, whose peer wrote its own TRAINING over this one's."""
 
             def gather(self, value: Any) -> list[Any]:
-                if not (isinstance(value, tuple) and isinstance(value[0], Available)):
-                    return [value]
                 (tmp_path / TRAINING).write_bytes(last.encode())
-                return [value, (replace(value[0], training=last.id), None)]
+                if isinstance(value, Available):
+                    return [value, replace(value, training=last.id)]
+                if isinstance(value, tuple) and isinstance(value[0], Available):
+                    return [value, (replace(value[0], training=last.id), None)]
+                return [value]
 
         script = Script(tmp_path, restore=False)
         script.data.regroup(OtherMadeItToo())

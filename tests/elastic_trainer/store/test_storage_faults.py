@@ -129,6 +129,22 @@ class TestReading:
                 storage.prepare()
         assert os.listdir(folder) == []
 
+    def test_an_adopted_folder_is_looked_at_before_anything_is_written(
+        self, tmp_path: Path
+    ) -> None:
+        folder = tmp_path / "commits"
+        folder.mkdir()
+        storage = Storage(folder, retry_seconds=0.05)
+        storage.adopt("the training of live peers")
+        storage.hold(7, "token")
+        with pytest.raises(UnavailableError, match="TRAINING can't be read"):
+            commit(storage, 1)  # its volume isn't mounted
+        assert os.listdir(folder) == []
+        Storage(folder).open()
+        with pytest.raises(OwnershipError, match="not the folder that this training began in"):
+            commit(storage, 1)
+        assert os.listdir(folder) == [TRAINING]
+
     def test_a_file_cut_off_or_changed_is_damaged_and_not_waited_for(self, tmp_path: Path) -> None:
         storage = Storage(tmp_path)
         storage.open()

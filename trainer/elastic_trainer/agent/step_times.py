@@ -7,7 +7,7 @@ from collections import deque
 from elastic_trainer.protocol.message import STEPS_PATIENCE
 
 RECENT = 16
-"""Readings whose longest counts; a step that is longer than a beat is a reading of its own."""
+"""Readings that count; a step that is longer than a beat is a reading of its own."""
 
 
 class StepTimes:
@@ -18,9 +18,10 @@ class StepTimes:
         self._last: tuple[int, int, float] | None = None
 
     @property
-    def longest(self) -> float:
-        """Seconds; 0 where no step was measured."""
-        return max(self._recent, default=0.0)
+    def long(self) -> float:
+        """Seconds of a long step: the longest recent one but one, so that a single evaluation, or
+        a first step that compiles, doesn't count as usual; 0 where no step was measured."""
+        return sorted(self._recent)[-2:][0] if self._recent else 0.0
 
     def add(self, number: int, step: int, time: float) -> None:
         """`step` of round `number` was applied at `time` (seconds of one clock)."""
@@ -37,4 +38,4 @@ class StepTimes:
         Args:
             least: seconds, whatever was measured.
         """
-        return max(least, STEPS_PATIENCE * (self.longest or least))
+        return max(least, STEPS_PATIENCE * (self.long or least))

@@ -210,8 +210,8 @@ class WorkerServer:
         self.step_times.add(local.round, newest.step, newest.when / 1e9)
         local.step = local.told_step = newest.step
         age = (time.monotonic_ns() - newest.when) / 1e9
-        longest = self.step_times.longest
-        return Progress(local.round, newest.step, max(0.0, age), newest.samples, longest)
+        long = self.step_times.long
+        return Progress(local.round, newest.step, max(0.0, age), newest.samples, long)
 
     def transferring(self) -> Transferring | None:
         """The bytes of state its workers have moved in this round, if they are more than told."""

@@ -204,11 +204,7 @@ class Checkpointer:
         if restore:
             self.restore()
         else:
-            # Before this process' peers, if it has any yet, wait for it.
-            try:
-                self._training = self._open_storage()
-            except StorageError as error:
-                self._give_up(error)
+            self._open_storage_early()
 
     @property
     def _group(self) -> ProcessGroup:
@@ -228,22 +224,19 @@ class Checkpointer:
         Raises:
             StorageError, MismatchError: as the constructor.
         """
-        available, refusal = self._available(live)
-        said = self._group.gather((available, refusal))
-        if find_stranger([one for one, _ in said]) is not None and not is_live(
-            [one for one, _ in said]
-        ):
+        available = self._available(live)
+        everyone = self._group.gather(available)
+        if not is_live(everyone) and not all(one.training for one in everyone):
+            everyone = self._identify_training(live)
+        if not is_live(everyone) and find_stranger(everyone) is not None:
             # Where a store can't create a file exclusively, pods that begin at once all make one:
             # now that all have, the last one counts.
             self._training = ""
-            available, refusal = self._available(live)
-            said = self._group.gather((available, refusal))
-        everyone = [one for one, _ in said]
-        for error in [refusal] if is_live(everyone) else [error for _, error in said]:
-            if error is not None:
-                self._give_up(error)
+            everyone = self._identify_training(live)
+        available = everyone[self._group.rank]
         self._refuse_stranger(everyone)
         self._training = common_training(everyone)
+        self.storage.adopt(self._training)
         if is_live(everyone):
             stored = Stored(run=next_run(everyone))
         else:
@@ -286,14 +279,35 @@ class Checkpointer:
         self._hand_over(found, share)
         self._begin(found)
 
-    def _available(self, live: Identity) -> tuple[Available, StorageError | None]:
-        """What this rank has, and why it can't take part if it can't."""
-        if live == NOTHING and not self._training:
+    def _open_storage_early(self) -> None:
+        """Before this process's peers, if it has any yet, wait for it. They may hand the state over
+        where storage can't be read here just now."""
+        try:
+            with self.storage.patience(HICCUP_SECONDS):
+                self._training = self._open_storage()
+        except UnavailableError as error:
+            log.warning("looking for live peers before the checkpoint folder: %s", error)
+        except StorageError as error:
+            self._give_up(error)
+
+    def _identify_training(self, live: Identity) -> list[Available]:
+        """On all ranks: find out from storage, where it isn't known, which training goes on; return
+        what every rank has. None can take part without."""
+        refusal = None
+        if not self._training:
             try:
                 with self.storage.calls.telling(self.link.transferred):
                     self._training = self._open_storage()
             except StorageError as error:
-                return Available(), error
+                refusal = error
+        said = self._group.gather((self._available(live), refusal))
+        for _, refused in said:
+            if refused is not None:
+                self._give_up(refused)
+        return [one for one, _ in said]
+
+    def _available(self, live: Identity) -> Available:
+        """What this rank has."""
         found = Available(
             live,
             training=self._training,
@@ -306,11 +320,13 @@ class Checkpointer:
             found = replace(
                 found,
                 memory=self._memory.look(self._group),
-                orphaned=self._memory.orphaned(self._training, self._place),
+                orphaned=self._memory.orphaned(self._training, self._place)
+                if self._training
+                else (),
             )
             if self._memory.mirror is not None:
                 found = replace(found, mirrored=self._memory.mirror.look(self._group))
-        return found, None
+        return found
 
     def _open_storage(self) -> str:
         """The training that the folder is of, as this node sees it. Raises StorageError."""
@@ -345,7 +361,7 @@ class Checkpointer:
             return
         training = common_training(everyone)
         if is_live(everyone):
-            if self._training == training:
+            if self._training in ("", training):
                 return
             stranger = self._group.rank
         first, other = everyone[0], everyone[stranger]
@@ -474,7 +490,7 @@ class Checkpointer:
         try:
             with self.storage.patience(HICCUP_SECONDS):
                 self._save()
-        except SupersededError as error:
+        except (SupersededError, OwnershipError) as error:
             self._give_up(error)
         except StorageError as error:
             # The last commit still stands, and the next may succeed. At a fence it is fatal.

@@ -117,7 +117,7 @@ class Agent:
     leave_by: float = 0.0
     """If leaving: when it has to be gone."""
     step_seconds: float = 0.0
-    """The longest of its workers' recent steps; 0: not known."""
+    """A long one of its workers' recent steps, see agent/step_times.py; 0: not known."""
     moved_at: float = 0.0
     """When bytes of state were last said to move to or from its workers."""
     late: int = 0
@@ -219,7 +219,7 @@ class State:
 
     @property
     def step_seconds(self) -> float:
-        """The longest recent step of any agent's workers; 0: not known."""
+        """The longest that any agent tells; 0: not known."""
         return max((agent.step_seconds for agent in self.agents.values()), default=0.0)
 
 

@@ -21,7 +21,7 @@ VERSION = 4
 
 
 STEPS_PATIENCE = 4.0
-"""Steps, of the longest measured lately, that a worker may take to notice that its round is over:
+"""Long steps, as measured lately, that a worker may take to notice that its round is over:
 its agent waits so long before it kills it, and the coordinator before it goes on without it."""
 
 

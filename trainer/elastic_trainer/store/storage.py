@@ -145,6 +145,7 @@ class Storage:
             files = RemoteFolder(self.location) if self.remote else LocalFolder(self.folder)
         self._files: Folder = AnsweringFolder(files, self.calls)
         self._training: Training | None = None
+        self._adopted = ""
         self._claim: Claim | None = None
         self._claimed = False
         """The claim is known to be in the folder."""
@@ -222,6 +223,11 @@ class Storage:
                 f"{TRAINING} {training}, found {found.id}; mount the same volume in every pod"
             )
         self._training = found
+
+    def adopt(self, training: str) -> None:
+        """Take the folder for that of `training`, as other pods know it. Where it wasn't opened
+        here it is looked at before anything is written."""
+        self._adopted = training
 
     def own(self, job: Job) -> None:
         """Note that the folder is `job`'s from now on. Raises StorageError."""
@@ -508,6 +514,8 @@ class Storage:
 
     def begin(self, step: int) -> str:
         """Return a place for the files of a commit that others write. Raises as `write`."""
+        if self._training is None and self._adopted:
+            self.expect(self._adopted)
         self._check_claim()
         run = self._claim.run if self._claim is not None else 0
 
