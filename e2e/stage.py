@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,6 +93,7 @@ async def running(
     nodes: int = 2,
     gpus_per_node: int = 2,
     kubelet: str = "process",
+    kubelet_arguments: Sequence[str] = (),
 ) -> AsyncIterator[Stage]:
     """Virtual nodes, scheduler (Volcano's own with VOLCANO_BIN), kubelet and operator."""
     async with (
@@ -101,7 +102,7 @@ async def running(
             gpus_per_node=gpus_per_node,
             kubelet=kubelet,
             existing=plane.kubeconfig,
-            kubelet_arguments=plane.kubelet_arguments,
+            kubelet_arguments=[*plane.kubelet_arguments, *kubelet_arguments],
             commands=volcano.commands(plane),
         ) as cluster,
         cluster.client() as client,

@@ -17,6 +17,7 @@ from volcano_elastic.api.pytorchjob import parse
 from volcano_elastic.kube.client import ApiError, Client
 from volcano_elastic.operator.cluster import Cluster
 from volcano_elastic.operator.coordinator_client import Report, endpoint, owed, read
+from volcano_elastic.operator.lost_pods import LostPods
 from volcano_elastic.operator.measurement import (
     Measurement,
     due,
@@ -191,7 +192,8 @@ async def measuring(
     server = Jobs(lambda: cluster)
     cluster = Cluster(cast(Client, server))
     builder = SnapshotBuilder()
-    measurement = Measurement(cluster, builder, lambda: NOW, token_of)
+    lost_pods = LostPods(cluster, builder, lambda: NOW, timedelta(seconds=300))
+    measurement = Measurement(cluster, builder, lambda: NOW, token_of, lost_pods)
     for informer in (cluster.jobs, cluster.pods):
         informer.on_change(lambda old, new: builder.change(old, new) and None)
     cluster.jobs.put(job(rdzvPort=port - 1))

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any, cast
 
@@ -19,6 +19,7 @@ from volcano_elastic.operator.cluster import Cluster
 from volcano_elastic.operator.controller import Controller
 from volcano_elastic.operator.executor import Executor
 from volcano_elastic.operator.handover import Handover
+from volcano_elastic.operator.lost_pods import LostPods
 from volcano_elastic.operator.metrics import Metrics
 from volcano_elastic.operator.planning import Planning
 from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
@@ -138,6 +139,10 @@ class Scene:
         return status
 
 
+def lost_pods(cluster: Cluster, builder: SnapshotBuilder) -> LostPods:
+    return LostPods(cluster, builder, lambda: datetime.now(UTC), timedelta(seconds=300))
+
+
 @asynccontextmanager
 async def scene(*plans: Plan | Exception) -> AsyncIterator[Scene]:
     server = Server()
@@ -151,6 +156,7 @@ async def scene(*plans: Plan | Exception) -> AsyncIterator[Scene]:
         hands,
         metrics,
         token_of=Executor(cluster).tokens.of,
+        lost_pods=lost_pods(cluster, builder),
         plugin="capacity",
         planner=lambda: planner,
         cpu=lambda: planner.spent,
@@ -276,6 +282,7 @@ async def test_newcomers_in_a_queue_that_is_off_dont_wait_for_a_plan() -> None:
             Executor(s.cluster),
             Metrics(),
             Handover(),
+            lost_pods(s.cluster, s.builder),
             policy_of=s.builder.policy_of,
         )
         obj = s.cluster.jobs.get("team/a")
@@ -311,7 +318,8 @@ async def carried_out(error: Exception | None, desired: int) -> frozenset[str]:
     cluster = Cluster(cast(Client, Server()))
     executor = Stubborn(cluster)
     handover = Handover()
-    controller = Controller(cluster, executor, Metrics(), handover)
+    lost = lost_pods(cluster, SnapshotBuilder())
+    controller = Controller(cluster, executor, Metrics(), handover, lost)
     obj = job_object(elastic={"min": 1, "max": 4})
     obj["status"] = {"elastic": {"desired": desired}}
     cluster.jobs.put(obj)

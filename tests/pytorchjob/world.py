@@ -111,6 +111,8 @@ class World:
         self.settings = DEFAULTS
         self.resize: Resize | None = None
         self.admission_wait = timedelta(0)
+        self.lost: dict[str, str] = {}
+        """By uid, why."""
         self._uids = 0
 
     # The operator
@@ -126,6 +128,7 @@ class World:
             admission_wait=self.admission_wait,
             protect=self.protect,
             grace=self.grace,
+            lost=self.lost,
         )
 
     def reconcile(self) -> list[a.Action]:
@@ -284,6 +287,10 @@ class World:
 
     def remove(self, name: str) -> None:
         del self.pods[name]
+
+    def lose(self, name: str) -> None:
+        """Its node dies, which no kubelet tells."""
+        self.lost[self.pods[name]["metadata"]["uid"]] = "node n is not Ready"
 
     def collect(self) -> bool:
         """Pods on their way out are gone; whether there were any."""

@@ -13,6 +13,7 @@ import socket
 import sys
 import uuid
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 
 import uvloop
 
@@ -25,6 +26,7 @@ from volcano_elastic.operator.cluster import Cluster
 from volcano_elastic.operator.controller import Controller
 from volcano_elastic.operator.executor import COMPONENT, Executor
 from volcano_elastic.operator.handover import Handover
+from volcano_elastic.operator.lost_pods import LostPods
 from volcano_elastic.operator.metrics import Metrics
 from volcano_elastic.operator.planning import Planning
 from volcano_elastic.operator.schema import ServedSchema
@@ -112,8 +114,17 @@ async def run(access: Access, timing: Timing, options: argparse.Namespace) -> No
             options.pytorch_init_container_image, options.pytorch_init_container_max_tries
         )
         builder, handover = SnapshotBuilder(cluster.serves), Handover()
+        lost_pods = LostPods(
+            cluster, builder, lambda: datetime.now(UTC), timedelta(seconds=options.lost_after)
+        )
         controller = Controller(
-            cluster, executor, metrics, handover, policy_of=builder.policy_of, settings=settings
+            cluster,
+            executor,
+            metrics,
+            handover,
+            lost_pods,
+            policy_of=builder.policy_of,
+            settings=settings,
         )
         planning = Planning(
             cluster,
@@ -121,6 +132,7 @@ async def run(access: Access, timing: Timing, options: argparse.Namespace) -> No
             handover,
             metrics,
             token_of=executor.tokens.of,
+            lost_pods=lost_pods,
             plugin=options.queue_plugin,
         )
         schema = ServedSchema(client, metrics)
@@ -148,6 +160,7 @@ async def run(access: Access, timing: Timing, options: argparse.Namespace) -> No
             async with asyncio.TaskGroup() as group:
                 group.create_task(controller.run())
                 group.create_task(planning.run())
+                group.create_task(lost_pods.run())
 
         async def lead() -> None:
             metrics.leader.set(1)
@@ -201,6 +214,14 @@ def parser() -> argparse.ArgumentParser:
         choices=("capacity", "proportion"),
         help="how Volcano divides among queues; default: as its ConfigMap "
         "volcano-system/volcano-scheduler-configmap says, else capacity",
+    )
+    parser.add_argument(
+        "--lost-after",
+        metavar="SECONDS",
+        type=float,
+        default=300.0,
+        help="how long a pod's node must be in trouble, or the pod be silent, until the pod is "
+        "lost and made anew elsewhere; at once where both are; default %(default)g",
     )
     parser.add_argument(
         "--pytorch-init-container-image",

@@ -18,6 +18,7 @@ from volcano_elastic.kube.work_queue import WorkQueue
 from volcano_elastic.operator.cluster import Cluster, job_key
 from volcano_elastic.operator.executor import Executor, NameTaken
 from volcano_elastic.operator.handover import Handover
+from volcano_elastic.operator.lost_pods import LostPods
 from volcano_elastic.operator.metrics import Metrics
 from volcano_elastic.operator.token import BadKey
 from volcano_elastic.pytorchjob.action import Action, Requeue
@@ -44,6 +45,7 @@ class Controller:
         executor: Executor,
         metrics: Metrics,
         handover: Handover,
+        lost_pods: LostPods,
         *,
         policy_of: Callable[[str], QueuePolicy] = QueuePolicy,
         settings: Settings = DEFAULTS,
@@ -52,10 +54,12 @@ class Controller:
         self._cluster, self._executor, self._metrics = cluster, executor, metrics
         self._handover, self._policy_of = handover, policy_of
         self._settings, self._clock = settings, clock
+        self._lost_pods = lost_pods
         self._queue: WorkQueue | None = None
         """None while somebody else leads: `run` begins with all jobs anyway."""
         self._parsed: dict[str, tuple[str, PyTorchJob | InvalidJob]] = {}
         handover.on_news(self._add)
+        lost_pods.on_news(self._add)
         cluster.jobs.on_change(self._job_changed)
         for named in (cluster.podgroups, cluster.autoscalers):
             named.on_change(lambda old, new: self._add(key_of(_either(old, new))))
@@ -163,6 +167,7 @@ class Controller:
         if isinstance(parsed, InvalidJob):
             return refuse(job, parsed.problems, self._cluster.pods_of(job), now)
         policy = self._policy_of(parsed.queue)
+        verdict = self._lost_pods.of(parsed)
         observed = Observed(
             pods=(*self._cluster.pods_of(job), *evicted),
             services=self._cluster.services_of(job),
@@ -172,6 +177,8 @@ class Controller:
             admission_wait=self._handover.wait(parsed, policy, now),
             protect=policy.shrink.protect,
             grace=policy.shrink.grace,
+            lost=verdict.lost,
+            lost_at=verdict.look_at,
         )
         return reconcile(parsed, observed, now, self._settings)
 

@@ -37,6 +37,8 @@ class Report:
     """Nodes that are in no further round."""
     nodes: tuple[int, int] | None = None
     """Fewest and most agents of its rounds; None from a trainer that can't be told others."""
+    heard: frozenset[int] | None = None
+    """Indexes of the pods that it is connected to; None: it gave no answer."""
 
 
 def endpoint(job: PyTorchJob, pod: Mapping[str, Any] | None) -> str | None:
@@ -81,6 +83,7 @@ def read(body: bytes, job: PyTorchJob) -> Report:
         failure_report.read(answer),
         failure_report.read_exclusions(answer),
         _nodes(answer.get("range")),
+        _heard(answer.get("pids")),
     )
 
 
@@ -89,6 +92,12 @@ def _nodes(told: object) -> tuple[int, int] | None:
         return None
     low, high = told.get("min"), told.get("max")
     return (low, high) if isinstance(low, int) and isinstance(high, int) else None
+
+
+def _heard(told: object) -> frozenset[int] | None:
+    if not isinstance(told, dict):
+        return None
+    return frozenset(int(index) for index in told if index.isdecimal() and len(index) < 7)
 
 
 def owed(job: PyTorchJob, report: Report) -> tuple[int, int] | None:

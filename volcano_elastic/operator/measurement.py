@@ -25,6 +25,7 @@ from volcano_elastic.operator.cluster import Cluster, controlled_by
 from volcano_elastic.operator.coordinator_client import Report
 from volcano_elastic.operator.executor import COMPONENT
 from volcano_elastic.operator.failure_report import Exclusion, Failure
+from volcano_elastic.operator.lost_pods import LostPods
 from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
 from volcano_elastic.operator.token import BadKey
 from volcano_elastic.pytorchjob.coordinator import host_name
@@ -99,8 +100,11 @@ class Measurement:
         builder: SnapshotBuilder,
         clock: Callable[[], datetime],
         token_of: Callable[[str], Awaitable[str]],
+        lost_pods: LostPods,
     ) -> None:
         self._cluster, self._builder, self._clock = cluster, builder, clock
+        self._lost_pods = lost_pods
+        lost_pods.on_doubt(self._ask_now)
         self._token_of = token_of
         """Returns the token of the job with this uid; may raise as Tokens.of does."""
         self._uses: dict[str, Use] = {}
@@ -109,7 +113,7 @@ class Measurement:
         """By uid, the failures that an Event was made of."""
         self._excluded: dict[str, set[str]] = {}
         """By uid, the excluded nodes likewise."""
-        self._edited: asyncio.Queue[str] | None = None
+        self._due: asyncio.Queue[str] | None = None
         """Keys of jobs; None while somebody else leads: `run` begins with all jobs anyway."""
         cluster.jobs.on_change(self._note_edit)
 
@@ -122,13 +126,13 @@ class Measurement:
             cookie_jar=aiohttp.DummyCookieJar(),
             connector=aiohttp.TCPConnector(limit=2 * _AT_ONCE, force_close=True),
         ) as session:
-            self._edited = asyncio.Queue()
+            self._due = asyncio.Queue()
             try:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._again_and_again(session))
-                    group.create_task(self._after_edits(session, self._edited))
+                    group.create_task(self._at_once(session, self._due))
             finally:
-                self._edited = None
+                self._due = None
 
     async def _again_and_again(self, session: aiohttp.ClientSession) -> None:
         while True:
@@ -141,19 +145,22 @@ class Measurement:
             await asyncio.sleep(max(_EVERY_SECONDS, asked / _AT_MOST_PER_SECOND))
 
     def _note_edit(self, old: Object | None, new: Object | None) -> None:
-        if self._edited is None or old is None or new is None:
+        if old is None or new is None:
             return
         if old["metadata"].get("generation") != new["metadata"].get("generation"):
-            self._edited.put_nowait(key_of(new))
+            self._ask_now(key_of(new))
 
-    async def _after_edits(
-        self, session: aiohttp.ClientSession, edited: asyncio.Queue[str]
-    ) -> None:
-        """Edits of ranges are known at once; what fails here is done in its turn."""
+    def _ask_now(self, key: str) -> None:
+        if self._due is not None:
+            self._due.put_nowait(key)
+
+    async def _at_once(self, session: aiohttp.ClientSession, due: asyncio.Queue[str]) -> None:
+        """Edits of ranges are known at once, and so are pods of a lost node; what fails here is
+        done in its turn."""
         while True:
-            keys = {await edited.get()}
-            while not edited.empty() and len(keys) < _AT_ONCE:
-                keys.add(edited.get_nowait())
+            keys = {await due.get()}
+            while not due.empty() and len(keys) < _AT_ONCE:
+                keys.add(due.get_nowait())
             jobs = [job for key in keys if (job := self._builder.parsed_job(key)) is not None]
             try:
                 await asyncio.gather(*(self._hear(session, job) for job in jobs))
@@ -205,6 +212,11 @@ class Measurement:
             self._uses[job.uid] = Use(use.hours, now, desired, now)
 
     async def _hear(self, session: aiohttp.ClientSession, job: PyTorchJob) -> Report:
+        report = await self._ask(session, job)
+        self._lost_pods.hear(job, report.heard)
+        return report
+
+    async def _ask(self, session: aiohttp.ClientSession, job: PyTorchJob) -> Report:
         """Return what its coordinator tells. One that goes by another range is told the job's."""
         obj = self._cluster.jobs.get(job.key)
         name = host_name(job)

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.operator.cluster import Cluster
 from volcano_elastic.operator.handover import Handover
+from volcano_elastic.operator.lost_pods import LostPods
 from volcano_elastic.operator.measurement import Measurement
 from volcano_elastic.operator.metrics import Metrics
 from volcano_elastic.operator.policy_report import PolicyReport
@@ -54,6 +55,7 @@ class Planning:
         metrics: Metrics,
         *,
         token_of: Callable[[str], Awaitable[str]],
+        lost_pods: LostPods,
         plugin: str | None = None,
         planner: Callable[[], MakePlan] = lambda: Planner().plan,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -68,7 +70,7 @@ class Planning:
         self._plugin = plugin
         self._builder.proportion = plugin == "proportion"
         self._report = PolicyReport(cluster.policies, self._builder)
-        self._measurement = Measurement(cluster, builder, clock, token_of)
+        self._measurement = Measurement(cluster, builder, clock, token_of, lost_pods)
         self._changed = asyncio.Event()
         for informer in cluster:
             if informer.resource in KINDS:

@@ -4,6 +4,7 @@ service."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from volcano_elastic.api.pytorchjob import BACKEND, PyTorchJob
@@ -94,6 +95,11 @@ def difference(
     name = coordinator_name(job)
     if pod is None:
         actions.append(CreatePod(_pod(job)))
+    elif pod["metadata"].get("uid") in observed.lost:
+        actions.append(DeletePod(name, pod["metadata"]["uid"], timedelta(0)))
+        why = observed.lost[pod["metadata"]["uid"]]
+        message = f"Pod {name}: {why}; workers train on while another takes its place"
+        actions += [CreatePod(_pod(job)), EmitEvent("CoordinatorLost", message, True)]
     elif (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
         actions += _remove(job, observed)
         message = f"Pod {name} ended; workers train on while another takes its place"

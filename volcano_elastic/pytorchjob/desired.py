@@ -39,6 +39,8 @@ _UNTIL_RESUMED = (
     "suspend the job and resume it"
 )
 
+_STILL_THERE = (State.LEAVING, State.NODE_LOST)
+
 Object = dict[str, Any]
 
 
@@ -210,6 +212,8 @@ def _running(
     create = _pods(view, plan, change, settings)
     if plan.retry_at is not None:
         look_again.append(plan.retry_at - now)
+    if observed.lost_at is not None:
+        look_again.append(max(timedelta(0), observed.lost_at - now))
     if job.run_policy.active_deadline is not None:
         start = moment.parse(told["startTime"])
         look_again.append(start + job.run_policy.active_deadline - now)
@@ -221,10 +225,7 @@ def _running(
         leave=(
             *(Leave(r.name, r.uid, _grace(r, wanted, observed.grace)) for r in plan.leave),
             # Processes of these are gone; without grace their indexes are free at once.
-            *(
-                Leave(r.name, r.uid, timedelta(0), told=r.state is State.LEAVING)
-                for r in plan.clear
-            ),
+            *(Leave(r.name, r.uid, timedelta(0), told=r.state in _STILL_THERE) for r in plan.clear),
         ),
         annotations=annotations,
         services=_services(view, plan),
@@ -248,6 +249,8 @@ def _explained(view: View, plan: placement.Placement, wanted: size.Size | None) 
         if wanted.reason == size.REPLICAS_FAILED:
             failed += size.newly_lost(job, view.replicas)
     events += event.exited(job, failed)
+    gone = [r for r in plan.clear if r.state is State.NODE_LOST]
+    events += event.node_lost(gone, view.observed.lost)
     kept = podgroup.queue_in_force(job, view.observed.podgroup)
     if job.uses_volcano and kept != job.queue:
         message = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from volcano_elastic.api.pytorchjob import PyTorchJob
 from volcano_elastic.pytorchjob.action import EmitEvent
@@ -53,6 +53,17 @@ def exited(job: PyTorchJob, failed: Iterable[Replica]) -> list[EmitEvent]:
     return [
         EmitEvent("ExitedWithCode", f"{_listed('Pod', names)} exited with code {code}")
         for code, names in sorted(by_code.items())
+    ]
+
+
+def node_lost(gone: Iterable[Replica], why: Mapping[str, str]) -> list[EmitEvent]:
+    """Return one event for each reason; `why` is by uid."""
+    by_reason: dict[str, list[str]] = {}
+    for replica in gone:
+        by_reason.setdefault(why.get(replica.uid, "its node is lost"), []).append(replica.name)
+    return [
+        EmitEvent("NodeLost", f"{_listed('Pod', names)} made anew elsewhere: {reason}", True)
+        for reason, names in sorted(by_reason.items())
     ]
 
 

@@ -47,6 +47,10 @@ class Observed:
     """The queue policy's shrink.protect: how long after binding a surplus pod is spared."""
     grace: timedelta | None = None
     """The queue policy's shrink.grace: the most a surplus pod gets to finish its step."""
+    lost: Mapping[str, str] = field(default_factory=dict)
+    """By uid, why a pod that nobody has ended is lost with its node."""
+    lost_at: datetime | None = None
+    """When a pod may be lost by what is known now, and the job is to be looked at anew."""
 
 
 class State(StrEnum):
@@ -62,6 +66,9 @@ class State(StrEnum):
     """Failed because something took its place; elastic jobs only."""
     LOST = "lost"
     """Failed for good."""
+    NODE_LOST = "node lost"
+    """Lost with its node, and made again at the same index: neither a failure nor a restart of its
+    own doing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +112,18 @@ class Replica:
         return self.role.elastic and self.index == 0
 
 
-def replicas(job: PyTorchJob, pods: tuple[Mapping[str, Any], ...]) -> list[Replica]:
+def replicas(job: PyTorchJob, observed: Observed) -> list[Replica]:
     """Return the job's pods in falling task priority."""
-    found = [replica for pod in pods if (replica := _replica(job, pod)) is not None]
+    found = [
+        replica
+        for pod in observed.pods
+        if (replica := _replica(job, pod, lost=pod["metadata"].get("uid") in observed.lost))
+        is not None
+    ]
     return sorted(found, key=lambda r: (-r.role.priority, r.index))
 
 
-def _replica(job: PyTorchJob, pod: Mapping[str, Any]) -> Replica | None:
+def _replica(job: PyTorchJob, pod: Mapping[str, Any], *, lost: bool) -> Replica | None:
     meta, status = pod["metadata"], pod.get("status") or {}
     spec, labels = pod.get("spec") or {}, meta.get("labels") or {}
     role = labelled(labels.get(REPLICA_TYPE, ""))
@@ -135,6 +147,8 @@ def _replica(job: PyTorchJob, pod: Mapping[str, Any]) -> Replica | None:
         policy=policy,
         code=code,
     )
+    if lost and not over:
+        state = State.NODE_LOST
     taken_over = _count(annotations, RESTARTS)
     return Replica(
         role=role,

@@ -42,7 +42,7 @@ class Placement:
     leave: list[Replica] = field(default_factory=list)
     """Told to leave, with their own grace."""
     clear: list[Replica] = field(default_factory=list)
-    """Ended already, or stuck; the object goes at once."""
+    """Ended already, lost with the node, or stuck; the object goes at once."""
     create: list[New] = field(default_factory=list)
     retry_at: datetime | None = None
     """When the next failed or stuck pod may be made again."""
@@ -89,6 +89,8 @@ def _fixed(out: Placement, role: Role, mine: list[Replica], count: int, now: dat
             _again(out, replica, now)
         elif replica.state is State.LEAVING:
             _wait_for(out, replica, now)
+        elif replica.state is State.NODE_LOST:
+            _anew(out, replica)
     for replica in mine:
         if replica.index >= count:
             _dismiss(out, replica)
@@ -98,14 +100,14 @@ def _elastic(out: Placement, role: Role, mine: list[Replica], size: Size, now: d
     first = next((r for r in mine if r.index == 0), None)
     others = [r for r in mine if r.index != 0]
     for replica in mine:
-        if replica.state is State.EVICTED:
+        left = replica.state is State.NODE_LOST and replica.leaves_by and replica is not first
+        if replica.state is State.EVICTED or left:
             out.clear.append(replica)
     # Pod 0 always has a place, even while it is away.
-    staying = [
-        r for r in others if r.state in (State.LIVE, State.RETRY) and r.name not in size.remove
-    ]
-    for replica in others:
-        if replica.state in (State.LIVE, State.RETRY) and replica.name in size.remove:
+    members = [r for r in others if _member(r)]
+    staying = [r for r in members if r.name not in size.remove]
+    for replica in members:
+        if replica.name in size.remove:
             _dismiss(out, replica)
     done = sum(r.state is State.SUCCEEDED for r in others)
     surplus = len(staying) + done - (size.desired - 1)
@@ -118,6 +120,8 @@ def _elastic(out: Placement, role: Role, mine: list[Replica], size: Size, now: d
     for replica in sorted(staying, key=lambda r: r.index):
         if replica.live:
             out.keep.append(replica)
+        elif replica.state is State.NODE_LOST:
+            _anew(out, replica)
         else:
             _again(out, replica, now)
     if first is not None and first.state in _PRESENT:
@@ -132,6 +136,8 @@ def _elastic(out: Placement, role: Role, mine: list[Replica], size: Size, now: d
             _again(out, first, now)
         elif first.state is State.LEAVING:
             _wait_for(out, first, now)
+        elif first.state is State.NODE_LOST:
+            _anew(out, first)
         return
     taken = {r.index for r in mine if r not in out.clear} | {0}
     taken |= {new.index for new in out.create if new.role.elastic}
@@ -143,7 +149,7 @@ def _elastic(out: Placement, role: Role, mine: list[Replica], size: Size, now: d
 def _dismiss(out: Placement, replica: Replica) -> None:
     if replica.live:
         out.leave.append(replica)
-    elif replica.state in (State.RETRY, State.EVICTED):
+    elif replica.state in (State.RETRY, State.EVICTED, State.NODE_LOST):
         out.clear.append(replica)
 
 
@@ -159,13 +165,25 @@ def _again(out: Placement, replica: Replica, now: datetime) -> None:
     out.create.append(New(replica.role, replica.index, replica.restarts, past + 1))
 
 
+def _member(replica: Replica) -> bool:
+    """Whether it fills a place of the job's size, now or when it is made again."""
+    if replica.state is State.NODE_LOST:
+        return replica.leaves_by is None
+    return replica.state in (State.LIVE, State.RETRY)
+
+
+def _anew(out: Placement, replica: Replica) -> None:
+    """Made again at once, and elsewhere: no scheduler gives a pod to a node in trouble."""
+    out.clear.append(replica)
+    out.create.append(New(replica.role, replica.index, replica.restarts, replica.failures))
+
+
 def _wait_for(out: Placement, replica: Replica, now: datetime) -> None:
     given_up = (replica.leaves_by or now) + _STUCK
     if now < given_up:
         _look_again(out, given_up)
         return
-    out.clear.append(replica)
-    out.create.append(New(replica.role, replica.index, replica.restarts, replica.failures))
+    _anew(out, replica)
 
 
 def _look_again(out: Placement, when: datetime) -> None:

@@ -66,7 +66,8 @@ def size(job: PyTorchJob, view: Sequence[Replica], resize: Resize | None) -> Siz
 
 
 def _after_losses(job: PyTorchJob, workers: Sequence[Replica], current: int) -> Size:
-    there = sum(r.state in (State.LIVE, State.RETRY, State.SUCCEEDED) for r in workers)
+    places = (State.LIVE, State.RETRY, State.SUCCEEDED, State.NODE_LOST)
+    there = sum(r.state in places for r in workers)
     missing = max(0, current - there)
     evicted = sum(_newly(r.evicted, job.last_scale) for r in workers if _evicted(r))
     lost = min(missing, len(newly_lost(job, workers)))

@@ -33,7 +33,7 @@ class View:
 
 def look(job: PyTorchJob, observed: Observed, now: datetime) -> View:
     """Return the view of a job that may be touched."""
-    found = replicas(job, observed.pods)
+    found = replicas(job, observed)
     asked = tuple(r for r in found if r.role.name in job.replicas)
     in_force = rendezvous.in_force(job, _host(asked, observed))
     return View(

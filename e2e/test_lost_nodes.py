@@ -1,0 +1,89 @@
+"""Nodes that die under running jobs: training goes on elsewhere, and nobody healthy pays for it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from e2e.stage import Stage, running
+from embedded_cluster.conformance.control_plane import ControlPlane
+from embedded_cluster.kubelet.fault import ANNOTATION
+from volcano_elastic.demo.training import DemoJob, judge
+from volcano_elastic.kube.resource import EVENTS, NODES, PODS
+
+pytestmark = pytest.mark.e2e
+_WATCHED = ("--node-monitor-grace-period", "4")
+
+
+@pytest.fixture
+async def three_nodes(fresh_control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Stage]:
+    """Three nodes of one GPU each."""
+    async with running(
+        fresh_control_plane, tmp_path, nodes=3, gpus_per_node=1, kubelet_arguments=_WATCHED
+    ) as stage:
+        yield stage
+
+
+async def _set(stage: Stage, node: str, fault: str | None) -> None:
+    body = {"metadata": {"annotations": {ANNOTATION: fault}}}
+    await stage.recorder.jobs.client.patch(NODES, node, None, body)
+
+
+async def _every_sample_once(stage: Stage, job: DemoJob) -> None:
+    await stage.until(lambda: stage.finished(job), f"{job.name} finishes", 120)
+    assert stage.finished(job) == "Succeeded", stage.story()
+    verdict = await judge(job, stage.out)
+    assert (verdict.lost, verdict.repeated) == (0, 0)
+
+
+@pytest.mark.parametrize("index", [0, 1])
+async def test_a_pod_of_a_dead_node_is_made_anew_where_there_is_room(
+    three_nodes: Stage, index: int
+) -> None:
+    stage, client = three_nodes, three_nodes.recorder.jobs.client
+    job = DemoJob("job", min=2, max=2, epochs=8, step_seconds=0.1)
+    await stage.submit(job)
+    await stage.until(lambda: stage.world(job) == 2, "job trains")
+    await stage.steps_on(job)
+    pods = {i: await client.get(PODS, f"job-worker-{i}", "default") for i in (0, 1)}
+    node = pods[index]["spec"]["nodeName"]
+    died = stage.recorder.now()
+    await _set(stage, node, "down")
+    await stage.until(
+        lambda: any(
+            pod.index == index and uid != pods[index]["metadata"]["uid"]
+            for uid, pod in stage.recorder.timeline.pods.items()
+        ),
+        "the lost pod is made anew",
+    )
+    print(f"made anew after {stage.recorder.now() - died:.1f} s")
+    await stage.until(lambda: stage.worlds(job)[-1:] == [2] and stage.world(job) == 2, "both train")
+    await stage.steps_on(job)
+    print(f"both train after {stage.recorder.now() - died:.1f} s")
+    other = await client.get(PODS, f"job-worker-{1 - index}", "default")
+    assert other["metadata"]["uid"] == pods[1 - index]["metadata"]["uid"], "a healthy pod stays"
+    anew = await client.get(PODS, f"job-worker-{index}", "default")
+    assert anew["spec"]["nodeName"] != node
+    events = (await client.list(EVENTS))["items"]
+    assert any(e["reason"] == "NodeLost" and node in e["message"] for e in events)
+    await _every_sample_once(stage, job)
+
+
+async def test_without_room_a_job_goes_on_smaller_and_grows_back(three_nodes: Stage) -> None:
+    stage, client = three_nodes, three_nodes.recorder.jobs.client
+    job = DemoJob("job", min=1, max=3, epochs=12, step_seconds=0.1)
+    await stage.submit(job)
+    await stage.until(lambda: stage.world(job) == 3, "job grows to all nodes")
+    node = (await client.get(PODS, "job-worker-2", "default"))["spec"]["nodeName"]
+    healthy = {i: await client.get(PODS, f"job-worker-{i}", "default") for i in (0, 1)}
+    await _set(stage, node, "down")
+    await stage.until(lambda: stage.world(job) == 2, "job goes on with two")
+    await stage.steps_on(job)
+    await _set(stage, node, None)
+    await stage.until(lambda: stage.world(job) == 3, "job grows back")
+    for index, before in healthy.items():
+        pod = await client.get(PODS, f"job-worker-{index}", "default")
+        assert pod["metadata"]["uid"] == before["metadata"]["uid"], "a healthy pod stays"
+    await _every_sample_once(stage, job)

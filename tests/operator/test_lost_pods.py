@@ -1,0 +1,92 @@
+"""LostPods asks coordinators of pods on a node in trouble, and tells which jobs have lost one."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+from tests.pytorchjob.world import job_object
+from volcano_elastic.api.pytorchjob import PyTorchJob, parse
+from volcano_elastic.kube.client import Client
+from volcano_elastic.operator.cluster import Cluster
+from volcano_elastic.operator.lost_pods import LostPods
+from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def node(name: str, version: int, *, ready: bool) -> dict[str, Any]:
+    stamp = "2026-01-01T11:59:00Z"
+    status = "True" if ready else "Unknown"
+    return {
+        "metadata": {"name": name, "uid": name, "resourceVersion": str(version)},
+        "spec": {},
+        "status": {
+            "conditions": [{"type": "Ready", "status": status, "lastTransitionTime": stamp}]
+        },
+    }
+
+
+def pod(index: int, job: dict[str, Any]) -> dict[str, Any]:
+    owner = {"kind": "PyTorchJob", "uid": job["metadata"]["uid"], "controller": True, "name": "a"}
+    return {
+        "metadata": {
+            "name": f"a-worker-{index}",
+            "namespace": "team",
+            "uid": f"pod-{index}",
+            "resourceVersion": "1",
+            "creationTimestamp": "2026-01-01T11:00:00Z",
+            "ownerReferences": [owner],
+            "labels": {
+                "training.kubeflow.org/job-name": "a",
+                "training.kubeflow.org/replica-type": "worker",
+                "training.kubeflow.org/replica-index": str(index),
+            },
+        },
+        "spec": {"nodeName": f"n{index}", "containers": []},
+        "status": {"phase": "Running"},
+    }
+
+
+def world() -> tuple[Cluster, LostPods, PyTorchJob]:
+    cluster, builder = Cluster(cast(Client, None)), SnapshotBuilder()
+    cluster.jobs.on_change(lambda old, new: builder.change(old, new) and None)
+    lost = LostPods(cluster, builder, lambda: NOW, timedelta(seconds=300))
+    obj = job_object(elastic={"min": 2, "max": 2, "rdzvBackend": "volcano-elastic"})
+    obj["apiVersion"], obj["kind"] = "kubeflow.org/v1", "PyTorchJob"
+    obj["metadata"].update(namespace="team", name="a")
+    cluster.jobs.put(obj)
+    for index in (0, 1):
+        cluster.pods.put(pod(index, obj))
+        cluster.nodes.put(node(f"n{index}", 1, ready=True))
+    return cluster, lost, parse(obj)
+
+
+async def test_jobs_with_a_pod_on_a_node_in_trouble_are_asked_about_and_told() -> None:
+    cluster, lost, job = world()
+    asked, told = asyncio.Event(), list[str]()
+    lost.on_doubt(lambda key: asked.set())
+    lost.on_news(told.append)
+    task = asyncio.create_task(lost.run())
+    try:
+        lost.hear(job, frozenset({0, 1}))
+        cluster.nodes.put(node("n1", 2, ready=False))
+        await asyncio.wait_for(asked.wait(), 30)
+        assert not lost.of(job).lost and not told, "one witness alone"
+        lost.hear(job, frozenset({0}))
+        assert set(lost.of(job).lost) == {"pod-1"} and told == ["team/a"]
+        cluster.nodes.put(node("n1", 3, ready=True))
+        assert not lost.of(job).lost, "the node has come back, and its pod may, too"
+    finally:
+        task.cancel()
+
+
+async def test_no_answer_is_no_word_about_other_pods() -> None:
+    cluster, lost, job = world()
+    cluster.nodes.put(node("n1", 2, ready=False))
+    lost.hear(job, frozenset({0, 1}))
+    lost.hear(job, None)
+    assert not lost.of(job).lost
+    cluster.nodes.put(node("n0", 2, ready=False))
+    assert set(lost.of(job).lost) == {"pod-0"}

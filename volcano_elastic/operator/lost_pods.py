@@ -1,0 +1,140 @@
+"""Keeps the two witnesses of lost pods, nodes and coordinators, and has jobs reconciled by them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timedelta
+
+from volcano_elastic.api.pytorchjob import PyTorchJob
+from volcano_elastic.api.role import elastic
+from volcano_elastic.kube.resource import Object, key_of
+from volcano_elastic.operator.cluster import Cluster, job_key
+from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
+from volcano_elastic.pytorchjob import coordinator
+from volcano_elastic.pytorchjob.label import REPLICA_INDEX, REPLICA_TYPE
+from volcano_elastic.pytorchjob.lost_pod import (
+    Contact,
+    Pod,
+    Trouble,
+    Verdict,
+    judge,
+    listen,
+    trouble,
+)
+
+_LOOK_SECONDS = 1.0
+"""Between two looks at jobs with pods on a node in trouble."""
+
+
+class LostPods:
+    """Tells which pods of a job are lost. In memory only: an operator that has just begun asks
+    anew, and no pod is lost by what it doesn't know.
+
+    Args:
+        lost_after: how long one witness alone must say so.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        builder: SnapshotBuilder,
+        clock: Callable[[], datetime],
+        lost_after: timedelta,
+    ) -> None:
+        self._cluster, self._builder, self._clock = cluster, builder, clock
+        self._lost_after = lost_after
+        self._troubles: dict[str, Trouble] = {}
+        """By node's name."""
+        self._contacts: dict[str, dict[str, Contact]] = {}
+        """By job's key and pod's uid, where one is silent or was heard."""
+        self._tell: Callable[[str], None] = lambda key: None
+        self._ask: Callable[[str], None] = lambda key: None
+        self._woken = asyncio.Event()
+        cluster.nodes.on_change(self._node_changed)
+        cluster.jobs.on_change(self._job_changed)
+
+    def on_news(self, tell: Callable[[str], None]) -> None:
+        """Have `tell` called with the key of each job that has lost a pod."""
+        self._tell = tell
+
+    def on_doubt(self, ask: Callable[[str], None]) -> None:
+        """Have `ask` called with the key of each job whose coordinator should be asked now."""
+        self._ask = ask
+
+    async def run(self) -> None:
+        """Until cancelled; may be called again then."""
+        self._contacts.clear()
+        while True:
+            await self._woken.wait()
+            if not self._troubles:
+                self._woken.clear()
+                continue
+            for key in sorted(self._jobs_in_trouble()):
+                self._ask(key)
+                self._judge(key)
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def hear(self, job: PyTorchJob, heard: frozenset[int] | None) -> None:
+        """Takes what the job's coordinator has just said; None: it gave no answer."""
+        pods = self._pods(job)
+        contacts = listen(pods, heard, self._contacts.get(job.key, {}), self._clock())
+        self._contacts[job.key] = contacts
+        if self._troubles or any(c.silent_since is not None for c in contacts.values()):
+            self._judge(job.key)
+
+    def of(self, job: PyTorchJob) -> Verdict:
+        """Return what is lost of a job's pods."""
+        contacts = self._contacts.get(job.key, {})
+        if not self._troubles and all(c.silent_since is None for c in contacts.values()):
+            return Verdict({}, None)
+        return judge(self._pods(job), self._troubles, contacts, self._lost_after, self._clock())
+
+    def _judge(self, key: str) -> None:
+        job = self._builder.parsed_job(key)
+        if job is not None and self.of(job).lost:
+            self._tell(key)
+
+    def _jobs_in_trouble(self) -> set[str]:
+        return {
+            job_key(pod)
+            for pod in self._cluster.pods
+            if (pod.get("spec") or {}).get("nodeName") in self._troubles and job_key(pod)
+        }
+
+    def _pods(self, job: PyTorchJob) -> list[Pod]:
+        obj = self._cluster.jobs.get(job.key)
+        return list(_bound(job, self._cluster.pods_of(obj))) if obj is not None else []
+
+    def _node_changed(self, old: Object | None, new: Object | None) -> None:
+        if new is None:
+            # Kubernetes itself deletes the pods of a node that is no longer there.
+            self._troubles.pop(key_of(old) if old is not None else "", None)
+            return
+        found, name = trouble(new, self._clock()), new["metadata"]["name"]
+        if found is None:
+            self._troubles.pop(name, None)
+        else:
+            self._troubles.setdefault(name, found)
+            self._woken.set()
+
+    def _job_changed(self, old: Object | None, new: Object | None) -> None:
+        if new is None and old is not None:
+            self._contacts.pop(key_of(old), None)
+
+
+def _bound(job: PyTorchJob, pods: tuple[Object, ...]) -> Iterator[Pod]:
+    host = coordinator.host_name(job) if coordinator.used(job) else None
+    for pod in pods:
+        meta, phase = pod["metadata"], (pod.get("status") or {}).get("phase")
+        node = (pod.get("spec") or {}).get("nodeName")
+        if not node or phase in ("Succeeded", "Failed"):
+            continue
+        index = _index(meta.get("labels") or {}) if host is not None else None
+        yield Pod(meta["uid"], node, index, meta["name"] == host)
+
+
+def _index(labels: Mapping[str, str]) -> int | None:
+    text = labels.get(REPLICA_INDEX, "")
+    of_elastic = labels.get(REPLICA_TYPE) == elastic().label
+    return int(text) if of_elastic and text.isdigit() else None
