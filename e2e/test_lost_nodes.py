@@ -80,6 +80,13 @@ async def test_without_room_a_job_goes_on_smaller_and_grows_back(three_nodes: St
     healthy = {i: await client.get(PODS, f"job-worker-{i}", "default") for i in (0, 1)}
     await _set(stage, node, "down")
     await stage.until(lambda: stage.world(job) == 2, "job goes on with two")
+    await stage.until(
+        lambda: (
+            sum(pod.index == 2 for pod in stage.recorder.timeline.pods.values()) > 1
+            or stage.changes[-1].new == 2
+        ),
+        "the lost pod's object goes",
+    )
     await stage.steps_on(job)
     await _set(stage, node, None)
     await stage.until(lambda: stage.world(job) == 3, "job grows back")

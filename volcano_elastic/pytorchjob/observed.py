@@ -67,8 +67,7 @@ class State(StrEnum):
     LOST = "lost"
     """Failed for good."""
     NODE_LOST = "node lost"
-    """Lost with its node, and made again at the same index: neither a failure nor a restart of its
-    own doing."""
+    """Lost with its node: made again at the same index, which counts as no failure."""
 
 
 @dataclass(frozen=True, slots=True)
