@@ -46,7 +46,7 @@ class QueueState:
     @fact
     def held(self) -> Vector:
         """Amounts that the pods of the jobs hold."""
-        return tuple(map(sum, zip(*[state.held for state in self.jobs], strict=True)))
+        return tuple(map(sum, zip(*map(attrgetter("held"), self.jobs), strict=True)))
 
     @fact
     def surplus(self) -> int:
@@ -191,12 +191,6 @@ class ClusterState:
     """How many pods of a shape the largest node takes when it is empty; at least 1."""
     speeds: dict[tuple[object, ...], tuple[Curve, SizeSteps]]
     """Shared by all jobs for which they would be the same."""
-
-    def policy(self, queue: str) -> QueuePolicy:
-        found = self.policies.get(queue)
-        if found is None:
-            found = self.policies[queue] = QueuePolicy(queue=queue)
-        return found
 
     @property
     def gang_claims(self) -> Sequence[Claim]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
+from typing import NamedTuple
 
 from volcano_elastic.api import quantity
 from volcano_elastic.queue_policy.snapshot import Memory
@@ -94,8 +95,7 @@ def no_change(why_not_more: Reason, why_not_less: Reason) -> NoChange:
     return NoChange(why_not_more, why_not_less)
 
 
-@dataclass(frozen=True, slots=True)
-class QueueFigures:
+class QueueFigures(NamedTuple):
     """Amounts in milli-units of the policy's `resource`."""
 
     resource: str

@@ -38,9 +38,9 @@ class JobDraft:
     def __init__(self, state: JobState, journal: Journal) -> None:
         self.state, self.job, self._journal = state, state.job, journal
         self.size = state.job.desired
-        self.bound = dict(state.by_role.bound)
+        self.bound = state.by_role.bound
         """Pods with a node that this plan leaves alone, by key, in no order."""
-        self.unbound = dict(state.by_role.unbound)
+        self.unbound = state.by_role.unbound
         """Pods without a node that this plan leaves alone."""
         self.removed: list[Pod] = []
         self._leavers: list[Pod] | None = None
@@ -176,6 +176,10 @@ class JobDraft:
         self.promised -= workers
 
     def _alive(self, pod: Pod) -> dict[str, Pod]:
+        """`bound` or `unbound`, whichever the pod belongs to, to be changed."""
+        if self.bound is self.state.by_role.bound:
+            # Until now they were the state's own.
+            self.bound, self.unbound = dict(self.bound), dict(self.unbound)
         return self.unbound if pod.node is None else self.bound
 
     def _remove(self, pod: Pod) -> None:

@@ -50,14 +50,9 @@ class Outcome(Enum):
     """Nor would anybody behind it get anything from this donor."""
 
 
-class Turn(NamedTuple):
-    """When a line has its turn; the smallest first."""
-
-    beyond: bool
-    """Its queue would borrow."""
-    share: float
-    """Of what its queue deserves, held already."""
-    key: GrowthKey
+Turn = tuple[bool, float, GrowthKey]
+"""When a line has its turn, the smallest first: whether its queue would borrow, what share it holds
+of what it deserves, and the job in front."""
 
 
 class Line:
@@ -70,6 +65,9 @@ class Line:
 
 
 class Donor(Protocol):
+    by_gain: bool
+    """Whether the turn of a line depends on the job in front alone."""
+
     def reaches(self, line: Line) -> bool:
         """Whether jobs of the line may get anything here."""
         ...
@@ -126,11 +124,13 @@ class Moves:
         ]
         heapq.heapify(turns)
         later: list[tuple[Line, GrowthKey]] = []
+        out_of_reach: list[tuple[int, Line]] = []
         while turns:
             turn, number, line = turns[0]
-            now = self._turn(donor, line)
+            now = self._turn(donor, line, turn)
             if now is None:
                 heapq.heappop(turns)
+                out_of_reach.append((number, line))
             elif now > turn:
                 # Its next job gains less, or its share has grown: it stands in line again.
                 heapq.heapreplace(turns, (now, number, line))
@@ -145,12 +145,24 @@ class Moves:
                         heapq.heappush(line.jobs, key)
                     elif key is not None:
                         later.append((line, key))
+                if outcome is Outcome.TOOK and donor.by_gain:
+                    # Others may get something now, if their turn is not over.
+                    for other, passed in out_of_reach:
+                        while passed.jobs and passed.jobs[0] < turn[-1]:
+                            heapq.heappop(passed.jobs)
+                        again = self._turn(donor, passed)
+                        if again is not None:
+                            heapq.heappush(turns, (again, other, passed))
+                    out_of_reach.clear()
         for line, key in later:
             heapq.heappush(line.jobs, key)
 
-    def _turn(self, donor: Donor, line: Line) -> Turn | None:
+    def _turn(self, donor: Donor, line: Line, before: Turn | None = None) -> Turn | None:
+        """When the line has its turn now; `before`: what was said of it, of some job in front."""
         while line.jobs and donor.reaches(line):
             key = line.jobs[0]
+            if donor.by_gain and before is not None and before[-1] is key:
+                return before
             if not self.rests(key.job):
                 return donor.turn(line, key)
             heapq.heappop(line.jobs)
@@ -159,6 +171,8 @@ class Moves:
 
 class FreeRoom:
     """Room that is idle, or releasing: then it is only promised."""
+
+    by_gain = False
 
     def __init__(self, moves: Moves, room: Room) -> None:
         self._moves, self._draft, self._room = moves, moves.draft, room
@@ -170,7 +184,7 @@ class FreeRoom:
     def turn(self, line: Line, key: GrowthKey) -> Turn:
         unit = self._draft.cluster.jobs[key.job].unit_vector
         beyond = self._queues.beyond_deserved(line.queue, unit)
-        return Turn(beyond, 0.0 if beyond else self._queues.share(line.queue), key)
+        return beyond, 0.0 if beyond else self._queues.share(line.queue), key
 
     def give(self, key: str) -> Outcome:
         """Let it grow by the next step, or by as much of it as there is room for."""
@@ -244,6 +258,8 @@ class OtherJobs:
     step at no further pause. Only the giver shrinks now; takers grow when the pods have left.
     """
 
+    by_gain = True
+
     def __init__(self, moves: Moves) -> None:
         self._moves, self._draft, self._now = moves, moves.draft, moves.draft.now
         self._nodes, self._queues = moves.draft.nodes, moves.draft.queues
@@ -261,15 +277,12 @@ class OtherJobs:
         """Queues for whose jobs none of the givers in front may give."""
 
     def reaches(self, line: Line) -> bool:
-        return True
+        return self._left_over or line.queue not in self._out_of_reach
 
     def turn(self, line: Line, key: GrowthKey) -> Turn:
-        return Turn(False, 0.0, key)
+        return False, 0.0, key
 
     def give(self, key: str) -> Outcome:
-        queue = self._draft.cluster.jobs[key].job.queue
-        if queue in self._out_of_reach and not self._left_over:
-            return Outcome.DONE
         taker = self._draft.job(key)
         if taker.size != taker.job.desired or not self._trades(taker):
             return Outcome.DONE

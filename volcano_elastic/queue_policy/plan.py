@@ -15,8 +15,6 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -73,9 +71,16 @@ class Planner:
 
     def _plan(self, snapshot: Snapshot, now: datetime) -> Plan:
         """With the snapshot's memory, whatever this planner's is."""
-        with _no_collection():
+        collects = gc.isenabled()
+        # Little of what a plan makes is garbage before its end, and to look for some meanwhile
+        # takes a quarter of a first plan's time.
+        gc.disable()
+        try:
             self._cluster = cluster_state(snapshot, self._cluster)
             return _Planning(self._cluster, now).plan()
+        finally:
+            if collects:
+                gc.enable()
 
 
 def _with_trial(made: Plan, snapshot: Snapshot, trials: set[str], trial: Plan) -> Plan:
@@ -90,19 +95,6 @@ def _with_trial(made: Plan, snapshot: Snapshot, trials: set[str], trial: Plan) -
         if key not in shown
     }
     return replace(made, decisions=tuple(ordered), unchanged=kept)
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Keeps the garbage collector off: little of what a plan makes is garbage before its end,
-    and to look for some meanwhile takes a quarter of a first plan's time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 class _Planning:

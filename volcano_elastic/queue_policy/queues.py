@@ -57,6 +57,15 @@ class QueueTree:
         """`everything`: what all nodes offer, in the order of `names`."""
         self.everything, self.names, self.policies = list(everything), names, policies
         self.queues = {queue.name: queue for queue in sorted(queues, key=lambda q: q.name)}
+        self.resources = {
+            name: (policies.get(name) or QueuePolicy(queue=name)).resource for name in self.queues
+        }
+        """Resource of each queue's policy."""
+        self.dimension = {
+            name: names.index(resource) if resource in names else None
+            for name, resource in self.resources.items()
+        }
+        """Its dimension; None if nothing names it."""
         self.zero = [0] * len(names)
         self.chains = {name: self._chain(name) for name in self.queues}
         """Each queue and its ancestors, as far as they exist."""
@@ -133,10 +142,9 @@ class QueueTree:
         self, name: str, caps: dict[str, list[int]], deserved: Mapping[str, list[int]]
     ) -> None:
         """Lower the queue's entry in `caps` to what its policy lets it borrow."""
-        policy = self.policies.get(name)
-        if policy is None or policy.borrowing_limit is None or policy.resource not in self.names:
+        policy, i = self.policies.get(name), self.dimension[name]
+        if policy is None or policy.borrowing_limit is None or i is None:
             return
-        i = self.names.index(policy.resource)
         right = max(deserved[name][i], self.guarantees[name][i], 0)
         caps[name] = list(caps[name])
         caps[name][i] = min(caps[name][i], right + policy.borrowing_limit)
@@ -167,6 +175,8 @@ class QueueRoom:
         self._coming: list[int] = []
         self.grown: list[str] = []
         """Queues that have come to hold more, one after the other."""
+        self.uses = 0
+        """How often what queues hold has changed."""
 
     def hold(self, name: str, vector: Vector, times: int) -> None:
         """Count pods that are there."""
@@ -183,6 +193,7 @@ class QueueRoom:
 
     def _use(self, name: str, vector: Vector, times: int) -> None:
         self.hold(name, vector, times)
+        self.uses += 1
         if times > 0:
             self.grown += self.tree.chains.get(name, ())
 
@@ -341,10 +352,10 @@ class QueueRoom:
 
     def _headroom(self, name: str) -> tuple[int, int] | None:
         """Dimension and milli-units that growth leaves idle."""
-        policy, names = self.tree.policies.get(name), self.tree.names
-        if policy is None or policy.resource not in names or name not in self.tree.chains:
+        policy, i = self.tree.policies.get(name), self.tree.dimension.get(name)
+        if policy is None or i is None:
             return None
-        i, headroom = names.index(policy.resource), policy.headroom
+        headroom = policy.headroom
         if headroom.percent is not None:
             may_hold = min(self._caps[name][i], self.tree.everything[i])
             return i, int(may_hold * headroom.percent / 100)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
 from datetime import datetime
 
 from volcano_elastic.queue_policy.claims import Claim
@@ -17,33 +16,25 @@ from volcano_elastic.queue_policy.fit import Shape
 def figures(draft: Draft) -> dict[str, QueueFigures]:
     """By queue, in its policy's resource, before the plan changes anything; nothing owed yet."""
     cluster, queues, tree = draft.cluster, draft.queues, draft.queues.tree
-    names, idle = cluster.dimensions.names, cluster.idle
     surplus: Counter[str] = Counter()
     jobs: Counter[str] = Counter()
     # A queue holds what its children hold, so these count for it too.
     for name, members in cluster.queues.items():
-        for queue in tree.chains.get(name, (name,)):
+        for queue in tree.chains.get(name, ()):
             jobs[queue] += len(members.jobs)
-            if cluster.policy(queue).resource == cluster.policy(name).resource:
+            if tree.resources[queue] == tree.resources[name]:
                 surplus[queue] += members.surplus
     found: dict[str, QueueFigures] = {}
     for name, used in queues.used.items():
-        resource, problem = cluster.policy(name).resource, tree.problems.get(name, "")
-        if resource not in names:
-            found[name] = QueueFigures(resource, 0, 0, 0, 0, 0, jobs[name], problem)
-            continue
-        i = names.index(resource)
-        elastic = min(used[i], surplus[name])
-        free = queues.free(name, i, idle[i]) if idle and tree.closed(name) is None else 0
+        i, resource, problem = tree.dimension[name], tree.resources[name], tree.problems.get(name)
+        held = elastic = free = borrowed = 0
+        if i is not None:
+            held, borrowed = used[i], queues.borrowed(name, i)
+            elastic = min(held, surplus[name])
+            if cluster.idle and tree.closed(name) is None:
+                free = max(0, queues.free(name, i, cluster.idle[i]))
         found[name] = QueueFigures(
-            resource=resource,
-            free=max(0, free),
-            guaranteed=used[i] - elastic,
-            surplus=elastic,
-            borrowed=queues.borrowed(name, i),
-            owed_to_minimums=0,
-            jobs=jobs[name],
-            problem=problem,
+            resource, free, held - elastic, elastic, borrowed, 0, jobs[name], problem or ""
         )
     return found
 
@@ -55,18 +46,17 @@ def with_owed(
 ) -> dict[str, QueueFigures]:
     """Adds what each queue owes, and its ancestors owe too; `asking`: claims of those that have
     started."""
-    names = cluster.dimensions.names
     owed: Counter[str] = Counter()
     requests = [(queue.name, queue.requested) for queue in cluster.queues.values()]
     others = (*asking, *(claim for claim in cluster.gang_claims if not claim.runs))
     requests += [(claim.queue, claim.request) for claim in others]
     for queue, request in requests:
-        for name in cluster.tree.chains.get(queue, ()):
-            resource = before[name].resource
-            if request and resource in names:
-                owed[name] += request[names.index(resource)]
+        for name in cluster.tree.chains.get(queue, ()) if request else ():
+            i = cluster.tree.dimension[name]
+            if i is not None:
+                owed[name] += request[i]
     return {
-        name: replace(found, owed_to_minimums=owed[name]) if name in owed else found
+        name: found._replace(owed_to_minimums=owed[name]) if name in owed else found
         for name, found in before.items()
     }
 
@@ -90,20 +80,21 @@ def unchanged(
     """
     found: dict[str, NoChange] = {}
     kept_for: dict[Shape, bool] = {}
+    now = draft.now
     for key, state in draft.cluster.jobs.items():
         kept = state.kept
         if kept is None:
             continue
-        more, less = kept.why_not_more, kept.why_not_less[asked]
-        if kept.ready is not None and kept.ready > draft.now:
-            more = Reason.COOLING_DOWN
-        elif served and more is Reason.NO_ROOM:
+        if kept.ready is not None and kept.ready > now:
+            found[key] = kept.cooling[asked]
+            continue
+        why_not = found[key] = kept.usual[asked]
+        if served and why_not.why_not_more is Reason.NO_ROOM:
             # The room that it lacks may be there, and promised to a claim.
             if state.shape not in kept_for:
                 kept_for[state.shape] = draft.nodes.was_idle(state.shape)
             if kept_for[state.shape]:
-                more = Reason.ROOM_OWED_TO_MINIMUM
-        found[key] = no_change(more, less)
+                found[key] = no_change(Reason.ROOM_OWED_TO_MINIMUM, why_not.why_not_less)
     for key, more in (*why.items(), *((key, Reason.COOLING_DOWN) for key in resting)):
         # Who stands in line and has no room is said to have none already, and whose it is.
         if key in found and more is not Reason.NO_ROOM and draft.cluster.jobs[key].settled:

@@ -6,7 +6,7 @@ same job with the same pods again uses the same value, and all that is known of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from operator import add
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from volcano_elastic.api.queue_policy import GPU, ForPods, Mode, Order, QueuePolicy
 from volcano_elastic.api.role import elastic
-from volcano_elastic.queue_policy.decision import Reason
+from volcano_elastic.queue_policy.decision import NoChange, Reason, no_change
 from volcano_elastic.queue_policy.fact import fact
 from volcano_elastic.queue_policy.fit import Dimensions, Shape, Vector
 from volcano_elastic.queue_policy.snapshot import Job, Pod, Resources
@@ -54,9 +54,9 @@ class LossKey(NamedTuple):
 class JobPods(NamedTuple):
     """The pods of a job, by what they do."""
 
-    bound: Mapping[str, Pod]
+    bound: dict[str, Pod]
     """Workers with a node, by key."""
-    unbound: Mapping[str, Pod]
+    unbound: dict[str, Pod]
     """Workers without one."""
     excess: Sequence[Pod]
     """Workers beyond `desired`, in neither: an earlier decision not carried out yet."""
@@ -68,12 +68,10 @@ class JobPods(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """Reasons of a job to keep its size."""
+    """Reasons of a job to keep its size: each while nobody waits, and while somebody does."""
 
-    why_not_more: Reason
-    """Once it is ready."""
-    why_not_less: tuple[Reason, Reason]
-    """While nobody waits, and while somebody does."""
+    usual: tuple[NoChange, NoChange]
+    cooling: tuple[NoChange, NoChange]
     ready: datetime | None
     """Until then it is cooling down."""
 
@@ -191,7 +189,7 @@ class JobState:
                 del (bound if pod.node is not None else unbound)[pod.key]
         return JobPods(bound, unbound, excess, departing, master_bound, held)
 
-    @property
+    @fact
     def held(self) -> Vector:
         """Amounts that its pods hold in the queue."""
         return self.by_role.held
@@ -290,9 +288,13 @@ class JobState:
             ready = self.ready
             if self.by_role.departing:
                 more = Reason.WAITING_FOR_PODS
-        less = self.why_not_less(size, asked=False), self.why_not_less(size, asked=True)
         more = more or growth_end(self, size) or Reason.NO_ROOM
-        return Kept(more, less, ready)
+        less = self.why_not_less(size, asked=False), self.why_not_less(size, asked=True)
+        usual, cooling = (
+            (no_change(why, less[False]), no_change(why, less[True]))
+            for why in (more, Reason.COOLING_DOWN)
+        )
+        return Kept(usual, cooling, ready)
 
     def held_back(self, size: int) -> Reason | None:
         """Why this job may not even be offered room beyond `size`; None if it may."""

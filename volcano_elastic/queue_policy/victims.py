@@ -84,6 +84,10 @@ class Right(NamedTuple):
     share: float
 
 
+_OWN = Right(0, 0.0)
+"""The claim's own queue's."""
+
+
 class Option(NamedTuple):
     rank: Rank
     pod: str
@@ -158,6 +162,8 @@ class VictimSearch:
         self._seen_nodes = self._seen_queues = 0
         self._nodes_in: dict[str, frozenset[int]] = {}
         self._rights: dict[tuple[str, Vector], Right] = {}
+        """As long as no queue holds more or less."""
+        self._rights_at = 0
         self._any_right = any(map(self._queues.entitled, self._queues.tree.queues))
 
     # What there is
@@ -340,12 +346,13 @@ class VictimSearch:
 
     def _right(self, queue: str, vector: Vector) -> Right:
         """How much right a queue has to a pod of its."""
+        if self._rights_at != self._queues.uses:
+            self._rights.clear()
+            self._rights_at = self._queues.uses
         found = self._rights.get((queue, vector))
         if found is None:
             found = Right(2 - self._queues.borrows(queue, vector), -self._queues.share(queue))
-            if not self._queues.entitled(queue):
-                # It stays as it is, whatever the queue holds.
-                self._rights[queue, vector] = found
+            self._rights[queue, vector] = found
         return found
 
     def option(self, n: int, request: VictimRequest) -> Option | None:
@@ -375,22 +382,21 @@ class VictimSearch:
                 if pod is not None:
                     first[key] = Victim(pod, job, n)
 
-        def offer(*victims: Victim) -> Option:
-            have = left
-            for victim in victims:
-                have = tuple(map(add, have, victim.vector))
-            won = slots_in(have, shape) - slots
-            return self.as_option(victims, queue, max(1, min(request.need, won)))
-
-        single = [
-            offer(victim)
-            for victim in first.values()
-            if all(victim.vector[i] >= amount for i, amount in lack.items())
-        ]
-        if single:
-            return min(single, key=_key)
+        found: list[tuple[Rank, str, Victim]] = []
+        useful: dict[Vector, int] = {}
+        for victim in first.values():
+            vector = victim.vector
+            if all(vector[i] >= amount for i, amount in lack.items()):
+                if vector not in useful:
+                    useful[vector] = self._useful(left, [victim], request, slots)
+                found.append(
+                    (self._rank_of_one(victim, queue, useful[vector]), victim.pod.key, victim)
+                )
+        if found:
+            rank, key, victim = min(found)
+            return Option(rank, key, (victim,), useful[victim.vector])
         # Pods of a job are alike: only the first need be looked at.
-        keys = {key: _key(self.as_option((victim,), queue)) for key, victim in first.items()}
+        keys = {key: self._rank_of_one(victim, queue) for key, victim in first.items()}
         quota = {key: victim.job.evictable for key, victim in first.items()}
         chosen: list[Victim] = []
         while any(amount > 0 for amount in lack.values()):
@@ -398,7 +404,11 @@ class VictimSearch:
                 vector: sum(min(vector[i], a) / a for i, a in lack.items() if a > 0)
                 for vector in {victim.vector for victim in first.values()}
             }
-            key = min(first, key=lambda k: (-helps[first[k].vector], keys[k]), default="")
+            key = min(
+                first,
+                key=lambda k: (-helps[first[k].vector], keys[k], first[k].pod.key),
+                default="",
+            )
             if not key or not helps[first[key].vector]:
                 return None
             best = first.pop(key)
@@ -409,13 +419,37 @@ class VictimSearch:
             pod = next(leavers[key], None)
             if pod is not None:
                 first[key] = Victim(pod, best.job, n)
-                keys[key] = _key(self.as_option((first[key],), queue))
+                keys[key] = self._rank_of_one(first[key], queue)
             lack = {i: amount - best.vector[i] for i, amount in lack.items()}
         for victim in list(chosen):
             if all(amount + victim.vector[i] <= 0 for i, amount in lack.items()):
                 chosen.remove(victim)
                 lack = {i: amount + victim.vector[i] for i, amount in lack.items()}
-        return offer(*chosen)
+        return self.as_option(tuple(chosen), queue, self._useful(left, chosen, request, slots))
+
+    @staticmethod
+    def _useful(left: Vector, victims: Iterable[Victim], request: VictimRequest, slots: int) -> int:
+        """How many of the slots asked for there are once these leave, besides those there are."""
+        for victim in victims:
+            left = tuple(map(add, left, victim.vector))
+        return max(1, min(request.need, slots_in(left, request.shape) - slots))
+
+    def _rank_of_one(self, victim: Victim, queue: str, slots: int = 1) -> Rank:
+        """The rank of an option of one pod."""
+        pod, job = victim.pod, victim.job
+        cost = 0 if job.unit_remainder else job.state.unit
+        owner, right = job.job.queue, _OWN
+        if owner != queue:
+            right = self._right(owner, victim.vector)
+        return Rank(
+            cost / slots,
+            cost,
+            pod.protected,
+            pod.running,
+            *right,
+            -job.weighted_surplus,
+            -pod.index,
+        )
 
     def as_option(self, victims: tuple[Victim, ...], queue: str, slots: int = 1) -> Option:
         cost = _cost(victims)
@@ -488,10 +522,6 @@ class VictimSearch:
         self._draft.journal.rollback(mark)
         # Options that had become dearer are as cheap as before, wherever they are.
         self._lines.clear()
-
-
-def _key(option: Option) -> tuple[Rank, str]:
-    return option.rank, option.pod
 
 
 def _cost(victims: Iterable[Victim]) -> int:
