@@ -75,7 +75,7 @@ _MODULES = {
     "Mixture": "data.mixture",
     "Order": "link.worker_link",
     "Place": "link.message",
-    "ProcessGroup": "data.process_group",
+    "ProcessGroup": "ranks.process_group",
     "ScaledLearningRate": "data.learning_rate",
     "SeededDataset": "data.seeded",
     "ShardClient": "data.shard_client",
