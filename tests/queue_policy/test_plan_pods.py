@@ -85,7 +85,9 @@ def test_priority_decides_whether_surplus_leaves_for_a_pod(
     seen = beside(web(0, priority=priority), priority=5)
     made = plan(ruled(seen, shrink=Shrink(for_pods=rule)), NOW)
     assert new_size(made, "a") == (7 if leaves else None)
-    assert (made.blocked, len(made.blocked_pods)) == ({}, 0 if leaves else 1)
+    said = {} if leaves else {"shop/web-5d9-0": made.blocked_pods.get("shop/web-5d9-0")}
+    assert (made.blocked, made.blocked_pods) == ({}, said)
+    assert leaves or f"no surplus gives way to a pod of priority {priority}" in str(said)
 
 
 def test_nobody_leaves_for_a_pod_that_has_not_been_tried_or_of_an_unknown_scheduler() -> None:
@@ -104,6 +106,12 @@ def test_a_minimum_stays_whatever_a_pods_priority_is() -> None:
     made = plan(world(EIGHT, [a], pods(a, *["n1"] * 8), [web(0, priority=10**9)]), NOW)
     assert made.decisions == ()
     assert "too little room" in made.blocked_pods["shop/web-5d9-0"]
+
+
+def test_where_no_surplus_gives_way_a_pod_still_takes_what_is_idle() -> None:
+    seen = beside(web(0, priority=-1), web(1, priority=-1), size=7)
+    made = plan(seen, NOW)
+    assert made.decisions == () and len(made.blocked_pods) == 1
 
 
 def test_room_that_a_pod_was_given_is_not_taken_back_before_its_scheduler_has_placed_it() -> None:

@@ -6,6 +6,7 @@ the same value and keeps the facts that follow from it.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -73,6 +74,11 @@ class QueueState:
     def losses(self) -> Sequence[LossKey]:
         """Settled jobs that may give for others' growth, in order."""
         return sorted([key for s in self.jobs if (key := s.loss_key) is not None])
+
+    @fact
+    def yields_from(self) -> float:
+        """The least priority of a pod that surplus of some job may leave for."""
+        return min([s.yields_from for s in self.jobs if s.may_give], default=math.inf)
 
     @fact
     def surplus_vectors(self) -> tuple[Vector, ...]:

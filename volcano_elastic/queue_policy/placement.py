@@ -16,6 +16,7 @@ An attempt that fails leaves no trace.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -61,6 +62,8 @@ class ClaimPlacement:
     def __init__(self, draft: Draft) -> None:
         self._draft, self._nodes, self._queues = draft, draft.nodes, draft.queues
         self._search = VictimSearch(draft)
+        queues = draft.cluster.queues.values()
+        self._yields_from = min([queue.yields_from for queue in queues], default=math.inf)
         self.from_idle: set[str] = set()
         """Keys of the claims served by idle room alone."""
         self.from_surplus: set[str] = set()
@@ -87,9 +90,7 @@ class ClaimPlacement:
         if claim.job is not None:
             self._draft.job(claim.key).promise(claim.workers)
         may_move = bool(self._promised.keys() - {shape for shape, _ in claim.groups})
-        tries = product(
-            (False, True)[: 1 if claim.unmodelled else 2], (False, True)[: 1 + may_move]
-        )
+        tries = product((False, True)[: 1 + self._may_shrink(claim)], (False, True)[: 1 + may_move])
         if any(self._attempt(_Attempt(claim, own, protected), move) for protected, move in tries):
             if claim.job is not None:
                 # A job that was short of its minimum may have surplus again.
@@ -102,21 +103,28 @@ class ClaimPlacement:
             return self._too_little(f"queue {short.queue} has too little room for it", claim)
         return self._too_little("there is too little room for it", claim)
 
+    def _may_shrink(self, claim: Claim) -> bool:
+        """Whether surplus of any job may leave for the claim."""
+        if claim.priority is None:
+            return not claim.unmodelled
+        return claim.priority >= self._yields_from
+
     def _hopeless(self, claim: Claim) -> str | None:
         """Why the claim could not be served even if all surplus left; None if it might be. As long
         as nobody is served that is the same for all claims of its kind."""
         closed = self._queues.tree.closed(claim.queue)
         if closed is not None:
             return closed
-        asks, version = (claim.groups, not claim.unmodelled), self._draft.journal.version
+        may_shrink = self._may_shrink(claim)
+        asks, version = (claim.groups, may_shrink), self._draft.journal.version
         known = self._hopeful.get(asks)
         if known is None or known[0] != version:
-            fits = all(self._might_fit(*group, not claim.unmodelled) for group in claim.groups)
+            fits = all(self._might_fit(*group, may_shrink) for group in claim.groups)
             known = self._hopeful[asks] = (version, fits)
         if not known[1]:
             return self._too_little("the nodes have too little room for it", claim)
         full = self._queues.full(claim.queue, claim.request)
-        if full is not None and not claim.unmodelled:
+        if full is not None and may_shrink:
             leaving = self._queues.sums(self._surplus_in_queues())
             full = self._queues.full(claim.queue, claim.request, leaving)
         if full is not None:
@@ -144,6 +152,8 @@ class ClaimPlacement:
     def _too_little(self, what: str, claim: Claim) -> str:
         if claim.unmodelled:
             return f"{what}, and nobody shrinks for what can't be foreseen ({claim.unmodelled})"
+        if not self._may_shrink(claim):
+            return f"{what}, and no surplus gives way to a pod of priority {claim.priority}"
         if self._search.protected_until is not None:
             until = self._search.protected_until.isoformat(timespec="seconds")
             return f"{what} before protectSeconds end for some surplus at {until}"
@@ -207,7 +217,7 @@ class ClaimPlacement:
         easing: BestFirst[str] | None = None
         eased: Full | None = None
         while need or queues.full(claim.queue, request):
-            if claim.unmodelled or (need and not self._search.might_fit(shape, need)):
+            if not self._may_shrink(claim) or (need and not self._search.might_fit(shape, need)):
                 return False
             full = queues.full(claim.queue, request)
             option = self._option(attempt, shape, need, None if full is None else full.queue)

@@ -6,6 +6,7 @@ same job with the same pods again uses the same value, and all that is known of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -139,17 +140,20 @@ class JobState:
         """Whether its surplus may be taken at all."""
         return self.policy.mode not in (Mode.OFF, Mode.DRY_RUN) and not self.job.unmodelled
 
-    def gives_way(self, priority: int | None) -> bool:
-        """Whether its surplus leaves for a pod of this priority; None: for a minimum."""
-        if priority is None:
-            return True
+    @fact
+    def yields_from(self) -> float:
+        """The least priority of a pod that its surplus leaves for."""
         match self.policy.shrink.for_pods:
             case ForPods.NOT_LOWER:
-                return priority >= self.job.priority
+                return self.job.priority
             case ForPods.HIGHER:
-                return priority > self.job.priority
+                return self.job.priority + 1
             case ForPods.NONE:
-                return False
+                return math.inf
+
+    def gives_way(self, priority: int | None) -> bool:
+        """Whether its surplus leaves for a pod of this priority; None: for a minimum."""
+        return priority is None or priority >= self.yields_from
 
     def floor(self, size: int) -> int:
         """The largest allowed size that is at most `size`: whole units, never below min."""
