@@ -23,6 +23,7 @@ from volcano_elastic.kube.resource import (
     PYTORCHJOBS,
     QUEUEPOLICIES,
     QUEUES,
+    RESOURCEQUOTAS,
 )
 
 Object = dict[str, Any]
@@ -147,6 +148,22 @@ class QueueWorld:
         for index in range(pods):
             await self.client.delete(PODS, f"{name}-{index}", "default")
         await self.client.delete(PODGROUPS, name, "default")
+
+    async def quota(self, gpus: int, used: int) -> None:
+        """Of the namespace; `used` for where nothing counts it."""
+        hard, spent = {f"requests.{GPU}": str(gpus)}, {f"requests.{GPU}": str(used)}
+        body = {
+            "apiVersion": RESOURCEQUOTAS.api_version,
+            "kind": "ResourceQuota",
+            "metadata": {"name": "gpus", "namespace": "default"},
+            "spec": {"hard": hard},
+        }
+        with suppress(AlreadyExists):
+            await self.client.create(RESOURCEQUOTAS, body)
+        change = {"spec": {"hard": hard}}
+        await self.client.patch(RESOURCEQUOTAS, "gpus", "default", change)
+        status = {"status": {"hard": hard, "used": spent}}
+        await self.client.patch(RESOURCEQUOTAS, "gpus", "default", status, subresource="status")
 
     async def plain_pod(self, name: str) -> None:
         """Of the default scheduler, outside jobs and gangs."""

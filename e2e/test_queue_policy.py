@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,8 @@ from e2e import volcano
 from e2e.queue_world import GPU, QueueWorld, queue_world
 from embedded_cluster.conformance.control_plane import ControlPlane
 from volcano_elastic.cli.observation import observe
-from volcano_elastic.kube.resource import PODS, QUEUEPOLICIES
+from volcano_elastic.kube.resource import EVENTS, PODS, QUEUEPOLICIES, RESOURCEQUOTAS
+from volcano_elastic.queue_policy.decision import Reason
 from volcano_elastic.queue_policy.plan import Planner
 
 pytestmark = pytest.mark.e2e
@@ -136,6 +137,26 @@ async def test_a_job_that_names_no_cooldown_follows_its_queues_policy(world: Que
     await world.until(lambda: len(world.there("serve")) == 2, "the service runs")
     await world.delete_gang("serve", 2)
     await world.size("old", 8)
+
+
+async def test_growth_ends_at_the_quota_of_the_namespace(world: QueueWorld) -> None:
+    await world.policy("once", "default", mode="Hold", grow={"cooldownSeconds": 3600})
+    await world.job("old", 1, 8)
+    await world.size("old", 1)
+    await world.quota(1, used=1)
+    await set_mode(world, "once", "Active")
+
+    async def why() -> bool:
+        made = Planner().plan((await observe(world.client)).snapshot, datetime.now(UTC))
+        return made.unchanged["default/old"].why_not_more is Reason.QUOTA_FULL
+
+    await world.until(why, "it says what keeps it small")
+    await world.quota(4, used=1)
+    await world.size("old", 4)
+    events = (await world.client.list(EVENTS))["items"]
+    assert not [e["message"] for e in events if "exceeded quota" in e.get("message", "")]
+    # The fixture's API server may be another test's next.
+    await world.client.delete(RESOURCEQUOTAS, "gpus", "default")
 
 
 async def test_what_volcano_evicts_stays_away_for_the_cooldown(world: QueueWorld) -> None:

@@ -59,6 +59,7 @@ BUILTIN = (
     _core("configmaps", "ConfigMap", short_names=("cm",)),
     _core("secrets", "Secret"),
     SERVICE_ACCOUNT,
+    _core("resourcequotas", "ResourceQuota", short_names=("quota",), status=True),
     Kind("coordination.k8s.io", "v1", "leases", "Lease"),
     PRIORITY_CLASS,
     Kind(

@@ -34,6 +34,7 @@ class Cluster:
         self.queues = Informer(client, resource.QUEUES)
         self.policies = Informer(client, resource.QUEUEPOLICIES)
         self.priorities = Informer(client, resource.PRIORITYCLASSES)
+        self.quotas = Informer(client, resource.RESOURCEQUOTAS)
         self._owned: dict[Resource, dict[str, dict[str, Object]]] = {
             resource.PODS: {},
             resource.SERVICES: {},
@@ -57,6 +58,7 @@ class Cluster:
             self.queues,
             self.policies,
             self.priorities,
+            self.quotas,
         )
 
     async def synced(self) -> None:

@@ -42,6 +42,7 @@ KINDS: tuple[Resource, ...] = (
     resource.QUEUES,
     resource.QUEUEPOLICIES,
     resource.PRIORITYCLASSES,
+    resource.RESOURCEQUOTAS,
 )
 """Kinds that a snapshot is made of."""
 

@@ -52,6 +52,8 @@ class Reason(StrEnum):
     """The queue policy's mode."""
     UNMODELLED = "Unmodelled"
     QUEUE_FULL = "QueueFull"
+    QUOTA_FULL = "QuotaFull"
+    """The ResourceQuota of its namespace."""
     HEADROOM_KEPT = "HeadroomKept"
     GUARANTEED_TO_OTHERS = "GuaranteedToOthers"
     # why not less

@@ -9,8 +9,9 @@ from volcano_elastic.queue_policy.claims import Claim, claim_of
 from volcano_elastic.queue_policy.cluster import ClusterState
 from volcano_elastic.queue_policy.decision import Reason
 from volcano_elastic.queue_policy.journal import Journal
-from volcano_elastic.queue_policy.queues import QueueRoom
-from volcano_elastic.queue_policy.room import NodeRoom
+from volcano_elastic.queue_policy.queues import Limit, QueueRoom
+from volcano_elastic.queue_policy.quota_room import QuotaRoom
+from volcano_elastic.queue_policy.room import NodeRoom, Room
 from volcano_elastic.queue_policy.snapshot import Pod
 from volcano_elastic.queue_policy.state import JobState, eviction_order, existing, has_first
 
@@ -241,6 +242,9 @@ class Draft:
         self.journal = Journal()
         self.nodes = NodeRoom(list(cluster.nodes.values()), now, self.journal)
         self.queues = QueueRoom(cluster.tree, self.journal)
+        self.quotas = QuotaRoom(
+            cluster.snapshot.quotas, cluster.dimensions, self.nodes, self.journal
+        )
         for name, queue in cluster.queues.items():
             self.queues.hold(name, queue.held, 1)
         for gang in cluster.gangs.values():
@@ -267,11 +271,18 @@ class Draft:
         """These pods of the job, already dropped, hold no room of its queue any more; that of their
         nodes is releasing, and has been counted as reclaimable before if `reclaimed`."""
         for pod in pods:
+            self.quotas.leave(job.state.namespace, job.state.counted)
             if pod.node is not None:
                 self.queues.use(job.job.queue, job.state.shape.vector, -1)
                 n = self.nodes.index(pod.node)
                 if n is not None:
                     self.nodes.leave(n, job.state.shape.vector, reclaimed=reclaimed)
+
+    def may_grow(self, state: JobState, room: Room) -> Limit:
+        """How many more units of the job its queue and its namespace have room for."""
+        limit = self.queues.may_grow(state.job.queue, state.unit_vector)
+        times = self.quotas.fits_often(state.namespace, state.counted, room) // state.unit
+        return Limit(times, Reason.QUOTA_FULL) if times < limit.times else limit
 
     def free_places(self, job: JobDraft, places: list[int]) -> None:
         """Take back room that waiting workers of the job have been given."""

@@ -39,6 +39,7 @@ WORDS: Mapping[Reason, str] = {
     Reason.HELD: "the mode of its queue's policy keeps sizes as they are",
     Reason.UNMODELLED: "its pods need what can't be foreseen (resourceClaims, networkTopology)",
     Reason.QUEUE_FULL: "its queue may not hold more",
+    Reason.QUOTA_FULL: "the ResourceQuota of its namespace lets it make no more pods",
     Reason.HEADROOM_KEPT: "its queue's policy keeps the rest as headroom",
     Reason.GUARANTEED_TO_OTHERS: "the rest is guaranteed to other queues",
     Reason.AT_MIN: "it is at its minimum, which is never taken",

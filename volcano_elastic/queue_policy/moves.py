@@ -206,7 +206,7 @@ class FreeRoom:
         state, size = taker.state, taker.size + taker.pending_growth
         step = state.steps.up(size)
         assert step is not None
-        limit = self._queues.may_grow(taker.job.queue, state.unit_vector)
+        limit = self._draft.may_grow(state, self._room)
         units = min((min(step.size, state.most) - size) // state.unit, limit.times)
         if units <= 0:
             return limit.reason
@@ -225,6 +225,7 @@ class FreeRoom:
             self._draft.journal.rollback(mark)
             return Reason.NOT_WORTH_A_PAUSE
         self._queues.grow(taker.job.queue, state.unit_vector, len(placed) // state.unit)
+        self._draft.quotas.use(state.namespace, state.counted, len(placed))
         if self._room is Room.IDLE:
             taker.size += len(placed)
         else:
@@ -416,13 +417,14 @@ class OtherJobs:
     def _take(self, taker: JobDraft, wanted: int) -> bool:
         """Promise the taker up to so many workers' releasing room; whole units."""
         state, mark = taker.state, self._draft.journal.mark()
-        limit = self._queues.may_grow(taker.job.queue, state.unit_vector)
+        limit = self._draft.may_grow(state, Room.RELEASING)
         count = min(wanted, limit.times * state.unit)
         placed = self._nodes.place(state.shape, count, Room.RELEASING) if count > 0 else []
         if not placed or len(placed) % state.unit:
             self._draft.journal.rollback(mark)
             return False
         self._queues.use(taker.job.queue, state.shape.vector, len(placed))
+        self._draft.quotas.use(state.namespace, state.counted, len(placed))
         taker.pending_growth += len(placed)
         return True
 

@@ -173,6 +173,9 @@ class ClaimPlacement:
         if not all(self._serve_group(attempt, group, new) for group, new in groups):
             self._search.undo(mark)
             return False
+        if claim.job is not None:
+            absent = max(0, claim.workers - len(self._draft.job(claim.key).unbound))
+            self._draft.quotas.use(claim.job.namespace, claim.job.counted, absent)
         if attempt.victims:
             self.from_surplus.add(claim.key)
         elif attempt.idle:

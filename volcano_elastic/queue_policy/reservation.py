@@ -122,6 +122,8 @@ class Reservation:
         if self._queues.tree.closed(queue) is not None:
             count = 0
         placed = self._nodes.place(shape, count, Room.RELEASING)
+        # The others exist, and are counted already.
+        self._draft.quotas.use(job.state.namespace, job.state.counted, job.absent_surplus)
         self._queues.use(queue, shape.vector, len(placed))
         return placed
 

@@ -101,6 +101,17 @@ class JobState:
         """Amounts that `unit` workers ask for."""
         return tuple(amount * self.unit for amount in self.shape.vector)
 
+    @property
+    def namespace(self) -> str:
+        return self.job.key.partition("/")[0]
+
+    @fact
+    def counted(self) -> Vector:
+        """Amounts that a ResourceQuota counts for one worker: those of one that is there, which a
+        LimitRange may have raised."""
+        there = next((p for p in self.pods if p.role == elastic().name), None)
+        return self.shape.vector if there is None else self.dimensions.request(there.requests)
+
     @fact
     def unit_gpus(self) -> float:
         """Amount that one worker holds of the resource that sizes are compared in."""

@@ -26,6 +26,7 @@ _HEAD = """\
 _ROOTS = (
     *("V1Namespace", "V1Node", "V1Pod", "V1Service", "CoreV1Event"),
     *("V1ConfigMap", "V1Secret", "V1ServiceAccount", "V1Lease", "V1PriorityClass"),
+    *("V1ResourceQuota",),
     *("V2HorizontalPodAutoscaler", "V1CustomResourceDefinition", "V1Eviction"),
     *("V1Binding", "V1Scale"),
     *("V1MutatingWebhookConfiguration", "V1ValidatingWebhookConfiguration"),
@@ -38,6 +39,7 @@ _QUANTITIES = {
     *("ResourceFieldSelector.divisor", "PodSpec.overhead", "ContainerStatus.allocatedResources"),
     *("PodStatus.allocatedResources", "MetricTarget.value", "MetricTarget.averageValue"),
     *("MetricValueStatus.value", "MetricValueStatus.averageValue", "HPAScalingRules.tolerance"),
+    *("ResourceQuotaSpec.hard", "ResourceQuotaStatus.hard", "ResourceQuotaStatus.used"),
 }
 _ANYTHING = ("CustomResourceSubresources.status",)
 # A schema's; in its place, some fields of it may have a boolean (or a list, which CRDs may not).

@@ -1,0 +1,131 @@
+"""A job does not grow into pods that the API server would refuse: ResourceQuotas are room too."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.queue_policy.test_plan_everything import active, everything, thorough
+from tests.queue_policy.world import (
+    EIGHT,
+    GPU,
+    NOW,
+    by_job,
+    gpus,
+    job,
+    new_size,
+    pod,
+    pods,
+    seconds,
+    world,
+)
+from volcano_elastic.queue_policy.decision import Reason
+from volcano_elastic.queue_policy.plan import Planner, plan
+from volcano_elastic.queue_policy.snapshot import Pod, Quota, Snapshot
+
+A = job("a", 1, 8, 2)
+
+
+def within(*quotas: Quota, size: int = 2, rest: tuple[Pod, ...] = ()) -> Snapshot:
+    a = replace(A, desired=size)
+    seen = world(EIGHT, [a], pods(a, *["n1"] * size), rest)
+    return replace(seen, quotas=quotas)
+
+
+def quota(name: str, hard: dict[str, int], used: dict[str, int], **more: object) -> Quota:
+    return replace(Quota(name, hard, used), **more)  # type: ignore[arg-type]
+
+
+def test_growth_stays_within_every_quota_of_its_namespace() -> None:
+    left_three = quota("ns/gpus", gpus(5), gpus(2))
+    assert new_size(plan(within(left_three), NOW), "a") == 5
+    left_one = quota("ns/pods", {"pods": 3000}, {"pods": 2000})
+    assert new_size(plan(within(left_three, left_one), NOW), "a") == 3
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        quota("elsewhere/gpus", gpus(2), gpus(2)),
+        quota("ns/scoped", gpus(2), gpus(2), scoped=True),
+        quota("ns/cpu", {"cpu": 1000}, {"cpu": 1000}),
+    ],
+)
+def test_a_quota_of_other_pods_or_of_what_it_does_not_ask_for_keeps_no_job_small(
+    other: Quota,
+) -> None:
+    assert new_size(plan(within(other), NOW), "a") == 8
+
+
+def test_a_job_that_its_quota_keeps_small_says_so() -> None:
+    made = plan(within(quota("ns/gpus", gpus(2), gpus(2))), NOW)
+    assert made.unchanged["ns/a"].why_not_more is Reason.QUOTA_FULL
+
+
+def test_what_pods_that_leave_will_free_is_not_there_yet() -> None:
+    leaving = pod(A, 9, "n1", terminating=True, leaves_by=NOW + seconds(5))
+    seen = within(quota("ns/gpus", gpus(3), gpus(3)), rest=(leaving,))
+    assert plan(seen, NOW).decisions == ()
+
+
+def test_pods_that_are_about_to_be_made_count_before_the_api_server_counts_them() -> None:
+    seen = within(quota("ns/gpus", gpus(6), gpus(2)))
+    b = job("b", 2, 2)
+    made = plan(replace(seen, jobs=(*seen.jobs, b)), NOW)
+    assert new_size(made, "a") == 4
+    growing = replace(A, desired=5, last_scale=NOW)
+    c = job("c", 1, 8)
+    later = replace(seen, jobs=(growing, c), pods=(*seen.pods, *pods(c, "n1")))
+    later = replace(later, quotas=(quota("ns/gpus", gpus(7), gpus(3)),))
+    assert {name: d.new for name, d in by_job(plan(later, NOW)).items()} == {"c": 2}
+
+
+def test_a_quota_counts_what_a_limit_range_has_added_to_the_pods() -> None:
+    asks = gpus(1) | {"cpu": 2000}
+    mine = [replace(p, requests=asks) for p in pods(A, "n1", "n1")]
+    cpus = quota("ns/cpu", {"cpu": 9000}, {"cpu": 4000})
+    seen = replace(world([replace(EIGHT[0], allocatable=gpus(8, 64))], [A], mine), quotas=(cpus,))
+    assert new_size(plan(seen, NOW), "a") == 4
+
+
+def test_nobody_gives_to_a_job_that_could_make_no_pods() -> None:
+    """Of two jobs the one that gains most is in a namespace that is full."""
+    poor = job("poor", 1, 8, 7, gpu_hours=99.0, last_scale=NOW - seconds(600))
+    rich = job("rich", 1, 8, 1, key="full/rich", created=NOW, last_scale=NOW - seconds(600))
+    mine = (*pods(poor, *["n1"] * 7), *pods(rich, "n1"))
+    seen = world(EIGHT, [poor, rich], mine)
+    assert new_size(plan(seen, NOW), "poor") is not None, "it would give"
+    full = replace(seen, quotas=(quota("full/gpus", gpus(1), gpus(1)),))
+    assert plan(full, NOW).decisions == ()
+
+
+@st.composite
+def with_quotas(draw: Callable[..., object]) -> Snapshot:
+    snapshot, seed = draw(everything()), draw(st.integers(0, 1 << 30))
+    assert isinstance(snapshot, Snapshot) and isinstance(seed, int)
+    chance = Random(seed)
+    used = sum(p.requests[GPU] for p in snapshot.pods)
+    hard = used + 1000 * chance.randint(-1, 4)
+    return replace(snapshot, quotas=(quota("ns/gpus", {GPU: hard}, {GPU: used}),))
+
+
+@thorough
+@given(with_quotas())
+def test_no_growth_is_ever_refused(snapshot: Snapshot) -> None:
+    made = active(plan(snapshot, NOW))
+    assert made == active(Planner().plan(snapshot, NOW))
+    jobs = {j.key: j for j in snapshot.jobs}
+    there = Counter(p.job for p in snapshot.pods)
+    grown = 0
+    for decision in made.decisions:
+        if decision.reason is Reason.GREW_INTO_IDLE:
+            more = decision.new - max(decision.old, there[decision.job])
+            grown += max(0, more) * jobs[decision.job].pod_requests[GPU]
+    (limit,) = snapshot.quotas
+    assert grown <= max(0, limit.hard[GPU] - limit.used[GPU])

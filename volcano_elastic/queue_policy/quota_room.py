@@ -1,0 +1,92 @@
+"""Room in namespaces: what their ResourceQuotas let pods ask for besides those that are there."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from volcano_elastic.queue_policy.fit import UNLIMITED, Dimensions, Vector
+from volcano_elastic.queue_policy.journal import Journal
+from volcano_elastic.queue_policy.room import NodeRoom, Room
+from volcano_elastic.queue_policy.snapshot import Quota, Resources
+
+
+class _Left(NamedTuple):
+    """Amounts by dimension; the API server counts a pod until it is gone."""
+
+    now: list[int]
+    coming: list[int]
+    """Once those that leave are gone."""
+
+
+class QuotaRoom:
+    def __init__(
+        self, quotas: Iterable[Quota], dimensions: Dimensions, nodes: NodeRoom, journal: Journal
+    ) -> None:
+        self._dimensions, self._nodes, self._journal = dimensions, nodes, journal
+        self._quotas: defaultdict[str, list[Quota]] = defaultdict(list)
+        for quota in quotas:
+            # Which pods a scope means is not foreseen.
+            if not quota.scoped:
+                self._quotas[quota.key.partition("/")[0]].append(quota)
+        self._left: dict[str, _Left] = {}
+        """By namespace, of those that were asked for."""
+        self._leaving: dict[str, list[Resources]] | None = None
+
+    def fits_often(self, namespace: str, vector: Sequence[int], room: Room) -> int:
+        """How many times `vector` more may be asked for, now or once those that leave are gone."""
+        left = self._of(namespace)
+        if left is None:
+            return UNLIMITED
+        amounts = left.now if room is Room.IDLE else left.coming
+        often = (amounts[i] // amount for i, amount in enumerate(vector) if amount > 0)
+        return max(0, min(often, default=UNLIMITED))
+
+    def use(self, namespace: str, vector: Vector, times: int) -> None:
+        """Count pods that will be made."""
+        if times and namespace in self._quotas:
+            self._add(namespace, vector, -times, -times)
+            self._journal.note(self._add, namespace, vector, times, times)
+
+    def leave(self, namespace: str, vector: Vector) -> None:
+        """A pod is told to go."""
+        if namespace in self._quotas:
+            self._add(namespace, vector, 0, 1)
+            self._journal.note(self._add, namespace, vector, 0, -1)
+
+    def _add(self, namespace: str, vector: Vector, now: int, coming: int) -> None:
+        left = self._of(namespace)
+        assert left is not None
+        for i, amount in enumerate(vector):
+            left.now[i] += amount * now
+            left.coming[i] += amount * coming
+
+    def _of(self, namespace: str) -> _Left | None:
+        found = self._left.get(namespace)
+        if found is None and namespace in self._quotas:
+            found = self._left[namespace] = self._count(namespace)
+        return found
+
+    def _count(self, namespace: str) -> _Left:
+        now = [
+            min(
+                (
+                    quota.hard[name] - quota.used.get(name, 0)
+                    for quota in self._quotas[namespace]
+                    if name in quota.hard
+                ),
+                default=UNLIMITED,
+            )
+            for name in self._dimensions.names
+        ]
+        if self._leaving is None:
+            self._leaving = defaultdict(list)
+            for n in self._nodes.releasing:
+                for pod in self._nodes.states[n].terminating:
+                    self._leaving[pod.key.partition("/")[0]].append(pod.requests)
+        coming = list(now)
+        for requests in self._leaving.get(namespace, ()):
+            for i, amount in enumerate(self._dimensions.request(requests)):
+                coming[i] += amount
+        return _Left(now, coming)
