@@ -145,6 +145,10 @@ class Peers:
             self._changed.wait_for(idle, ENDING_SECONDS)
 
 
+class _Close:
+    """The last item: the thread ends."""
+
+
 class Lockstep:
     """Made on all ranks at once, as it makes a process group.
 
@@ -157,7 +161,7 @@ class Lockstep:
     def __init__(self, name: str, work: Callable[[Slot, Label, Peers], bool]) -> None:
         self._name, self._work = name, work
         self._peers = Peers(_get_default_store())
-        self._items: queue.Queue[tuple[Slot, Label] | None] = queue.Queue()
+        self._items: queue.Queue[tuple[Slot, Label] | type[_Close] | None] = queue.Queue()
         self._slots: dict[int, tuple[Slot, Label]] = {}
         """By step, the newest few."""
         self._done = -1
@@ -170,8 +174,18 @@ class Lockstep:
         """This rank has saved to memory, or could not."""
         self._items.put(item)
 
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended the work, if anything has; the ranks hear of it one after another."""
+        return self._peers.failure
+
+    def close(self, reason: LockstepError) -> None:
+        """Do nothing further, for `reason` where the work hasn't ended yet; wait for nothing."""
+        self._peers.fail(reason)
+        self._items.put(_Close)
+
     def flush(self) -> BaseException | None:
-        """Wait until nothing is under way; return what ended the work for good, if anything."""
+        """Wait until nothing is under way; return what ended the work, if anything."""
         self._peers.wait_until_idle(lambda: not self._items.unfinished_tasks)
         return self._peers.failure
 
@@ -185,6 +199,10 @@ class Lockstep:
     def _run(self) -> None:
         while True:
             item = self._items.get()
+            if item is _Close:
+                self._items.task_done()
+                return
+            assert not isinstance(item, type)
             self._peers.set_working(True)
             try:
                 if self._peers.failure is None:

@@ -22,6 +22,9 @@ from elastic_trainer.store.slot import Label, Slot, SlotError, Slots
 LARGEST = 1 << 28
 """Bytes of one message."""
 
+MOST_SKIPS = 64
+"""Saves without a mirror, until it is tried again whether there is room."""
+
 log = logging.getLogger(__name__)
 
 
@@ -36,16 +39,22 @@ class Mirror:
     def __init__(self, slots: Slots, local_world: int) -> None:
         self._slots = slots
         self._distance = local_world
-        self._full = False
+        self._skips = 0
+        """Turns that are left out, as there was no room."""
+        self._next_skips = 1
 
     def keep(self, slot: Slot, label: Label, peers: Peers) -> bool:
         """On all ranks: hands this rank's part on, and takes another's. Whether that was done."""
         group = peers.group
         rank, world = dist.get_rank(group), dist.get_world_size(group)
         receiver, giver = (rank + self._distance) % world, (rank - self._distance) % world
-        if self._full or receiver == rank:
+        if receiver == rank:
             return True
-        parts = peers.gather(label)
+        said = peers.gather((label, self._skips))
+        if any(skips for _, skips in said):
+            self._skips = max(0, self._skips - 1)
+            return True
+        parts = [part for part, _ in said]
         problem = None
         try:
             self._slots.check(parts[giver].payload)
@@ -54,10 +63,16 @@ class Mirror:
             problem = str(error) or repr(error)
         problem = next((one for one in peers.gather(problem) if one), None)
         if problem is not None:
-            self._full = True
+            self._skips, self._next_skips = self._next_skips, min(MOST_SKIPS, 2 * self._next_skips)
             if rank == 0:
-                log.warning("no mirrors of the state's parts in other nodes' memory: %s", problem)
+                log.warning(
+                    "no mirrors of the state's parts in other nodes' memory (the next try: after "
+                    "%d saves): %s",
+                    self._skips,
+                    problem,
+                )
             return True
+        self._next_skips = 1
         with peers.waiting():
             sent = [
                 work

@@ -27,10 +27,11 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from elastic_trainer.checkpoint.dcp_files import AnsweringFileSystem
 from elastic_trainer.checkpoint.dcp_reader import PlainPlanner, read_index, reader
-from elastic_trainer.checkpoint.lockstep import Lockstep, Peers
+from elastic_trainer.checkpoint.lockstep import Peers
 from elastic_trainer.checkpoint.mirror import Mirror
 from elastic_trainer.checkpoint.model_state import ModelState
 from elastic_trainer.checkpoint.recovery import Identity
+from elastic_trainer.checkpoint.renewal import BackgroundWork
 from elastic_trainer.ranks.process_group import ProcessGroup, control_group
 from elastic_trainer.retry import describe
 from elastic_trainer.store.answer import SilenceError
@@ -106,8 +107,8 @@ class Shards:
         self._stored = -1
         self.superseded: SupersededError | None = None
         """Another process has claimed the storage, as the background's thread has found."""
-        self._storing: Lockstep | None = None
-        self._mirroring: Lockstep | None = None
+        self._storing: BackgroundWork | None = None
+        self._mirroring: BackgroundWork | None = None
 
     # ---- saving
 
@@ -126,12 +127,12 @@ class Shards:
         """This rank has saved to memory, or could not: mirror and storage follow in the background,
         neither waiting for the other."""
         if self._storing is None:
-            self._storing = Lockstep("commits in storage", self._store)
+            self._storing = BackgroundWork("commits in storage", self._store)
             if self._mirror is not None:
-                self._mirroring = Lockstep("mirrors", self._mirror.keep)
-        for lockstep in (self._mirroring, self._storing):
-            if lockstep is not None:
-                lockstep.saved((slot, label) if slot is not None and label is not None else None)
+                self._mirroring = BackgroundWork("mirrors", self._mirror.keep)
+        for background in (self._mirroring, self._storing):
+            if background is not None:
+                background.saved((slot, label) if slot is not None and label is not None else None)
 
     def flush(self) -> int:
         """Wait until nothing is under way; return the newest step that this process brought to
@@ -140,9 +141,9 @@ class Shards:
         Raises:
             SupersededError: another process has claimed the storage.
         """
-        for lockstep in (self._mirroring, self._storing):
-            if lockstep is not None:
-                lockstep.flush()
+        for background in (self._mirroring, self._storing):
+            if background is not None:
+                background.flush()
         if self.superseded is not None:
             raise self.superseded
         return self._stored
