@@ -288,8 +288,8 @@ def _nothing(snapshot: Snapshot) -> ClusterState:
 
 def changes(old: Sequence[T], new: Sequence[T]) -> tuple[list[T], list[T]]:
     """Return what only `old` holds, and what only `new` does; told by identity."""
-    if old is new:
-        return [], []
+    if old is new or not old:
+        return [], [] if old is new else list(new)
     # Mostly only a piece in the middle differs.
     head = _same(old, new)
     old, new = old[head:], new[head:]

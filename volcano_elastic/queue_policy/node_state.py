@@ -8,11 +8,10 @@ from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import NamedTuple
 
-from volcano_elastic.api.role import elastic
 from volcano_elastic.queue_policy.fact import fact
 from volcano_elastic.queue_policy.fit import UNLIMITED, Dimensions, Shape, Vector, admits
 from volcano_elastic.queue_policy.snapshot import Node, Pod, Resources
-from volcano_elastic.queue_policy.state import JobState
+from volcano_elastic.queue_policy.state import COUNTED, JobState
 
 LOST_AFTER = timedelta(seconds=5)
 """A pod that is still there this long after its grace ended is not coming free soon."""
@@ -98,9 +97,8 @@ class NodeState:
     def _workers(self) -> Mapping[str, list[Pod]]:
         """Live workers but workers 0, by job."""
         found: dict[str, list[Pod]] = {}
-        counted = elastic().name
         for pod in self.pods:
-            if pod.index and pod.job is not None and not pod.terminating and pod.role == counted:
+            if pod.index and pod.job is not None and not pod.terminating and pod.role == COUNTED:
                 mine = found.get(pod.job)
                 if mine is None:
                     found[pod.job] = [pod]
@@ -129,7 +127,7 @@ class NodeState:
         if not mine:
             return None
         idle = unprotected = last = 0
-        total = (0,) * len(self.idle)
+        counts: dict[Vector, int] = {}
         most: dict[str, float] = {}
         for state in mine:
             pods, queue = self._workers[state.job.key], state.job.queue
@@ -137,14 +135,14 @@ class NodeState:
             idle += count - sum(map(_running, pods))
             unprotected += count - sum(map(_protected, pods))
             last = max(last, *map(_index, pods))
-            total = tuple([a + b * count for a, b in zip(total, state.shape.vector, strict=True)])
+            counts[state.shape.vector] = counts.get(state.shape.vector, 0) + count
             most[queue] = min(most.get(queue, 0.0), -state.most_surplus)
         most[NOBODY] = min(most.values())
-        vectors = {state.shape.vector for state in mine}
+        totals = ([amount * count for amount in vector] for vector, count in counts.items())
         return NodeSurplus(
             jobs=mine,
-            largest=tuple(map(max, zip(*vectors, strict=True))),
-            total=total,
+            largest=tuple(map(max, zip(*counts, strict=True))),
+            total=tuple(map(sum, zip(*totals, strict=True))),
             idle=idle,
             unprotected=unprotected,
             units=any(state.unit > 1 for state in mine),
@@ -167,4 +165,9 @@ class NodeState:
 
 def slots_in(free: Sequence[int], shape: Shape) -> int:
     """How many pods of a shape fit into an amount of room."""
-    return max(0, min([free[i] // amount for i, amount in shape.needs], default=UNLIMITED))
+    least = UNLIMITED
+    for i, amount in shape.needs:
+        slots = free[i] // amount
+        if slots < least:
+            least = slots
+    return max(0, least)

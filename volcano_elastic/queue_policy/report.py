@@ -85,11 +85,10 @@ def unchanged(
         kept = state.kept
         if kept is None:
             continue
+        why_not = found[key] = kept.while_asked[asked]
         if kept.ready is not None and kept.ready > now:
-            found[key] = kept.cooling[asked]
-            continue
-        why_not = found[key] = kept.usual[asked]
-        if served and why_not.why_not_more is Reason.NO_ROOM:
+            found[key] = no_change(Reason.COOLING_DOWN, why_not.why_not_less)
+        elif served and why_not.why_not_more is Reason.NO_ROOM:
             # The room that it lacks may be there, and promised to a claim.
             if state.shape not in kept_for:
                 kept_for[state.shape] = draft.nodes.was_idle(state.shape)

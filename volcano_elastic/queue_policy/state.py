@@ -21,6 +21,8 @@ from volcano_elastic.queue_policy.fit import Dimensions, Shape, Vector
 from volcano_elastic.queue_policy.snapshot import Job, Pod, Resources
 from volcano_elastic.queue_policy.speed import CPUS, Curve, SizeSteps
 
+COUNTED = elastic().name
+"""Role whose pods count in a job's size."""
 UNPLACED_COOLDOWN = timedelta(seconds=60)
 """The least time after surplus found no place before the job grows again."""
 PAUSE = timedelta(seconds=1)
@@ -69,10 +71,10 @@ class JobPods(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """Reasons of a job to keep its size: each while nobody waits, and while somebody does."""
+    """Reasons of a job to keep its size."""
 
-    usual: tuple[NoChange, NoChange]
-    cooling: tuple[NoChange, NoChange]
+    while_asked: tuple[NoChange, NoChange]
+    """While nobody waits, and while somebody does."""
     ready: datetime | None
     """Until then it is cooling down."""
 
@@ -173,14 +175,14 @@ class JobState:
     @fact
     def by_role(self) -> JobPods:
         """Its pods sorted."""
-        job, departing, master_bound, counted = self.job, False, False, elastic().name
+        job, departing, master_bound = self.job, False, False
         bound: dict[str, Pod] = {}
         unbound: dict[str, Pod] = {}
         masters: list[Pod] = []
         for pod in self.pods:
             if pod.terminating:
                 departing = departing or pod.node is not None
-            elif pod.role != counted:
+            elif pod.role != COUNTED:
                 if pod.node is not None:
                     master_bound = True
                     masters.append(pod)
@@ -304,12 +306,8 @@ class JobState:
             if self.by_role.departing:
                 more = Reason.WAITING_FOR_PODS
         more = more or growth_end(self, size) or Reason.NO_ROOM
-        less = self.why_not_less(size, asked=False), self.why_not_less(size, asked=True)
-        usual, cooling = (
-            (no_change(why, less[False]), no_change(why, less[True]))
-            for why in (more, Reason.COOLING_DOWN)
-        )
-        return Kept(usual, cooling, ready)
+        calm = no_change(more, self.why_not_less(size, asked=False))
+        return Kept((calm, no_change(more, self.why_not_less(size, asked=True))), ready)
 
     def held_back(self, size: int) -> Reason | None:
         """Why this job may not even be offered room beyond `size`; None if it may."""

@@ -9,8 +9,10 @@ node's surplus before the plan is kept with the node; pods that leave only make 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from datetime import datetime
+from itertools import islice
 from operator import add
 from typing import Generic, NamedTuple, TypeVar
 
@@ -357,75 +359,93 @@ class VictimSearch:
 
     def option(self, n: int, request: VictimRequest) -> Option | None:
         """The best smallest set of node n's surplus that makes room for one more such pod."""
-        surplus, shape, queue = self.surplus(n), request.shape, request.queue
-        if surplus is None:
-            return None
-        left = self._nodes.left(n)
+        shape, left = request.shape, self._nodes.left(n)
         slots = slots_in(left, shape)
-        lack = {i: (slots + 1) * amount - left[i] for i, amount in shape.needs}
-        lack = {i: amount for i, amount in lack.items() if amount > 0}
-        leavers: dict[str, Iterator[Pod]] = {}
-        first: dict[str, Victim] = {}
-        for state in surplus.jobs:
-            key = state.job.key
-            if not state.gives_way(request.priority):
-                continue
-            if request.own not in (None, key) or not (
-                request.within is None or self._queues.tree.within(state.job.queue, request.within)
-            ):
-                continue
-            job = self._draft.job(key)
-            if self.gives(job, queue):
-                workers = self._nodes.states[n].workers(key)
-                leavers[key] = self.leavers(job, workers, request.protected)
-                pod = next(leavers[key], None)
-                if pod is not None:
-                    first[key] = Victim(pod, job, n)
-
-        found: list[tuple[Rank, str, Victim]] = []
+        lack = [((slots + 1) * amount - left[i], i) for i, amount in shape.needs]
+        lack = [(amount, i) for amount, i in lack if amount > 0]
+        leavers = self._leavers_on(n, request)
+        # Pods of a job are alike: only the first need be looked at.
+        first = [Victim(pod, job, n) for job, pods in leavers for pod in islice(pods, 1)]
+        enough: list[tuple[Rank, str, Victim]] = []
         useful: dict[Vector, int] = {}
-        for victim in first.values():
+        for victim in first:
             vector = victim.vector
-            if all(vector[i] >= amount for i, amount in lack.items()):
+            if all(vector[i] >= amount for amount, i in lack):
                 if vector not in useful:
                     useful[vector] = self._useful(left, [victim], request, slots)
-                found.append(
-                    (self._rank_of_one(victim, queue, useful[vector]), victim.pod.key, victim)
-                )
-        if found:
-            rank, key, victim = min(found)
+                rank = self._rank_of_one(victim, request.queue, useful[vector])
+                enough.append((rank, victim.pod.key, victim))
+        if enough:
+            rank, key, victim = min(enough)
             return Option(rank, key, (victim,), useful[victim.vector])
-        # Pods of a job are alike: only the first need be looked at.
-        keys = {key: self._rank_of_one(victim, queue) for key, victim in first.items()}
-        quota = {key: victim.job.evictable for key, victim in first.items()}
-        chosen: list[Victim] = []
-        while any(amount > 0 for amount in lack.values()):
-            helps = {
-                vector: sum(min(vector[i], a) / a for i, a in lack.items() if a > 0)
-                for vector in {victim.vector for victim in first.values()}
-            }
-            key = min(
-                first,
-                key=lambda k: (-helps[first[k].vector], keys[k], first[k].pod.key),
-                default="",
-            )
-            if not key or not helps[first[key].vector]:
-                return None
-            best = first.pop(key)
-            if not (quota[key] and self.gives(best.job, queue, chosen)):
+        chosen = self._gathered(first, dict(leavers), lack, request.queue)
+        if chosen is None:
+            return None
+        useful_slots = self._useful(left, chosen, request, slots)
+        return self.as_option(tuple(chosen), request.queue, useful_slots)
+
+    def _leavers_on(self, n: int, request: VictimRequest) -> list[tuple[JobDraft, Iterator[Pod]]]:
+        """Jobs on node n that may give for the request, and their pods there in order."""
+        state, within = self._nodes.states[n], request.within
+        found: list[tuple[JobDraft, Iterator[Pod]]] = []
+        for owner in state.surplus.jobs if state.surplus else ():
+            if request.own not in (None, owner.job.key) or not owner.gives_way(request.priority):
                 continue
-            chosen.append(best)
-            quota[key] -= 1
-            pod = next(leavers[key], None)
-            if pod is not None:
-                first[key] = Victim(pod, best.job, n)
-                keys[key] = self._rank_of_one(first[key], queue)
-            lack = {i: amount - best.vector[i] for i, amount in lack.items()}
+            if within is not None and not self._queues.tree.within(owner.job.queue, within):
+                continue
+            job = self._draft.job(owner.job.key)
+            if self.gives(job, request.queue):
+                pods = state.workers(owner.job.key)
+                found.append((job, self.leavers(job, pods, request.protected)))
+        return found
+
+    def _gathered(
+        self,
+        first: Iterable[Victim],
+        leavers: Mapping[JobDraft, Iterator[Pod]],
+        lack: Iterable[tuple[int, int]],
+        queue: str,
+    ) -> list[Victim] | None:
+        """Victims that together free what is lacking, as (amount, dimension); None if they can't.
+
+        Those that help most first, and of equal ones the cheapest.
+        """
+        by_size: defaultdict[Vector, list[tuple[Rank, str, Victim]]] = defaultdict(list)
+        for victim in first:
+            entry = self._rank_of_one(victim, queue), victim.pod.key, victim
+            heapq.heappush(by_size[victim.vector], entry)
+        lacking = {i: amount for amount, i in lack}
+        chosen: list[Victim] = []
+        quota: dict[JobDraft, int] = {}
+        while any(amount > 0 for amount in lacking.values()):
+            found = [
+                (-sum(min(size[i], a) / a for i, a in lacking.items() if a > 0), *heap[0], heap)
+                for size, heap in by_size.items()
+                if heap
+            ]
+            if not found:
+                return None
+            helps, _, _, victim, heap = min(found)
+            if not helps:
+                return None
+            heapq.heappop(heap)
+            job = victim.job
+            left = quota.setdefault(job, job.evictable)
+            if not left or not self.gives(job, queue, chosen):
+                continue
+            quota[job] = left - 1
+            chosen.append(victim)
+            for pod in islice(leavers[job], 1):
+                after = Victim(pod, job, victim.node)
+                heapq.heappush(heap, (self._rank_of_one(after, queue), pod.key, after))
+            for i in lacking:
+                lacking[i] -= victim.vector[i]
         for victim in list(chosen):
-            if all(amount + victim.vector[i] <= 0 for i, amount in lack.items()):
+            if all(amount + victim.vector[i] <= 0 for i, amount in lacking.items()):
                 chosen.remove(victim)
-                lack = {i: amount + victim.vector[i] for i, amount in lack.items()}
-        return self.as_option(tuple(chosen), queue, self._useful(left, chosen, request, slots))
+                for i in lacking:
+                    lacking[i] += victim.vector[i]
+        return chosen
 
     @staticmethod
     def _useful(left: Vector, victims: Iterable[Victim], request: VictimRequest, slots: int) -> int:
