@@ -40,7 +40,7 @@ from datetime import UTC, datetime, timedelta
 
 from volcano_elastic.queue_policy.decision import Plan
 from volcano_elastic.queue_policy.plan import Planner
-from volcano_elastic.queue_policy.snapshot import Job, Memory, Node, Pod, Queue, Snapshot
+from volcano_elastic.snapshot.snapshot import Job, Memory, Node, Pod, Queue, Snapshot
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 GPU = "nvidia.com/gpu"

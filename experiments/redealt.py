@@ -13,7 +13,7 @@ import math
 from datetime import datetime
 
 from volcano_elastic.queue_policy.decision import Decision, Plan, Reason
-from volcano_elastic.queue_policy.snapshot import Job, Snapshot
+from volcano_elastic.snapshot.snapshot import Job, Snapshot
 
 ROUND = 60.0
 YOUNG_HOURS = 16.0

@@ -10,11 +10,11 @@ from pathlib import Path
 from statistics import fmean
 
 from volcano_elastic.api.queue_policy import GPU
-from volcano_elastic.queue_policy.snapshot import Queue
 from volcano_elastic.simulator.curve import CurveTable, amdahl, read_table
 from volcano_elastic.simulator.elasticity import DEFAULT, Elasticity
 from volcano_elastic.simulator.queue import read_queues
 from volcano_elastic.simulator.trace import TraceJob, read_trace
+from volcano_elastic.snapshot.snapshot import Queue
 
 EFFICIENT = "min=1,max=efficient(0.5)"
 """For the Pollux set: as far as the curve is worth it."""

@@ -11,7 +11,6 @@ from enum import StrEnum
 from experiments.redealt import ROUND, redealt
 from volcano_elastic.queue_policy.decision import Plan
 from volcano_elastic.queue_policy.plan import Planner
-from volcano_elastic.queue_policy.snapshot import Snapshot
 from volcano_elastic.simulator.comparison import WorseOff, worse_off
 from volcano_elastic.simulator.figures import Figures, figures, limits
 from volcano_elastic.simulator.queue import partitioned
@@ -19,6 +18,7 @@ from volcano_elastic.simulator.setting import Discipline, Outcome, Setting
 from volcano_elastic.simulator.simulation import MakePlan, simulate
 from volcano_elastic.simulator.study import mean
 from volcano_elastic.simulator.trace import TraceJob
+from volcano_elastic.snapshot.snapshot import Snapshot
 
 
 class Scheduling(StrEnum):

@@ -15,15 +15,16 @@ from click.testing import CliRunner, Result
 
 from tests.queue_policy.world import GPU, NOW, gpus, job, node, pods, ruled, world
 from volcano_elastic.api.queue_policy import Grow, Mode, QueuePolicy, Surplus
+from volcano_elastic.cli.explain import give_way, newcomer
 from volcano_elastic.cli.main import main
 from volcano_elastic.cli.manifest_changes import apply
 from volcano_elastic.cli.top import top_json, view
-from volcano_elastic.queue_policy.codec import Observation, encode
 from volcano_elastic.queue_policy.decision import Reason
 from volcano_elastic.queue_policy.messages import WORDS
 from volcano_elastic.queue_policy.plan import plan
-from volcano_elastic.queue_policy.snapshot import Job, Pod, Queue, Snapshot
-from volcano_elastic.queue_policy.what_if import Changes, changed, give_way, newcomer
+from volcano_elastic.snapshot.changes import Changes, changed
+from volcano_elastic.snapshot.codec import Observation, encode
+from volcano_elastic.snapshot.snapshot import Job, Pod, Queue, Snapshot
 
 A = job(
     "a",

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from tests.queue_policy.world import GPU, NOW, gpus, job, node, pods, world
 from volcano_elastic.api.queue_policy import Grow, Headroom, QueuePolicy
 from volcano_elastic.cli.main import main
-from volcano_elastic.queue_policy.codec import Observation, SnapshotError, decode, encode
-from volcano_elastic.queue_policy.snapshot import (
+from volcano_elastic.snapshot.codec import Observation, SnapshotError, decode, encode
+from volcano_elastic.snapshot.snapshot import (
     Gang,
     Memory,
     Node,

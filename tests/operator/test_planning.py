@@ -25,7 +25,7 @@ from volcano_elastic.operator.planning import Planning
 from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
 from volcano_elastic.pytorchjob.observed import Resize
 from volcano_elastic.queue_policy.decision import Decision, Plan, QueueFigures, Reason
-from volcano_elastic.queue_policy.snapshot import Memory, Snapshot
+from volcano_elastic.snapshot.snapshot import Memory, Snapshot
 
 Object = dict[str, Any]
 FIGURES = {"q": QueueFigures("nvidia.com/gpu", 4000, 1000, 0, 0, 0, 1)}

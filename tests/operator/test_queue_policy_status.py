@@ -14,7 +14,7 @@ from tests.operator.process import ROOT
 from volcano_elastic.api.queue_policy import InvalidPolicy, Mode, QueuePolicy, parse
 from volcano_elastic.operator.queue_policy_status import Seen, status
 from volcano_elastic.queue_policy.decision import Decision, QueueFigures, Reason
-from volcano_elastic.queue_policy.snapshot import Queue
+from volcano_elastic.snapshot.snapshot import Queue
 
 Object = dict[str, Any]
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -11,7 +11,7 @@ from tests.operation_count import operations
 from tests.pytorchjob.world import job_object
 from volcano_elastic.api.queue_policy import Mode, QueuePolicy
 from volcano_elastic.operator.snapshot_builder import KINDS, SnapshotBuilder, snapshot_of
-from volcano_elastic.queue_policy.snapshot import Memory, Requirement, Snapshot
+from volcano_elastic.snapshot.snapshot import Memory, Requirement, Snapshot
 
 Object = dict[str, Any]
 GPU = "nvidia.com/gpu"

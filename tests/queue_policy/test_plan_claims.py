@@ -22,7 +22,7 @@ from tests.queue_policy.world import (
 from volcano_elastic.api.queue_policy import ForOtherQueues, Shrink
 from volcano_elastic.queue_policy.decision import Plan
 from volcano_elastic.queue_policy.plan import plan
-from volcano_elastic.queue_policy.snapshot import Gang, Job, Pod, Queue
+from volcano_elastic.snapshot.snapshot import Gang, Job, Pod, Queue
 
 FIRST = job("first", 1, 1, priority=9)
 """Whose turn comes before any job's that has no right to go first."""

@@ -28,7 +28,7 @@ from volcano_elastic.api.queue_policy import (
 )
 from volcano_elastic.queue_policy.decision import Plan, Reason
 from volcano_elastic.queue_policy.plan import plan
-from volcano_elastic.queue_policy.snapshot import Job, Memory, Queue, Snapshot, Unplaced
+from volcano_elastic.snapshot.snapshot import Job, Memory, Queue, Snapshot, Unplaced
 
 # PLANNER_EXAMPLES: as in test_plan_properties.
 thorough = settings(

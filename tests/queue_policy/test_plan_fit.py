@@ -17,7 +17,7 @@ from tests.queue_policy.world import (
 )
 from volcano_elastic.queue_policy.decision import NoChange, Reason
 from volcano_elastic.queue_policy.plan import plan
-from volcano_elastic.queue_policy.snapshot import Requirement
+from volcano_elastic.snapshot.snapshot import Requirement
 
 
 def test_idle_gpus_on_a_node_without_cpus_are_no_room() -> None:

@@ -25,13 +25,13 @@ from tests.queue_policy.world import (
 from volcano_elastic.api.queue_policy import Grow, Headroom, Order, QueuePolicy, Step, Surplus
 from volcano_elastic.queue_policy.decision import Reason
 from volcano_elastic.queue_policy.plan import plan
-from volcano_elastic.queue_policy.snapshot import Queue
 from volcano_elastic.queue_policy.state import (
     LONGEST_COOLDOWN,
     UNMEASURED_COOLDOWN,
     cooldown,
     weight,
 )
+from volcano_elastic.snapshot.snapshot import Queue
 
 
 def test_growth_stops_below_min_efficiency() -> None:

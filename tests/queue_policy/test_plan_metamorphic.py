@@ -12,7 +12,7 @@ from tests.queue_policy.test_plan_properties import size_after, snapshots
 from tests.queue_policy.world import GPU, NOW, gpus, node
 from volcano_elastic.queue_policy.decision import Plan
 from volcano_elastic.queue_policy.plan import plan
-from volcano_elastic.queue_policy.snapshot import Job, Snapshot
+from volcano_elastic.snapshot.snapshot import Job, Snapshot
 
 
 @thorough

@@ -26,7 +26,7 @@ from tests.queue_policy.world import (
 from volcano_elastic.api.queue_policy import ForOtherQueues, Mode, Shrink
 from volcano_elastic.queue_policy.decision import Plan, Reason
 from volcano_elastic.queue_policy.plan import plan
-from volcano_elastic.queue_policy.snapshot import Gang, Job, Pod, Queue, Snapshot
+from volcano_elastic.snapshot.snapshot import Gang, Job, Pod, Queue, Snapshot
 
 
 def turns(snapshot: Snapshot, *moments: float) -> list[Plan]:

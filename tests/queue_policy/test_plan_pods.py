@@ -29,7 +29,7 @@ from tests.queue_policy.world import (
 from volcano_elastic.api.queue_policy import ForOtherQueues, ForPods, Mode, Shrink
 from volcano_elastic.queue_policy.decision import Reason
 from volcano_elastic.queue_policy.plan import Planner, plan
-from volcano_elastic.queue_policy.snapshot import Gang, Pod, Queue, Snapshot
+from volcano_elastic.snapshot.snapshot import Gang, Pod, Queue, Snapshot
 
 WEB = "ReplicaSet shop/web-5d9"
 FULL = job("a", 1, 8, 8, cooldown=seconds(0))

@@ -26,7 +26,7 @@ from tests.queue_policy.world import (
 from volcano_elastic.api.queue_policy import Mode, Rebalance, Shrink, Step, Surplus
 from volcano_elastic.queue_policy.decision import NoChange, Reason
 from volcano_elastic.queue_policy.plan import plan
-from volcano_elastic.queue_policy.snapshot import Job, Requirement, Snapshot
+from volcano_elastic.snapshot.snapshot import Job, Requirement, Snapshot
 
 # Modes
 

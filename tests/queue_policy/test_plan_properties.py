@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.queue_policy.world import GPU, NOW, applied, gpus, job, node, pod, settled, world
 from volcano_elastic.queue_policy.decision import Plan, Reason
 from volcano_elastic.queue_policy.plan import plan
-from volcano_elastic.queue_policy.snapshot import Job, Pod, Queue, Snapshot
 from volcano_elastic.queue_policy.state import eviction_order
+from volcano_elastic.snapshot.snapshot import Job, Pod, Queue, Snapshot
 
 # PLANNER_EXAMPLES=5000 for the long form, of the other property tests of the planner too.
 calm = settings(max_examples=int(os.environ.get("PLANNER_EXAMPLES", "150")), deadline=None)

@@ -23,7 +23,7 @@ from tests.queue_policy.world import (
 from volcano_elastic.api.queue_policy import ForOtherQueues, Headroom, QueuePolicy, Shrink
 from volcano_elastic.queue_policy.decision import Reason
 from volcano_elastic.queue_policy.plan import plan
-from volcano_elastic.queue_policy.snapshot import Queue
+from volcano_elastic.snapshot.snapshot import Queue
 
 
 def queue_job(

@@ -27,7 +27,7 @@ from tests.queue_policy.world import (
 )
 from volcano_elastic.queue_policy.decision import Reason
 from volcano_elastic.queue_policy.plan import Planner, plan
-from volcano_elastic.queue_policy.snapshot import Pod, Quota, Snapshot
+from volcano_elastic.snapshot.snapshot import Pod, Quota, Snapshot
 
 A = job("a", 1, 8, 2)
 

@@ -12,7 +12,7 @@ from tests.queue_policy.world import NOW, by_job, gpus, job, node, pod, pods, wo
 from volcano_elastic.api.queue_policy import Order, QueuePolicy, Surplus
 from volcano_elastic.queue_policy.decision import Reason
 from volcano_elastic.queue_policy.plan import plan
-from volcano_elastic.queue_policy.snapshot import Job, Node, Queue, Snapshot
+from volcano_elastic.snapshot.snapshot import Job, Node, Queue, Snapshot
 
 OLD: dict[str, Any] = {"created": NOW - timedelta(hours=2), "gpu_hours": 99.0}
 LINEAR = OLD | {"speeds": {size: float(size) for size in range(1, 65)}}

@@ -25,7 +25,7 @@ from tests.queue_policy.world import (
 from volcano_elastic.api.queue_policy import Mode, Shrink
 from volcano_elastic.queue_policy.decision import Plan, Reason
 from volcano_elastic.queue_policy.plan import plan
-from volcano_elastic.queue_policy.snapshot import Job, Queue, Snapshot
+from volcano_elastic.snapshot.snapshot import Job, Queue, Snapshot
 
 EARLY = {"created": NOW - timedelta(hours=1)}
 LABELLED = node("n1", 2, labels={"zone": "x"})

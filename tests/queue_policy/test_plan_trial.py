@@ -12,7 +12,7 @@ from tests.queue_policy.world import EIGHT, NOW, job, node, pod, pods, ruled, se
 from volcano_elastic.api.queue_policy import Mode
 from volcano_elastic.queue_policy.decision import Reason
 from volcano_elastic.queue_policy.plan import Planner, plan
-from volcano_elastic.queue_policy.snapshot import Memory, Queue, Snapshot
+from volcano_elastic.snapshot.snapshot import Memory, Queue, Snapshot
 
 OLD: dict[str, Any] = {"created": NOW - timedelta(hours=2), "gpu_hours": 99.0}
 

@@ -10,7 +10,7 @@ from typing import Any
 from tests.queue_policy.world import NOW, gpus, job, node, pod, pods, world
 from volcano_elastic.api.queue_policy import ForOtherQueues, QueuePolicy, Shrink
 from volcano_elastic.queue_policy.plan import plan
-from volcano_elastic.queue_policy.snapshot import Job, Pod, Queue
+from volcano_elastic.snapshot.snapshot import Job, Pod, Queue
 
 TWO = gpus(2)
 DEFAULT = (Queue("default"),)

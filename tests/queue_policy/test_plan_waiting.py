@@ -23,7 +23,7 @@ from tests.queue_policy.world import (
 from volcano_elastic.api.queue_policy import Mode
 from volcano_elastic.queue_policy.decision import Decision, Reason
 from volcano_elastic.queue_policy.plan import plan
-from volcano_elastic.queue_policy.snapshot import Gang, Memory, Pod, Queue
+from volcano_elastic.snapshot.snapshot import Gang, Memory, Pod, Queue
 
 FOR_AN_HOUR = {"ns/a": NOW.replace(hour=11), "ns/b": NOW.replace(hour=11)}
 

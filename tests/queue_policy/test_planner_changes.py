@@ -15,7 +15,7 @@ from tests.queue_policy.world import NOW, applied, gpus, job, node, pod, pods, s
 from volcano_elastic.api.queue_policy import Headroom, Mode, QueuePolicy
 from volcano_elastic.queue_policy.decision import NoChange, Plan, Reason
 from volcano_elastic.queue_policy.plan import Planner, plan
-from volcano_elastic.queue_policy.snapshot import Gang, Pod, Queue, Snapshot
+from volcano_elastic.snapshot.snapshot import Gang, Pod, Queue, Snapshot
 
 STEPS = 8
 

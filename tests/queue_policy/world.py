@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from volcano_elastic.api.queue_policy import QueuePolicy
 from volcano_elastic.queue_policy.decision import Decision, Plan
-from volcano_elastic.queue_policy.snapshot import Job, Node, Pod, Queue, Snapshot
+from volcano_elastic.snapshot.snapshot import Job, Node, Pod, Queue, Snapshot
 
 GPU = "nvidia.com/gpu"
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)

@@ -20,7 +20,6 @@ from volcano_elastic.api.queue_policy import GPU, Grow, QueuePolicy, Rebalance
 from volcano_elastic.cli.main import main
 from volcano_elastic.queue_policy.decision import Plan
 from volcano_elastic.queue_policy.plan import Planner, plan
-from volcano_elastic.queue_policy.snapshot import Queue, Snapshot
 from volcano_elastic.simulator.comparison import worse_off
 from volcano_elastic.simulator.curve import (
     Curve,
@@ -48,6 +47,7 @@ from volcano_elastic.simulator.setting import (
 from volcano_elastic.simulator.simulation import simulate
 from volcano_elastic.simulator.study import study
 from volcano_elastic.simulator.trace import TraceError, TraceJob, read_trace
+from volcano_elastic.snapshot.snapshot import Queue, Snapshot
 
 LINEAR = amdahl(0.0, 512)
 CALM = QueuePolicy("default", grow=Grow(), rebalance=Rebalance(gap=0))

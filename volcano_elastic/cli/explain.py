@@ -29,9 +29,8 @@ from volcano_elastic.cli.top import last_change
 from volcano_elastic.queue_policy.decision import Decision, NoChange, QueueFigures, Reason
 from volcano_elastic.queue_policy.messages import WORDS, names, plural
 from volcano_elastic.queue_policy.plan import plan
-from volcano_elastic.queue_policy.snapshot import Job, Pod, Snapshot
 from volcano_elastic.queue_policy.state import cap, cooldown_left
-from volcano_elastic.queue_policy.what_if import give_way, newcomer
+from volcano_elastic.snapshot.snapshot import Job, Pod, Snapshot
 
 _ROOM = (Reason.NO_ROOM, Reason.QUEUE_FULL, Reason.HEADROOM_KEPT, Reason.GUARANTEED_TO_OTHERS)
 """Reasons for which a nodeUnit may be what is too large."""
@@ -243,3 +242,40 @@ def _json(found: Explanation) -> dict[str, Any]:
 
 def _reason(reason: Reason) -> dict[str, str]:
     return {"reason": str(reason), "words": WORDS[reason]}
+
+
+def give_way(snapshot: Snapshot, now: datetime, claim: Job) -> tuple[Decision, ...]:
+    """Who shrinks for `claim`'s sake, and would not without it; whether it is there already or
+    not."""
+    others = tuple(job for job in snapshot.jobs if job.key != claim.key)
+    pods = tuple(pod for pod in snapshot.pods if pod.job != claim.key)
+    without = {
+        decision.job: decision.new
+        for decision in plan(replace(snapshot, jobs=others, pods=pods), now).decisions
+    }
+    here = len(others) < len(snapshot.jobs)
+    found = plan(snapshot if here else replace(snapshot, jobs=(*others, claim)), now)
+    return tuple(
+        decision
+        for decision in found.decisions
+        if decision.remove
+        and decision.job != claim.key
+        and decision.new < without.get(decision.job, decision.old)
+    )
+
+
+def newcomer(job: Job, now: datetime) -> Job:
+    """A job of one pod like `job`'s that arrives in its queue now."""
+    return Job(
+        key=f"{job.key}-newcomer",
+        queue=job.queue,
+        created=now,
+        min=1,
+        max=1,
+        desired=1,
+        pod_requests=job.pod_requests,
+        node_selector=job.node_selector,
+        tolerations=job.tolerations,
+        node_affinity=job.node_affinity,
+        priority=job.priority,
+    )

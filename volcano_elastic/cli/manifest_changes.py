@@ -19,11 +19,11 @@ from volcano_elastic.cli.observation import Trouble
 from volcano_elastic.kube import resource
 from volcano_elastic.kube.resource import Object, key_of
 from volcano_elastic.operator.snapshot_builder import snapshot_of
-from volcano_elastic.queue_policy.codec import Observation
-from volcano_elastic.queue_policy.snapshot import Node, Queue, Snapshot
-from volcano_elastic.queue_policy.what_if import Changes, changed
 from volcano_elastic.scheduler_conf.check_queue import check_queue
 from volcano_elastic.scheduler_conf.finding import Severity
+from volcano_elastic.snapshot.changes import Changes, changed
+from volcano_elastic.snapshot.codec import Observation
+from volcano_elastic.snapshot.snapshot import Node, Queue, Snapshot
 
 _JOB, _POLICY, _QUEUE, _NODE = "PyTorchJob", "QueuePolicy", "Queue", "Node"
 _KINDS = {

@@ -16,7 +16,7 @@ import click
 if TYPE_CHECKING:
     from volcano_elastic.kube.client import ApiError, Client
     from volcano_elastic.kube.resource import Object, Resource
-    from volcano_elastic.queue_policy.codec import Observation
+    from volcano_elastic.snapshot.codec import Observation
 
 _T = TypeVar("_T")
 _SECONDS = 60.0
@@ -79,8 +79,8 @@ def saved(file: Path) -> Observation:
         Trouble: unreadable, or not a picture that a cluster could show; names the place.
     """
     from volcano_elastic.api.problem import listed
-    from volcano_elastic.queue_policy.codec import SnapshotError, decode
-    from volcano_elastic.queue_policy.snapshot_check import problems
+    from volcano_elastic.snapshot.check import problems
+    from volcano_elastic.snapshot.codec import SnapshotError, decode
 
     name = "standard input" if str(file) == "-" else str(file)
     try:
@@ -149,7 +149,7 @@ def _refusal(server: str, error: ApiError) -> str:
 async def observe(client: Client, *, plugin: str | None = None) -> Observation:
     """The picture that the operator plans from, of what the cluster holds now."""
     from volcano_elastic.operator.snapshot_builder import KINDS, SnapshotBuilder
-    from volcano_elastic.queue_policy.codec import Observation
+    from volcano_elastic.snapshot.codec import Observation
 
     proportion = await _divides_by_proportion(client) if plugin is None else plugin == "proportion"
     listed = await asyncio.gather(*(objects(client, kind) for kind in KINDS))

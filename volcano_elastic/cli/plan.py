@@ -26,8 +26,8 @@ from volcano_elastic.cli.observation import (
 )
 
 if TYPE_CHECKING:
-    from volcano_elastic.queue_policy.codec import Observation
     from volcano_elastic.queue_policy.decision import Decision, Plan
+    from volcano_elastic.snapshot.codec import Observation
 
 _PIPE_COLUMNS = 160
 

@@ -23,7 +23,6 @@ from volcano_elastic.cli.observation import Trouble, json_option
 from volcano_elastic.cli.plan import console
 from volcano_elastic.cli.simulation_report import jobs_csv, report, rows, show
 from volcano_elastic.queue_policy.plan import Planner
-from volcano_elastic.queue_policy.snapshot import Queue
 from volcano_elastic.simulator.curve import (
     CurveError,
     CurveTable,
@@ -44,6 +43,7 @@ from volcano_elastic.simulator.trace import (
     TraceError,
     read_trace,
 )
+from volcano_elastic.snapshot.snapshot import Queue
 
 _file = click.Path(exists=True, dir_okay=False, path_type=Path)
 

@@ -25,6 +25,6 @@ def snapshot(kubeconfig: str | None, plugin: str | None) -> None:
       volcano-elastic plan --snapshot now.json
       volcano-elastic snapshot | volcano-elastic explain --snapshot - train/bert
     """
-    from volcano_elastic.queue_policy.codec import encode
+    from volcano_elastic.snapshot.codec import encode
 
     click.echo(encode(observation(kubeconfig, plugin)))

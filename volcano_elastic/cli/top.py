@@ -30,12 +30,12 @@ from volcano_elastic.cli.plan import console, queues_json
 from volcano_elastic.queue_policy.decision import Plan
 from volcano_elastic.queue_policy.messages import WORDS
 from volcano_elastic.queue_policy.plan import plan
-from volcano_elastic.queue_policy.snapshot import Job
 from volcano_elastic.queue_policy.state import cooldown_left
+from volcano_elastic.snapshot.snapshot import Job
 
 if TYPE_CHECKING:
     from volcano_elastic.kube.client import Client
-    from volcano_elastic.queue_policy.codec import Observation
+    from volcano_elastic.snapshot.codec import Observation
 
 _SHARE_OF_TIME = 0.2
 """The most of its time that it keeps the API server busy."""

@@ -18,7 +18,7 @@ from volcano_elastic.pytorchjob import coexistence
 from volcano_elastic.pytorchjob.label import COORDINATOR, REPLICA_INDEX, REPLICA_TYPE
 from volcano_elastic.pytorchjob.pod import requests
 from volcano_elastic.pytorchjob.status import refused
-from volcano_elastic.queue_policy.snapshot import (
+from volcano_elastic.snapshot.snapshot import (
     Gang,
     Job,
     Node,

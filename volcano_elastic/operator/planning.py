@@ -24,7 +24,7 @@ from volcano_elastic.operator.snapshot_builder import KINDS, SnapshotBuilder
 from volcano_elastic.pytorchjob.observed import Resize
 from volcano_elastic.queue_policy.decision import Decision, Plan
 from volcano_elastic.queue_policy.plan import Planner
-from volcano_elastic.queue_policy.snapshot import Memory, Snapshot
+from volcano_elastic.snapshot.snapshot import Memory, Snapshot
 
 _log = logging.getLogger(__name__)
 # Changes come in bursts; a plan of half a burst would be taken back by the next.

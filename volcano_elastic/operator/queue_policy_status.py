@@ -10,7 +10,7 @@ from typing import Any
 from volcano_elastic.api import moment
 from volcano_elastic.api.queue_policy import InvalidPolicy, Mode, QueuePolicy
 from volcano_elastic.queue_policy.decision import Decision, QueueFigures
-from volcano_elastic.queue_policy.snapshot import Queue
+from volcano_elastic.snapshot.snapshot import Queue
 
 Status = dict[str, Any]
 _CHANGES_SHOWN = 20

@@ -18,7 +18,7 @@ from volcano_elastic.api.role import elastic
 from volcano_elastic.kube import resource
 from volcano_elastic.kube.resource import Object, Resource, key_of
 from volcano_elastic.operator import convert
-from volcano_elastic.queue_policy.snapshot import (
+from volcano_elastic.snapshot.snapshot import (
     Gang,
     Job,
     Memory,

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 
 from volcano_elastic.queue_policy.claims import Claim
 from volcano_elastic.queue_policy.decision import Decision, Reason
-from volcano_elastic.queue_policy.snapshot import Memory, SetAside, Unplaced
 from volcano_elastic.queue_policy.state import UNPLACED_COOLDOWN, JobState, cooldown
+from volcano_elastic.snapshot.snapshot import Memory, SetAside, Unplaced
 
 UNBOUND_AFTER = timedelta(seconds=15)
 """A claim that idle room alone has been enough for this long, and that has not started."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from volcano_elastic.queue_policy.fit import Dimensions, Shape
-from volcano_elastic.queue_policy.snapshot import Gang, Pod
 from volcano_elastic.queue_policy.state import JobState
+from volcano_elastic.snapshot.snapshot import Gang, Pod
 
 SCHEDULERS = frozenset({"volcano", "default-scheduler"})
 """Others may place their pods where we foresee nothing."""

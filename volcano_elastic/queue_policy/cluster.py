@@ -29,9 +29,9 @@ from volcano_elastic.queue_policy.fact import fact
 from volcano_elastic.queue_policy.fit import Dimensions, Shape, Vector, admits
 from volcano_elastic.queue_policy.node_state import NodeState
 from volcano_elastic.queue_policy.queues import QueueTree
-from volcano_elastic.queue_policy.snapshot import Gang, Job, Node, Pod, Resources, Snapshot
 from volcano_elastic.queue_policy.speed import Curve, SizeSteps
 from volcano_elastic.queue_policy.state import GrowthKey, JobState, LossKey, gpu_equivalents
+from volcano_elastic.snapshot.snapshot import Gang, Job, Node, Pod, Resources, Snapshot
 
 K = TypeVar("K")
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from functools import cache
 from typing import NamedTuple
 
 from volcano_elastic.api import quantity
-from volcano_elastic.queue_policy.snapshot import Memory
+from volcano_elastic.snapshot.snapshot import Memory
 
 
 class Reason(StrEnum):

@@ -12,8 +12,8 @@ from volcano_elastic.queue_policy.journal import Journal
 from volcano_elastic.queue_policy.queues import Limit, QueueRoom
 from volcano_elastic.queue_policy.quota_room import QuotaRoom
 from volcano_elastic.queue_policy.room import NodeRoom, Room
-from volcano_elastic.queue_policy.snapshot import Pod
 from volcano_elastic.queue_policy.state import JobState, eviction_order, existing, has_first
+from volcano_elastic.snapshot.snapshot import Pod
 
 
 class JobDraft:

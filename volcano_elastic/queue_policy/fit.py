@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from volcano_elastic.queue_policy.snapshot import Node, NodeAffinity, Pod, Requirement, Resources
+from volcano_elastic.snapshot.snapshot import Node, NodeAffinity, Pod, Requirement, Resources
 
 Vector = tuple[int, ...]
 """Amounts in milli-units, in the order of `Dimensions.names`."""

@@ -10,7 +10,7 @@ from volcano_elastic.queue_policy.claims import Claim
 from volcano_elastic.queue_policy.decision import Reason
 from volcano_elastic.queue_policy.draft import JobDraft
 from volcano_elastic.queue_policy.fit import Dimensions
-from volcano_elastic.queue_policy.snapshot import Resources
+from volcano_elastic.snapshot.snapshot import Resources
 
 WORDS: Mapping[Reason, str] = {
     Reason.GREW_INTO_IDLE: "it grew into idle room that nobody waits for",

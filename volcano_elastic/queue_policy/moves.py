@@ -27,8 +27,8 @@ from volcano_elastic.queue_policy.decision import Reason
 from volcano_elastic.queue_policy.draft import Draft, JobDraft
 from volcano_elastic.queue_policy.fit import Shape
 from volcano_elastic.queue_policy.room import Room
-from volcano_elastic.queue_policy.snapshot import Job, Pod
 from volcano_elastic.queue_policy.state import GrowthKey, LossKey, growth_end, growth_key, loss_key
+from volcano_elastic.snapshot.snapshot import Job, Pod
 
 LASTS = 1800.0
 """Seconds that any change is expected to last, however young the job."""

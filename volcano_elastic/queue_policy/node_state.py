@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from volcano_elastic.queue_policy.fact import fact
 from volcano_elastic.queue_policy.fit import UNLIMITED, Dimensions, Shape, Vector, admits
-from volcano_elastic.queue_policy.snapshot import Node, Pod, Resources
 from volcano_elastic.queue_policy.state import COUNTED, JobState
+from volcano_elastic.snapshot.snapshot import Node, Pod, Resources
 
 LOST_AFTER = timedelta(seconds=5)
 """A pod that is still there this long after its grace ended is not coming free soon."""

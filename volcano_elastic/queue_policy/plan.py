@@ -30,8 +30,8 @@ from volcano_elastic.queue_policy.moves import Moves
 from volcano_elastic.queue_policy.report import figures, unchanged, with_owed
 from volcano_elastic.queue_policy.reservation import Reservation
 from volcano_elastic.queue_policy.room import Room
-from volcano_elastic.queue_policy.snapshot import Memory, Snapshot
 from volcano_elastic.queue_policy.state import eviction_order
+from volcano_elastic.snapshot.snapshot import Memory, Snapshot
 
 UNPLACED_AFTER = timedelta(seconds=30)
 """Surplus without a node for this long is given up: something we don't model is in its way."""

@@ -19,7 +19,7 @@ from volcano_elastic.api.queue_policy import ForOtherQueues, QueuePolicy
 from volcano_elastic.queue_policy.decision import Reason
 from volcano_elastic.queue_policy.fit import UNLIMITED, Vector
 from volcano_elastic.queue_policy.journal import Journal
-from volcano_elastic.queue_policy.snapshot import Queue, Resources
+from volcano_elastic.snapshot.snapshot import Queue, Resources
 
 _NOTHING: Mapping[str, Sequence[int]] = {}
 

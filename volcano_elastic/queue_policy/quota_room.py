@@ -9,7 +9,7 @@ from typing import NamedTuple
 from volcano_elastic.queue_policy.fit import UNLIMITED, Dimensions, Vector
 from volcano_elastic.queue_policy.journal import Journal
 from volcano_elastic.queue_policy.room import NodeRoom, Room
-from volcano_elastic.queue_policy.snapshot import Quota, Resources
+from volcano_elastic.snapshot.snapshot import Quota, Resources
 
 
 class _Left(NamedTuple):

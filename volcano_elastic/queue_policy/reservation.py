@@ -11,7 +11,7 @@ from volcano_elastic.queue_policy.decision import Reason
 from volcano_elastic.queue_policy.draft import Draft, JobDraft
 from volcano_elastic.queue_policy.fit import Shape
 from volcano_elastic.queue_policy.room import Room
-from volcano_elastic.queue_policy.snapshot import Pod
+from volcano_elastic.snapshot.snapshot import Pod
 
 
 class _Pending(NamedTuple):

@@ -18,8 +18,8 @@ from volcano_elastic.api.role import elastic
 from volcano_elastic.queue_policy.decision import NoChange, Reason, no_change
 from volcano_elastic.queue_policy.fact import fact
 from volcano_elastic.queue_policy.fit import Dimensions, Shape, Vector
-from volcano_elastic.queue_policy.snapshot import Job, Pod, Resources
 from volcano_elastic.queue_policy.speed import CPUS, Curve, SizeSteps
+from volcano_elastic.snapshot.snapshot import Job, Pod, Resources
 
 COUNTED = elastic().name
 """Role whose pods count in a job's size."""

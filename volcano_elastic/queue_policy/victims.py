@@ -22,7 +22,7 @@ from volcano_elastic.queue_policy.fit import Shape, Vector
 from volcano_elastic.queue_policy.node_state import NOBODY, NodeSurplus, slots_in
 from volcano_elastic.queue_policy.queues import Full
 from volcano_elastic.queue_policy.room import Room
-from volcano_elastic.queue_policy.snapshot import Pod
+from volcano_elastic.snapshot.snapshot import Pod
 
 ALL = 1 << 30
 """As many slots as an option may make."""

@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 
 from volcano_elastic.api.role import elastic
 from volcano_elastic.queue_policy.decision import Decision
-from volcano_elastic.queue_policy.snapshot import Job, Pod, Resources
 from volcano_elastic.simulator.setting import Run, Segment
 from volcano_elastic.simulator.trace import TraceJob
+from volcano_elastic.snapshot.snapshot import Job, Pod, Resources
 
 ZERO = datetime(2026, 1, 1, tzinfo=UTC)
 """The trace's zero on the planner's clock."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from volcano_elastic.queue_policy.snapshot import Node
 from volcano_elastic.simulator.setting import Setting
+from volcano_elastic.snapshot.snapshot import Node
 
 
 class Floor:

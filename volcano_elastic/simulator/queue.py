@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from volcano_elastic.queue_policy.snapshot import Queue
 from volcano_elastic.simulator.row import columns, rows
+from volcano_elastic.snapshot.snapshot import Queue
 
 
 class QueueError(ValueError):

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from volcano_elastic.api.queue_policy import GPU, QueuePolicy
-from volcano_elastic.queue_policy.snapshot import Queue
 from volcano_elastic.simulator.trace import TraceJob
+from volcano_elastic.snapshot.snapshot import Queue
 
 
 class Discipline(StrEnum):

@@ -18,7 +18,6 @@ from itertools import chain
 
 from volcano_elastic.api.queue_policy import QueuePolicy, effective
 from volcano_elastic.queue_policy.decision import Plan
-from volcano_elastic.queue_policy.snapshot import Job, Memory, Pod, Snapshot
 from volcano_elastic.simulator.actor import Actor, moment
 from volcano_elastic.simulator.floor import Floor
 from volcano_elastic.simulator.setting import (
@@ -30,6 +29,7 @@ from volcano_elastic.simulator.setting import (
     Stuck,
 )
 from volcano_elastic.simulator.trace import TraceJob
+from volcano_elastic.snapshot.snapshot import Job, Memory, Pod, Snapshot
 
 MakePlan = Callable[[Snapshot, datetime], Plan]
 

@@ -10,7 +10,7 @@ from dataclasses import fields, is_dataclass
 from datetime import datetime, timedelta
 
 from volcano_elastic.api.problem import Problem, shown
-from volcano_elastic.queue_policy.codec import Observation
+from volcano_elastic.snapshot.codec import Observation
 
 _LEAST: Mapping[str, int] = dict.fromkeys(
     ("max_step", "node_unit", "times", "weight", "young_weight"), 1

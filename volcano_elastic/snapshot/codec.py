@@ -13,7 +13,7 @@ from datetime import datetime
 
 import msgspec
 
-from volcano_elastic.queue_policy.snapshot import Instant, Snapshot
+from volcano_elastic.snapshot.snapshot import Instant, Snapshot
 
 FORMAT = "volcano-elastic/snapshot"
 VERSION = 1

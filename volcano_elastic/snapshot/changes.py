@@ -1,16 +1,13 @@
-"""Pictures that are not the cluster's: with jobs, queues, policies and nodes added or changed."""
+"""Snapshots that are not the cluster's: with jobs, queues, policies and nodes added or changed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import TypeVar
 
 from volcano_elastic.api.queue_policy import QueuePolicy
-from volcano_elastic.queue_policy.decision import Decision
-from volcano_elastic.queue_policy.plan import plan
-from volcano_elastic.queue_policy.snapshot import Job, Node, Queue, Snapshot
+from volcano_elastic.snapshot.snapshot import Job, Node, Queue, Snapshot
 
 _T = TypeVar("_T")
 
@@ -81,40 +78,3 @@ def _put(
         old = held.get(name(item))
         held[name(item)] = item if old is None else merge(old, item)
     return tuple(held.values())
-
-
-def give_way(snapshot: Snapshot, now: datetime, claim: Job) -> tuple[Decision, ...]:
-    """Who shrinks for `claim`'s sake, and would not without it; whether it is there already or
-    not."""
-    others = tuple(job for job in snapshot.jobs if job.key != claim.key)
-    pods = tuple(pod for pod in snapshot.pods if pod.job != claim.key)
-    without = {
-        decision.job: decision.new
-        for decision in plan(replace(snapshot, jobs=others, pods=pods), now).decisions
-    }
-    here = len(others) < len(snapshot.jobs)
-    found = plan(snapshot if here else replace(snapshot, jobs=(*others, claim)), now)
-    return tuple(
-        decision
-        for decision in found.decisions
-        if decision.remove
-        and decision.job != claim.key
-        and decision.new < without.get(decision.job, decision.old)
-    )
-
-
-def newcomer(job: Job, now: datetime) -> Job:
-    """A job of one pod like `job`'s that arrives in its queue now."""
-    return Job(
-        key=f"{job.key}-newcomer",
-        queue=job.queue,
-        created=now,
-        min=1,
-        max=1,
-        desired=1,
-        pod_requests=job.pod_requests,
-        node_selector=job.node_selector,
-        tolerations=job.tolerations,
-        node_affinity=job.node_affinity,
-        priority=job.priority,
-    )
