@@ -4,33 +4,53 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
+from torch.nn.modules.batchnorm import _NormBase
 
 from elastic_trainer.checkpoint.model_state import Stateful
+
+ALIGNMENT = 64
+"""Bytes; kernels ask for 16 at most."""
 
 
 class BufferBackup:
     """The buffers of modules (batch norm's running means), which an aborted forward has moved.
 
-    They are copied side by side into one tensor for each dtype and device: a copy for each buffer
-    would cost a deep model 0.4 ms a step.
+    Batch norms' are laid side by side, as views of one tensor for each dtype and device, so that
+    one copy keeps all: joining them at each step costs a deep model 20 µs, a copy for each 0.4 ms.
+    Others are joined at each step, since something else may hold a view of theirs.
     """
 
     def __init__(self, modules: Iterable[torch.nn.Module]) -> None:
-        found = {id(one): one for module in modules for one in module.buffers()}
-        by_kind: dict[Any, list[torch.Tensor]] = defaultdict(list)
+        everything = [one for module in modules for one in module.modules()]
+        norms = {
+            id(buffer)
+            for one in everything
+            if isinstance(one, _NormBase)
+            for buffer in one.buffers(recurse=False)
+        }
+        found = {id(one): one for part in everything for one in part.buffers(recurse=False)}
+        laid: dict[Any, list[torch.Tensor]] = defaultdict(list)
+        joined: dict[Any, list[torch.Tensor]] = defaultdict(list)
         self._apart: list[tuple[torch.Tensor, torch.Tensor]] = []
         for buffer in found.values():
             if torch.nn.parameter.is_lazy(buffer) or buffer.is_meta:
                 continue
-            if buffer.layout is torch.strided and buffer.is_contiguous():
-                by_kind[buffer.dtype, buffer.device].append(buffer.detach().view(-1))
-            else:
+            kind = buffer.dtype, buffer.device
+            if buffer.layout is not torch.strided or not buffer.is_contiguous():
                 self._apart.append((buffer, buffer.detach().clone()))
-        self._joined = [(flat, torch.cat(flat)) for flat in by_kind.values()]
+            elif id(buffer) in norms and type(buffer) is torch.Tensor:
+                laid[kind].append(buffer)
+            else:
+                joined[kind].append(buffer.detach().view(-1))
+        for buffers in laid.values():
+            whole = lay_side_by_side(buffers)
+            self._apart.append((whole, whole.clone()))
+        self._joined = [(flat, torch.cat(flat)) for flat in joined.values()]
         self._saved = False
 
     def save(self) -> None:
@@ -53,6 +73,32 @@ class BufferBackup:
                     buffer.copy_(part)
             for buffer, whole in self._apart:
                 buffer.copy_(whole)
+
+
+def lay_side_by_side(buffers: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Make the tensors views of one, each aligned as if it were alone, and return that; where they
+    are so already, nothing changes.
+
+    Args:
+        buffers: contiguous, of one dtype and device.
+    """
+    align = ALIGNMENT // buffers[0].element_size()
+    lengths = [-(-one.numel() // align) * align for one in buffers]
+    begins = [0, *accumulate(lengths)]
+    places = {
+        (one.untyped_storage().data_ptr(), one.storage_offset() - begin)
+        for one, begin in zip(buffers, begins, strict=False)
+    }
+    first = buffers[0]
+    fits = first.untyped_storage().nbytes() == begins[-1] * first.element_size()
+    if len(places) == 1 and fits:
+        return first.detach().as_strided((begins[-1],), (1,), 0)
+    whole = first.detach().new_zeros(begins[-1])
+    for one, begin in zip(buffers, begins, strict=False):
+        part = whole[begin : begin + one.numel()].view(one.shape)
+        part.copy_(one.detach())
+        one.data = part
+    return whole
 
 
 class ExtraBackup:
