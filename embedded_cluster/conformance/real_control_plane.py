@@ -31,6 +31,8 @@ _CONTROLLERS = (
     "garbage-collector-controller",
     "node-lifecycle-controller",
     "horizontal-pod-autoscaler-controller",
+    "deployment-controller",
+    "replicaset-controller",
     "resourcequota-controller",
     "root-ca-certificate-publisher-controller",
 )
@@ -152,6 +154,8 @@ class RealControlPlane(ControlPlane):
                 f"--service-account-private-key-file={self.folder / 'service-account.key'}",
                 f"--root-ca-file={self._authority.certificate}",
                 *("--leader-elect=false", "--secure-port=0"),
+                # 15 s is the default: half of a test's day.
+                "--horizontal-pod-autoscaler-sync-period=1s",
             ],
         )
 
