@@ -24,6 +24,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from elastic_trainer.agent.coordinator_process import CoordinatorProcess
 from elastic_trainer.agent.identity import Identity
 from elastic_trainer.agent.metrics import WorkerMetrics
+from elastic_trainer.agent.round_end import RoundEnd
 from elastic_trainer.agent.stream import CoordinatorStream
 from elastic_trainer.agent.workers import WorkerServer
 from elastic_trainer.failures.failure import Exit, write_termination_message
@@ -128,7 +129,10 @@ class Agent:
         self._thread = threading.Thread(target=self._run, name="agent", daemon=True)
         self._started = threading.Event()
         self._current: Round | None = None
+        self._ending: RoundEnd | None = None
+        """The current round is over, and its workers are to come out of it."""
         self._ended_round = 0
+        """Its workers are to be started anew."""
         self._last_round = 0
         self._joining: tuple[Join, Future[Round] | None] | None = None
         """Without a future it is for workers that wait in process."""
@@ -273,6 +277,7 @@ class Agent:
             if moved is not None:
                 self._stream.tell(moved)
             self._metrics.read(self._workers.reading())
+            self._see_workers_out(time.monotonic())
             self._end_if_never_told(time.monotonic())
             if self.identity.pod_index == 0 and self.identity.may_host and not self._closing:
                 self._coordinator.ensure()
@@ -367,11 +372,24 @@ class Agent:
 
     def _end_round(self, number: int) -> None:
         self._workers.end()
-        if self._workers.local.recovers:
+        if self._ending is None or self._ending.round != number:
             patience = self._workers.step_times.patience(self.identity.patience)
-            self._loop.call_later(patience, self._workers.kill_unless_idle, number)
-        else:
-            self._ended_round = number
+            self._ending = RoundEnd(number, time.monotonic() + patience)
+        self._see_workers_out(time.monotonic())
+
+    def _see_workers_out(self, now: float) -> None:
+        """Has workers started anew that don't come out of a round that is over. Asked at each beat,
+        so that nothing that was told, or was not, leaves one where it is."""
+        ending = self._ending
+        if ending is None:
+            return
+        if self._current is None or self._current.round != ending.round:  # they are out
+            self._ending = None
+        elif ending.must_restart(self._workers.local, now):
+            if late := self._workers.local.late:
+                log.warning("round %d is over, and %s did not come out of it", ending.round, late)
+            self._ending = None
+            self._ended_round = ending.round
 
     def _end_orphaned_round(self) -> None:
         """A worker that fails while the coordinator is gone lost a peer with it, most likely."""

@@ -97,6 +97,13 @@ class LocalRound:
         return self.recovers and all(worker.idle for worker in self.workers.values())
 
     @property
+    def late(self) -> str:
+        """Those that could wait for the next round in process and don't yet, in words."""
+        workers = [worker for worker in self.workers.values() if not worker.idle]
+        names = (f"rank {worker.rank} (process {worker.pid})" for worker in workers)
+        return ", ".join(names) if self.recovers else ""
+
+    @property
     def held(self) -> Committed:
         """What is in memory, for the coordinator."""
         return Committed(self.held_round, self.held_step, in_memory=True)

@@ -148,13 +148,6 @@ class WorkerServer:
         """Tells idle workers that training is complete."""
         self._broadcast(link.NoNextRound())
 
-    def kill_unless_idle(self, number: int) -> None:
-        """Of round `number`: those that did not come out of it."""
-        if self.local.round == number:
-            for worker in self.local.workers.values():
-                if worker.recovers and not worker.idle:
-                    self._kill(worker.pid, "it did not come out of its broken round")
-
     def patience(self, pid: int) -> float:
         """Seconds that a worker may take to end once its round is over; in any thread.
 

@@ -407,9 +407,12 @@ class WorkerLink:
     def _read(self) -> None:
         connection = self._connection
         assert connection is not None
-        with contextlib.suppress(OSError), connection.makefile("rb") as lines:
-            while line := lines.readline(LINE_BYTES):
-                self._hear(line)
+        try:
+            with contextlib.suppress(OSError), connection.makefile("rb") as lines:
+                while line := lines.readline(LINE_BYTES):
+                    self._hear(line)
+        except Exception as error:  # unheard, an agent's words would be waited for without end
+            _complain(f"the link to the agent failed: {error!r}")
         if not self._closing and os.getpid() == self._pid:
             # The agent is gone, so nobody would stop or restart this process: don't outlive it.
             os._exit(1)
@@ -458,6 +461,9 @@ class WorkerLink:
 
     def _on_place(self, place: Place) -> None:
         self._place = place
+        # What came since the last round was meant for that one, and would be waited for in vain.
+        self._hold = self._stop = None
+        self._leaving = self.commit_wanted = False
 
     def _on_settled(self, settled: Settled) -> None:
         self._settled = settled.error

@@ -1,0 +1,170 @@
+"""Workers of a round that is over wait for the next one, or torchrun starts them anew.
+
+A real agent without a coordinator, whose words are given to it, and processes that speak the
+worker's end of the link, or fall silent.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+
+import pytest
+from elastic_trainer.agent.agent import Agent
+from elastic_trainer.agent.coordinator_process import CoordinatorProcess
+from elastic_trainer.agent.identity import Identity
+from elastic_trainer.protocol.message import Member, Round, RoundOver
+
+PATIENCE = 60.0
+
+pytestmark = pytest.mark.process
+
+WORKER = """
+import socket, sys
+from elastic_trainer.link import message as link
+from elastic_trainer.link.progress import ProgressPage
+
+connection = socket.socket(socket.AF_UNIX)
+connection.connect("\\0" + sys.argv[1][1:])
+hello = link.Hello(
+    round=1, rank=0, local_rank=0, local_world_size=1, recovers=True, error_file=""
+)
+socket.send_fds(connection, [link.encode(hello)], [ProgressPage.create().fileno()])
+
+def say(message):
+    connection.sendall(link.encode(message))
+
+def heard(kind):
+    while not isinstance(message := link.decode_from_agent(lines.readline()), kind):
+        pass
+    return message
+
+lines = connection.makefile("rb")
+print("linked", flush=True)
+"""
+
+STAYS = """
+sys.stdin.read()
+"""
+
+LEAVES_THE_LOOP = """
+heard(link.RoundOver)
+say(link.Finished())  # its last commit came just before
+say(link.Goodbye())
+"""
+
+ENDS_WHILE_IT_WAITS = """
+heard(link.RoundOver)
+say(link.Idle(1))
+say(link.Goodbye())  # a handler of the script's, say
+"""
+
+WAITS = """
+heard(link.RoundOver)
+say(link.Idle(1))
+place = heard(link.Place)
+say(link.Joined(place.round))
+heard(link.RoundOver)
+say(link.Idle(place.round))
+sys.stdin.read()
+"""
+
+
+class Node:
+    """An agent in round 1, and its worker."""
+
+    def __init__(self, script: str, patience: float) -> None:
+        identity = Identity(
+            agent="a",
+            pod_index=0,
+            address="127.0.0.1",
+            host="127.0.0.1",
+            port=9,  # nobody listens there
+            job="test",
+            min_nodes=1,
+            max_nodes=1,
+            node_unit=1,
+            heartbeat_timeout=1.0,
+            processes=1,
+            dedicated=True,
+            patience=patience,
+        )
+        self.agent = Agent(identity, CoordinatorProcess(identity))
+        address = self.agent.start()
+        begun: Future[Round] = Future()
+        threading.Thread(target=lambda: begun.set_result(self.agent.join(PATIENCE))).start()
+        until(lambda: self.agent._joining is not None)
+        self.hear(self.round(1))
+        assert begun.result(PATIENCE).round == 1
+        self.worker = subprocess.Popen(
+            [sys.executable, "-c", WORKER + script, address],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.worker.stdout is not None
+        assert self.worker.stdout.readline() == "linked\n"
+        until(lambda: self.agent._workers.local.linked)
+
+    def round(self, number: int) -> Round:
+        assert self.agent._joining is not None
+        port = self.agent._joining[0].store_port
+        return Round(number, (Member("a", 0, "127.0.0.1"),), "127.0.0.1", port)
+
+    def hear(self, message: object) -> None:
+        self.agent._call(self.agent._receive, message)
+
+    def close(self) -> None:
+        self.worker.kill()
+        self.worker.communicate()
+        self.agent.close(complete=False)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def node(request: pytest.FixtureRequest) -> Iterator[Node]:
+    node = Node(*request.param)
+    yield node
+    node.close()
+
+
+@pytest.mark.parametrize(
+    "node", [(STAYS, 0.1), (LEAVES_THE_LOOP, PATIENCE)], indirect=True, ids=["stays", "ends"]
+)
+def test_a_worker_that_does_not_come_out_of_its_round_is_started_anew(node: Node) -> None:
+    node.hear(RoundOver(1, "a peer was lost"))
+    until(node.agent.restart_wanted)
+
+
+@pytest.mark.parametrize("node", [(ENDS_WHILE_IT_WAITS, 0.1)], indirect=True, ids=["ends"])
+def test_a_worker_that_ended_before_its_next_round_is_started_anew_after_it(node: Node) -> None:
+    node.hear(RoundOver(1, "a peer was lost"))
+    until(lambda: node.agent._joining is not None)
+    node.worker.wait(PATIENCE)
+    node.hear(node.round(2))
+    node.hear(RoundOver(2, "worker 0 did not take its place in time"))
+    until(node.agent.restart_wanted)
+
+
+@pytest.mark.parametrize("node", [(WAITS, PATIENCE)], indirect=True, ids=["waits"])
+def test_a_worker_that_waits_for_its_next_round_is_left_alone(node: Node) -> None:
+    for number in (1, 2):
+        node.hear(RoundOver(number, "a peer was lost"))
+        node.hear(RoundOver(number, "said again"))
+        until(lambda: node.agent._joining is not None)
+        if number == 1:
+            node.hear(node.round(2))
+            until(lambda: node.agent._workers.local.linked)
+    until(lambda: node.agent._ending is None)
+    assert not node.agent.restart_wanted()
+    assert node.worker.poll() is None

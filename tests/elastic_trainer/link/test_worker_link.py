@@ -1,0 +1,118 @@
+"""The worker's end of the link, whatever the agent says and when: no word makes a worker wait for
+what nobody owes it."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import pytest
+from elastic_trainer.link import message
+from elastic_trainer.link.message import FromAgent, FromWorker, decode_from_worker, encode
+from elastic_trainer.link.worker_link import Order, WorkerLink
+
+PATIENCE = 60.0
+
+
+class AgentEnd:
+    """The other end of a worker's link."""
+
+    def __init__(self, end: socket.socket) -> None:
+        end.settimeout(PATIENCE)
+        self._end = end
+        self._lines: BinaryIO = end.makefile("rb")
+
+    def say(self, *messages: FromAgent) -> None:
+        self._end.sendall(b"".join(map(encode, messages)))
+
+    def heard(self) -> FromWorker:
+        return decode_from_worker(self._lines.readline())
+
+
+@pytest.fixture
+def link() -> Iterator[tuple[WorkerLink, AgentEnd]]:
+    ours, theirs = socket.socketpair()
+    link = WorkerLink(ours, 1, broken=lambda: None)
+    reader = threading.Thread(target=link._read, daemon=True)
+    reader.start()
+    with theirs:
+        yield link, AgentEnd(theirs)
+        link._closing = True  # its agent goes, and it should not
+    reader.join(PATIENCE)
+    ours.close()
+
+
+STALE: list[list[FromAgent]] = [
+    [message.AskStep(fence=1, at_once=False)],
+    [message.AskStep(fence=1, at_once=True)],
+    [message.AskStep(fence=1, at_once=False), message.StopAt(1, 7, leaving=True, commit=True)],
+]
+
+
+@pytest.mark.parametrize("stale", STALE, ids=["asked", "asked at once", "told to stop"])
+def test_a_fence_of_a_round_that_is_over_holds_nobody_in_the_next(
+    link: tuple[WorkerLink, AgentEnd], stale: list[FromAgent]
+) -> None:
+    worker, agent = link
+    places: list[message.Place] = []
+    waiting = threading.Thread(target=lambda: places.append(worker.next_place()), daemon=True)
+    waiting.start()
+    assert agent.heard() == message.Idle(1)
+    place = message.Place(2, rank=0, world=1, address="127.0.0.1", port=1)
+    agent.say(*stale, place)
+    waiting.join(PATIENCE)
+    assert places == [place]
+    orders: list[Order] = []
+    stepping = threading.Thread(
+        target=lambda: orders.extend(map(worker.boundary, range(5, 9))), daemon=True
+    )
+    stepping.start()
+    stepping.join(PATIENCE)
+    assert orders == [Order.GO] * 4
+    assert not worker.commit_wanted
+
+
+def test_a_fence_asked_for_with_the_place_counts(link: tuple[WorkerLink, AgentEnd]) -> None:
+    worker, agent = link
+    waiting = threading.Thread(target=worker.next_place, daemon=True)
+    waiting.start()
+    assert agent.heard() == message.Idle(1)
+    agent.say(
+        message.Place(2, rank=0, world=1, address="127.0.0.1", port=1),
+        message.AskStep(fence=1, at_once=False),
+    )
+    waiting.join(PATIENCE)
+    assert agent.heard() == message.StepInProgress(1, -1)
+    agent.say(message.StopAt(1, 5, leaving=False, commit=False))
+    assert worker.boundary(5) is Order.FENCE
+
+
+DEAF = """
+import socket, threading
+from elastic_trainer.link.message import RoundOver, encode
+from elastic_trainer.link.worker_link import WorkerLink
+
+def broken():
+    raise RuntimeError("can't start new thread")
+
+ours, theirs = socket.socketpair()
+link = WorkerLink(ours, 1, broken=broken)
+reader = threading.Thread(target=link._read)
+reader.start()
+theirs.sendall(encode(RoundOver(1)))
+reader.join()
+print("deaf", flush=True)
+"""
+
+
+@pytest.mark.process
+def test_a_worker_that_can_hear_its_agent_no_more_ends() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", DEAF], capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "the link to the agent failed: RuntimeError" in ended.stderr
