@@ -110,3 +110,11 @@ def test_without_a_coordinator_it_says_why_and_what_is_known_still() -> None:
     assert "Training: not known: pod bert-worker-0 does not run" in said
     assert "Failures: none known" in said
     assert "kubectl -n default logs bert-worker-0" in said
+
+
+def test_nodes_that_are_kept_out_are_named_with_the_reason() -> None:
+    told = TOLD | {"excluded": [{"node": "n7", "workers": [3, 4], "reason": "2 device errors"}]}
+    found = picture(JOB, [POD], told, None)
+    assert found["excluded"] == told["excluded"]
+    assert "  n7 (workers 3, 4): 2 device errors" in text(found)
+    assert "no further round" not in text(picture(JOB, [POD], TOLD, None))

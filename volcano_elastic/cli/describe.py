@@ -45,7 +45,8 @@ def describe(job: str, kubeconfig: str | None, as_json: bool) -> None:
     JSON: job, condition, elastic (the status' field); coordinator {round, phase, world, step,
     stepsPerSecond, committedStep, verdict: why training has failed for good, or null} or
     null, coordinatorSilent: why, or null; rounds [{round, world, time, reason,
-    pauseSeconds, firstStep, lastStep}]; failures [{round, worker, rank, localRank, pid,
+    pauseSeconds, firstStep, lastStep}]; excluded [{node, workers, reason}]: nodes that are in no
+    further round; failures [{round, worker, rank, localRank, pid,
     exitCode, signal, message, stack, time, log}], by time; pods [{name, phase, node,
     restarts, lastWords}]; look: commands.
 
@@ -103,6 +104,7 @@ def picture(
             }
             for one in (told.get("rounds") or ())[-_ROUNDS:]
         ],
+        "excluded": list(told.get("excluded") or ()),
         "failures": failures,
         "pods": [_pod(pod) for pod in pods],
         "look": _look(meta, pods, failures),
@@ -180,6 +182,11 @@ def text(found: Mapping[str, Any]) -> str:
         pause = "" if one["pauseSeconds"] is None else f"{one['pauseSeconds']:.3f} s"
         steps = "" if one["firstStep"] is None else f"{one['firstStep']}..{one['lastStep']}"
         lines.append(f"{one['round']:>5} {one['world']:>5} {pause:>9}  {steps:<17} {one['reason']}")
+    if found["excluded"]:
+        lines += ["", "Nodes that are in no further round:"]
+    for one in found["excluded"]:
+        workers = ", ".join(str(index) for index in one["workers"])
+        lines.append(f"  {one['node']} (workers {workers}): {one['reason']}")
     lines += ["", "Failures: none known" if not found["failures"] else "Failures, first one first:"]
     for one in found["failures"]:
         lines += _failure(one)
