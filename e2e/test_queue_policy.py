@@ -15,8 +15,8 @@ from e2e import volcano
 from e2e.queue_world import GPU, QueueWorld, queue_world
 from embedded_cluster.conformance.control_plane import ControlPlane
 from volcano_elastic.cli.observation import observe
+from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.kube.resource import EVENTS, PODS, QUEUEPOLICIES, RESOURCEQUOTAS
-from volcano_elastic.queue_policy.decision import Reason
 from volcano_elastic.queue_policy.plan import Planner
 
 pytestmark = pytest.mark.e2e

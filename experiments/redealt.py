@@ -12,7 +12,8 @@ import heapq
 import math
 from datetime import datetime
 
-from volcano_elastic.queue_policy.decision import Decision, Plan, Reason
+from volcano_elastic.cluster_state.reason import Reason
+from volcano_elastic.queue_policy.decision import Decision, Plan
 from volcano_elastic.snapshot.snapshot import Job, Snapshot
 
 ROUND = 60.0

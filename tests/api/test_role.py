@@ -22,6 +22,7 @@ NAMES = re.compile(
 TORCHS_WORKERS = {
     "operator/failure_report.py",
     "queue_policy/messages.py",
+    "cluster_state/reason.py",
     "cli/describe.py",
     "cli/explain.py",
 }

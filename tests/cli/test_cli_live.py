@@ -21,9 +21,8 @@ import yaml
 from tests.embedded_cluster.apiserver.process import ApiServerProcess
 from tests.embedded_cluster.process import ROOT, eventually, local_cluster
 from volcano_elastic.cli.observation import Trouble, ask
+from volcano_elastic.cluster_state.reason import WORDS, Reason
 from volcano_elastic.kube.client import ApiError, Client
-from volcano_elastic.queue_policy.decision import Reason
-from volcano_elastic.queue_policy.messages import WORDS
 
 pytestmark = pytest.mark.process
 

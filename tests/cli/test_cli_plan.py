@@ -19,8 +19,7 @@ from volcano_elastic.cli.explain import give_way, newcomer
 from volcano_elastic.cli.main import main
 from volcano_elastic.cli.manifest_changes import apply
 from volcano_elastic.cli.top import top_json, view
-from volcano_elastic.queue_policy.decision import Reason
-from volcano_elastic.queue_policy.messages import WORDS
+from volcano_elastic.cluster_state.reason import WORDS, Reason
 from volcano_elastic.queue_policy.plan import plan
 from volcano_elastic.snapshot.changes import Changes, changed
 from volcano_elastic.snapshot.codec import Observation, encode

@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 from tests.embedded_cluster.process import ROOT, local_cluster
-from volcano_elastic.queue_policy.decision import Reason
+from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.scheduler_conf.check_config import check
 
 pytestmark = pytest.mark.process

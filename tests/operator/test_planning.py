@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any, cast
 
 from tests.pytorchjob.world import job_object, merged
+from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.kube.client import ApiError, Client, Conflict, NotFound
 from volcano_elastic.kube.resource import Resource
 from volcano_elastic.operator.cluster import Cluster
@@ -24,7 +25,7 @@ from volcano_elastic.operator.metrics import Metrics
 from volcano_elastic.operator.planning import Planning
 from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
 from volcano_elastic.pytorchjob.observed import Resize
-from volcano_elastic.queue_policy.decision import Decision, Plan, QueueFigures, Reason
+from volcano_elastic.queue_policy.decision import Decision, Plan, QueueFigures
 from volcano_elastic.snapshot.snapshot import Memory, Snapshot
 
 Object = dict[str, Any]

@@ -12,8 +12,9 @@ import yaml
 
 from tests.operator.process import ROOT
 from volcano_elastic.api.queue_policy import InvalidPolicy, Mode, QueuePolicy, parse
+from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.operator.queue_policy_status import Seen, status
-from volcano_elastic.queue_policy.decision import Decision, QueueFigures, Reason
+from volcano_elastic.queue_policy.decision import Decision, QueueFigures
 from volcano_elastic.snapshot.snapshot import Queue
 
 Object = dict[str, Any]

@@ -21,7 +21,7 @@ from tests.queue_policy.world import (
     world,
 )
 from volcano_elastic.api.queue_policy import Mode, QueuePolicy, Rebalance
-from volcano_elastic.queue_policy.decision import Reason
+from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.queue_policy.plan import plan
 
 

@@ -9,8 +9,9 @@ from random import Random
 import pytest
 
 from tests.queue_policy.world import GPU, NOW, gpus, job, node, pods, world
+from volcano_elastic.queue_policy.option import Option, VictimRequest
 from volcano_elastic.queue_policy.plan import plan
-from volcano_elastic.queue_policy.victims import ALL, Option, VictimRequest, VictimSearch
+from volcano_elastic.queue_policy.victims import ALL, VictimSearch
 from volcano_elastic.snapshot.snapshot import Queue, Snapshot
 
 # The last five, of 1,500 tried, each tell when one part of the search is left out.

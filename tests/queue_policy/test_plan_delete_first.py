@@ -16,7 +16,7 @@ from tests.queue_policy.world import (
     pods,
     world,
 )
-from volcano_elastic.queue_policy.decision import NoChange, Reason
+from volcano_elastic.cluster_state.reason import NoChange, Reason
 from volcano_elastic.queue_policy.plan import plan
 
 

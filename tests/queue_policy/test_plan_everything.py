@@ -26,7 +26,8 @@ from volcano_elastic.api.queue_policy import (
     Surplus,
     effective,
 )
-from volcano_elastic.queue_policy.decision import Plan, Reason
+from volcano_elastic.cluster_state.reason import Reason
+from volcano_elastic.queue_policy.decision import Plan
 from volcano_elastic.queue_policy.plan import plan
 from volcano_elastic.snapshot.snapshot import Job, Memory, Queue, Snapshot, Unplaced
 

@@ -23,14 +23,14 @@ from tests.queue_policy.world import (
     world,
 )
 from volcano_elastic.api.queue_policy import Grow, Headroom, Order, QueuePolicy, Step, Surplus
-from volcano_elastic.queue_policy.decision import Reason
-from volcano_elastic.queue_policy.plan import plan
-from volcano_elastic.queue_policy.state import (
+from volcano_elastic.cluster_state.job_state import (
     LONGEST_COOLDOWN,
     UNMEASURED_COOLDOWN,
     cooldown,
     weight,
 )
+from volcano_elastic.cluster_state.reason import Reason
+from volcano_elastic.queue_policy.plan import plan
 from volcano_elastic.snapshot.snapshot import Queue
 
 

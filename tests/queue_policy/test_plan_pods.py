@@ -27,7 +27,7 @@ from tests.queue_policy.world import (
     world,
 )
 from volcano_elastic.api.queue_policy import ForOtherQueues, ForPods, Mode, Shrink
-from volcano_elastic.queue_policy.decision import Reason
+from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.queue_policy.plan import Planner, plan
 from volcano_elastic.snapshot.snapshot import Gang, Pod, Queue, Snapshot
 

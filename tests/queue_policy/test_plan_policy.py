@@ -24,7 +24,7 @@ from tests.queue_policy.world import (
     world,
 )
 from volcano_elastic.api.queue_policy import Mode, Rebalance, Shrink, Step, Surplus
-from volcano_elastic.queue_policy.decision import NoChange, Reason
+from volcano_elastic.cluster_state.reason import NoChange, Reason
 from volcano_elastic.queue_policy.plan import plan
 from volcano_elastic.snapshot.snapshot import Job, Requirement, Snapshot
 

@@ -25,7 +25,7 @@ from tests.queue_policy.world import (
     seconds,
     world,
 )
-from volcano_elastic.queue_policy.decision import Reason
+from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.queue_policy.plan import Planner, plan
 from volcano_elastic.snapshot.snapshot import Pod, Quota, Snapshot
 

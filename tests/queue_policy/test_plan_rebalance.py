@@ -10,7 +10,7 @@ import pytest
 
 from tests.queue_policy.world import NOW, by_job, gpus, job, node, pod, pods, world
 from volcano_elastic.api.queue_policy import Order, QueuePolicy, Surplus
-from volcano_elastic.queue_policy.decision import Reason
+from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.queue_policy.plan import plan
 from volcano_elastic.snapshot.snapshot import Job, Node, Queue, Snapshot
 

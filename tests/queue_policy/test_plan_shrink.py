@@ -23,7 +23,8 @@ from tests.queue_policy.world import (
     world,
 )
 from volcano_elastic.api.queue_policy import Mode, Shrink
-from volcano_elastic.queue_policy.decision import Plan, Reason
+from volcano_elastic.cluster_state.reason import Reason
+from volcano_elastic.queue_policy.decision import Plan
 from volcano_elastic.queue_policy.plan import plan
 from volcano_elastic.snapshot.snapshot import Job, Queue, Snapshot
 

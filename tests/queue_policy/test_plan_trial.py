@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.queue_policy.world import EIGHT, NOW, job, node, pod, pods, ruled, seconds, world
 from volcano_elastic.api.queue_policy import Mode
-from volcano_elastic.queue_policy.decision import Reason
+from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.queue_policy.plan import Planner, plan
 from volcano_elastic.snapshot.snapshot import Memory, Queue, Snapshot
 

@@ -21,7 +21,8 @@ from tests.queue_policy.world import (
     world,
 )
 from volcano_elastic.api.queue_policy import Mode
-from volcano_elastic.queue_policy.decision import Decision, Reason
+from volcano_elastic.cluster_state.reason import Reason
+from volcano_elastic.queue_policy.decision import Decision
 from volcano_elastic.queue_policy.plan import plan
 from volcano_elastic.snapshot.snapshot import Gang, Memory, Pod, Queue
 

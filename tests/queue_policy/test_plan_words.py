@@ -11,8 +11,7 @@ from tests.queue_policy.world import (
     pods,
     world,
 )
-from volcano_elastic.queue_policy.decision import Reason
-from volcano_elastic.queue_policy.messages import WORDS
+from volcano_elastic.cluster_state.reason import WORDS, Reason
 from volcano_elastic.queue_policy.plan import plan
 
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tests.queue_policy.test_plan_everything import everything, thorough
 from tests.queue_policy.world import NOW, applied, gpus, job, node, pod, pods, settled, world
 from volcano_elastic.api.queue_policy import Headroom, Mode, QueuePolicy
-from volcano_elastic.queue_policy.decision import NoChange, Plan, Reason
+from volcano_elastic.cluster_state.reason import NoChange, Reason
+from volcano_elastic.queue_policy.decision import Plan
 from volcano_elastic.queue_policy.plan import Planner, plan
 from volcano_elastic.snapshot.snapshot import Gang, Pod, Queue, Snapshot
 

@@ -26,10 +26,11 @@ from volcano_elastic.cli.observation import (
 )
 from volcano_elastic.cli.plan import decision_json
 from volcano_elastic.cli.top import last_change
-from volcano_elastic.queue_policy.decision import Decision, NoChange, QueueFigures, Reason
-from volcano_elastic.queue_policy.messages import WORDS, names, plural
+from volcano_elastic.cluster_state.job_state import cap, cooldown_left
+from volcano_elastic.cluster_state.reason import WORDS, NoChange, Reason
+from volcano_elastic.queue_policy.decision import Decision, QueueFigures
+from volcano_elastic.queue_policy.messages import names, plural
 from volcano_elastic.queue_policy.plan import plan
-from volcano_elastic.queue_policy.state import cap, cooldown_left
 from volcano_elastic.snapshot.snapshot import Job, Pod, Snapshot
 
 _ROOM = (Reason.NO_ROOM, Reason.QUEUE_FULL, Reason.HEADROOM_KEPT, Reason.GUARANTEED_TO_OTHERS)

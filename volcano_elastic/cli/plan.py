@@ -211,7 +211,7 @@ def _row(decision: Decision) -> tuple[str, str, str, str]:
 
 def _show(made: Plan, starts: Mapping[str, int]) -> None:
     """`starts`: jobs that are added, with their sizes."""
-    from volcano_elastic.queue_policy.messages import WORDS
+    from volcano_elastic.cluster_state.reason import WORDS
 
     for queue, figures in sorted(made.queues.items()):
         if figures.problem:

@@ -27,10 +27,10 @@ from volcano_elastic.cli.observation import (
     print_json,
 )
 from volcano_elastic.cli.plan import console, queues_json
+from volcano_elastic.cluster_state.job_state import cooldown_left
+from volcano_elastic.cluster_state.reason import WORDS
 from volcano_elastic.queue_policy.decision import Plan
-from volcano_elastic.queue_policy.messages import WORDS
 from volcano_elastic.queue_policy.plan import plan
-from volcano_elastic.queue_policy.state import cooldown_left
 from volcano_elastic.snapshot.snapshot import Job
 
 if TYPE_CHECKING:

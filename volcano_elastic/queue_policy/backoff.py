@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
-from volcano_elastic.queue_policy.claims import Claim
-from volcano_elastic.queue_policy.decision import Decision, Reason
-from volcano_elastic.queue_policy.state import UNPLACED_COOLDOWN, JobState, cooldown
+from volcano_elastic.cluster_state.claim import Claim
+from volcano_elastic.cluster_state.job_state import UNPLACED_COOLDOWN, JobState, cooldown
+from volcano_elastic.cluster_state.reason import Reason
+from volcano_elastic.queue_policy.decision import Decision
 from volcano_elastic.snapshot.snapshot import Memory, SetAside, Unplaced
 
 UNBOUND_AFTER = timedelta(seconds=15)

@@ -4,63 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
-from functools import cache
 from typing import NamedTuple
 
 from volcano_elastic.api import quantity
+from volcano_elastic.cluster_state.reason import NoChange, Reason
 from volcano_elastic.snapshot.snapshot import Memory
-
-
-class Reason(StrEnum):
-    """Why a size changes, or does not; the word that events and status carry."""
-
-    GREW_INTO_IDLE = "GrewIntoIdle"
-    SHRUNK_FOR_MINIMUM = "ShrunkForMinimum"
-    SHRUNK_FOR_POD = "ShrunkForPod"
-    """For a pod that is no job's and no gang's minimum, a Deployment's, say."""
-    SURPLUS_UNPLACED = "SurplusUnplaced"
-    ROUNDED_TO_UNIT = "RoundedToUnit"
-    LOWERED_TO_MAX = "LoweredToMax"
-    RAISED_TO_MIN = "RaisedToMin"
-    SLOWED_DOWN = "SlowedDown"
-    """Measured slower at this size than at a smaller one."""
-    REBALANCED = "Rebalanced"
-    """Gives surplus to a job that gains more from it."""
-    DRAINED = "Drained"
-    GAVE_UP_MINIMUM = "GaveUpMinimum"
-    """All its pods leave, since gangs below their minimums block each other."""
-    # why not more
-    AT_MAX = "AtMax"
-    AT_MAX_PER_JOB = "AtMaxPerJob"
-    """The queue policy's surplus.maxPerJob."""
-    AT_REPLICAS = "AtReplicas"
-    """What its autoscaler wishes (scaler hpa)."""
-    MAX_STEP_TOO_SMALL = "MaxStepTooSmall"
-    """The queue policy's grow.maxStep is less than the job's nodeUnit."""
-    NO_ROOM = "NoRoom"
-    COOLING_DOWN = "CoolingDown"
-    WAITING_FOR_PODS = "WaitingForPods"
-    ROOM_OWED_TO_MINIMUM = "RoomOwedToMinimum"
-    QUEUE_CLOSED = "QueueClosed"
-    FINISHING = "Finishing"
-    INEFFICIENT = "Inefficient"
-    """A larger size is slower, or less efficient than the policy's minEfficiency."""
-    NOT_WORTH_A_PAUSE = "NotWorthAPause"
-    """The little that it would gain does not pay for the pause of a resize."""
-    HELD = "Held"
-    """The queue policy's mode."""
-    UNMODELLED = "Unmodelled"
-    QUEUE_FULL = "QueueFull"
-    QUOTA_FULL = "QuotaFull"
-    """The ResourceQuota of its namespace."""
-    HEADROOM_KEPT = "HeadroomKept"
-    GUARANTEED_TO_OTHERS = "GuaranteedToOthers"
-    # why not less
-    AT_MIN = "AtMin"
-    NOBODY_WAITS = "NobodyWaits"
-    NOT_NEEDED = "NotNeeded"
-    """Who waits has room without this job's surplus, or could not start even with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,20 +29,6 @@ class Decision:
     `preemptable: "false"` before the others go."""
     dry_run: bool = False
     """The queue is in mode DryRun: shown, not carried out."""
-
-
-@dataclass(frozen=True, slots=True)
-class NoChange:
-    """Why a job keeps its size."""
-
-    why_not_more: Reason
-    why_not_less: Reason
-
-
-@cache
-def no_change(why_not_more: Reason, why_not_less: Reason) -> NoChange:
-    """Made once: a large cluster has ten thousand of them in each plan."""
-    return NoChange(why_not_more, why_not_less)
 
 
 class QueueFigures(NamedTuple):

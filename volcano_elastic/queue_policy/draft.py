@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 
-from volcano_elastic.queue_policy.claims import Claim, claim_of
-from volcano_elastic.queue_policy.cluster import ClusterState
-from volcano_elastic.queue_policy.decision import Reason
+from volcano_elastic.cluster_state.claim import Claim, claim_of
+from volcano_elastic.cluster_state.cluster_state import ClusterState
+from volcano_elastic.cluster_state.job_state import JobState, eviction_order, existing, has_first
+from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.queue_policy.journal import Journal
-from volcano_elastic.queue_policy.queues import Limit, QueueRoom
+from volcano_elastic.queue_policy.node_room import NodeRoom, Room
+from volcano_elastic.queue_policy.queue_room import Limit, QueueRoom
 from volcano_elastic.queue_policy.quota_room import QuotaRoom
-from volcano_elastic.queue_policy.room import NodeRoom, Room
-from volcano_elastic.queue_policy.state import JobState, eviction_order, existing, has_first
 from volcano_elastic.snapshot.snapshot import Pod
 
 

@@ -3,49 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from volcano_elastic.api.queue_policy import GPU
-from volcano_elastic.queue_policy.claims import Claim
-from volcano_elastic.queue_policy.decision import Reason
+from volcano_elastic.cluster_state.claim import Claim
+from volcano_elastic.cluster_state.fit import Dimensions
+from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.queue_policy.draft import JobDraft
-from volcano_elastic.queue_policy.fit import Dimensions
 from volcano_elastic.snapshot.snapshot import Resources
-
-WORDS: Mapping[Reason, str] = {
-    Reason.GREW_INTO_IDLE: "it grew into idle room that nobody waits for",
-    Reason.SHRUNK_FOR_MINIMUM: "it gave surplus back so that a minimum can start",
-    Reason.SHRUNK_FOR_POD: "it gave surplus back to a pod that found no node",
-    Reason.SURPLUS_UNPLACED: "some of its surplus found no place to run",
-    Reason.ROUNDED_TO_UNIT: "its size was not a multiple of nodeUnit",
-    Reason.LOWERED_TO_MAX: "its size was above its maximum",
-    Reason.RAISED_TO_MIN: "its size was below its minimum",
-    Reason.SLOWED_DOWN: "it was slower than at a smaller size",
-    Reason.REBALANCED: "it gave workers to a job that gains more from them",
-    Reason.DRAINED: "its queue is being drained",
-    Reason.GAVE_UP_MINIMUM: "gangs below their minimums blocked each other",
-    Reason.AT_MAX: "it is at its maximum",
-    Reason.AT_MAX_PER_JOB: "it has all the surplus that its queue's policy allows (maxPerJob)",
-    Reason.AT_REPLICAS: "it has the replicas that its autoscaler asks for",
-    Reason.MAX_STEP_TOO_SMALL: "its nodeUnit is more than its queue's policy adds at once, maxStep",
-    Reason.NO_ROOM: "there is no idle room that its workers could use",
-    Reason.COOLING_DOWN: "it changed its size a short while ago and is cooling down",
-    Reason.WAITING_FOR_PODS: "the pods of its present size have not all found a node yet",
-    Reason.ROOM_OWED_TO_MINIMUM: "the room is kept for who waits to start",
-    Reason.QUEUE_CLOSED: "its queue is closed or does not exist",
-    Reason.FINISHING: "some of its workers have finished already",
-    Reason.INEFFICIENT: "a larger size would be slower, or too inefficient",
-    Reason.NOT_WORTH_A_PAUSE: "what it would gain does not pay for the pause of a resize",
-    Reason.HELD: "the mode of its queue's policy keeps sizes as they are",
-    Reason.UNMODELLED: "its pods need what can't be foreseen (resourceClaims, networkTopology)",
-    Reason.QUEUE_FULL: "its queue may not hold more",
-    Reason.QUOTA_FULL: "the ResourceQuota of its namespace lets it make no more pods",
-    Reason.HEADROOM_KEPT: "its queue's policy keeps the rest as headroom",
-    Reason.GUARANTEED_TO_OTHERS: "the rest is guaranteed to other queues",
-    Reason.AT_MIN: "it is at its minimum, which is never taken",
-    Reason.NOBODY_WAITS: "nobody waits for its surplus",
-    Reason.NOT_NEEDED: "who waits has room without it, or could not start even with it",
-}
 
 
 def amount(requests: Iterable[tuple[Resources, int]]) -> str:

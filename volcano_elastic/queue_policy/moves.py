@@ -23,11 +23,17 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from volcano_elastic.api.queue_policy import Order
-from volcano_elastic.queue_policy.decision import Reason
+from volcano_elastic.cluster_state.fit import Shape
+from volcano_elastic.cluster_state.job_state import (
+    GrowthKey,
+    LossKey,
+    growth_end,
+    growth_key,
+    loss_key,
+)
+from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.queue_policy.draft import Draft, JobDraft
-from volcano_elastic.queue_policy.fit import Shape
-from volcano_elastic.queue_policy.room import Room
-from volcano_elastic.queue_policy.state import GrowthKey, LossKey, growth_end, growth_key, loss_key
+from volcano_elastic.queue_policy.node_room import Room
 from volcano_elastic.snapshot.snapshot import Job, Pod
 
 LASTS = 1800.0

@@ -23,19 +23,14 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import NamedTuple
 
-from volcano_elastic.queue_policy.claims import Claim, Group
+from volcano_elastic.cluster_state.claim import Claim, Group
+from volcano_elastic.cluster_state.fit import Shape
+from volcano_elastic.cluster_state.node_state import slots_in
 from volcano_elastic.queue_policy.draft import Draft, JobDraft
-from volcano_elastic.queue_policy.fit import Shape
-from volcano_elastic.queue_policy.node_state import slots_in
-from volcano_elastic.queue_policy.queues import Full
-from volcano_elastic.queue_policy.room import Room
-from volcano_elastic.queue_policy.victims import (
-    BestFirst,
-    Option,
-    Victim,
-    VictimRequest,
-    VictimSearch,
-)
+from volcano_elastic.queue_policy.node_room import Room
+from volcano_elastic.queue_policy.option import BestFirst, Option, Victim, VictimRequest
+from volcano_elastic.queue_policy.queue_room import Full
+from volcano_elastic.queue_policy.victims import VictimSearch
 
 
 class Placed(NamedTuple):

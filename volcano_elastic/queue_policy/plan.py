@@ -2,8 +2,8 @@
 
 `plan` is pure and deterministic, and the order of its input does not matter. In turn:
 
-  group      the snapshot becomes values: jobs and nodes with their pods (`cluster`, `state`); what
-             the plan changes is a `draft` on top of them
+  group      the snapshot becomes values: jobs, nodes, queues, claims (`cluster_state`); what the
+             plan changes is a `draft` on top of them
   correct    sizes outside [min, max] or off nodeUnit; a measured slowdown undoes the last step;
              surplus that found no place in time goes, and units that will never be whole
   claim      minimums that wait, in Volcano's order, take idle and releasing room, then surplus
@@ -19,18 +19,20 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from volcano_elastic.api.queue_policy import Mode
+from volcano_elastic.cluster_state.claim import Claim
+from volcano_elastic.cluster_state.cluster_state import ClusterState
+from volcano_elastic.cluster_state.grouping import cluster_state
+from volcano_elastic.cluster_state.job_state import eviction_order
+from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.queue_policy.backoff import Backoff
 from volcano_elastic.queue_policy.claim_queue import ClaimQueue
-from volcano_elastic.queue_policy.claims import Claim
-from volcano_elastic.queue_policy.cluster import ClusterState, cluster_state
-from volcano_elastic.queue_policy.decision import Decision, Plan, Reason
+from volcano_elastic.queue_policy.decision import Decision, Plan
 from volcano_elastic.queue_policy.draft import Draft, JobDraft
 from volcano_elastic.queue_policy.messages import message
 from volcano_elastic.queue_policy.moves import Moves
+from volcano_elastic.queue_policy.node_room import Room
 from volcano_elastic.queue_policy.report import figures, unchanged, with_owed
 from volcano_elastic.queue_policy.reservation import Reservation
-from volcano_elastic.queue_policy.room import Room
-from volcano_elastic.queue_policy.state import eviction_order
 from volcano_elastic.snapshot.snapshot import Memory, Snapshot
 
 UNPLACED_AFTER = timedelta(seconds=30)

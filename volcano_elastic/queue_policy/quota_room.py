@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from volcano_elastic.queue_policy.fit import UNLIMITED, Dimensions, Vector
+from volcano_elastic.cluster_state.fit import UNLIMITED, Dimensions, Vector
 from volcano_elastic.queue_policy.journal import Journal
-from volcano_elastic.queue_policy.room import NodeRoom, Room
+from volcano_elastic.queue_policy.node_room import NodeRoom, Room
 from volcano_elastic.snapshot.snapshot import Quota, Resources
 
 

@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 
-from volcano_elastic.queue_policy.claims import Claim
-from volcano_elastic.queue_policy.cluster import ClusterState
-from volcano_elastic.queue_policy.decision import NoChange, QueueFigures, Reason, no_change
+from volcano_elastic.cluster_state.claim import Claim
+from volcano_elastic.cluster_state.cluster_state import ClusterState
+from volcano_elastic.cluster_state.fit import Shape
+from volcano_elastic.cluster_state.reason import NoChange, Reason, no_change
+from volcano_elastic.queue_policy.decision import QueueFigures
 from volcano_elastic.queue_policy.draft import Draft, JobDraft
-from volcano_elastic.queue_policy.fit import Shape
 
 
 def figures(draft: Draft) -> dict[str, QueueFigures]:

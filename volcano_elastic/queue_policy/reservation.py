@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from volcano_elastic.cluster_state.claim import Claim
+from volcano_elastic.cluster_state.fit import Shape
+from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.queue_policy.backoff import Backoff
-from volcano_elastic.queue_policy.claims import Claim
-from volcano_elastic.queue_policy.decision import Reason
 from volcano_elastic.queue_policy.draft import Draft, JobDraft
-from volcano_elastic.queue_policy.fit import Shape
-from volcano_elastic.queue_policy.room import Room
+from volcano_elastic.queue_policy.node_room import Room
 from volcano_elastic.snapshot.snapshot import Pod
 
 

@@ -10,18 +10,27 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import islice
 from operator import add
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
-from volcano_elastic.queue_policy.claims import Claim
+from volcano_elastic.cluster_state.claim import Claim
+from volcano_elastic.cluster_state.fit import Shape, Vector
+from volcano_elastic.cluster_state.node_state import NOBODY, NodeSurplus, slots_in
 from volcano_elastic.queue_policy.draft import Draft, JobDraft
-from volcano_elastic.queue_policy.fit import Shape, Vector
-from volcano_elastic.queue_policy.node_state import NOBODY, NodeSurplus, slots_in
-from volcano_elastic.queue_policy.queues import Full
-from volcano_elastic.queue_policy.room import Room
+from volcano_elastic.queue_policy.node_room import Room
+from volcano_elastic.queue_policy.option import (
+    OWN,
+    BestFirst,
+    Option,
+    Rank,
+    Right,
+    Victim,
+    VictimRequest,
+)
+from volcano_elastic.queue_policy.queue_room import Full
 from volcano_elastic.snapshot.snapshot import Pod
 
 ALL = 1 << 30
@@ -30,119 +39,6 @@ FEW = 128
 """Nodes that all claims of a queue may look at."""
 GLANCE = 16
 """Nodes that tell most of the time whether surplus could be enough."""
-
-P = TypeVar("P", bound=Hashable)
-
-
-class VictimRequest(NamedTuple):
-    """Room for more pods, from surplus."""
-
-    shape: Shape
-    queue: str
-    own: str | None
-    """Key of the job that gives all of it, if one must."""
-    protected: bool
-    """Whether protected pods may leave."""
-    need: int
-    """Slots that are of use."""
-    priority: int | None = None
-    """Of the pod that asks; None for a minimum."""
-    within: str | None = None
-    """The queue in which all of it must count, if one is full."""
-
-
-class Victim(NamedTuple):
-    pod: Pod
-    job: JobDraft
-    node: int
-
-    @property
-    def vector(self) -> Vector:
-        return self.job.state.shape.vector
-
-
-class Rank(NamedTuple):
-    """What an option costs; the smallest is taken."""
-
-    cost_per_slot: float
-    cost: int
-    """Pods that leave in the end, whole units counted."""
-    protected: int
-    running: int
-    right: int
-    """0: the claim's own queue, 1: borrowed, 2: by its own right."""
-    share: float
-    """Negative, of what the queue deserves."""
-    surplus: float
-    """Negative, of the job that has least."""
-    last: int
-    """Negative, the highest index of that job that leaves."""
-
-
-class Right(NamedTuple):
-    """A queue's right to its pods, as in a rank."""
-
-    right: int
-    share: float
-
-
-_OWN = Right(0, 0.0)
-"""The claim's own queue's."""
-
-
-class Option(NamedTuple):
-    rank: Rank
-    pod: str
-    """Key of the pod that decides among equals of one node."""
-    victims: tuple[Victim, ...]
-    slots: int = 1
-    """How many more pods of the claim it makes room for."""
-
-
-class BestFirst(Generic[P]):
-    """Places in the order of their options' ranks, each looked at only when it stands in front."""
-
-    def __init__(
-        self,
-        places: Iterable[P],
-        least: Callable[[P], Rank | None],
-        look: Callable[[P], Option | None],
-    ) -> None:
-        """`least`: a rank that the option of a place does not go below; None if it has none."""
-        self._least, self._look = least, look
-        self._heap: list[tuple[Rank, P]] = []
-        self.enter(places)
-
-    def enter(self, places: Iterable[P]) -> None:
-        """Places that are new, or whose options may have become cheaper."""
-        for place in places:
-            rank = self._least(place)
-            if rank is not None:
-                heapq.heappush(self._heap, (rank, place))
-
-    def first(self, but: Collection[P] = (), below: Rank | None = None) -> Option | None:
-        """The cheapest of all places `but` these; None if it has no rank `below` this."""
-        heap = self._heap
-        looked: dict[P, Option | None] = {}
-        aside: list[tuple[Rank, P]] = []
-        found: Option | None = None
-        while heap and (below is None or heap[0][0] < below):
-            rank, place = heap[0]
-            if place not in looked:
-                looked[place] = self._look(place)
-            option = looked[place]
-            if option is None:
-                heapq.heappop(heap)
-            elif option.rank > rank:
-                heapq.heapreplace(heap, (option.rank, place))
-            elif place in but:
-                aside.append(heapq.heappop(heap))
-            else:
-                found = option
-                break
-        for entry in aside:
-            heapq.heappush(heap, entry)
-        return found
 
 
 class _Line(NamedTuple):
@@ -458,7 +354,7 @@ class VictimSearch:
         """The rank of an option of one pod."""
         pod, job = victim.pod, victim.job
         cost = 0 if job.unit_remainder else job.state.unit
-        owner, right = job.job.queue, _OWN
+        owner, right = job.job.queue, OWN
         if owner != queue:
             right = self._right(owner, victim.vector)
         return Rank(

@@ -70,7 +70,7 @@ class Pod:
     """Name of its role in the job; only pods of the elastic role count in the job's size."""
     leaves_by: Instant | None = None
     """`metadata.deletionTimestamp`: when a terminating pod's grace ends. Past it by more than
-    `node_state.LOST_AFTER` its room no longer counts as coming."""
+    `cluster_state.node_state.LOST_AFTER` its room no longer counts as coming."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: tuple[Mapping[str, str | int], ...] = ()
     node_affinity: NodeAffinity = ()
@@ -104,7 +104,7 @@ class Job:
     node_unit: int = 1
     priority: int = 0
     cooldown: timedelta | None = None
-    """What the job itself says; see `state.cooldown`."""
+    """What the job itself says; see `cluster_state.job_state.cooldown`."""
     last_scale: Instant | None = None
     """When `desired` was last changed; None before the first change."""
     scaler: str = "volcano"

@@ -1,253 +1,28 @@
-"""The snapshot grouped for planning: jobs and nodes with their pods, and the jobs of each queue.
+"""From one snapshot to the next: the cluster's state, made anew only where something changed.
 
-Frozen values again: from one snapshot to the next, every job, node and queue that is the same is
-the same value and keeps the facts that follow from it.
+Pods, jobs and nodes are told by identity. Groups that none joined or left, and whose parts are the
+same, stay the same values and keep the facts that follow from them.
 """
 
 from __future__ import annotations
 
-import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from itertools import chain
 from operator import attrgetter, is_, itemgetter
 from typing import TypeVar
 
 from volcano_elastic.api.queue_policy import Order, QueuePolicy, Step, effective
-from volcano_elastic.queue_policy.claims import (
-    SCHEDULERS,
-    Claim,
-    claim_of,
-    gang_claim,
-    in_order,
-    pod_claim,
-)
-from volcano_elastic.queue_policy.decision import Reason
-from volcano_elastic.queue_policy.fact import fact
-from volcano_elastic.queue_policy.fit import Dimensions, Shape, Vector, admits
-from volcano_elastic.queue_policy.node_state import NodeState
-from volcano_elastic.queue_policy.queues import QueueTree
-from volcano_elastic.queue_policy.speed import Curve, SizeSteps
-from volcano_elastic.queue_policy.state import GrowthKey, JobState, LossKey, gpu_equivalents
-from volcano_elastic.snapshot.snapshot import Gang, Job, Node, Pod, Resources, Snapshot
+from volcano_elastic.cluster_state.cluster_state import ClusterState, GangState, QueueState
+from volcano_elastic.cluster_state.fit import Dimensions, Shape, Vector, admits
+from volcano_elastic.cluster_state.job_state import JobState, gpu_equivalents
+from volcano_elastic.cluster_state.node_state import NodeState
+from volcano_elastic.cluster_state.queue_tree import QueueTree
+from volcano_elastic.cluster_state.speed import Curve, SizeSteps
+from volcano_elastic.snapshot.snapshot import Job, Node, Pod, Resources, Snapshot
 
 K = TypeVar("K")
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, eq=False)
-class QueueState:
-    """The jobs of one queue."""
-
-    name: str
-    jobs: tuple[JobState, ...]
-
-    @fact
-    def held(self) -> Vector:
-        """Amounts that the pods of the jobs hold."""
-        return tuple(map(sum, zip(*map(attrgetter("held"), self.jobs), strict=True)))
-
-    @fact
-    def surplus(self) -> int:
-        """Amount of the policy's resource that pods beyond minimums hold."""
-        return sum([state.surplus_amount for state in self.jobs])
-
-    @fact
-    def unsettled(self) -> tuple[JobState, ...]:
-        """Jobs of which something may have to be corrected, or that ask for part of a minimum."""
-        return tuple([s for s in self.jobs if not s.settled and not s.unstarted])
-
-    @fact
-    def growth(self) -> Mapping[Shape, Sequence[GrowthKey]]:
-        """Settled jobs that may grow, by shape, in order."""
-        found: defaultdict[Shape, list[GrowthKey]] = defaultdict(list)
-        for state in self.jobs:
-            if state.growth_key is not None:
-                found[state.shape].append(state.growth_key)
-        for keys in found.values():
-            keys.sort()
-        return found
-
-    @fact
-    def losses(self) -> Sequence[LossKey]:
-        """Settled jobs that may give for others' growth, in order."""
-        return sorted([key for s in self.jobs if (key := s.loss_key) is not None])
-
-    @fact
-    def yields_from(self) -> float:
-        """The least priority of a pod that surplus of some job may leave for."""
-        return min([s.yields_from for s in self.jobs if s.may_give], default=math.inf)
-
-    @fact
-    def surplus_vectors(self) -> tuple[Vector, ...]:
-        """Amounts of settled jobs that may leave for claims, by shape."""
-        found: Counter[Vector] = Counter()
-        for state in self.jobs:
-            if state.settled and state.surplus:
-                found[state.shape.vector] += state.surplus
-        return tuple([tuple([a * pods for a in vector]) for vector, pods in found.items()])
-
-    @fact
-    def giver_nodes(self) -> frozenset[str]:
-        """Names of the nodes with pods of jobs that might give some."""
-        pods = (pod for s in self.jobs if s.may_give for pod in s.by_role.bound.values())
-        return frozenset(pod.node for pod in pods if pod.node is not None)
-
-    @fact
-    def waiting(self) -> Sequence[Claim]:
-        """Claims of jobs that have not started, in order."""
-        found = [_waiting_claim(state) for state in self.jobs if state.unstarted]
-        return sorted(found, key=lambda claim: claim.order)
-
-    @fact
-    def requested(self) -> Sequence[int]:
-        """Amounts that they ask for together."""
-        return [sum(column) for column in zip(*[c.request for c in self.waiting], strict=True)]
-
-    @fact
-    def rebalanced(self) -> datetime | None:
-        """When rebalancing last changed a job."""
-        times = (s.job.last_scale for s in self.jobs if s.job.last_reason == Reason.REBALANCED)
-        return max((time for time in times if time is not None), default=None)
-
-
-def _waiting_claim(state: JobState) -> Claim:
-    """The claim of a job that has not started."""
-    found = claim_of(
-        state,
-        workers=state.job.min,
-        master=not state.by_role.master_bound,
-        runs=False,
-        leader_placed=True,
-    )
-    assert found is not None, "a job that has not started has a minimum"
-    return found
-
-
-@dataclass(frozen=True, eq=False)
-class GangState:
-    """A gang of others and its pods; those of no gang that we know are together, without one."""
-
-    gang: Gang | None
-    pods: tuple[Pod, ...]
-    dimensions: Dimensions
-
-    @fact
-    def alive(self) -> tuple[Pod, ...]:
-        return tuple([pod for pod in self.pods if not pod.terminating])
-
-    @fact
-    def held(self) -> Mapping[Vector, int]:
-        """How many pods of which size hold room in the gang's queue."""
-        if self.gang is None:
-            return {}
-        bound = (pod for pod in self.alive if pod.node is not None)
-        return Counter(self.dimensions.request(pod.requests) for pod in bound)
-
-    @fact
-    def claim(self) -> Claim | None:
-        return None if self.gang is None else gang_claim(self.gang, self.alive, self.dimensions)
-
-    @fact
-    def unclaimed(self) -> Sequence[Pod]:
-        """Pods that wait and that the gang's own claim is not for."""
-        waiting = in_order(self.alive)
-        if self.claim is None or self.gang is None:
-            return waiting
-        return waiting[self.claim.pods :] if self.gang.loose else ()
-
-    @fact
-    def pod_claims(self) -> Mapping[str, Claim]:
-        """Claims of pods for themselves, by the pod's key."""
-        gang, queue = self.gang, "" if self.gang is None else self.gang.queue
-        if gang is not None and not gang.loose:
-            return {}
-        return {
-            pod.key: pod_claim(pod, queue, self.dimensions)
-            for pod in self.unclaimed
-            # Volcano marks no pod of a PodGroup that it has not let in.
-            if pod.scheduler in SCHEDULERS and (gang or pod.unschedulable_since)
-        }
-
-    @fact
-    def pending(self) -> Sequence[Pod]:
-        """Pods that wait and are nobody's claim."""
-        return [pod for pod in self.unclaimed if pod.key not in self.pod_claims]
-
-
-@dataclass(frozen=True, eq=False)
-class ClusterState:
-    snapshot: Snapshot
-    dimensions: Dimensions
-    policies: dict[str, QueuePolicy]
-    """By queue, with the defaults of those that have none."""
-    tree: QueueTree
-    pods_on: Mapping[str | None, tuple[Pod, ...]]
-    """By node; under None those that wait."""
-    pods_of: Mapping[str | None, tuple[Pod, ...]]
-    """By job; under None those of others."""
-    nodes: Mapping[str, NodeState]
-    """By name, in order."""
-    jobs: Mapping[str, JobState]
-    queues: Mapping[str, QueueState]
-    gangs: Mapping[str, GangState]
-    per_node: dict[Shape, int]
-    """How many pods of a shape the largest node takes when it is empty; at least 1."""
-    speeds: dict[tuple[object, ...], tuple[Curve, SizeSteps]]
-    """Shared by all jobs for which they would be the same."""
-
-    @property
-    def gang_claims(self) -> Sequence[Claim]:
-        """Claims of others' gangs."""
-        return [gang.claim for gang in self.gangs.values() if gang.claim is not None]
-
-    @property
-    def waiting(self) -> Sequence[Claim]:
-        """Claims of jobs, gangs and pods that have not started."""
-        jobs = chain.from_iterable(queue.waiting for queue in self.queues.values())
-        pods = chain.from_iterable(gang.pod_claims.values() for gang in self.gangs.values())
-        return [*jobs, *(claim for claim in self.gang_claims if not claim.runs), *pods]
-
-    @fact
-    def idle(self) -> Sequence[int]:
-        """Amounts free on all nodes that take pods."""
-        return [
-            sum(column) for column in zip(*[n.usable for n in self.nodes.values()], strict=True)
-        ]
-
-    @fact
-    def keys(self) -> frozenset[str]:
-        """Keys of all jobs."""
-        return frozenset(self.jobs)
-
-    def wishes(self, held: Mapping[str, Sequence[int]]) -> Mapping[str, list[int]]:
-        """Amounts that every queue holds and would take, were there room."""
-        wishes = {name: list(used) for name, used in held.items()}
-
-        def add(queue: str, vector: Vector, times: int) -> None:
-            wish = wishes.get(queue)
-            if wish is not None and times > 0:
-                for i, amount in enumerate(vector):
-                    wish[i] += amount * times
-
-        for state in self.jobs.values():
-            job, mine = state.job, state.by_role
-            add(job.queue, state.shape.vector, state.cap - job.succeeded - len(mine.bound))
-            if state.master_shape is not None and not mine.master_bound:
-                add(job.queue, state.master_shape.vector, 1)
-        for one in self.gangs.values():
-            if one.gang is None:
-                continue
-            queue, pods = one.gang.queue, one.pods
-            for pod in one.alive:
-                if pod.node is None:
-                    add(queue, self.dimensions.request(pod.requests), 1)
-            if one.gang.pod_requests is not None:
-                vector = self.dimensions.request(one.gang.pod_requests)
-                add(queue, vector, one.gang.min_member - one.gang.succeeded - len(pods))
-        return wishes
 
 
 def cluster_state(snapshot: Snapshot, before: ClusterState | None = None) -> ClusterState:

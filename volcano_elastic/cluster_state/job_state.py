@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 from volcano_elastic.api.queue_policy import GPU, ForPods, Mode, Order, QueuePolicy
 from volcano_elastic.api.role import elastic
-from volcano_elastic.queue_policy.decision import NoChange, Reason, no_change
-from volcano_elastic.queue_policy.fact import fact
-from volcano_elastic.queue_policy.fit import Dimensions, Shape, Vector
-from volcano_elastic.queue_policy.speed import CPUS, Curve, SizeSteps
+from volcano_elastic.cluster_state.fact import fact
+from volcano_elastic.cluster_state.fit import Dimensions, Shape, Vector
+from volcano_elastic.cluster_state.reason import NoChange, Reason, no_change
+from volcano_elastic.cluster_state.speed import CPUS, Curve, SizeSteps
 from volcano_elastic.snapshot.snapshot import Job, Pod, Resources
 
 COUNTED = elastic().name

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import NamedTuple
 
-from volcano_elastic.queue_policy.fact import fact
-from volcano_elastic.queue_policy.fit import UNLIMITED, Dimensions, Shape, Vector, admits
-from volcano_elastic.queue_policy.state import COUNTED, JobState
+from volcano_elastic.cluster_state.fact import fact
+from volcano_elastic.cluster_state.fit import UNLIMITED, Dimensions, Shape, Vector, admits
+from volcano_elastic.cluster_state.job_state import COUNTED, JobState
 from volcano_elastic.snapshot.snapshot import Node, Pod, Resources
 
 LOST_AFTER = timedelta(seconds=5)

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from volcano_elastic.queue_policy.fit import Dimensions, Shape
-from volcano_elastic.queue_policy.state import JobState
+from volcano_elastic.cluster_state.fit import Dimensions, Shape
+from volcano_elastic.cluster_state.job_state import JobState
 from volcano_elastic.snapshot.snapshot import Gang, Pod
 
 SCHEDULERS = frozenset({"volcano", "default-scheduler"})

@@ -19,9 +19,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import IntEnum
 
-from volcano_elastic.queue_policy.fit import UNLIMITED, Shape, Vector
+from volcano_elastic.cluster_state.fit import UNLIMITED, Shape, Vector
+from volcano_elastic.cluster_state.node_state import NodeState, slots_in
 from volcano_elastic.queue_policy.journal import Journal
-from volcano_elastic.queue_policy.node_state import NodeState, slots_in
 
 
 class Room(IntEnum):

@@ -1,0 +1,1 @@
+"""Pure: a snapshot as frozen values, with all that follows from them."""
