@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -122,7 +121,7 @@ def test_a_policy_that_changes_nothing_says_why(
 def test_parents_that_cannot_be_are_said_in_the_condition(mode: Mode, active: str) -> None:
     """The policy is in force all the same, as its mode has it."""
     force = QueuePolicy("research", name="p", mode=mode)
-    figures = replace(FIGURES, problem="its parent ghost does not exist")
+    figures = FIGURES._replace(problem="its parent ghost does not exist")
     found = status(policy(), None, seen(in_force=force, figures=figures), NOW)
     assert told(found, "Active") == (active, "ParentInvalid")
     assert found["conditions"][0]["message"].endswith("its parent ghost does not exist")
