@@ -241,8 +241,9 @@ class TestRetention:
         commit(storage, 5)
         assert steps(tmp_path) == [5, 4]
 
-    def test_what_another_writes_is_left_to_it(self, tmp_path: Path) -> None:
-        storage = Storage(tmp_path, keep=2)
+    def test_what_another_writes_is_left_to_it_whatever_clocks_say(self, tmp_path: Path) -> None:
+        now = [0.0]
+        storage = Storage(tmp_path, keep=2, clock=lambda: now[0])
         storage.open()
         theirs = [
             ".writing-9-0123456789abcdef0123456789abcdef-step-120",  # of a later run
@@ -257,12 +258,20 @@ class TestRetention:
             commit(storage, step, run=5)
         there = os.listdir(tmp_path)
         assert set(theirs) <= set(there) and replaced not in there
-        long_ago = time.time() - ABANDONED_SECONDS - 60
+        long_ago = time.time() - 48 * 3600  # their clock, or this one, has jumped
         for name in theirs:
             os.utime(tmp_path / name, (long_ago, long_ago))
         commit(storage, 4, run=5)
-        left = [name for name in os.listdir(tmp_path) if name.startswith(".")]
-        assert left == theirs[:1]
+        now[0] += ABANDONED_SECONDS - 1
+        commit(storage, 5, run=5)
+        assert set(theirs) <= set(os.listdir(tmp_path))
+        os.utime(tmp_path / theirs[1])  # somebody writes there
+        now[0] += 2
+        commit(storage, 6, run=5)
+        assert {name for name in os.listdir(tmp_path) if name.startswith(".")} == set(theirs[:2])
+        now[0] += ABANDONED_SECONDS + 1
+        commit(storage, 7, run=5)
+        assert [name for name in os.listdir(tmp_path) if name.startswith(".")] == theirs[:1]
 
     found = st.builds(
         Found, st.sampled_from(Condition), st.tuples(st.integers(1, 3), st.integers(1, 9))

@@ -65,7 +65,7 @@ __all__ = ["Commit", "FileRecord", "HashedFile", "Storage", "StorageError", "Wri
 SLOW_SECONDS = 30.0
 """After so long, a storage that doesn't answer at all is spoken of."""
 ABANDONED_SECONDS = 3600.0
-"""After so long, what somebody unknown began to write is not being written any more."""
+"""After so long without a change, what somebody unknown began to write is not being written."""
 
 _STEP = re.compile(r"step-(\d+)(?:-(\d+)-[0-9a-f]{32})?")
 _WRITING = re.compile(re.escape(TEMPORARY) + r"(\d+)-[0-9a-f]{32}-.*")
@@ -114,6 +114,7 @@ class Storage:
         keep: commits to keep; older ones are removed after each write.
         retry_seconds: how long to try again; None: as the environment says, else 60.
         files: the folder's files; made from `folder` if None.
+        clock: monotonic seconds.
 
     Raises:
         ValueError: `keep` is below 2, or there is no fsspec for a URL.
@@ -126,6 +127,7 @@ class Storage:
         keep: int = 3,
         retry_seconds: float | None = None,
         files: Folder | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if keep < 2:
             raise ValueError(f"keep is {keep}: expected at least 2, in case the newest is damaged")
@@ -146,6 +148,9 @@ class Storage:
         self._files: Folder = AnsweringFolder(files, self.calls)
         self._training: Training | None = None
         self._adopted = ""
+        self._clock = clock
+        self._first_seen: dict[tuple[str, float], float] = {}
+        """When what may be abandoned was first seen, by its name and the time it was changed."""
         self._claim: Claim | None = None
         self._claimed = False
         """The claim is known to be in the folder."""
@@ -606,6 +611,9 @@ class Storage:
         """A storage that can't be tidied up now is so after the next commit."""
         try:
             names = self._names_once()
+            self._first_seen = {
+                seen: since for seen, since in self._first_seen.items() if seen[0] in names
+            }
             found = {name: self._look(name) for name in names if _STEP.fullmatch(name)}
             for name in removable(found, self.keep):
                 complete = found[name].condition is Condition.COMPLETE
@@ -650,7 +658,9 @@ class Storage:
                     return True
             if run and run != self._claim.run:
                 return run < self._claim.run
-        return time.time() - self._files.modified(name) > ABANDONED_SECONDS
+        # By this process's own observation: wall clocks jump, and differ from the storage's.
+        seen = (name, self._files.modified(name))
+        return self._clock() - self._first_seen.setdefault(seen, self._clock()) > ABANDONED_SECONDS
 
     # ---- trying
 
