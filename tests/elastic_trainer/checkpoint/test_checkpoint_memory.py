@@ -173,11 +173,11 @@ class TestCheckpointer:
         (tmp_path / "commits").rename(tmp_path / "unmounted")
         (tmp_path / "commits").mkdir()
         impatient = {"storage_patience": timedelta(seconds=0.1)}
-        with pytest.raises(StorageError, match=r"memory holds step 4 .*is the volume mounted\?"):
+        with pytest.raises(StorageError, match=r"memory knows step 4 .*is the volume mounted\?"):
             Script(tmp_path, **impatient)
         # Another volume, where somebody else's training was begun.
         Storage(tmp_path / "commits").open()
-        with pytest.raises(StorageError, match=r"holds step 4 of a training.*fresh=True"):
+        with pytest.raises(StorageError, match=r"knows step 4 of a training.*fresh=True"):
             Script(tmp_path, **impatient)
         assert not list((tmp_path / "commits").glob("step-*"))
         shutil.rmtree(tmp_path / "commits")
@@ -185,6 +185,21 @@ class TestCheckpointer:
         assert Script(tmp_path).data.steps == 4
         shutil.rmtree(tmp_path / "commits")
         assert Script(tmp_path, fresh=True).data.steps == 0
+
+    def test_a_folder_that_vanishes_before_the_first_save_is_not_begun_anew(
+        self, tmp_path: Path
+    ) -> None:
+        Script(tmp_path, every=2).train(4)
+        Script(tmp_path).checkpointer.finish()
+        for path in (tmp_path / "slots").iterdir():
+            path.unlink()  # new pods
+        assert Script(tmp_path, every=20).data.steps == 4
+        (tmp_path / "commits").rename(tmp_path / "unmounted")
+        with pytest.raises(StorageError, match=r"memory knows step 4 .*is the volume mounted\?"):
+            Script(tmp_path, storage_patience=timedelta(seconds=0.1))
+        assert not (tmp_path / "commits").exists()
+        (tmp_path / "unmounted").rename(tmp_path / "commits")
+        assert Script(tmp_path).data.steps == 4
 
     def test_too_little_memory_is_no_reason_not_to_train(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

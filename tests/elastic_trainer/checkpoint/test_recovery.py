@@ -132,7 +132,7 @@ class TestRefusal:
     def test_memory_of_a_training_that_was_kept_here_is_not_dropped(self) -> None:
         survivor = has(orphaned=(("other", (5, 900)),), host="pod-1")
         reason = why_not_begin(self.NOTHING_FOUND, [has(), survivor], Stored())
-        assert reason is not None and "the memory of pod-1 holds step 900" in reason
+        assert reason is not None and "the memory of pod-1 knows step 900" in reason
 
     def test_pods_that_see_other_folders_are_found(self) -> None:
         other = Available(training="other")

@@ -336,7 +336,7 @@ class Checkpointer:
             if not found:
                 return ""
             _, (_, step) = max(found, key=lambda one: one[1])
-            return f"this node's memory holds step {step} of a training that was kept there"
+            return f"this node's memory knows step {step} of a training that was kept there"
 
         return self.storage.open(self._job, self._resume_from, known=known, fresh=self.fresh)
 
@@ -460,6 +460,8 @@ class Checkpointer:
         self._first = self._next = self.data.steps
         self.saved = self.data.steps if self.parent else None
         self._began = self._saved_at = self._clock()
+        if self._memory is not None and found.identity != NOTHING:
+            self._memory.note_origin(self._training, self._place, found.identity)
         self._make_room()
 
     # ---- training

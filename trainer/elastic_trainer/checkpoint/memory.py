@@ -18,6 +18,7 @@ from elastic_trainer.link.worker_link import WorkerLink
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.blob import Blob, MeshKey
 from elastic_trainer.store.memory_folder import SHORT_SECONDS, remove_abandoned
+from elastic_trainer.store.origin import Origin, read_origin, write_origin
 from elastic_trainer.store.slot import MEMORY_VARIABLE, Label, Slot, SlotError, Slots, payload_size
 
 log = logging.getLogger(__name__)
@@ -110,16 +111,24 @@ class Memory:
         )
 
     def orphaned(self, training: str, place: str) -> tuple[tuple[str, Identity], ...]:
-        """Return what there is of other trainings whose folder had this one's name.
+        """Return what is known of other trainings whose folder had this one's name.
 
         Args:
             place: of the folder, see `digest_of_location`.
         """
-        return tuple(
+        known = [
             (label.training, label.identity)
             for label in self._slots.sealed().values()
-            if label.place == place and label.training != training
-        )
+            if label.place == place
+        ]
+        origin = read_origin(self._slots.folder, place)
+        if origin is not None:
+            known.append((origin.training, (origin.run, origin.step)))
+        return tuple(one for one in known if one[0] != training)
+
+    def note_origin(self, training: str, place: str, identity: Identity) -> None:
+        """Keep for this node's next workers what this one goes on from, until it has saved."""
+        write_origin(self._slots.folder, place, Origin(training, *identity))
 
     def restore_mirrored(self, training: str, found: Recovery) -> None:
         """On all ranks: parts that their ranks lack come back from other nodes' memory.

@@ -179,7 +179,7 @@ def why_not_begin(found: Recovery, available: Sequence[Available], stored: Store
     if orphaned:
         (_, step), host = max(orphaned)
         return (
-            f"it holds no commit, but the memory of {host} holds step {step} of a training that "
+            f"it holds no commit, but the memory of {host} knows step {step} of a training that "
             "was kept in a folder of this name: it is not the one it was, or another volume"
         )
     return None
