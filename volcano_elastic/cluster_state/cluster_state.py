@@ -142,6 +142,16 @@ class GangState:
         return Counter(self.dimensions.request(pod.requests) for pod in bound)
 
     @fact
+    def surplus(self) -> Mapping[Vector, int]:
+        """How many pods of which size run beyond the gang's minimum, as an elastic vcjob's do: only
+        Volcano may evict those."""
+        if self.gang is None or self.gang.loose:
+            return {}
+        bound = sorted((p for p in self.alive if p.node), key=lambda p: (p.index, p.key))
+        beyond = bound[max(0, self.gang.min_member - self.gang.succeeded) :]
+        return Counter(self.dimensions.request(p.requests) for p in beyond if not p.protected)
+
+    @fact
     def claim(self) -> Claim | None:
         return None if self.gang is None else gang_claim(self.gang, self.alive, self.dimensions)
 

@@ -40,7 +40,7 @@ class QueueFigures(NamedTuple):
     guaranteed: int
     """What pods of minimums hold: it is never taken."""
     surplus: int
-    """What elastic pods beyond the minimums hold."""
+    """What elastic pods beyond the minimums hold, those of others' gangs too."""
     borrowed: int
     """What the queue holds beyond the larger of its deserved and its guarantee; 0 where it states
     neither."""

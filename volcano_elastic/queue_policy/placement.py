@@ -24,9 +24,10 @@ from itertools import product
 from typing import NamedTuple
 
 from volcano_elastic.cluster_state.claim import Claim, Group
-from volcano_elastic.cluster_state.fit import Shape
+from volcano_elastic.cluster_state.fit import PODS, Shape
 from volcano_elastic.cluster_state.node_state import slots_in
 from volcano_elastic.queue_policy.draft import Draft, JobDraft
+from volcano_elastic.queue_policy.messages import names
 from volcano_elastic.queue_policy.node_room import Room
 from volcano_elastic.queue_policy.option import BestFirst, Option, Victim, VictimRequest
 from volcano_elastic.queue_policy.queue_room import Full
@@ -152,7 +153,18 @@ class ClaimPlacement:
         if self._search.protected_until is not None:
             until = self._search.protected_until.isoformat(timespec="seconds")
             return f"{what} before protectSeconds end for some surplus at {until}"
-        return f"{what} even if all surplus that may leave did"
+        return f"{what} even if all surplus that may leave did{self._left_to_volcano(claim)}"
+
+    def _left_to_volcano(self, claim: Claim) -> str:
+        """Whose surplus of use to the claim is not ours to take."""
+        resources = self._draft.cluster.dimensions.names
+        needed = [i for i, n in enumerate(claim.request) if n > 0 and resources[i] != PODS]
+        gangs = [
+            key
+            for key, gang in self._draft.cluster.gangs.items()
+            if any(vector[i] > 0 for vector in gang.surplus for i in needed)
+        ]
+        return f"; surplus of {names(sorted(gangs), full=True)} is Volcano's to evict" * bool(gangs)
 
     def _attempt(self, attempt: _Attempt, move: bool) -> bool:
         claim, mark = attempt.claim, self._draft.journal.mark()

@@ -25,6 +25,12 @@ def figures(draft: Draft) -> dict[str, QueueFigures]:
             jobs[queue] += len(members.jobs)
             if tree.resources[queue] == tree.resources[name]:
                 surplus[queue] += members.surplus
+    for gang in cluster.gangs.values():
+        for vector, times in gang.surplus.items():
+            for queue in tree.chains.get(gang.gang.queue if gang.gang else "", ()):
+                i = tree.dimension[queue]
+                if i is not None:
+                    surplus[queue] += vector[i] * times
     found: dict[str, QueueFigures] = {}
     for name, used in queues.used.items():
         i, resource, problem = tree.dimension[name], tree.resources[name], tree.problems.get(name)
