@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from elastic_trainer.link.worker_link import LinkError, Order, WorkerLink
     from elastic_trainer.loop.loop import ElasticLoop
     from elastic_trainer.ranks.process_group import ProcessGroup
-    from elastic_trainer.store.storage import StorageError
+    from elastic_trainer.store.errors import StorageError
 
 __all__ = [
     "Checkpointer",
@@ -79,7 +79,7 @@ _MODULES = {
     "ScaledLearningRate": "data.learning_rate",
     "SeededDataset": "data.seeded",
     "ShardClient": "data.shard_client",
-    "StorageError": "store.storage",
+    "StorageError": "store.errors",
     "WorkerLink": "link.worker_link",
 }
 

@@ -21,8 +21,9 @@ from elastic_trainer.data.audit import verify
 from elastic_trainer.data.dataset import ElasticDataset
 from elastic_trainer.link.worker_link import Order, WorkerLink
 from elastic_trainer.ranks.process_group import ProcessGroup
+from elastic_trainer.store.errors import StorageError
 from elastic_trainer.store.ownership import TRAINING, Training
-from elastic_trainer.store.storage import Storage, StorageError
+from elastic_trainer.store.storage import Storage
 from torch.utils.data import TensorDataset
 
 from tests.elastic_trainer.store.faulty_store import FaultyStore

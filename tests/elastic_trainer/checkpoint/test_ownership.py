@@ -48,6 +48,8 @@ with Checkpointer(
         print(data.steps, flush=True)
         if epochs > 1000:
             time.sleep(0.02)
+        while epochs > 1000 and (folder / "wait").exists():
+            time.sleep(0.02)
 """
 
 
@@ -106,14 +108,17 @@ def test_of_two_sides_that_both_train_one_goes_on_and_the_other_stops_and_says_w
     for line in first.stdout:
         if line.strip() == "6":
             break
+    (tmp_path / "wait").touch()  # else it gets beyond the second's end while that starts
     second = start(processes, tmp_path, "job", 30)
+    assert second.stdout is not None
+    begun = second.stdout.readline()
+    (tmp_path / "wait").unlink()
     _, errors = first.communicate(timeout=200)
     assert first.returncode == 1
     assert "commits nothing any more: it was cut off" in errors
-    out, errors = second.communicate(timeout=200)
+    _, errors = second.communicate(timeout=200)
     assert second.returncode == 0, errors
-    begun = int(out.split()[2])
-    assert begun >= 6
+    assert int(begun.split()[2]) >= 6
     # What the first had committed when it was fenced is part of the history, and nothing else.
     commits = Storage(tmp_path / "commits").commits()
     assert commits[0].step == 30 * 8

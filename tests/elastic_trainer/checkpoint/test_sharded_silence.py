@@ -26,13 +26,14 @@ from torch.utils.data import TensorDataset
 
 from elastic_trainer import Checkpointer, ElasticDataset, WorkerLink
 from elastic_trainer.checkpoint.memory import Memory
-from elastic_trainer.store import storage as storage_module
+from elastic_trainer.store import owned_folder
 from elastic_trainer.store.errors import StorageError
 from elastic_trainer.store.slot import Slot
+from elastic_trainer.store.storage import Storage
 
 rank, port, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
 torch.set_num_threads(1)
-storage_module.SLOW_SECONDS = 2.0
+owned_folder.SLOW_SECONDS = 2.0
 store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=60))
 dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
 samples = TensorDataset(torch.ones(640, 6), torch.ones(640, 1))
@@ -122,9 +123,9 @@ try:
     made[3].commit(stored=True)
 except StorageError as error:
     said["refused"] = str(error)
-said["commits meanwhile"] = [c.step for c in storage_module.Storage(folder / "commits").commits()]
+said["commits meanwhile"] = [c.step for c in Storage(folder / "commits").commits()]
 server_returns()
-said["commits after"] = [c.step for c in storage_module.Storage(folder / "commits").commits()]
+said["commits after"] = [c.step for c in Storage(folder / "commits").commits()]
 train(made, 1)
 made[3].commit(stored=True)
 dist.barrier()

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from elastic_trainer.store import replica
-from elastic_trainer.store import storage as storage_module
+from elastic_trainer.store import owned_folder, replica
 from elastic_trainer.store.ownership import TRAINING, Training
 from elastic_trainer.store.persister import Persister, Saved
 from elastic_trainer.store.slot import Slots
@@ -99,7 +98,7 @@ class TestPersister:
     def test_a_storage_that_never_returns_keeps_nobody_waiting_for_ever(
         self, persister: Persister, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(storage_module, "SLOW_SECONDS", 2.0)
+        monkeypatch.setattr(owned_folder, "SLOW_SECONDS", 2.0)
         server_returns, asked = threading.Event(), threading.Event()
         sync, main = os.fsync, threading.current_thread()
 

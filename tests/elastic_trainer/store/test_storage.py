@@ -13,8 +13,10 @@ from typing import NoReturn
 import pytest
 import torch
 from elastic_trainer.retry import STORAGE_SECONDS_VARIABLE
+from elastic_trainer.store.errors import StorageError
+from elastic_trainer.store.folder import MARKER, HashedFile
 from elastic_trainer.store.replica import write_replica
-from elastic_trainer.store.storage import MARKER, HashedFile, Storage, StorageError
+from elastic_trainer.store.storage import Storage
 
 
 def commit(storage: Storage, step: int, content: bytes = b"state" * 9, run: int = 1) -> None:

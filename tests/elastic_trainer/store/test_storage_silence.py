@@ -11,7 +11,7 @@ import pytest
 import tenacity
 from elastic_trainer.store import answer as answer_module
 from elastic_trainer.store import folder as folder_module
-from elastic_trainer.store import storage as storage_module
+from elastic_trainer.store import owned_folder
 from elastic_trainer.store.answer import LOOKS, Calls, SilenceError, moved
 from elastic_trainer.store.errors import SilentError, UnavailableError
 from elastic_trainer.store.folder import MARKER, HashedFile, LocalFolder
@@ -26,7 +26,7 @@ from tests.elastic_trainer.store.faulty_folder import FaultyFolder, faulty_stora
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tenacity.wait_random_exponential, "__call__", lambda *_: 0.0)
-    monkeypatch.setattr(storage_module, "SLOW_SECONDS", 2.0)
+    monkeypatch.setattr(owned_folder, "SLOW_SECONDS", 2.0)
     monkeypatch.setattr(folder_module, "CHUNK", 10)
 
 

@@ -42,15 +42,17 @@ from elastic_trainer.data.order import ElasticOrder
 from elastic_trainer.link.worker_link import Order, WorkerLink
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.blob import lay_out
+from elastic_trainer.store.commit import Commit
 from elastic_trainer.store.errors import (
     OwnershipError,
+    StorageError,
     SupersededError,
     UnavailableError,
 )
 from elastic_trainer.store.ownership import RESUME_VARIABLE, Job
 from elastic_trainer.store.replica import read_replica, write_replica
 from elastic_trainer.store.slot import Label, Slot, SlotError, digest_of_location
-from elastic_trainer.store.storage import Commit, Storage, StorageError
+from elastic_trainer.store.storage import Storage
 
 SHORTEST = timedelta(seconds=1)
 SHARE = 0.01

@@ -35,11 +35,17 @@ from elastic_trainer.checkpoint.renewal import BackgroundWork
 from elastic_trainer.ranks.process_group import ProcessGroup, control_group
 from elastic_trainer.retry import describe
 from elastic_trainer.store.answer import SilenceError
-from elastic_trainer.store.errors import SilentError, SupersededError, UnavailableError
+from elastic_trainer.store.commit import Commit
+from elastic_trainer.store.errors import (
+    SilentError,
+    StorageError,
+    SupersededError,
+    UnavailableError,
+)
 from elastic_trainer.store.folder import FileRecord, is_url
 from elastic_trainer.store.replica import await_devices
 from elastic_trainer.store.slot import Label, Slot
-from elastic_trainer.store.storage import Commit, Storage, StorageError
+from elastic_trainer.store.storage import Storage
 
 EXTRA = "extra.pt"
 INDEX = ".metadata"

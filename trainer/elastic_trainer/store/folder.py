@@ -169,7 +169,7 @@ class LocalFolder:
         target = self._path / name
         new = self._beside(target)
         try:
-            _written(new, lambda file: _put(file, data))
+            _written(new, lambda file: put(file, data))
             moved()
             try:
                 # A link comes whole and never replaces, on network file systems too.
@@ -248,6 +248,11 @@ class LocalFolder:
         return target.with_name(f"{TEMPORARY}0-{uuid.uuid4().hex}-{target.name}")
 
 
+def put(file: HashedFile, data: bytes) -> None:
+    """Write all of a small file."""
+    file.write(data)
+
+
 def is_url(folder: str | Path) -> bool:
     return isinstance(folder, str) and "://" in folder
 
@@ -285,10 +290,6 @@ def _written(path: Path, writer: Writer) -> HashedFile:
         hashed = write_to(file, writer, sync)
         sync()
     return hashed
-
-
-def _put(file: HashedFile, data: bytes) -> None:
-    file.write(data)
 
 
 def _unlink_quietly(path: Path) -> None:

@@ -8,7 +8,8 @@ from typing import Any, cast
 import torch
 from torch.utils._pytree import tree_leaves
 
-from elastic_trainer.store.storage import Commit, Storage
+from elastic_trainer.store.commit import Commit
+from elastic_trainer.store.storage import Storage
 
 STATE = "state.pt"
 

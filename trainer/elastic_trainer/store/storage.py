@@ -16,34 +16,24 @@ comes first, a commit that was acknowledged is one that the later claim's holder
 from __future__ import annotations
 
 import contextlib
-import errno
-import json
 import logging
-import math
 import re
-import socket
-import threading
 import time
-import uuid
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import TypeVar
 
 import xxhash
 
-from elastic_trainer.retry import STORAGE_SECONDS_VARIABLE, describe, storage_policy
-from elastic_trainer.store.answer import Calls, SilenceError
-from elastic_trainer.store.answering_folder import AnsweringFolder
+from elastic_trainer.retry import describe
+from elastic_trainer.store.commit import STEP, Commit, decode, encode
 from elastic_trainer.store.errors import (
     DamagedError,
     IncompleteError,
-    OwnershipError,
     SilentError,
-    StorageError,
     SupersededError,
     UnavailableError,
-    is_transient,
 )
 from elastic_trainer.store.folder import (
     DAMAGED,
@@ -51,44 +41,20 @@ from elastic_trainer.store.folder import (
     TEMPORARY,
     FileRecord,
     Folder,
-    HashedFile,
-    LocalFolder,
     Writer,
-    is_url,
+    put,
 )
-from elastic_trainer.store.ownership import TRAINING, Claim, Job, Training, claims
-from elastic_trainer.store.remote_folder import RemoteFolder
+from elastic_trainer.store.owned_folder import OwnedFolder
+from elastic_trainer.store.ownership import Claim, claims
 from elastic_trainer.store.retention import Condition, Found, removable
 
-__all__ = ["Commit", "FileRecord", "HashedFile", "Storage", "StorageError", "Writer"]
-
-SLOW_SECONDS = 30.0
-"""After so long, a storage that doesn't answer at all is spoken of."""
 ABANDONED_SECONDS = 3600.0
 """After so long without a change, what somebody unknown began to write is not being written."""
 
-_STEP = re.compile(r"step-(\d+)(?:-(\d+)-[0-9a-f]{32})?")
 _WRITING = re.compile(re.escape(TEMPORARY) + r"(\d+)-[0-9a-f]{32}-.*")
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    step: int
-    run: int
-    """The run that wrote it. A later run knows better than a higher step of an earlier one."""
-    cursor: Mapping[str, int]
-    files: Mapping[str, FileRecord]
-    round: int = 0
-    """Rendezvous round that made it; 0 without an agent. Later rounds have higher numbers."""
-    place: str = field(default="", compare=False)
-    """The name of its directory."""
-
-    @property
-    def identity(self) -> tuple[int, int]:
-        return (self.run, self.step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,19 +67,12 @@ class Survey:
     """What is wrong with the markers that aren't what was written."""
 
 
-class Storage:
+class Storage(OwnedFolder):
     """The commits of one job.
 
-    What the storage can't do for the moment is tried again, see `retry.storage_policy`; what it
-    can't do for all that time raises UnavailableError. A folder that is silent as long (at least
-    SLOW_SECONDS), as one on a hard network mount whose server is gone, raises SilentError, whatever
-    it was asked for; while bytes move it isn't silent, however slow it is.
-
     Args:
-        folder: shared by all pods of the job; a path, or a URL that fsspec knows.
+        folder, retry_seconds, files: as OwnedFolder's.
         keep: commits to keep; older ones are removed after each write.
-        retry_seconds: how long to try again; None: as the environment says, else 60.
-        files: the folder's files; made from `folder` if None.
         clock: monotonic seconds.
 
     Raises:
@@ -131,120 +90,13 @@ class Storage:
     ) -> None:
         if keep < 2:
             raise ValueError(f"keep is {keep}: expected at least 2, in case the newest is damaged")
-        self.folder = Path() if is_url(folder) else Path(folder)
-        """Of a local storage."""
-        self.location = str(folder) if is_url(folder) else str(self.folder.absolute())
+        super().__init__(folder, retry_seconds, files)
         self.keep = keep
-        self.policy = storage_policy(retry_seconds)
-        self.remote = is_url(folder)
-        """Behind a URL. Clients of object stores have time limits of their own; a hard network
-        mount has none."""
-        self.calls = Calls(
-            lambda: math.inf if self.remote else max(self.policy.seconds, SLOW_SECONDS)
-        )
-        """To the file system, also for those who use it by themselves."""
-        if files is None:
-            files = RemoteFolder(self.location) if self.remote else LocalFolder(self.folder)
-        self._files: Folder = AnsweringFolder(files, self.calls)
-        self._training: Training | None = None
-        self._adopted = ""
         self._clock = clock
         self._first_seen: dict[tuple[str, float], float] = {}
         """When what may be abandoned was first seen, by its name and the time it was changed."""
-        self._claim: Claim | None = None
-        self._claimed = False
-        """The claim is known to be in the folder."""
         self._began: str | None = None
         """What is being written."""
-
-    # ---- whose it is
-
-    def open(
-        self,
-        job: Job | None = None,
-        resume_from: str = "",
-        *,
-        known: Callable[[], str] = str,
-        fresh: bool = False,
-    ) -> str:
-        """Find out which training's folder this is; make it one where it is new. On any node.
-
-        Args:
-            job: that this process works for.
-            resume_from: uid or name of another job whose training may be continued.
-            known: returns why this folder can't be new, if it can't; it is waited for then.
-            fresh: `known` is no reason not to begin anew.
-
-        Returns: the training's id: what is kept elsewhere of another is not to be mixed in.
-
-        Raises:
-            OwnershipError: it is another job's.
-            StorageError: it can't be read, or not be written the first time.
-        """
-        job, where = job or Job(), f"{self.location}/{TRAINING}"
-
-        reason = ""
-
-        def read_or_make() -> bytes:
-            with contextlib.suppress(FileNotFoundError):
-                if TRAINING in self._files.names():
-                    return _whole(self._files.read(TRAINING))
-            nonlocal reason
-            reason = "" if fresh else known()
-            if reason:
-                raise FileNotFoundError(2, f"there is none, but {reason}")
-            self._files.make()
-            drawn = Training(uuid.uuid4().hex, job).encode()
-            # Else another pod came first.
-            created = self._files.create(TRAINING, drawn)
-            return drawn if created else _whole(self._files.read(TRAINING))
-
-        try:
-            content = self._attempt(f"{where} can't be used", read_or_make)
-        except UnavailableError as error:
-            advice = ""
-            if reason:
-                advice = (
-                    ": is the volume mounted? Mount it again, or pass fresh=True to train from the "
-                    "beginning"
-                )
-            raise type(error)(f"{error}{advice}") from error.__cause__
-        self._training = Training.decode(content, where)
-        self._training.check_owner(job, resume_from, self.location)
-        return self._training.id
-
-    def expect(self, training: str) -> None:
-        """Refuse to write to the folder of another training.
-
-        Raises:
-            StorageError: it is one, or can't be read.
-        """
-        where = f"{self.location}/{TRAINING}"
-        content = self._attempt(f"{where} can't be read", lambda: self._files.read(TRAINING))
-        found = Training.decode(content, where)
-        if found.id != training:
-            raise OwnershipError(
-                f"{self.location} is not the folder that this training began in: expected "
-                f"{TRAINING} {training}, found {found.id}; mount the same volume in every pod"
-            )
-        self._training = found
-
-    def adopt(self, training: str) -> None:
-        """Take the folder for that of `training`, as other pods know it. Where it wasn't opened
-        here it is looked at before anything is written."""
-        self._adopted = training
-
-    def own(self, job: Job) -> None:
-        """Note that the folder is `job`'s from now on. Raises StorageError."""
-        training = self._training
-        if training is None or not job or training.job == job:
-            return
-        self._training = replace(training, job=job)
-        content = self._training.encode()
-        self._attempt(
-            f"{self.location}/{TRAINING} can't be written",
-            lambda: self._files.write(TRAINING, lambda file: _put(file, content)),
-        )
 
     def prepare(self) -> None:
         """Make the folder, and try a write.
@@ -259,7 +111,7 @@ class Storage:
             else:
                 self._names_once()  # a folder that is gone isn't made anew
             written = self._files.begin("probe", 0)
-            self._files.write(f"{written}/probe", lambda file: _put(file, b"probe"))
+            self._files.write(f"{written}/probe", lambda file: put(file, b"probe"))
             self._files.remove(written)
 
         advice = (
@@ -298,51 +150,6 @@ class Storage:
                 return self._claim, survey
             least = newest
 
-    def hold(self, run: int, token: str) -> None:
-        """Publish for `run` from now on; the claim is taken before the first commit."""
-        if self._claim is None or (self._claim.run, self._claim.token) != (run, token):
-            self._claim = Claim(run, token, socket.gethostname(), time.time())
-            self._claimed = False
-
-    def _check_claim(self) -> None:
-        """Raises SupersededError where there is a higher one; takes it where it isn't there yet."""
-        claim = self._claim
-        if claim is None:
-            return
-        taken = claims(self._names())
-        if taken and taken[-1] > claim.run:
-            self._refuse_claim(claim, taken[-1])
-        if claim.run in taken and self._claimed:
-            return
-        created = self._attempt(
-            f"{self.location}/{claim.name} can't be written",
-            lambda: self._files.create(claim.name, claim.encode()),
-        )
-        if not created and self._read_claim(claim.run).token != claim.token:
-            self._refuse_claim(claim, claim.run)
-        self._claimed = True
-        later = claims(self._names())[-1]
-        if later > claim.run:  # taken between the two
-            self._refuse_claim(claim, later)
-
-    def _read_claim(self, run: int) -> Claim:
-        def read() -> bytes:
-            try:
-                return self._files.read(f"EPOCH-{run}")
-            except FileNotFoundError:
-                if run in claims(self._names_once()):
-                    raise
-                return b""  # a still later one has removed it
-
-        return Claim.decode(self._attempt(f"{self.location}/EPOCH-{run} can't be read", read), run)
-
-    def _refuse_claim(self, claim: Claim, run: int) -> NoReturn:
-        raise SupersededError(
-            f"{self.location} was taken over by {self._read_claim(run)}, so run {claim.run} on "
-            f"{claim.host} commits nothing any more: it was cut off from the other pods of its "
-            "job, or the job runs twice; this side stops, the other goes on"
-        )
-
     # ---- reading
 
     def survey(self) -> Survey:
@@ -353,7 +160,7 @@ class Storage:
         """
         commits, damaged = [], []
         for name in self._names():
-            if not _STEP.fullmatch(name):
+            if not STEP.fullmatch(name):
                 continue
             try:
                 commits.append(self._marker(name))
@@ -459,20 +266,7 @@ class Storage:
         content = self._attempt(f"{marker} can't be read", read)
         if content is None:
             raise IncompleteError(f"no {MARKER}: the commit was never completed")
-        try:
-            body = json.loads(content)
-            digest = body.pop("xxh3")
-            if digest != _digest(body):
-                raise DamagedError(f"{marker} is damaged: its digest doesn't match its content")
-            files = {name: FileRecord(**record) for name, record in body["files"].items()}
-            commit = Commit(
-                body["step"], body["run"], body["cursor"], files, body.get("round", 0), name
-            )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DamagedError(f"{marker} is damaged: {error}") from error
-        if (shown := _STEP.fullmatch(name)) is None or int(shown[1]) != commit.step:
-            raise DamagedError(f"{marker} is for step {commit.step}: was the directory renamed?")
-        return commit
+        return decode(content, name, marker)
 
     def _compare(self, path: str, commit: Commit, name: str, found: FileRecord) -> None:
         expected = commit.files[name]
@@ -483,7 +277,7 @@ class Storage:
             )
             with contextlib.suppress(OSError):  # it counts as good for retention then
                 note = reason.encode()
-                self._files.write(f"{commit.place}/{DAMAGED}", lambda file: _put(file, note))
+                self._files.write(f"{commit.place}/{DAMAGED}", lambda file: put(file, note))
             raise DamagedError(reason)
 
     # ---- writing
@@ -599,8 +393,8 @@ class Storage:
         return commit
 
     def _publish_marker(self, commit: Commit) -> None:
-        content = _encode(commit)
-        self._files.write(f"{commit.place}/{MARKER}", lambda file: _put(file, content))
+        content = encode(commit)
+        self._files.write(f"{commit.place}/{MARKER}", lambda file: put(file, content))
 
     def _refused(self, step: int) -> str:
         return f"step {step} can't be committed to {self.location}"
@@ -614,7 +408,7 @@ class Storage:
             self._first_seen = {
                 seen: since for seen, since in self._first_seen.items() if seen[0] in names
             }
-            found = {name: self._look(name) for name in names if _STEP.fullmatch(name)}
+            found = {name: self._look(name) for name in names if STEP.fullmatch(name)}
             for name in removable(found, self.keep):
                 complete = found[name].condition is Condition.COMPLETE
                 if complete or self._is_abandoned(name):
@@ -652,7 +446,7 @@ class Storage:
             # Only who has the claim publishes: the rank that took it, and its node's agent.
             match = _WRITING.fullmatch(name)
             run = int(match[1]) if match is not None else 0
-            if match is None and (match := _STEP.fullmatch(name)):
+            if match is None and (match := STEP.fullmatch(name)):
                 run = int(match[2] or 0)
                 if not run:
                     return True
@@ -661,75 +455,3 @@ class Storage:
         # By this process's own observation: wall clocks jump, and differ from the storage's.
         seen = (name, self._files.modified(name))
         return self._clock() - self._first_seen.setdefault(seen, self._clock()) > ABANDONED_SECONDS
-
-    # ---- trying
-
-    @contextlib.contextmanager
-    def patience(self, seconds: float) -> Iterator[None]:
-        """Within this, try again for at most so long."""
-        policy = self.policy
-        self.policy = replace(policy, seconds=min(seconds, policy.seconds))
-        try:
-            yield
-        finally:
-            self.policy = policy
-
-    def _names(self) -> list[str]:
-        return self._attempt(f"{self.location} can't be read", self._names_once)
-
-    def _names_once(self) -> list[str]:
-        if self._training is None:  # nobody has opened it, so it need not be there yet
-            try:
-                return self._files.names()
-            except FileNotFoundError:
-                return []
-        names = self._files.names()
-        if TRAINING not in names:
-            # A volume that is not mounted is an empty folder.
-            raise FileNotFoundError(2, f"{TRAINING} is gone", self.location)
-        return names
-
-    def _attempt(self, what: str, operation: Callable[[], T], advice: str = "") -> T:
-        """Try for as long as the policy says. Raises UnavailableError, which says `what`."""
-        slow = threading.Timer(
-            SLOW_SECONDS,
-            log.warning,
-            ["%s: no answer for %.0f s, still waiting", self.location, SLOW_SECONDS],
-        )
-        slow.daemon = True
-        slow.start()
-        try:
-            return self.policy.call(operation, transient=is_transient, what=what)
-        except SilenceError as error:
-            raise SilentError(
-                f"{what}: {describe(error)}: expected it to move bytes; see whether the file "
-                "system's server is up, and where it is only slow, allow it more by "
-                f"storage_patience or {STORAGE_SECONDS_VARIABLE}{advice}"
-            ) from error
-        except OSError as error:
-            raise UnavailableError(f"{what}: {describe(error)}{advice}") from error
-        finally:
-            slow.cancel()
-
-
-def _put(file: HashedFile, data: bytes) -> None:
-    file.write(data)
-
-
-def _whole(training: bytes) -> bytes:
-    """Raises OSError for an empty file: where there are no links, another pod may just have made
-    it, and be about to write it."""
-    if not training:
-        raise OSError(errno.EAGAIN, f"{TRAINING} is empty")
-    return training
-
-
-def _encode(commit: Commit) -> bytes:
-    body = asdict(commit)
-    del body["place"]
-    return json.dumps({**body, "xxh3": _digest(body)}, indent=1).encode()
-
-
-def _digest(body: Mapping[str, Any]) -> str:
-    canonical = json.dumps(body, sort_keys=True, separators=(",", ":"))
-    return xxhash.xxh3_128_hexdigest(canonical.encode())
