@@ -82,7 +82,7 @@ class Surplus:
 @dataclass(frozen=True, slots=True)
 class Grow:
     cooldown: timedelta | None = None
-    """None: as `queue_policy.state.cooldown` works it out from what a resize costs the job."""
+    """None: as `cluster_state.job_state.cooldown` works it out from what a resize costs the job."""
     stabilization: timedelta = timedelta(seconds=1)
     max_step: int | None = None
     """Workers one decision may add."""

@@ -217,8 +217,9 @@ class _Grouping:
             todo.pop(job.key, None)
         todo |= {job.key: job for job in come}
         made = {key: self._job_state(job, pods_of.get(key, ())) for key, job in todo.items()}
+        jobs |= made
         over = dict.fromkeys([*made, *(job.key for job in gone)])
-        return jobs | made, [before[key] for key in over if key in before], list(made.values())
+        return jobs, [before[key] for key in over if key in before], list(made.values())
 
     def _job_state(self, job: Job, pods: tuple[Pod, ...]) -> JobState:
         policy = self._policies.get(job.queue)

@@ -335,4 +335,7 @@ class _Simulation:
         return COOLDOWN if said is None else said
 
     def _policy(self, queue: str) -> QueuePolicy:
-        return self._policies.get(queue) or QueuePolicy(queue=queue)
+        found = self._policies.get(queue)
+        if found is None:
+            found = self._policies[queue] = QueuePolicy(queue=queue)
+        return found
