@@ -33,6 +33,8 @@ from tests.elastic_trainer.torchrun_job import children, gone
 WHOLE_SECONDS = 60.0
 """For a job left alone to become whole."""
 COMMITS_SEEN_EVERY = 0.03
+LATE = "did not come out of it"
+"""Said by an agent whose worker was not broken out of its round's collectives."""
 FAULTS_A_JOB = 20
 ENOUGH_RESTARTS = 1000
 _PR_SET_CHILD_SUBREAPER = 36
@@ -100,7 +102,9 @@ class Harness:
             else:
                 first = None
         for node in self.job.agents:
-            self.faults.send(signal.SIGUSR1, self.faults.process(node, "ve-worker"))
+            worker = self.faults.process(node, "ve-worker")
+            self.tell(f"node {node}: worker {worker}, threads {threads(worker)}")
+            self.faults.send(signal.SIGUSR1, worker)
         self.pass_time(0.5)
         raise AssertionError(
             f"not whole after {WHOLE_SECONDS} s: {len(self.faults.wanted)} nodes wanted; "
@@ -179,6 +183,18 @@ class Harness:
             f"0 of {len(self.commits)} commits lost; slowest to be whole {self.slowest:.1f} s; "
             f"parameters differ from one process' by {model:.1e}"
         )
+        late = sum(log.read_text().count(LATE) for log in self.job.folder.glob("agent-*.log"))
+        print(f"{late} workers did not come out of a round that was over, and were started anew")
+
+
+def threads(pid: int | None) -> list[str]:
+    """Name, state and, in the kernel, the wait of each of a process's threads."""
+    found = []
+    for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
+        with contextlib.suppress(OSError):
+            name, _, rest = (task / "stat").read_text().partition("(")[2].rpartition(")")
+            found.append(f"{name} {rest.split()[0]} {(task / 'wchan').read_text()}")
+    return found
 
 
 def main() -> int:
