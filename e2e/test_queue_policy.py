@@ -155,6 +155,12 @@ async def test_growth_ends_at_the_quota_of_the_namespace(world: QueueWorld) -> N
     await world.size("old", 4)
     events = (await world.client.list(EVENTS))["items"]
     assert not [e["message"] for e in events if "exceeded quota" in e.get("message", "")]
+    await world.quota(4, used=4)
+    await world.job("new", 2, 2)
+    await world.size("old", 2)
+    # For where nothing counts it.
+    await world.quota(4, used=2)
+    await world.size("new", 2, seconds=60)
     # The fixture's API server may be another test's next.
     await world.client.delete(RESOURCEQUOTAS, "gpus", "default")
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.queue_policy.test_plan_everything import active, everything, thorough
+from tests.queue_policy.test_plan_properties import beyond_desired
 from tests.queue_policy.world import (
     EIGHT,
     GPU,
@@ -27,7 +28,7 @@ from tests.queue_policy.world import (
 )
 from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.queue_policy.plan import Planner, plan
-from volcano_elastic.snapshot.snapshot import Pod, Quota, Snapshot
+from volcano_elastic.snapshot.snapshot import Job, Pod, Quota, Snapshot
 
 A = job("a", 1, 8, 2)
 
@@ -105,6 +106,37 @@ def test_nobody_gives_to_a_job_that_could_make_no_pods() -> None:
     assert plan(full, NOW).decisions == ()
 
 
+def test_surplus_of_its_namespace_leaves_for_a_newcomer_that_the_quota_would_refuse() -> None:
+    """Though two GPUs are idle, and though somebody else has more surplus."""
+    seen = within(quota("ns/gpus", gpus(4), gpus(4)), size=4)
+    rich = job("rich", 1, 20, 20, key="elsewhere/rich")
+    nodes = (*seen.nodes, replace(EIGHT[0], name="n2", allocatable=gpus(20)))
+    mine = (*seen.pods, *pods(rich, *["n2"] * 20))
+    new = job("new", 2, 2, created=NOW)
+    seen = replace(seen, nodes=nodes, jobs=(*seen.jobs, rich, new), pods=mine)
+    made = plan(seen, NOW)
+    assert {name: d.new for name, d in by_job(made).items()} == {"a": 2}
+    assert made.decisions[0].reason is Reason.SHRUNK_FOR_MINIMUM
+    assert "ns/new" in made.admitted
+
+
+def test_a_newcomer_that_its_quota_will_never_let_in_holds_nothing_and_is_told_so() -> None:
+    seen = within(quota("ns/gpus", gpus(4), gpus(3)), size=3)
+    new = job("new", 4, 4, created=NOW)
+    made = plan(replace(seen, jobs=(*seen.jobs, new)), NOW)
+    assert "the ResourceQuota of namespace ns has too little room for it" in made.blocked["ns/new"]
+    assert new_size(made, "a") == 4, "it grows on"
+    twin = job("twin", 4, 4, key="other/twin", created=NOW)
+    both = plan(replace(seen, jobs=(*seen.jobs, new, twin)), NOW)
+    assert both.blocked.keys() == {"ns/new"}, "another namespace has no quota"
+
+
+def test_a_newcomers_master_counts_in_the_quota_too() -> None:
+    seen = within(quota("ns/gpus", gpus(4), gpus(4)), size=4)
+    new = job("new", 1, 1, created=NOW, master_requests=gpus(1))
+    assert new_size(plan(replace(seen, jobs=(*seen.jobs, new)), NOW), "a") == 2
+
+
 @st.composite
 def with_quotas(draw: Callable[..., object]) -> Snapshot:
     snapshot, seed = draw(everything()), draw(st.integers(0, 1 << 30))
@@ -128,4 +160,17 @@ def test_no_growth_is_ever_refused(snapshot: Snapshot) -> None:
             more = decision.new - max(decision.old, there[decision.job])
             grown += max(0, more) * jobs[decision.job].pod_requests[GPU]
     (limit,) = snapshot.quotas
-    assert grown <= max(0, limit.hard[GPU] - limit.used[GPU])
+    left = limit.hard[GPU] - limit.used[GPU]
+    assert grown <= max(0, left)
+    # Nor any newcomer, once those that leave for it have left.
+    new = [j for key, j in jobs.items() if not there[key] and key in made.admitted]
+    if new:
+        gone = [p for p in snapshot.pods if p.terminating and p.node]
+        gone += [p for d in made.decisions for p in snapshot.pods if p.key in d.remove]
+        excess = [p for j in jobs.values() for p in beyond_desired(alive_of(snapshot, j), j)]
+        freed = sum(p.requests[GPU] for p in {p.key: p for p in (*gone, *excess)}.values())
+        assert sum(j.min * j.pod_requests[GPU] for j in new) <= left + freed
+
+
+def alive_of(snapshot: Snapshot, owner: Job) -> list[Pod]:
+    return [p for p in snapshot.pods if p.job == owner.key and not p.terminating]

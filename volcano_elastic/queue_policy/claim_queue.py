@@ -48,7 +48,7 @@ class ClaimQueue:
         """Why those who cannot start can't, likewise."""
         self._asked: dict[tuple[Group, ...], str] = {}
         self._ahead = backoff.ahead
-        self._refused: dict[Kind, _Refusal] = {}
+        self._refused: dict[tuple[Kind, str], _Refusal] = {}
         self._set_aside: dict[str, str] = {}
         """Why those that have no turn have none, by key."""
         for key in backoff.noted & self._claims.keys():
@@ -125,7 +125,8 @@ class ClaimQueue:
     def _refusal(self, claim: Claim) -> str | None:
         """Why the claim cannot be served; None if it has been. Those that have not started and
         are like one that could not be need not be tried."""
-        alike = claim.kind if claim.key not in self._asking else None
+        scope = self._draft.quotas.scope(claim.key)
+        alike = (claim.kind, scope) if claim.key not in self._asking else None
         known = None if alike is None else self._refused.get(alike)
         if known is not None and known.version == self._draft.journal.version:
             return known.why

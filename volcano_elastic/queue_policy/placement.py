@@ -21,10 +21,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from operator import add
 from typing import NamedTuple
 
 from volcano_elastic.cluster_state.claim import Claim, Group
-from volcano_elastic.cluster_state.fit import PODS, Shape
+from volcano_elastic.cluster_state.fit import PODS, Shape, Vector
+from volcano_elastic.cluster_state.job_state import JobState
 from volcano_elastic.cluster_state.node_state import slots_in
 from volcano_elastic.queue_policy.draft import Draft, JobDraft
 from volcano_elastic.queue_policy.messages import names
@@ -78,7 +80,7 @@ class ClaimPlacement:
         if hopeless is not None:
             return hopeless
         own = None if claim.order.leader_placed else claim.key
-        kind = (claim.queue, claim.groups, own, claim.priority)
+        kind = (claim.queue, claim.groups, own, claim.priority, self._scope(claim))
         journal = self._draft.journal
         version, mark = journal.version, journal.mark()
         if self._failed.get(kind) == version:
@@ -97,7 +99,13 @@ class ClaimPlacement:
         short = self._queues.full(claim.queue, claim.request)
         if short is not None:
             return self._too_little(f"queue {short.queue} has too little room for it", claim)
+        if self._quota_full(claim) is not None:
+            what = f"the ResourceQuota of namespace {self._scope(claim)} has too little room for it"
+            return self._too_little(what, claim)
         return self._too_little("there is too little room for it", claim)
+
+    def _scope(self, claim: Claim) -> str:
+        return self._draft.quotas.scope(claim.key)
 
     def _may_shrink(self, claim: Claim) -> bool:
         """Whether surplus of any job may leave for the claim."""
@@ -168,6 +176,9 @@ class ClaimPlacement:
 
     def _attempt(self, attempt: _Attempt, move: bool) -> bool:
         claim, mark = attempt.claim, self._draft.journal.mark()
+        if not self._ease_quota(attempt):
+            self._search.undo(mark)
+            return False
         groups = [(group, True) for group in claim.groups]
         if move:
             groups += [(group, False) for group in self._take_back()]
@@ -180,9 +191,6 @@ class ClaimPlacement:
         if not all(self._serve_group(attempt, group, new) for group, new in groups):
             self._search.undo(mark)
             return False
-        if claim.job is not None:
-            absent = max(0, claim.workers - len(self._draft.job(claim.key).unbound))
-            self._draft.quotas.use(claim.job.namespace, claim.job.counted, absent)
         if attempt.victims:
             self.from_surplus.add(claim.key)
         elif attempt.idle:
@@ -192,6 +200,41 @@ class ClaimPlacement:
             job.served[claim.key] = None
             self._complete_units(job)
         return True
+
+    def _ease_quota(self, attempt: _Attempt) -> bool:
+        """Have surplus of the claim's namespace leave until quotas let its pods be made. It has to
+        leave wherever the claim finds its nodes, so it leaves first."""
+        claim, quotas = attempt.claim, self._draft.quotas
+        easing: BestFirst[str] | None = None
+        eased: Full | None = None
+        while (full := self._quota_full(claim)) is not None:
+            if easing is None or eased != full:
+                eased = full
+                easing = self._search.easing_namespace(full, claim, attempt.protected)
+            option = easing.first() if self._may_shrink(claim) else None
+            if option is None:
+                return False
+            self._search.evict(option.victims)
+            attempt.victims += option.victims
+            easing.enter({victim.job.job.key for victim in option.victims})
+        if claim.job is not None:
+            quotas.use(claim.job.namespace, self._unmade(claim, claim.job), 1)
+        return True
+
+    def _quota_full(self, claim: Claim) -> Full | None:
+        """Its namespace, if quotas would not let the pods of a newcomer be made. While some are
+        being made nobody knows how many the quota counts already."""
+        if claim.job is None or claim.job.pods or not self._scope(claim):
+            return None
+        return self._draft.quotas.full(claim.job.namespace, self._unmade(claim, claim.job))
+
+    def _unmade(self, claim: Claim, state: JobState) -> Vector:
+        """Amounts of its pods that don't exist."""
+        absent = max(0, claim.workers - len(self._draft.job(claim.key).unbound))
+        total = [amount * absent for amount in state.counted]
+        if state.master_shape is not None and not state.pods:
+            total = list(map(add, total, state.master_shape.vector))
+        return tuple(total)
 
     def _promise(self, placed: Sequence[Placed]) -> None:
         for n, shape in placed:

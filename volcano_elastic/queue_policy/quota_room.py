@@ -9,6 +9,7 @@ from typing import NamedTuple
 from volcano_elastic.cluster_state.fit import UNLIMITED, Dimensions, Vector
 from volcano_elastic.queue_policy.journal import Journal
 from volcano_elastic.queue_policy.node_room import NodeRoom, Room
+from volcano_elastic.queue_policy.queue_room import Full
 from volcano_elastic.snapshot.snapshot import Quota, Resources
 
 
@@ -42,6 +43,19 @@ class QuotaRoom:
         amounts = left.now if room is Room.IDLE else left.coming
         often = (amounts[i] // amount for i, amount in enumerate(vector) if amount > 0)
         return max(0, min(often, default=UNLIMITED))
+
+    def scope(self, key: str) -> str:
+        """The namespace of a job, if it has a quota; else empty."""
+        namespace = key.partition("/")[0]
+        return namespace if namespace in self._quotas else ""
+
+    def full(self, namespace: str, vector: Sequence[int]) -> Full | None:
+        """The namespace, and in what it has too little room for `vector` more once those that leave
+        are gone."""
+        left = self._of(namespace)
+        short = () if left is None else enumerate(zip(vector, left.coming, strict=True))
+        lacking = tuple(i for i, (amount, there) in short if 0 < amount > there)
+        return Full(namespace, lacking) if lacking else None
 
     def use(self, namespace: str, vector: Vector, times: int) -> None:
         """Count pods that will be made."""

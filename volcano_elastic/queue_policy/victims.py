@@ -12,12 +12,13 @@ import heapq
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
-from itertools import islice
+from itertools import chain, islice
 from operator import add
 from typing import NamedTuple
 
 from volcano_elastic.cluster_state.claim import Claim
 from volcano_elastic.cluster_state.fit import Shape, Vector
+from volcano_elastic.cluster_state.job_state import JobState
 from volcano_elastic.cluster_state.node_state import NOBODY, NodeSurplus, slots_in
 from volcano_elastic.queue_policy.draft import Draft, JobDraft
 from volcano_elastic.queue_policy.node_room import Room
@@ -392,6 +393,20 @@ class VictimSearch:
     def easing(self, full: Full, claim: Claim, protected: bool) -> BestFirst[str]:
         """Jobs by the cheapest pod, wherever it is, whose leaving makes some room in the full queue
         for a claim. Of use until something else than such pods leaves."""
+        cluster, tree = self._draft.cluster, self._queues.tree
+        queues = (queue for name, queue in cluster.queues.items() if tree.within(name, full.queue))
+        states = chain.from_iterable(queue.jobs for queue in queues)
+        return self._easing(states, full, claim, protected)
+
+    def easing_namespace(self, full: Full, claim: Claim, protected: bool) -> BestFirst[str]:
+        """The same for a namespace whose quota is full."""
+        jobs = self._draft.cluster.jobs.values()
+        states = (state for state in jobs if state.namespace == full.queue)
+        return self._easing(states, full, claim, protected)
+
+    def _easing(
+        self, states: Iterable[JobState], full: Full, claim: Claim, protected: bool
+    ) -> BestFirst[str]:
         queue = claim.queue
 
         def look(key: str) -> Option | None:
@@ -407,12 +422,9 @@ class VictimSearch:
             option = look(key)
             return None if option is None else option.rank
 
-        cluster, tree = self._draft.cluster, self._queues.tree
         keys = [
             state.job.key
-            for name, members in cluster.queues.items()
-            if tree.within(name, full.queue)
-            for state in members.jobs
+            for state in states
             if state.may_give and state.gives_way(claim.priority) and full.eased(state.shape.vector)
         ]
         return BestFirst(keys, least, look)
@@ -424,6 +436,7 @@ class VictimSearch:
             free = job.unit_remainder > 0
             job.evict(victim.pod)
             self._nodes.leave(n, victim.vector, reclaimed=True)
+            self._draft.quotas.leave(job.state.namespace, job.state.counted)
             self._queues.use(job.job.queue, victim.vector, -1)
             if not free and job.unit_remainder:
                 # The rest of the unit now leaves for nothing, wherever it is.
