@@ -27,7 +27,7 @@ from volcano_elastic.cluster_state.fit import Dimensions, Shape, Vector
 from volcano_elastic.cluster_state.job_state import GrowthKey, JobState, LossKey
 from volcano_elastic.cluster_state.node_state import NodeState
 from volcano_elastic.cluster_state.queue_tree import QueueTree
-from volcano_elastic.cluster_state.reason import Reason
+from volcano_elastic.cluster_state.reason import NoChange, Reason
 from volcano_elastic.cluster_state.speed import Curve, SizeSteps
 from volcano_elastic.snapshot.snapshot import Gang, Pod, Snapshot
 
@@ -100,6 +100,18 @@ class QueueState:
     def requested(self) -> Sequence[int]:
         """Amounts that they ask for together."""
         return [sum(column) for column in zip(*[c.request for c in self.waiting], strict=True)]
+
+    @fact
+    def kept(self) -> tuple[Mapping[str, NoChange], Mapping[str, NoChange]]:
+        """Reasons of jobs to keep their size while nobody waits, and while somebody does."""
+        found = [(s.job.key, s.kept.while_asked) for s in self.jobs if s.kept is not None]
+        return {key: why[False] for key, why in found}, {key: why[True] for key, why in found}
+
+    @fact
+    def cooling(self) -> Sequence[tuple[datetime, str]]:
+        """Until when which of them cool down, the last first."""
+        found = ((s.kept.ready, s.job.key) for s in self.jobs if s.kept is not None)
+        return sorted([(ready, key) for ready, key in found if ready is not None], reverse=True)
 
     @fact
     def rebalanced(self) -> datetime | None:

@@ -87,20 +87,21 @@ def unchanged(
     """
     found: dict[str, NoChange] = {}
     kept_for: dict[Shape, bool] = {}
-    now = draft.now
-    for key, state in draft.cluster.jobs.items():
-        kept = state.kept
-        if kept is None:
-            continue
-        why_not = found[key] = kept.while_asked[asked]
-        if kept.ready is not None and kept.ready > now:
-            found[key] = no_change(Reason.COOLING_DOWN, why_not.why_not_less)
-        elif served and why_not.why_not_more is Reason.NO_ROOM:
-            # The room that it lacks may be there, and promised to a claim.
-            if state.shape not in kept_for:
-                kept_for[state.shape] = draft.nodes.was_idle(state.shape)
-            if kept_for[state.shape]:
-                found[key] = no_change(Reason.ROOM_OWED_TO_MINIMUM, why_not.why_not_less)
+    cluster = draft.cluster
+    for queue in cluster.queues.values():
+        found |= queue.kept[asked]
+        for key, kept in queue.kept[asked].items() if served else ():
+            if kept.why_not_more is Reason.NO_ROOM:
+                # The room that it lacks may be there, and promised to a claim.
+                shape = cluster.jobs[key].shape
+                if shape not in kept_for:
+                    kept_for[shape] = draft.nodes.was_idle(shape)
+                if kept_for[shape]:
+                    found[key] = no_change(Reason.ROOM_OWED_TO_MINIMUM, kept.why_not_less)
+        for ready, key in queue.cooling:
+            if ready <= draft.now:
+                break
+            found[key] = no_change(Reason.COOLING_DOWN, found[key].why_not_less)
     for key, more in (*why.items(), *((key, Reason.COOLING_DOWN) for key in resting)):
         # Who stands in line and has no room is said to have none already, and whose it is.
         if key in found and more is not Reason.NO_ROOM and draft.cluster.jobs[key].settled:
