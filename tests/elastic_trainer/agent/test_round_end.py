@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 
 import pytest
-from elastic_trainer.agent.agent import Agent
+from elastic_trainer.agent.agent import Agent, PermanentFailureError
 from elastic_trainer.agent.coordinator_process import CoordinatorProcess
 from elastic_trainer.agent.identity import Identity
 from elastic_trainer.protocol.message import Member, Round, RoundOver
@@ -154,6 +154,18 @@ def test_a_worker_that_ended_before_its_next_round_is_started_anew_after_it(node
     node.hear(node.round(2))
     node.hear(RoundOver(2, "worker 0 did not take its place in time"))
     until(node.agent.restart_wanted)
+
+
+@pytest.mark.parametrize("node", [(WAITS, PATIENCE)], indirect=True, ids=["waits"])
+def test_workers_that_wait_for_a_round_which_their_agent_is_refused_wait_no_longer(
+    node: Node,
+) -> None:
+    node.hear(RoundOver(1, "a peer was lost"))
+    until(lambda: node.agent._joining is not None)
+    node.agent._call(node.agent._refuse_to_join, "expected job a, found b")
+    until(node.agent.restart_wanted)
+    with pytest.raises(PermanentFailureError, match="expected job a, found b"):
+        node.agent.join(PATIENCE)
 
 
 @pytest.mark.parametrize("node", [(WAITS, PATIENCE)], indirect=True, ids=["waits"])

@@ -329,8 +329,12 @@ class Agent:
         )
 
     def _refuse_to_join(self, reason: str) -> None:
-        future = self._joining[1] if self._joining is not None else None
-        if future is not None and not future.done():
+        if self._joining is None:
+            return
+        future = self._joining[1]
+        if future is None:  # torchrun asks for no round while workers wait in process
+            self._condemn(f"refused: {reason}")
+        elif not future.done():
             future.set_exception(RefusedError(reason))
 
     # ---- failures and figures
