@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import accumulate
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -44,6 +45,16 @@ class NodeSurplus:
     queues: frozenset[tuple[str, Vector]]
     most: Mapping[str, Most]
     """Of any one job, by queue and, under `NOBODY`, of all."""
+    together: tuple[tuple[int, float], ...]
+    """How many pods the jobs with most surplus may give together at most, one job more each time,
+    and the surplus of the last of them, negative."""
+
+    def surplus_of(self, pods: int) -> float | None:
+        """What one of the jobs has at most, negative, if so many pods leave; None if they can't."""
+        for together, surplus in self.together:
+            if together >= pods:
+                return surplus
+        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,6 +140,7 @@ class NodeState:
         idle = unprotected = last = 0
         counts: dict[Vector, int] = {}
         most: dict[str, float] = {}
+        giving: list[tuple[float, int]] = []
         for state in mine:
             pods, queue = self._workers[state.job.key], state.job.queue
             count = len(pods)
@@ -137,7 +149,10 @@ class NodeState:
             last = max(last, *map(_index, pods))
             counts[state.shape.vector] = counts.get(state.shape.vector, 0) + count
             most[queue] = min(most.get(queue, 0.0), -state.most_surplus)
+            giving.append((-state.most_surplus, min(count, state.job.desired - state.job.min)))
         most[NOBODY] = min(most.values())
+        giving.sort()
+        sums = accumulate([pods for _, pods in giving])
         totals = ([amount * count for amount in vector] for vector, count in counts.items())
         return NodeSurplus(
             jobs=mine,
@@ -148,6 +163,7 @@ class NodeState:
             units=any(state.unit > 1 for state in mine),
             queues=frozenset([(state.job.queue, state.shape.vector) for state in mine]),
             most={queue: Most(amount, -last) for queue, amount in most.items()},
+            together=tuple(zip(sums, [surplus for surplus, _ in giving], strict=True)),
         )
 
     @fact

@@ -218,12 +218,13 @@ class VictimSearch:
                 pods = max(pods, -(-lack // largest))
                 # Without any one of its pods an option would not do.
                 won = max(won, 1 + (largest - 1) // amount)
-        if pods > surplus.unprotected and not request.protected:
+        of_any = surplus.surplus_of(pods)
+        if of_any is None or (pods > surplus.unprotected and not request.protected):
             return None
         right, share = 0, 0.0
         most = None if request.queue == NOBODY else surplus.most.get(request.queue)
         if most is None:
-            most = surplus.most[NOBODY]
+            most = surplus.most[NOBODY]._replace(surplus=of_any)
             right = 1
             if self._any_right:
                 rights = [self._right(*each) for each in surplus.queues]
