@@ -225,6 +225,11 @@ class Lockstep:
             self._slots[item[1].step] = item
             for old in sorted(self._slots)[:-KEPT]:
                 del self._slots[old]
+        self._work_on_newest()
+        with self._peers.waiting():
+            dist.barrier(self._peers.group)  # see ProcessGroup.barrier
+
+    def _work_on_newest(self) -> None:
         step = min(self._peers.gather(max(self._slots, default=-1)))
         if step <= self._done:
             return
@@ -244,8 +249,6 @@ class Lockstep:
                 return
             if self._work(slot, label, self._peers):
                 self._done = step
-        with self._peers.waiting():
-            dist.barrier(self._peers.group)  # see ProcessGroup.barrier
 
     def _agree(self, problem: str | None) -> bool:
         """Whether any rank has a problem."""

@@ -121,11 +121,13 @@ class Calls:
             )
         self._left_behind = None
         call = _Call(question)
-        threading.Thread(target=call.make, name="ask-storage", daemon=True).start()
+        thread = threading.Thread(target=call.make, name="ask-storage", daemon=True)
+        thread.start()
         if not self._comes(call, seconds):
             call.left_behind = True
             self._left_behind = call
             raise SilenceError(errno.ETIMEDOUT, f"no answer for {seconds:g} s")
+        thread.join()  # what it holds it lets go of now, and not at the process's end
         self._listener(max(1, call.bytes - call.told))
         return call.answer.result()
 
