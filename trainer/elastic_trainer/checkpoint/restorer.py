@@ -1,0 +1,354 @@
+"""The newest state for every rank of a round, from where it can be had; `recovery.py` decides."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+from elastic_trainer.checkpoint.memory import Memory
+from elastic_trainer.checkpoint.model_state import MismatchError, ModelState
+from elastic_trainer.checkpoint.recovery import (
+    NOTHING,
+    Available,
+    Identity,
+    Recovery,
+    Source,
+    Stored,
+    choose_recovery_source,
+    common_training,
+    find_stranger,
+    is_live,
+    next_run,
+    why_not_begin,
+)
+from elastic_trainer.checkpoint.sharded import Shards
+from elastic_trainer.checkpoint.transfer import receive, send
+from elastic_trainer.data.order import ElasticOrder
+from elastic_trainer.link.worker_link import WorkerLink
+from elastic_trainer.ranks.process_group import ProcessGroup
+from elastic_trainer.store.commit import Commit
+from elastic_trainer.store.errors import OwnershipError, StorageError, UnavailableError
+from elastic_trainer.store.ownership import Job
+from elastic_trainer.store.replica import read_replica
+from elastic_trainer.store.slot import Slot, SlotError, digest_of_location
+from elastic_trainer.store.storage import Storage
+
+EARLY_SECONDS = 5.0
+"""For so long at most a storage that fails is tried again before live peers are looked for."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """Of a rank's loading."""
+
+    available: Available
+    """What it has now."""
+    damaged: str | None = None
+    """How its source was not what it should be."""
+    refusal: str | None = None
+    """Why no source would help."""
+    unavailable: bool = False
+    """The refusal is the storage's, which can't be read."""
+
+
+class _ElsewhereError(Exception):
+    """Another rank's part is not what it should be."""
+
+
+class Restorer:
+    """Restores a Checkpointer's state at the beginning of each run.
+
+    Args:
+        storage: of the commits.
+        state: what is restored.
+        data: the order of the samples, whose group's ranks restore together.
+        link: to the agent.
+        shards: of a sharded state.
+        tell: called with a slot and the step in it, which may not be in storage yet.
+        resume_from, fresh, wall: as Checkpointer's.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        state: ModelState,
+        data: ElasticOrder,
+        link: WorkerLink,
+        shards: Shards | None,
+        *,
+        tell: Callable[[Slot, int], None],
+        resume_from: str,
+        fresh: bool,
+        wall: Callable[[], float],
+    ) -> None:
+        self._storage, self._state, self._data = storage, state, data
+        self._link, self._shards, self._tell = link, shards, tell
+        self._resume_from, self._fresh, self._wall = resume_from, fresh, wall
+        self._job = Job.from_environment(os.environ)
+        self._place = digest_of_location(storage.location)
+        self._memory: Memory | None = None
+        self._commits: tuple[Commit, ...] = ()
+        """On rank 0, what storage had when this run began."""
+        self.token = uuid.uuid4().hex
+        """Of this process's claims to the storage."""
+        self.training = ""
+        """Which one this is; empty until it is known."""
+        self.run = 0
+        """The run that was begun last; see recovery.py."""
+
+    @property
+    def _group(self) -> ProcessGroup:
+        return self._data.group
+
+    def restore(self, memory: Memory | None, live: Identity, *, share: bool = False) -> Identity:
+        """Give every rank the newest state that can be had, and a new run; return the state's name,
+        NOTHING where it is the initial one. On all ranks.
+
+        Args:
+            memory: of this worker, where there is room in it.
+            live: of the state that this rank holds.
+            share: where there is no state at all, rank 0's initial one is everybody's.
+
+        Raises:
+            StorageError, MismatchError: as Checkpointer.
+        """
+        self._memory = memory
+        available = self._available(live)
+        everyone = self._group.gather(available)
+        if not is_live(everyone) and not all(one.training for one in everyone):
+            everyone = self._identify_training(live)
+        if not is_live(everyone) and find_stranger(everyone) is not None:
+            # Where a store can't create a file exclusively, pods that begin at once all make one:
+            # now that all have, the last one counts.
+            self.training = ""
+            everyone = self._identify_training(live)
+        available = everyone[self._group.rank]
+        self._refuse_stranger(everyone)
+        self.training = common_training(everyone)
+        self._storage.adopt(self.training)
+        if is_live(everyone):
+            stored = Stored(run=next_run(everyone))
+        else:
+            with self._storage.calls.telling(self._link.transferred):
+                asked = self._ask_storage(everyone) if self._group.rank == 0 else Stored()
+                stored = self._group.from_rank(0, asked)
+        if stored.refusal is not None:
+            self._give_up(StorageError(stored.refusal))
+        self.run = stored.run
+        if self._group.rank == 0:
+            self._storage.hold(self.run, self.token)
+        while True:
+            found = choose_recovery_source(everyone, stored, sharded=self._state.sharded)
+            reason = why_not_begin(found, everyone, stored)
+            if reason is not None and not self._fresh:
+                self._give_up(
+                    StorageError(
+                        f"the checkpoint folder {self._storage.location} can't be used: {reason}. "
+                        "Bring back what it held, name another folder, or pass fresh=True to "
+                        "train from the beginning"
+                    )
+                )
+            if not found.loads:
+                break
+            outcome = self._load(found, available)
+            outcomes = self._group.gather(replace(outcome, available=Available()))
+            self._refuse_outcomes(found, outcomes)
+            available = outcome.available
+            damaged = next((one.damaged for one in outcomes if one.damaged is not None), None)
+            if damaged is None:
+                break
+            # Once more, without it.
+            if Source.STORAGE in found.sources:
+                kept = tuple(one for one in stored.commits if one != found.identity)
+                stored = replace(stored, commits=kept, unusable=(*stored.unusable, damaged))
+            elif found.mirrors:
+                others = tuple(one for one in available.mirrored if one[1] != found.identity)
+                available = replace(available, mirrored=others)
+            everyone = self._group.gather(available)
+        self._hand_over(found, share)
+        return found.identity
+
+    def open_storage_early(self, memory: Memory | None) -> None:
+        """Before this process's peers, if it has any yet, wait for it: find out which training the
+        folder is of. They may hand the state over where it can't be read here just now.
+
+        Raises:
+            StorageError: the folder can be read, and can't be used.
+        """
+        self._memory = memory
+        try:
+            with self._storage.patience(EARLY_SECONDS):
+                self.training = self._open_storage()
+        except UnavailableError as error:
+            log.warning("looking for live peers before the checkpoint folder: %s", error)
+        except StorageError as error:
+            self._give_up(error)
+
+    def _identify_training(self, live: Identity) -> list[Available]:
+        """On all ranks: find out from storage, where it isn't known, which training goes on; return
+        what every rank has. None can take part without."""
+        refusal = None
+        if not self.training:
+            try:
+                with self._storage.calls.telling(self._link.transferred):
+                    self.training = self._open_storage()
+            except StorageError as error:
+                refusal = error
+        said = self._group.gather((self._available(live), refusal))
+        for _, refused in said:
+            if refused is not None:
+                self._give_up(refused)
+        return [one for one, _ in said]
+
+    def _available(self, live: Identity) -> Available:
+        """What this rank has."""
+        found = Available(
+            live,
+            training=self.training,
+            host=socket.gethostname(),
+            # Its own, too: the storage may be claimed for it, and clocks go back.
+            last_run=max(int(self._wall()) - 1, self.run),
+        )
+        if self._memory is not None and live == NOTHING:
+            # What a rank has live is newer than what it has in memory.
+            found = replace(
+                found,
+                memory=self._memory.look(self._group),
+                orphaned=self._memory.orphaned(self.training, self._place) if self.training else (),
+            )
+            if self._memory.mirror is not None:
+                found = replace(found, mirrored=self._memory.mirror.look(self._group))
+        return found
+
+    def _open_storage(self) -> str:
+        """The training that the folder is of, as this node sees it. Raises StorageError."""
+
+        def known() -> str:
+            found = self._memory.orphaned("", self._place) if self._memory is not None else ()
+            if not found:
+                return ""
+            _, (_, step) = max(found, key=lambda one: one[1])
+            return f"this node's memory knows step {step} of a training that was kept there"
+
+        return self._storage.open(self._job, self._resume_from, known=known, fresh=self._fresh)
+
+    def _ask_storage(self, everyone: Sequence[Available]) -> Stored:
+        """By rank 0: what there is to go on from, once nobody else may write any more."""
+        try:
+            self._storage.prepare()
+            least = max(next_run(everyone) - 1, self._data.last_run())
+            claim, survey = self._storage.take_over(least, self.token)
+            self._storage.own(self._job)
+        except StorageError as error:
+            return Stored(refusal=str(error))
+        self._commits = survey.commits
+        identities = tuple(commit.identity for commit in survey.commits)
+        return Stored(identities, survey.damaged, claim.run)
+
+    def _refuse_stranger(self, everyone: Sequence[Available]) -> None:
+        """Refuse a folder that the pods don't share; on all ranks, or, where others have a live
+        state, on the one that came with another folder."""
+        stranger = find_stranger(everyone)
+        if stranger is None:
+            return
+        training = common_training(everyone)
+        if is_live(everyone):
+            if self.training in ("", training):
+                return
+            stranger = self._group.rank
+        first, other = everyone[0], everyone[stranger]
+        self._give_up(
+            OwnershipError(
+                f"the checkpoint folder {self._storage.location} is not the same in all pods: "
+                f"expected training {training}, as rank 0 on {first.host} finds it, rank "
+                f"{stranger} on {other.host} finds {other.training}; name a folder on a volume "
+                "that all pods mount (ReadWriteMany), or a URL"
+            )
+        )
+
+    def _refuse_outcomes(self, found: Recovery, outcomes: Sequence[_Outcome]) -> None:
+        for rank, outcome in enumerate(outcomes):
+            if outcome.refusal is None:
+                continue
+            reason = f"rank {rank} can't restore step {found.step}: {outcome.refusal}"
+            error = UnavailableError(reason) if outcome.unavailable else MismatchError(reason)
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> NoReturn:
+        """No other try would help: say so to the agent, and raise it."""
+        self._link.give_up(str(error))
+        raise error
+
+    def _load(self, found: Recovery, available: Available) -> _Outcome:
+        """From this rank's own memory, or from storage."""
+        source = found.sources[self._group.rank]
+        try:
+            if self._memory is not None:
+                self._memory.restore_mirrored(self.training, found)
+            if source in (Source.MEMORY, Source.MIRROR):
+                self._load_memory(found.identity)
+            elif source is Source.STORAGE:
+                with self._storage.calls.telling(self._link.transferred):
+                    self._load_storage(found.identity)
+            else:
+                return _Outcome(available)
+        except _ElsewhereError:
+            return _Outcome(available, damaged="another rank's part is damaged")
+        except UnavailableError as error:
+            return _Outcome(available, refusal=str(error), unavailable=True)
+        except (SlotError, StorageError) as error:
+            log.warning("passing over step %d in %s: %s", found.step, source.value, error)
+            kept = tuple(one for one in available.memory if one[1] != found.identity)
+            return _Outcome(replace(available, memory=kept), damaged=str(error))
+        except ValueError as error:
+            return _Outcome(available, refusal=str(error))
+        return _Outcome(replace(available, live=found.identity))
+
+    def _load_memory(self, identity: Identity) -> None:
+        assert self._memory is not None
+        problem = found = None
+        try:
+            found = self._memory.read(self.training, identity, self._state.meshes)
+        except SlotError as error:
+            problem = error
+        if self._state.sharded and any(self._group.gather(problem is not None)) and not problem:
+            raise _ElsewhereError  # nothing was given: parts of two states are no state
+        if found is None:
+            raise problem or AssertionError
+        state, label, slot = found
+        self._state.give(state)
+        if label.rank == self._group.rank:
+            self._state.give_generators(state)
+        if self._memory.saves:
+            self._tell(slot, label.step)  # it may not have come to storage yet
+
+    def _load_storage(self, identity: Identity) -> None:
+        if self._shards is not None:
+            self._shards.load(identity, self._group)
+            return
+        commit = next(one for one in self._commits if one.identity == identity)
+        state = read_replica(self._storage, commit)
+        self._state.give(state)
+        self._state.give_generators(state)
+        self._link.committed(commit.step, commit.round)
+
+    def _hand_over(self, found: Recovery, share: bool) -> None:
+        takers = found.takers
+        if share and found.identity == NOTHING:
+            takers = list(range(1, self._group.world))
+        if self._group.rank in takers:
+            state = receive(found.giver, self._link.transferred)
+            try:
+                self._state.give(state)
+            except ValueError as error:
+                self._link.give_up(f"rank {found.giver} trains something else: {error}")
+                raise
+        elif self._group.rank == found.giver and takers:
+            send(self._state.take(), takers, self._link.transferred)
