@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
-from operator import attrgetter, is_, itemgetter
+from itertools import chain, compress
+from operator import attrgetter, is_, is_not, itemgetter
 from typing import TypeVar
 
 from volcano_elastic.api.queue_policy import Order, QueuePolicy, Step, effective
@@ -65,12 +65,18 @@ def changes(old: Sequence[T], new: Sequence[T]) -> tuple[list[T], list[T]]:
     """Return what only `old` holds, and what only `new` does; told by identity."""
     if old is new or not old:
         return [], [] if old is new else list(new)
-    # Mostly only a piece in the middle differs.
-    head = _same(old, new)
-    old, new = old[head:], new[head:]
-    tail = _same(old[::-1], new[::-1])
-    was = {id(value): value for value in old[: len(old) - tail]}
-    now = {id(value): value for value in new[: len(new) - tail]}
+    if len(old) == len(new):
+        # Mostly some have been replaced where they stood.
+        differs = list(map(is_not, old, new))
+        old, new = list(compress(old, differs)), list(compress(new, differs))
+    else:
+        # Mostly only a piece in the middle differs.
+        head = _same(old, new)
+        old, new = old[head:], new[head:]
+        tail = _same(old[::-1], new[::-1])
+        old, new = old[: len(old) - tail], new[: len(new) - tail]
+    was = {id(value): value for value in old}
+    now = {id(value): value for value in new}
     return (
         [value for key, value in was.items() if key not in now],
         [value for key, value in now.items() if key not in was],
