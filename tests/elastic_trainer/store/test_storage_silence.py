@@ -14,13 +14,14 @@ from elastic_trainer.store import folder as folder_module
 from elastic_trainer.store import owned_folder
 from elastic_trainer.store.answer import LOOKS, Calls, SilenceError, moved
 from elastic_trainer.store.errors import SilentError, UnavailableError
-from elastic_trainer.store.folder import MARKER, HashedFile, LocalFolder
+from elastic_trainer.store.folder import MARKER, LocalFolder
 from elastic_trainer.store.ownership import TRAINING
 from elastic_trainer.store.storage import Storage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.elastic_trainer.store.faulty_folder import FaultyFolder, faulty_storage
+from tests.elastic_trainer.store.small_commits import commit
 
 
 @pytest.fixture(autouse=True)
@@ -55,13 +56,6 @@ class Server:
 
 def left_behind() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "ask-storage"]
-
-
-def commit(storage: Storage, step: int, run: int = 1) -> None:
-    def write(file: HashedFile) -> None:
-        file.write(b"%d" % step * 100)
-
-    storage.write(step=step, run=run, cursor={"step": step}, files={"state.pt": write})
 
 
 def identities(folder: Path) -> list[tuple[int, int]]:
