@@ -51,6 +51,10 @@ def test_parameters_beside_the_model_must_be_saved_too(of: type[Any], tmp_path: 
     given["optimizer"].add_param_group({"params": list(head.parameters())})
     with pytest.raises(ValueError, match=r"2 of 4 parameters .* put other modules .* into `extra`"):
         of(tmp_path, **given)
+    if of is ElasticLoop:  # which averages the gradients of its model alone
+        with pytest.raises(ValueError, match="each rank would train those by itself"):
+            of(tmp_path, **given, extra={"head": head})
+        given["wrap"] = lambda model: model
     of(tmp_path, **given, extra={"head": head})
 
 

@@ -116,3 +116,16 @@ def test_aborted_collectives_that_would_seem_to_end_well_are_refused(backends: s
 
 def test_the_backend_that_is_asked_for_is_the_groups(group: None) -> None:
     assert "gloo" in backend()
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_schedule_that_would_begin_anew_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, saved: bool
+) -> None:
+    net = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    data = ElasticDataset(TensorDataset(torch.zeros(4, 2)), batch_size=2, epochs=1)
+    extra = {"schedule": schedule} if saved else {}
+    Checkpointer(tmp_path, model=net, optimizer=optimizer, data=data, extra=extra)
+    assert ("extra has none: it would begin anew" in caplog.text) is not saved

@@ -197,6 +197,70 @@ def test_other_optimizers_step_in_apply_and_their_gradients_are_zeroed(tmp_path:
         assert found.equal(expected)
 
 
+def test_an_optimizer_that_apply_steps_and_extra_lacks_is_refused(tmp_path: Path) -> None:
+    first = made(tmp_path / "unused")
+    heads = torch.optim.SGD(first.module[2].parameters(), lr=0.1)
+
+    def apply() -> None:
+        split.optimizer.step()
+        heads.step()
+
+    split = ElasticLoop(
+        tmp_path / "split",
+        model=first.module,
+        optimizer=torch.optim.SGD(first.module[:2].parameters(), lr=0.1),
+        data=first.data,
+        apply=apply,
+    )
+    with pytest.raises(RuntimeError, match=r"SGD\), which is neither .* among its extra"):
+        run(split, plain)
+
+
+class LookAhead(torch.optim.Optimizer):
+    """Steps an optimizer inside of it, whose state is part of its own."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner = inner
+        super().__init__(inner.param_groups, {})
+
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        self.inner.step()
+
+
+def test_an_optimizer_inside_another_may_step(tmp_path: Path) -> None:
+    first = made(tmp_path / "unused")
+    outer = LookAhead(torch.optim.SGD(first.module.parameters(), lr=0.1))
+    loop = ElasticLoop(
+        tmp_path / "outer",
+        model=first.module,
+        optimizer=outer,
+        data=first.data,
+        apply=outer.step,
+    )
+    run(loop, plain)
+    whole = made(tmp_path / "whole")
+    run(whole, plain)
+    for found, expected in zip(loop.module.parameters(), whole.module.parameters(), strict=True):
+        assert found.equal(expected)
+
+
+def test_what_each_rank_would_train_by_itself_is_refused(tmp_path: Path) -> None:
+    first = made(tmp_path / "unused")
+    critic = torch.nn.Linear(1, 1)
+    others = torch.optim.SGD(critic.parameters(), lr=0.1)
+    given = {
+        "model": first.module,
+        "optimizer": first.optimizer,
+        "data": first.data,
+        "apply": lambda: None,
+        "extra": {"critic": critic, "others": others},
+    }
+    with pytest.raises(ValueError, match=r"2 of 2 parameters .* only the model's gradients are"):
+        ElasticLoop(tmp_path / "gan", **given)
+    wrapped = ElasticLoop(tmp_path / "wrapped", wrap=lambda model: model, **given)
+    assert wrapped.steps == 0, "a wrap of one's own may average them"
+
+
 def test_a_scaled_loss_without_apply_is_refused(tmp_path: Path) -> None:
     scaler = torch.amp.GradScaler("cpu")
     loop = made(tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -22,6 +23,8 @@ from elastic_trainer.checkpoint.refusal import refuse_fsdp1, refuse_zero
 from elastic_trainer.checkpoint.state_value import from_plain, own, to_plain
 from elastic_trainer.data.order import ElasticOrder
 from elastic_trainer.store.blob import MeshKey, mesh_key
+
+log = logging.getLogger(__name__)
 
 SHOWN = 5
 """Differences that a message lists."""
@@ -56,13 +59,16 @@ class ModelState:
         extra: Mapping[str, Stateful],
     ) -> None:
         _refuse_strangers(model, optimizer, extra)
-        refuse_fsdp1(model)
+        for module in (model, *extra.values()):
+            if isinstance(module, torch.nn.Module):
+                refuse_fsdp1(module)
         refuse_zero((optimizer, *extra.values()))
         self.model = _unwrapped(model)
         self.optimizer = optimizer
         self.data = data
         self.extra = dict(extra)
         self.sharded = any(isinstance(one, DTensor) for one in self.model.parameters())
+        _warn_of_schedule(optimizer, extra)
 
     @property
     def meshes(self) -> dict[MeshKey, DeviceMesh]:
@@ -208,6 +214,16 @@ def _refuse_strangers(
             f"{', …' if len(strangers) > SHOWN else ''}: expected one of model.parameters(). Make "
             "it of this model, after what replaces its parameters (fully_shard); put "
             "other modules that it trains into `extra`, or they aren't saved"
+        )
+
+
+def _warn_of_schedule(optimizer: torch.optim.Optimizer, extra: Mapping[str, Stateful]) -> None:
+    """A scheduler that is made of an optimizer replaces its `step`, and leaves a mark there."""
+    scheduled = hasattr(getattr(optimizer, "step", None), "_wrapped_by_lr_sched")
+    if scheduled and not any(hasattr(part, "get_last_lr") for part in extra.values()):
+        log.warning(
+            "the optimizer has a learning rate scheduler, and extra has none: it would begin anew "
+            "at each restart. Expected extra={'schedule': scheduler, ...}"
         )
 
 

@@ -13,7 +13,10 @@ from typing import Any
 import torch
 from torch.amp.grad_scaler import GradScaler
 from torch.optim.lr_scheduler import LRScheduler
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from elastic_trainer.checkpoint.model_state import Stateful
 
@@ -47,8 +50,10 @@ class StepGuard:
         self.in_body = False
         """Between the beginning and the end of a `with loop.step():`."""
         self.applying = False
-        """`apply` runs, and may do what it likes."""
+        """`apply` runs, and may step what is the loop's."""
         self._model, self._optimizer, self._extra, self._custom = model, optimizer, extra, custom
+        self._stepping: torch.optim.Optimizer | None = None
+        """The outermost one that steps, such as a look-ahead around another."""
         self._schedulers = [
             (name, part) for name, part in extra.items() if isinstance(part, LRScheduler)
         ]
@@ -62,7 +67,9 @@ class StepGuard:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Refuses from its beginning to its end; raises RuntimeError where it does."""
-        handle = register_optimizer_step_pre_hook(self._refuse_step)
+        self._stepping = None
+        before = register_optimizer_step_pre_hook(self._refuse_step)
+        after = register_optimizer_step_post_hook(self._stepped)
         original = GradScaler.scale
 
         def scale(scaler: GradScaler, outputs: Any) -> Any:
@@ -73,7 +80,8 @@ class StepGuard:
         try:
             yield
         finally:
-            handle.remove()
+            before.remove()
+            after.remove()
             GradScaler.scale = original  # type: ignore[method-assign]
 
     def schedule(self) -> list[int]:
@@ -96,7 +104,10 @@ class StepGuard:
             )
 
     def _refuse_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if self.applying or not (self.in_body or self._is_ours(optimizer)):
+        if self.applying:
+            self._refuse_unsaved(optimizer)
+            return
+        if not (self.in_body or self._is_ours(optimizer)):
             return
         if optimizer is self._optimizer and not self._custom:
             raise RuntimeError(
@@ -109,6 +120,22 @@ class StepGuard:
             "a lost peer undoes would be made twice, by some ranks and not by others. Use "
             f"{_EXAMPLE}; other optimizers are among its extra"
         )
+
+    def _refuse_unsaved(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._stepping is not None:
+            return
+        saved = (self._optimizer, *self._extra.values())
+        if not any(optimizer is one or _wraps(one, optimizer) for one in saved):
+            raise RuntimeError(
+                f"apply steps an optimizer ({type(optimizer).__name__}), which is neither "
+                "ElasticLoop's own nor among its extra: its gradients would never be zeroed, and "
+                "its moments be lost at each restart. Expected extra={'second': optimizer, ...}"
+            )
+        self._stepping = optimizer
+
+    def _stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if optimizer is self._stepping:
+            self._stepping = None
 
     def _is_ours(self, optimizer: torch.optim.Optimizer) -> bool:
         if optimizer is self._optimizer or any(optimizer is one for one in self._extra.values()):
@@ -131,3 +158,11 @@ class StepGuard:
                 "worker that joins would scale by another factor. Expected extra={'scaler': "
                 "scaler, ...}"
             )
+
+
+def _wraps(part: object, optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the part is another library's wrapping of the optimizer, and saves it."""
+    if isinstance(part, LRScheduler):
+        return False
+    groups = getattr(part, "param_groups", None)
+    return getattr(part, "optimizer", None) is optimizer or groups is optimizer.param_groups

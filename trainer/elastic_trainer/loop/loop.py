@@ -39,7 +39,12 @@ from elastic_trainer.checkpoint.recovery import NOTHING
 from elastic_trainer.data.dataset import ElasticDataset
 from elastic_trainer.link.worker_link import Order, WorkerLink
 from elastic_trainer.loop.guard import StepGuard
-from elastic_trainer.loop.refusal import refuse_closure, refuse_order, refuse_sharded
+from elastic_trainer.loop.refusal import (
+    refuse_closure,
+    refuse_order,
+    refuse_sharded,
+    refuse_unaveraged,
+)
 from elastic_trainer.loop.round_member import RoundMember, data_parallel
 from elastic_trainer.loop.seed import seed_generators
 from elastic_trainer.loop.undo import BufferBackup, ExtraBackup
@@ -168,6 +173,8 @@ class ElasticLoop:
         )
         refuse_order(data)
         refuse_sharded(model)
+        if wrap is None:
+            refuse_unaveraged(model, (optimizer, *self._extra.values()))
         if apply is None:
             refuse_closure(optimizer)
 

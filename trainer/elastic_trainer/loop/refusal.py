@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch.distributed.tensor import DTensor
 
@@ -36,3 +38,21 @@ def refuse_sharded(model: torch.nn.Module) -> None:
             "the model is sharded, so a lost rank's part is in no survivor: use Checkpointer in "
             "your own loop instead of ElasticLoop"
         )
+
+
+def refuse_unaveraged(model: torch.nn.Module, optimizers: Iterable[object]) -> None:
+    """Raises ValueError if one of these optimizers steps parameters that the model hasn't."""
+    ours = {id(parameter) for parameter in model.parameters()}
+    for optimizer in optimizers:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            continue
+        given = [one for group in optimizer.param_groups for one in group["params"]]
+        others = [one for one in given if id(one) not in ours]
+        if others:
+            raise ValueError(
+                f"an optimizer ({type(optimizer).__name__}) has {len(others)} of {len(given)} "
+                "parameters that ElasticLoop's model lacks: only the model's gradients are "
+                "averaged over the ranks, so each rank would train those by itself. Expected one "
+                "module of all that is trained, whose forward gives the losses, as model=, or a "
+                "wrap= that averages them too"
+            )
