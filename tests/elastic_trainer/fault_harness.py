@@ -26,7 +26,12 @@ from pathlib import Path
 
 from tests.elastic_trainer.fault_job import NODES, TAIL_FAULT, FaultyJob, Nursery
 from tests.elastic_trainer.fault_kinds import Faults
-from tests.elastic_trainer.fault_oracle import check_commits, check_model, check_samples
+from tests.elastic_trainer.fault_oracle import (
+    check_commits,
+    check_last_step,
+    check_model,
+    check_samples,
+)
 from tests.elastic_trainer.fault_tail import RESTARTS, Tail, choose
 from tests.elastic_trainer.torchrun_job import children, gone
 
@@ -163,7 +168,7 @@ class Harness:
         told.rename(enough)
         tail.play(self.chance)
         self._see_commits()
-        check_samples(self.job.folder, self.epochs)
+        check_last_step(self.job.folder, check_samples(self.job.folder, self.epochs))
         enough.unlink()
         (self.job.folder / TAIL_FAULT).unlink(missing_ok=True)
         self._restarts = ENOUGH_RESTARTS

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from elastic_trainer.data.audit import Report, _runs, verify
+from elastic_trainer.store.storage import Storage
 
 from tests.elastic_trainer.fault_job import MODEL, SAMPLES, SEED
 from tests.elastic_trainer.fault_replay import deviation, history
@@ -38,6 +39,15 @@ def check_commits(folder: Path, seen: Collection[Identity], damaged: Collection[
     runs = _runs(folder / "audit")
     scratch = [n for n, run in runs.items() if n > first and not run.start.parent]
     assert not scratch, f"runs {scratch} began from scratch, after run {first} had a commit"
+
+
+def check_last_step(folder: Path, report: Report) -> None:
+    """The final model's last step is in the folder, in the newest of its usable commits."""
+    newest = Storage(folder / "commits").newest()
+    found = newest.step if newest is not None else None
+    assert found == report.steps, (
+        f"the job ended at step {report.steps}, its newest usable commit is of {found}"
+    )
 
 
 def check_model(folder: Path, report: Report, tolerance: float) -> float:

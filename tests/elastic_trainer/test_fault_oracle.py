@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 from elastic_trainer.data.audit import AuditLog, RunStart
+from elastic_trainer.store.storage import Storage
 
 from tests.elastic_trainer.fault_job import SAMPLES
-from tests.elastic_trainer.fault_oracle import check_commits, check_samples
+from tests.elastic_trainer.fault_oracle import check_commits, check_last_step, check_samples
+from tests.elastic_trainer.store.small_commits import commit
 
 
 def make_run(folder: Path, run: int, parent: int, start: int, steps: int) -> None:
@@ -57,3 +59,18 @@ def test_a_start_from_scratch_is_told(tmp_path: Path) -> None:
     make_run(tmp_path, 3, 1, 2, 2)
     with pytest.raises(AssertionError, match="from scratch"):
         check_commits(tmp_path, {(1, 2)}, set())
+
+
+def test_a_last_step_that_is_not_in_the_folder_is_told(tmp_path: Path) -> None:
+    make_run(tmp_path, 1, 0, 0, 4)
+    report = check_samples(tmp_path, 1)
+    storage = Storage(tmp_path / "commits")
+    with pytest.raises(
+        AssertionError, match="ended at step 4, its newest usable commit is of None"
+    ):
+        check_last_step(tmp_path, report)
+    commit(storage, 3)
+    with pytest.raises(AssertionError, match="ended at step 4, its newest usable commit is of 3"):
+        check_last_step(tmp_path, report)
+    commit(storage, 4)
+    check_last_step(tmp_path, report)

@@ -161,6 +161,49 @@ class TestCheckpointer:
             path.unlink()
         assert Script(tmp_path).sums == sums
 
+    def test_the_end_is_in_storage_though_its_round_began_with_a_live_state(
+        self, tmp_path: Path
+    ) -> None:
+        script = Script(tmp_path, every=1000)
+        sums = script.train(5)
+        live = (script.checkpointer.run, 5)
+        script.checkpointer.restore(live)  # the round broke after its last step
+        script.checkpointer.finish()
+        (found,) = Storage(tmp_path / "commits").commits()
+        assert found.identity == live
+        for path in (tmp_path / "slots").iterdir():
+            path.unlink()
+        assert Script(tmp_path).sums == sums
+
+    @pytest.mark.parametrize("rounds", [1, 2])
+    def test_an_end_that_memory_has_is_brought_to_storage_once(
+        self, rounds: int, tmp_path: Path
+    ) -> None:
+        script = Script(tmp_path, every=5)
+        script.train(5)
+        live = (script.checkpointer.run, 5)
+        for _ in range(rounds):
+            script.checkpointer.restore(live)
+            script.checkpointer.finish()
+            # By the claim of its own round: another process may have taken one since.
+            assert script.link.told[-1].run == script.checkpointer.run
+        (found,) = Storage(tmp_path / "commits").commits()
+        assert found.identity == live
+
+    def test_without_memory_an_end_that_storage_has_is_not_written_again(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=0, f_frsize=4096))
+        script = Script(tmp_path, every=5)
+        script.train(5)
+        script.checkpointer.restore((script.checkpointer.run, 5))
+        script.checkpointer.finish()
+        assert [commit.step for commit in Storage(tmp_path / "commits").commits()] == [5]
+        script.train(1)
+        script.checkpointer.restore((script.checkpointer.run, 6))
+        script.checkpointer.finish()
+        assert [commit.step for commit in Storage(tmp_path / "commits").commits()] == [6, 5]
+
     def test_a_new_folder_is_a_new_training(self, tmp_path: Path) -> None:
         Script(tmp_path, every=2).train(4)
         assert Script(tmp_path, commits="others").data.steps == 0

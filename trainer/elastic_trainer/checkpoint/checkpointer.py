@@ -20,6 +20,8 @@ from elastic_trainer.checkpoint.model_state import ModelState, Stateful
 from elastic_trainer.checkpoint.recovery import (
     NOTHING,
     Identity,
+    Recovery,
+    Source,
 )
 from elastic_trainer.checkpoint.refusal import backend, refuse_silent_aborts
 from elastic_trainer.checkpoint.restorer import Restorer
@@ -140,7 +142,11 @@ class Checkpointer:
         self.parent = 0
         """The run whose state this one began with; 0 for none."""
         self.saved: int | None = None
-        """The step saved last, or restored."""
+        """The step saved last, or restored from where it is kept; a replica that is only in a
+        process, or in a peer's memory, isn't."""
+        self._told: tuple[Identity, int] = (NOTHING, 0)
+        """The state in memory that the agent was told of last, and the run with whose claim it is
+        to bring that to storage; 0: it isn't."""
         self.save_time = timedelta(0)
         """How long the last save held training up."""
         refuse_silent_aborts(backend(), os.environ)
@@ -198,15 +204,24 @@ class Checkpointer:
         Raises:
             StorageError, MismatchError: as the constructor.
         """
-        identity = self._restorer.restore(self._memory, live, share=share)
+        found = self._restorer.restore(self._memory, live, share=share)
+        identity = found.identity
         self.parent = identity[0]
         self.data.begin(run=self.run, parent=self.parent, round_=self.link.round)
         self._first = self._next = self.data.steps
-        self.saved = self.data.steps if self.parent else None
+        self.saved = self.data.steps if self.parent and self._is_kept(found) else None
         self._began = self._saved_at = self._clock()
         if self._memory is not None and identity != NOTHING:
             self._memory.note_origin(self._restorer.training, self._place, identity)
         self._make_room()
+
+    def _is_kept(self, found: Recovery) -> bool:
+        """Whether the state is in storage, or on its way there; on other ranks than 0, whether it
+        is in their node's memory. `commit` asks that of a sharded one, on all ranks at once."""
+        if self._shards is not None or Source.STORAGE in found.sources:
+            return True
+        identity, claimed = self._told
+        return identity == found.identity and (self._group.rank != 0 or claimed == self.run)
 
     def _give_up(self, error: Exception) -> NoReturn:
         """No other try would help: say so to the agent, and raise it."""
@@ -214,6 +229,12 @@ class Checkpointer:
         raise error
 
     # ---- training
+
+    @property
+    def _identity(self) -> Identity:
+        """Of the state: the run that made its last step, and that step."""
+        made_here = self.data.steps != self._first or not self.parent
+        return (self.run if made_here else self.parent, self.data.steps)
 
     def step(self) -> None:
         """Call once after each `optimizer.step()`.
@@ -287,7 +308,7 @@ class Checkpointer:
                 self._shards.write(
                     self._captured(), step=self.data.steps, run=self.run, round_=self.link.round
                 )
-        elif stored and self._group.rank == 0 and self._memory is not None:
+        elif stored and self._told == (self._identity, self.run):
             error = self.link.settle(storage=True)
             if error:
                 raise StorageError(error)
@@ -306,14 +327,14 @@ class Checkpointer:
         brought there."""
         if self._group.rank != 0 or newest == self.data.steps:
             return True
-        if self.data.steps != self._first:
-            return False
-        if not self.parent:
-            return True
-        # It was loaded, be it from memory alone, and nothing was done since.
-        with contextlib.suppress(StorageError):
-            found = self.storage.newest()
-            return found is not None and found.identity == (self.parent, self.data.steps)
+        return (self.data.steps == self._first and not self.parent) or self._storage_has_it()
+
+    def _storage_has_it(self) -> bool:
+        """Whether this state was restored, be it from memory alone, and can be used in storage."""
+        if self.data.steps == self._first and self.parent:
+            with contextlib.suppress(StorageError):
+                found = self.storage.newest()
+                return found is not None and found.identity == self._identity
         return False
 
     def _due(self) -> bool:
@@ -377,7 +398,7 @@ class Checkpointer:
             saved = self._save_to_memory()
             if shards is not None:
                 shards.saved(*saved)
-            elif saved == (None, None) and self._group.rank == 0:
+            elif saved == (None, None) and self._group.rank == 0 and not self._storage_has_it():
                 write_replica(
                     self.storage, step=step, run=run, state=self._captured(), round_=round_
                 )
@@ -412,8 +433,7 @@ class Checkpointer:
         blob = lay_out(self._captured())
         label = Label(
             self._restorer.training,
-            self.run,
-            self.data.steps,
+            *self._identity,
             self._group.rank,
             self._group.world,
             self._state.sharded,
@@ -427,18 +447,19 @@ class Checkpointer:
         except SlotError as error:
             log.warning("not saved to memory: %s", error)
             return None, None
-        self._tell(slot, label.step)
+        self._tell(slot, label)
         return slot, label
 
-    def _tell(self, slot: Slot, step: int) -> None:
+    def _tell(self, slot: Slot, label: Label) -> None:
         assert self._memory is not None
         stores = self._group.rank == 0 and self._shards is None
+        self._told = (label.identity, self.run if stores else 0)
         if not stores:
-            self._memory.tell(slot, step)
+            self._memory.tell(slot, label.step)
             return
         self._memory.tell(
             slot,
-            step,
+            label.step,
             folder=self.storage.location,
             keep=self.storage.keep,
             run=self.run,

@@ -35,7 +35,7 @@ from elastic_trainer.store.commit import Commit
 from elastic_trainer.store.errors import OwnershipError, StorageError, UnavailableError
 from elastic_trainer.store.ownership import Job
 from elastic_trainer.store.replica import read_replica
-from elastic_trainer.store.slot import Slot, SlotError, digest_of_location
+from elastic_trainer.store.slot import Label, Slot, SlotError, digest_of_location
 from elastic_trainer.store.storage import Storage
 
 EARLY_SECONDS = 5.0
@@ -71,7 +71,7 @@ class Restorer:
         data: the order of the samples, whose group's ranks restore together.
         link: to the agent.
         shards: of a sharded state.
-        tell: called with a slot and the step in it, which may not be in storage yet.
+        tell: called with a slot and its label, whose state may not be in storage yet.
         resume_from, fresh, wall: as Checkpointer's.
     """
 
@@ -83,7 +83,7 @@ class Restorer:
         link: WorkerLink,
         shards: Shards | None,
         *,
-        tell: Callable[[Slot, int], None],
+        tell: Callable[[Slot, Label], None],
         resume_from: str,
         fresh: bool,
         wall: Callable[[], float],
@@ -107,9 +107,9 @@ class Restorer:
     def _group(self) -> ProcessGroup:
         return self._data.group
 
-    def restore(self, memory: Memory | None, live: Identity, *, share: bool = False) -> Identity:
-        """Give every rank the newest state that can be had, and a new run; return the state's name,
-        NOTHING where it is the initial one. On all ranks.
+    def restore(self, memory: Memory | None, live: Identity, *, share: bool = False) -> Recovery:
+        """Give every rank the newest state that can be had, and a new run; return which state that
+        is, NOTHING where it is the initial one, and where it came from. On all ranks.
 
         Args:
             memory: of this worker, where there is room in it.
@@ -173,7 +173,7 @@ class Restorer:
                 available = replace(available, mirrored=others)
             everyone = self._group.gather(available)
         self._hand_over(found, share)
-        return found.identity
+        return found
 
     def open_storage_early(self, memory: Memory | None) -> None:
         """Before this process's peers, if it has any yet, wait for it: find out which training the
@@ -327,7 +327,7 @@ class Restorer:
         if label.rank == self._group.rank:
             self._state.give_generators(state)
         if self._memory.saves:
-            self._tell(slot, label.step)  # it may not have come to storage yet
+            self._tell(slot, label)  # it may not have come to storage yet
 
     def _load_storage(self, identity: Identity) -> None:
         if self._shards is not None:
