@@ -149,6 +149,33 @@ def test_surplus_that_finds_no_place_again_rests_twice_as_long() -> None:
     assert rests == [60, 120]
 
 
+def test_surplus_that_found_no_place_is_tried_again_when_a_node_comes() -> None:
+    a = job("a", 1, 2, 2, cooldown=seconds(3))
+    gone = replace(node("n2", 1), ready=False)
+    seen, now = world([node("n1", 1), gone], [a], pods(a, "n1")), NOW
+    whole = (node("n1", 1), node("n2", 1))
+    rests: list[float] = []
+    for _ in range(3):
+        made = plan(seen, now)
+        assert by_job(made)["a"].reason is Reason.SURPLUS_UNPLACED
+        seen, gave_up = applied(seen, made, now), now
+        seen = replace(seen, nodes=whole)
+        made = plan(seen, now)
+        while not made.decisions:
+            seen = replace(seen, memory=made.memory)
+            now += seconds(1)
+            made = plan(seen, now)
+        assert by_job(made)["a"].new == 2
+        rests.append((now - gave_up).total_seconds())
+        seen = applied(seen, made, now)
+        # The node goes again, and the pod that ran there with it.
+        seen = replace(
+            seen, nodes=(node("n1", 1), gone), pods=tuple(p for p in seen.pods if p.node)
+        )
+        now += seconds(1)
+    assert rests == [3, 60, 120], "a node that comes and goes isn't followed each time"
+
+
 def test_who_is_to_be_left_alone_is_not_given_up() -> None:
     seen, _, _ = blocking(NOW - timedelta(hours=2), NOW - timedelta(hours=1))
     assert turns(ruled(seen, mode=Mode.OFF), 0, 61)[-1].decisions == ()

@@ -235,6 +235,12 @@ class ClusterState:
         ]
 
     @fact
+    def open_nodes(self) -> tuple[str, ...]:
+        """Names of the nodes that take pods."""
+        nodes = self.nodes.items()
+        return tuple([name for name, n in nodes if n.node.ready and not n.node.unschedulable])
+
+    @fact
     def keys(self) -> frozenset[str]:
         """Keys of all jobs."""
         return frozenset(self.jobs)

@@ -24,7 +24,7 @@ from volcano_elastic.snapshot.snapshot import Job, Pod, Resources
 COUNTED = elastic().name
 """Role whose pods count in a job's size."""
 UNPLACED_COOLDOWN = timedelta(seconds=60)
-"""The least time after surplus found no place before the job grows again."""
+"""The least time from surplus that found no place to growth, unless a node comes."""
 PAUSE = timedelta(seconds=1)
 """What a resize is taken to cost while none was measured: what the trainer's own restarts take."""
 UNMEASURED_COOLDOWN = timedelta(seconds=60)
@@ -390,10 +390,7 @@ def ready(job: Job, policy: QueuePolicy) -> datetime | None:
     """When the job may change its size again of its own; None if it has never changed it."""
     if job.last_scale is None:
         return None
-    wait = cooldown(job, policy)
-    if job.last_reason == Reason.SURPLUS_UNPLACED:
-        wait = max(wait, UNPLACED_COOLDOWN)
-    return job.last_scale + wait
+    return job.last_scale + cooldown(job, policy)
 
 
 def cooldown(job: Job, policy: QueuePolicy) -> timedelta:
@@ -416,7 +413,11 @@ def cooldown(job: Job, policy: QueuePolicy) -> timedelta:
 def cooldown_left(job: Job, policy: QueuePolicy, now: datetime) -> timedelta:
     """Time until the job may grow; zero before its first change."""
     again = ready(job, policy)
-    return timedelta(0) if again is None else max(timedelta(0), again - now)
+    if again is None or job.last_scale is None:
+        return timedelta(0)
+    if job.last_reason == Reason.SURPLUS_UNPLACED:
+        again = max(again, job.last_scale + UNPLACED_COOLDOWN)
+    return max(timedelta(0), again - now)
 
 
 def units(requests: Resources, resource: str) -> float:

@@ -4,9 +4,11 @@ no place, gangs that block each other."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from volcano_elastic.cluster_state.claim import Claim
+from volcano_elastic.cluster_state.cluster_state import ClusterState
 from volcano_elastic.cluster_state.job_state import UNPLACED_COOLDOWN, JobState, cooldown
 from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.queue_policy.decision import Decision
@@ -21,8 +23,16 @@ MOST_DOUBLINGS = 10
 
 
 class Backoff:
-    def __init__(self, memory: Memory, now: datetime) -> None:
-        self._memory, self._now = memory, now
+    def __init__(self, cluster: ClusterState, now: datetime) -> None:
+        memory = cluster.snapshot.memory
+        self._memory, self._nodes, self._now = memory, cluster.open_nodes, now
+        self._unplaced = memory.unplaced
+        if not memory.nodes:
+            self._unplaced = {**_told_unplaced(cluster), **memory.unplaced}
+        elif self._nodes != memory.nodes and not set(self._nodes) <= set(memory.nodes):
+            self._unplaced = {
+                key: replace(found, node_came=True) for key, found in memory.unplaced.items()
+            }
         self.stuck = {
             key for key, since in memory.blocked_since.items() if now - since >= BLOCKED_AFTER
         }
@@ -63,15 +73,16 @@ class Backoff:
         """Jobs whose growth stays away because their surplus found no place."""
         return {
             key
-            for key, found in self._memory.unplaced.items()
+            for key, found in self._unplaced.items()
             if key in jobs and self._now - found.last < self._rest(found, jobs[key])
         }
 
     @staticmethod
     def _rest(found: Unplaced, state: JobState) -> timedelta:
-        doublings: int = 2 ** min(found.times - 1, MOST_DOUBLINGS)
+        before = min(found.times - 1, MOST_DOUBLINGS)
         wait = max(cooldown(state.job, state.policy), UNPLACED_COOLDOWN)
-        return wait * doublings
+        # A node that comes and goes is not followed each time.
+        return wait * (before if found.node_came else 2**before)
 
     def memory(
         self,
@@ -90,13 +101,13 @@ class Backoff:
         old, now = self._memory, self._now
         unplaced = {
             key: found
-            for key, found in old.unplaced.items()
+            for key, found in self._unplaced.items()
             # Long enough to grow once more and to fail once more.
             if key in jobs and now - found.last < 2 * self._rest(found, jobs[key]) + SET_ASIDE
         }
         for decision in decisions:
             if decision.reason is Reason.SURPLUS_UNPLACED:
-                before = old.unplaced.get(decision.job)
+                before = self._unplaced.get(decision.job)
                 unplaced[decision.job] = Unplaced(now, 1 if before is None else before.times + 1)
         return Memory(
             idle_since={key: old.idle_since.get(key, now) for key in sorted(from_idle)},
@@ -107,5 +118,15 @@ class Backoff:
                 if claim.runs and claim.key not in self._aside
             },
             unplaced=unplaced,
+            nodes=self._nodes,
             ahead=tuple(sorted(ahead)),
         )
+
+
+def _told_unplaced(cluster: ClusterState) -> dict[str, Unplaced]:
+    """Return what the jobs themselves tell where no plan before is remembered."""
+    return {
+        key: Unplaced(state.job.last_scale, 1)
+        for key, state in cluster.jobs.items()
+        if state.job.last_reason == Reason.SURPLUS_UNPLACED and state.job.last_scale is not None
+    }

@@ -103,7 +103,7 @@ class _Planning:
     def __init__(self, cluster: ClusterState, now: datetime) -> None:
         self._cluster, self._now = cluster, now
         self._draft = Draft(cluster, now)
-        self._backoff = Backoff(cluster.snapshot.memory, now)
+        self._backoff = Backoff(cluster, now)
         self._reservation = Reservation(self._draft, self._backoff)
 
     def plan(self) -> Plan:

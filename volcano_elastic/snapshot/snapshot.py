@@ -194,6 +194,8 @@ class Unplaced:
     last: Instant
     times: int
     """How often in a row; growth stays away for the cooldown, doubled each further time."""
+    node_came: bool = False
+    """Since then: growth stays away for one cooldown less than `times`, not for the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +210,8 @@ class Memory:
     blocked_since: Mapping[str, Instant] = field(default_factory=dict)
     """Gangs below their minimum that hold room and cannot go on."""
     unplaced: Mapping[str, Unplaced] = field(default_factory=dict)
+    nodes: tuple[str, ...] = ()
+    """Names of the nodes that took pods; none before the first plan."""
     ahead: tuple[str, ...] = ()
     """Claims that surplus leaves for though one that goes before them is blocked, as it might not
     ask for that surplus, say: until they start they go first, or it would take what leaves."""
