@@ -1,0 +1,112 @@
+"""What the trials of a node check say of each node; pure.
+
+A trial passes only if all its members are sound, so one that passes proves them all. One that fails
+says that one of them is broken, and which one once all the others are proven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from enum import Enum
+from statistics import median_low
+
+WITNESSES = 2
+"""Trials beside proven nodes that a node must fail before it is condemned: one may have failed for
+the other's sake after all, or for the way between the two."""
+SLOW = 2.0
+"""Times the median: a node that takes longer, twice and in other company, is a straggler."""
+
+
+class Verdict(Enum):
+    PROVEN = "proven"
+    CONDEMNED = "condemned"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What came of one group of nodes in one round."""
+
+    round: int
+    members: tuple[str, ...]
+    passed: bool | None
+    """None: it could not be run, which says nothing of anybody."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """What each member took, where the trial passed."""
+    unable: frozenset[str] = frozenset()
+    """Members that have no means to run it, such as a library that is missing."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The trials so far, by node."""
+
+    proven: frozenset[str]
+    condemned: frozenset[str]
+    unable: frozenset[str]
+    met: Mapping[str, Set[str]]
+    """By node, those that it was alone with in a trial."""
+    slow: Mapping[str, int]
+    """Nodes that took over `SLOW` times the median in each of so many trials."""
+
+    @classmethod
+    def of(cls, trials: Sequence[Trial]) -> Evidence:
+        proven = frozenset(
+            node for trial in trials if trial.passed is True for node in trial.members
+        )
+        against: dict[str, int] = {}
+        for trial in trials:
+            accused = [node for node in trial.members if node not in proven]
+            if trial.passed is False and len(accused) == 1:
+                against[accused[0]] = against.get(accused[0], 0) + 1
+        met: dict[str, set[str]] = {}
+        for trial in trials:
+            if len(trial.members) == 2:
+                one, other = trial.members
+                met.setdefault(one, set()).add(other)
+                met.setdefault(other, set()).add(one)
+        return cls(
+            proven,
+            frozenset(node for node, count in against.items() if count >= WITNESSES),
+            frozenset(node for trial in trials for node in trial.unable),
+            met,
+            _slow(trials),
+        )
+
+    def verdict(self, node: str) -> Verdict:
+        if node in self.proven:
+            return Verdict.PROVEN
+        return Verdict.CONDEMNED if node in self.condemned else Verdict.UNKNOWN
+
+
+def _slow(trials: Iterable[Trial]) -> dict[str, int]:
+    """Judges a node by its fastest trial, as a slow partner makes it wait."""
+    taken: dict[str, list[float]] = {}
+    for trial in trials:
+        if trial.passed:
+            for node, seconds in trial.seconds.items():
+                taken.setdefault(node, []).append(seconds)
+    if not taken:
+        return {}
+    limit = SLOW * median_low(min(times) for times in taken.values())
+    return {node: len(times) for node, times in taken.items() if min(times) > limit}
+
+
+def verdicts(nodes: Iterable[str], trials: Sequence[Trial]) -> dict[str, Verdict]:
+    """Return what is known of each node.
+
+    Under two assumptions, that a trial with a broken member fails and that others pass, no sound
+    node is ever condemned and no broken one proven.
+    """
+    evidence = Evidence.of(trials)
+    return {node: evidence.verdict(node) for node in nodes}
+
+
+def stragglers(trials: Sequence[Trial]) -> dict[str, float]:
+    """Return the nodes that were slow in two trials or more, with their least seconds."""
+    slow = {node for node, times in _slow(trials).items() if times > 1}
+    return {
+        node: min(trial.seconds[node] for trial in trials if trial.passed and node in trial.seconds)
+        for node in sorted(slow)
+    }
