@@ -1,18 +1,19 @@
-"""The end of an ElasticLoop under real agents: what was trained last is in the folder."""
+"""The end of an ElasticLoop, mostly under real agents: what was trained last is in the folder."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
+from elastic_trainer.data.dataset import ElasticDataset
+from elastic_trainer.loop.loop import ElasticLoop
 from elastic_trainer.store.storage import Storage
 
 from tests.elastic_trainer.torchrun_job import Job
 
-pytestmark = pytest.mark.process
-
-STEPS = 8
+STEPS, STOPPED = 8, 3
 
 SCRIPT = f"""
 import os, signal, sys, time
@@ -32,14 +33,20 @@ data = ElasticDataset(
 )
 loop = ElasticLoop(folder / "commits", model=net, optimizer=optimizer, data=data, every=1000)
 first = not (folder / "lost").exists()
+loses, stops = int(os.environ["LOSES"]), [int(rank) for rank in os.environ["STOPS"].split()]
+last = {STOPPED} if stops else {STEPS}
 for x, y in loop:
     with loop.step():
         (loop.weight * torch.nn.functional.mse_loss(loop.model(x), y)).backward()
-    if first and loop.stepped and loop.steps == {STEPS}:
+    if not first or loop.steps != last or not loop.stepped:
+        continue
+    if loop.rank in stops:
+        loop.stop()
+    if loses >= 0:
         (folder / f"applied-{{loop.rank}}").touch()
         while len(list(folder.glob("applied-*"))) < loop.world:
             time.sleep(0.01)
-        if loop.rank == int((folder / "loses").read_text()):
+        if loop.rank == loses:
             (folder / "lost").touch()
             os.kill(os.getpid(), signal.SIGKILL)
         while not loop.link.over:
@@ -55,15 +62,118 @@ def job(tmp_path: Path) -> Iterator[Job]:
     job.close()
 
 
+def run(job: Job, *, loses: int = -1, stops: str = "") -> list[int]:
+    """The agents' exit codes.
+
+    Args:
+        loses: the rank that is killed once all have applied the last step; -1: none.
+        stops: the ranks that say `loop.stop()` then.
+    """
+    environment = {"LOSES": str(loses), "STOPS": stops}
+    job.start(0, 1, environment=environment)
+    return [job.wait(index) for index in (0, 1)]
+
+
+def newest(job: Job) -> int:
+    found = Storage(job.folder / "commits").newest()
+    assert found is not None, job.logs()
+    return found.step
+
+
+def ended(job: Job) -> set[str]:
+    return {path.name for path in job.folder.glob("ended-*")}
+
+
+@pytest.mark.process
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_last_step_that_only_a_process_had_when_a_peer_was_lost_is_committed(
     job: Job, rank: int
 ) -> None:
-    (job.folder / "loses").write_text(str(rank))
-    job.start(0, 1)
-    assert [job.wait(index) for index in (0, 1)] == [0, 0], job.logs()
+    assert run(job, loses=rank) == [0, 0], job.logs()
     assert (job.folder / "lost").exists()
-    assert {path.name for path in job.folder.glob("ended-*")} == {"ended-0", "ended-1"}
-    newest = Storage(job.folder / "commits").newest()
-    assert newest is not None, job.logs()
-    assert newest.step == STEPS
+    assert ended(job) == {"ended-0", "ended-1"}
+    assert newest(job) == STEPS
+
+
+@pytest.mark.process
+def test_a_loop_that_is_stopped_on_all_ranks_ends_with_a_commit(job: Job) -> None:
+    assert run(job, stops="0 1") == [0, 0], job.logs()
+    assert ended(job) == {"ended-0", "ended-1"}
+    assert newest(job) == STOPPED
+
+
+@pytest.mark.process
+def test_a_stop_holds_for_who_takes_the_place_of_a_rank_that_was_lost_before_it(job: Job) -> None:
+    assert run(job, stops="0", loses=1) == [0, 0], job.logs()
+    assert ended(job) == {"ended-0", "ended-1"}
+    assert newest(job) == STOPPED
+
+
+@pytest.mark.process
+def test_a_loop_that_one_rank_stops_alone_fails_on_the_others_in_words(job: Job) -> None:
+    # All are started again, and come to their end since nobody stops then.
+    assert run(job, stops="0") == [0, 0], job.logs()
+    assert "its loop may have ended at another step, by stop() or break" in job.logs()
+    assert newest(job) == STEPS
+
+
+class TestAlone:
+    def make(self, folder: Path, begin: Callable[[ElasticLoop], None] | None = None) -> ElasticLoop:
+        net = torch.nn.Linear(2, 1)
+        samples = torch.utils.data.TensorDataset(torch.ones(40, 2))
+        return ElasticLoop(
+            folder,
+            model=net,
+            optimizer=torch.optim.SGD(net.parameters(), lr=0.1),
+            data=ElasticDataset(samples, global_batch=4, batch_size=2, epochs=1),
+            begin=begin,
+        )
+
+    def train(self, loop: ElasticLoop, stop_at: int, *, batch: int = 2) -> None:
+        """Stop in the given one of the step's two batches."""
+        for number, (x,) in enumerate(loop):
+            with loop.step():
+                (loop.weight * loop.model(x).mean()).backward()
+            if number == 2 * (stop_at - 1) + batch - 1:
+                loop.stop()
+
+    @pytest.mark.parametrize("batch", [1, 2])
+    def test_a_stop_comes_after_a_whole_step_which_is_committed(
+        self, tmp_path: Path, batch: int, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        loop = self.make(tmp_path)
+        self.train(loop, 3, batch=batch)
+        assert loop.steps == 3
+        assert [commit.step for commit in Storage(tmp_path).commits()] == [3]
+        assert "not committed" not in caplog.text
+        self.train(self.make(tmp_path), 4)
+        assert [commit.step for commit in Storage(tmp_path).commits()] == [7, 3]
+
+    def test_a_loop_that_was_stopped_can_be_iterated_again(self, tmp_path: Path) -> None:
+        loop = self.make(tmp_path)
+        self.train(loop, 3)
+        self.train(loop, 1000)
+        assert loop.steps == 10
+
+    def test_a_stop_in_begin_makes_no_step(self, tmp_path: Path) -> None:
+        def limit(loop: ElasticLoop) -> None:
+            if loop.steps >= 3:
+                loop.stop()
+
+        self.train(self.make(tmp_path), 3)
+        again = self.make(tmp_path, limit)
+        self.train(again, 1000)
+        assert again.steps == 3
+
+    def test_a_break_without_a_commit_is_warned_of(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        loop = self.make(tmp_path)
+        for (x,) in loop:
+            with loop.step():
+                (loop.weight * loop.model(x).mean()).backward()
+            if loop.steps == 2:
+                break
+        assert "left at step 2, which is not committed" in caplog.text
+        assert "loop.stop()" in caplog.text
+        assert Storage(tmp_path).commits() == []

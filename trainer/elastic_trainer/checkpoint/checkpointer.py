@@ -268,9 +268,14 @@ class Checkpointer:
             # The last commit still stands, and the next may succeed. At a fence it is fatal.
             log.warning("going on without this commit: %s", error)
 
-    def finish(self) -> None:
-        """Training is complete: the last commit, in storage, and the word to the agent."""
-        self.commit(stored=True)
+    def finish(self, *, together: bool = True) -> None:
+        """Training is complete: the last commit, in storage, and the word to the agent.
+
+        Args:
+            together: False where other ranks may not come here: nobody is waited for. Not for a
+                sharded state.
+        """
+        self.commit(stored=True, together=together)
         self.data.close()
         self.link.finished()
 
@@ -286,11 +291,12 @@ class Checkpointer:
         if error is None:
             self.finish()
 
-    def commit(self, *, stored: bool) -> None:
+    def commit(self, *, stored: bool, together: bool = True) -> None:
         """Returns on every rank once this step is saved on all of them, so nobody leaves before.
 
         Args:
             stored: also wait until it is in storage.
+            together: as `finish`'s.
 
         Raises:
             StorageError: it can't be brought there.
@@ -313,7 +319,8 @@ class Checkpointer:
             if error:
                 raise StorageError(error)
         self.link.stalled(self._clock() - began)
-        self._group.barrier()
+        if together:
+            self._group.barrier()
 
     def _flush_shards(self) -> int:
         assert self._shards is not None

@@ -154,6 +154,8 @@ class ElasticLoop:
         self._buffers = BufferBackup([])
         self._schedule: list[int] = []
         """How far the schedules were when the batch began."""
+        self._stopping = False
+        """The loop is to end after this step, by `stop`."""
         self._undone: ExtraBackup | None = None
         """The step's body is to be done again, and what follows it is not to count."""
         self.link = WorkerLink.from_environment(broken=self._member.break_collectives)
@@ -197,13 +199,17 @@ class ElasticLoop:
         try:
             with self._guard.watching():
                 yield from self._batches()
+        except GeneratorExit:
+            self._warn_of_uncommitted()
+            raise
         finally:
             self._forget_what_followed()
 
     def _batches(self) -> Iterator[Any]:
         while True:
             self._enter()
-            for batch in self.data:
+            over = False
+            for batch in () if self._stopping else self.data:
                 self._passed = False
                 yield batch
                 if not self._passed:
@@ -213,13 +219,42 @@ class ElasticLoop:
                     self._guard.refuse_moved(self._schedule)
                     if self.link.over:  # no collective of this batch would have noticed
                         self._undo_step()
-                if self._broken or (self.stepped and self._leave_round()):
+                if self._broken:
+                    self._stopping = False  # the step's body comes again, and says so again
+                over = self._broken or (self.stepped and self._leave_round())
+                if over or (self.stepped and self._stopping):
                     break
-            else:
-                if self._attempt(self.checkpointer.finish):
-                    self._disconnect()
-                    return
+            # Who stops waits for nobody: the next collective of those who don't tells them so.
+            finish = partial(self.checkpointer.finish, together=not self._stopping)
+            ended = not over and self._attempt(finish)
             self._disconnect()
+            if ended:
+                self._stopping = False
+                return
+
+    def stop(self) -> None:
+        """End the loop after the present step, which is committed, as if the data ended there:
+
+            for images, labels in loop:
+                with loop.step():
+                    ...
+                if loop.stepped and loop.steps == 1000:
+                    loop.stop()  # and no `break`, which commits nothing
+
+        Call it on all ranks at the same step, so by a number that is the same on all of them: a
+        rank that stops alone lets the others fail in their next step. It doesn't count in a step
+        that is undone. Called in `begin`, it ends the loop before another step.
+        """
+        self._stopping = True
+
+    def _warn_of_uncommitted(self) -> None:
+        """The loop was left by `break`, or by an error, whose state nobody may want to keep."""
+        if self.rank == 0 and self.steps and self.checkpointer.saved != self.steps:
+            log.warning(
+                "the loop was left at step %d, which is not committed: where that was by break, "
+                "call loop.stop() instead, which ends the loop with a commit",
+                self.steps,
+            )
 
     def step(self) -> _Step:
         """Around a batch's forward and backward pass; at the end of a step's last batch it applies
@@ -364,6 +399,8 @@ class ElasticLoop:
         """Every rank gets the newest state; the run begins."""
         self.checkpointer.restore(self._identity, share=True)
         self._identity = (self.checkpointer.parent, self.data.steps)
+        # Who stopped after the last step did so for those that hadn't come so far.
+        self._stopping = any(self._member.group.gather(self._stopping))
         self.model = self._wrap(self.module) if self.world > 1 else self.module
         refuse_sharded(self.model)
 
@@ -389,7 +426,15 @@ class _Step:
         if error is None:
             self._loop._end_batch()
             return False
-        if not isinstance(error, RuntimeError) or not self._loop._member.peer_lost(self._loop.link):
+        loop = self._loop
+        if not isinstance(error, RuntimeError):
+            return False
+        if not loop._member.peer_lost(loop.link):
+            if loop.link.agent and loop.world > 1 and loop._member.forsaken:
+                error.add_note(
+                    "a peer that is not lost has left this round: its loop may have ended at "
+                    "another step, by stop() or break, which all ranks have to do at the same one"
+                )
             return False
         log.info("step %d is done again: %s", self._loop.steps + 1, error)
         self._loop._undo_step()

@@ -139,9 +139,13 @@ class RoundMember:
 
     def peer_lost(self, link: WorkerLink) -> bool:
         """Asked after an error: whether it came of a lost peer; it is the training's own if not."""
+        return link.peer_lost(PATIENCE_SECONDS if self.forsaken else 0.0)
+
+    @property
+    def forsaken(self) -> bool:
+        """Whether a peer's connection has ended, or there never was one to each."""
         connections = self._connections
-        intact = connections is not None and connections.intact(self.group.world - 1)
-        return link.peer_lost(0.0 if intact else PATIENCE_SECONDS)
+        return connections is None or not connections.intact(self.group.world - 1)
 
     def break_collectives(self) -> None:
         """In the link's thread: the round is over, whatever the main thread waits for."""
