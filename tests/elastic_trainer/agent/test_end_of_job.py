@@ -154,3 +154,27 @@ def test_a_node_lost_after_the_loop_leaves_its_tail_to_the_others(
     os.killpg(job.agents[1].pid, signal.SIGKILL)
     assert job.wait(0) == 0, job.logs()
     assert lines(job, "end-0") == 2, job.logs()
+
+
+def test_a_worker_that_starts_when_all_others_have_gone_is_sent_home(tmp_path: Path) -> None:
+    late = """
+if os.environ["VOLCANO_ELASTIC_POD_INDEX"] == "1":
+    tell("came")
+    while not (folder / "go").exists():
+        time.sleep(0.05)
+"""
+    waits = """        while not (folder / "came-1").exists():
+            time.sleep(0.05)
+"""
+    begin, end = LOOP.split("loop = ")
+    job = Job(tmp_path, begin + late + "loop = " + end.replace("rank = ", waits + "rank = "), "1:2")
+    try:
+        job.start(0)
+        job.until("worker 0 trains", lambda told: bool(told["pids"].get("0")))
+        job.start(1)
+        assert job.wait(0) == 0, job.logs()
+        (tmp_path / "go").touch()
+        assert job.wait(1) == 0, job.logs()
+        assert lines(job, "step-0") == 8 and lines(job, "step-1") == 0, job.logs()
+    finally:
+        job.close()

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 
 import pytest
-from elastic_trainer.agent.agent import Agent, PermanentFailureError
+from elastic_trainer.agent.agent import Agent, DismissedError, PermanentFailureError
 from elastic_trainer.agent.coordinator_process import CoordinatorProcess
 from elastic_trainer.agent.identity import Identity
-from elastic_trainer.protocol.message import Member, Round, RoundOver
+from elastic_trainer.protocol.message import Completed, Dismissed, Member, Round, RoundOver
 
 PATIENCE = 60.0
 
@@ -71,6 +71,15 @@ say(link.Joined(place.round))
 heard(link.RoundOver)
 say(link.Idle(place.round))
 sys.stdin.read()
+"""
+
+
+ASKS_WHEN_TOLD = """
+heard(link.RoundOver)
+sys.stdin.readline()
+say(link.Idle(1))
+heard(link.NoNextRound)
+say(link.Goodbye())
 """
 
 
@@ -180,3 +189,41 @@ def test_a_worker_that_waits_for_its_next_round_is_left_alone(node: Node) -> Non
     until(lambda: node.agent._ending is None)
     assert not node.agent.restart_wanted()
     assert node.worker.poll() is None
+
+
+@pytest.mark.parametrize("node", [(ASKS_WHEN_TOLD, PATIENCE)], indirect=True, ids=["late"])
+def test_a_worker_that_asks_for_a_round_when_the_coordinator_has_gone_hears_of_the_end(
+    node: Node,
+) -> None:
+    node.hear(RoundOver(1, "a peer was lost"))
+    node.hear(Completed())
+    assert node.worker.stdin is not None
+    node.worker.stdin.write("\n")
+    node.worker.stdin.flush()
+    assert node.worker.wait(PATIENCE) == 0
+    assert node.agent.may_end(node.worker.pid, {})
+    with pytest.raises(DismissedError, match="training is complete"):
+        node.agent.join(PATIENCE)
+
+
+@pytest.mark.parametrize("node", [(STAYS, PATIENCE)], indirect=True, ids=["late"])
+def test_no_worker_is_started_after_a_verdict_when_the_coordinator_has_gone(node: Node) -> None:
+    node.hear(Dismissed("the same error twice", failed=True))
+    until(node.agent.restart_wanted)
+    with pytest.raises(PermanentFailureError, match="the same error twice"):
+        node.agent.join(PATIENCE)
+
+
+@pytest.mark.parametrize("node", [(WAITS, PATIENCE)], indirect=True, ids=["waits"])
+def test_workers_wait_without_a_coordinator_as_long_as_torchrun_would(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(node.agent, "_exit", ended.append)
+    soon, later = time.monotonic() + 1000.0, time.monotonic() + 1001.0 + PATIENCE
+    node.agent._call(node.agent._end_if_never_told, soon)
+    node.hear(RoundOver(1, "a peer was lost"))
+    until(lambda: node.agent._joining is not None)
+    assert not ended, "workers that train need no coordinator"
+    node.agent._call(node.agent._end_if_never_told, later)
+    until(lambda: ended[:1] == [1])

@@ -12,6 +12,7 @@ from elastic_trainer.coordinator.model import (
 )
 from elastic_trainer.coordinator.state import step
 from elastic_trainer.protocol.message import (
+    Completed,
     Dismissed,
     FenceAsk,
     Fenced,
@@ -196,4 +197,4 @@ def test_a_complete_job_sends_joiners_home() -> None:
     job = Job(min_nodes=1, max_nodes=2).running(0)
     job.say("a0", Finished(1), WorkersSucceeded(1))
     job.join(1)
-    job.last("a1", Dismissed)
+    job.last("a1", Completed)

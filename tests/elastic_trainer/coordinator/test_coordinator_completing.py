@@ -16,6 +16,7 @@ from elastic_trainer.protocol.message import (
     Leave,
     Linked,
     RoundOver,
+    Standby,
     WorkersFailed,
     WorkersSucceeded,
 )
@@ -147,3 +148,21 @@ def test_after_the_coordinators_restart_the_end_goes_on_where_it_was() -> None:
     assert job.state.phase is Phase.COMPLETING
     job.say("a1", Finished(1), WorkersSucceeded(1))
     assert job.state.phase is Phase.FINISHED and told(job, "a0") == [Completed]
+
+
+def test_all_are_told_that_training_is_complete_whatever_their_workers_do() -> None:
+    job = Job(min_nodes=1, max_nodes=3).running(0, 1)
+    for agent in ("a0", "a1"):
+        job.say(agent, Linked(1, recovers=True))
+    job.say("a1", WorkersFailed(1))
+    job.pass_time(0.5)
+    job.say("a0", Join(5000, live=True))
+    job.say("a0", Linked(2, recovers=True))
+    job.say("a1", Join(5001))  # told to start its workers, which takes long
+    assert told(job, "a1")[-1] is Standby
+    job.say("a0", Finished(2), WorkersSucceeded(2))
+    assert job.state.phase is Phase.FINISHED
+    assert told(job, "a1")[-1] is Completed
+    job.heard.clear()
+    job.say("a1", Hello("a1", 1, "h"))
+    assert told(job, "a1") == [Completed], "its connection was lost meanwhile"

@@ -34,6 +34,7 @@ from elastic_trainer.protocol.message import (
     Progress,
     Round,
     RoundOver,
+    Standby,
     WorkersFailed,
     WorkersSucceeded,
 )
@@ -46,7 +47,7 @@ def _reachable() -> set[tuple[Phase, Phase]]:
     """By one event: phases in which nothing has to be waited for are passed through."""
     ways = {(one.before, one.after) for one in TRANSITIONS}
     found = ways | {(phase, phase) for phase in Phase}
-    for passed in (Phase.ADOPTING, Phase.FORMING, Phase.RESTARTING):
+    for passed in (Phase.ADOPTING, Phase.COMPLETING, Phase.FORMING, Phase.RESTARTING):
         found |= {(a, d) for a, b in found for c, d in ways if b is c is passed}
     return found
 
@@ -57,11 +58,13 @@ POSSIBLE = _reachable()
 class FakeAgent:
     """An agent that keeps the protocol: what it answers, it answers in any order and late."""
 
-    def __init__(self, name: str, index: int) -> None:
+    def __init__(self, name: str, index: int, recovers: bool) -> None:
         self.name, self.index = name, index
+        self.recovers = recovers
+        """Its workers go from round to round in process."""
         self.round: Round | None = None
         self.inbox: list[Any] = []
-        self.linked = self.leaving = self.joined = False
+        self.linked = self.leaving = self.joined = self.live = False
         self.fence = 0
         self.stop = -1
         self.fenced = False
@@ -84,6 +87,7 @@ class FakeAgent:
             fenced=self.fenced,
             finished=self.finished,
             succeeded=self.succeeded,
+            recovers=self.recovers,
         )
 
     def read(self) -> list[AgentMessage]:
@@ -94,7 +98,7 @@ class FakeAgent:
             self.last_round = max(self.last_round, message.round)
             self.fence, self.stop, self.fenced, self.step = 0, -1, False, -1
             self.finished = self.succeeded = False
-            return [Linked(message.round)]
+            return [Linked(message.round, recovers=self.recovers)]
         if isinstance(message, FenceAsk) and self.in_round(message.round):
             self.fence, self.stop, self.fenced = message.fence, -1, False
             return [FenceReply(message.fence, self.step)]
@@ -105,7 +109,9 @@ class FakeAgent:
         if isinstance(message, FenceCancel) and message.fence == self.fence:
             self.fence = 0
         if isinstance(message, RoundOver) and self.in_round(message.round):
-            return self.restart()
+            return self.wait_in_process() if self.recovers else self.restart()
+        if isinstance(message, Standby) and self.joined and not self.live:
+            return self.wait_in_process()  # its workers have started
         return []
 
     def in_round(self, number: int) -> bool:
@@ -113,8 +119,18 @@ class FakeAgent:
 
     def restart(self) -> list[AgentMessage]:
         self.round, self.joined, self.linked, self.fence, self.fenced = None, True, False, 0, False
-        self.finished = self.succeeded = False
-        return [Join(1000 + self.index)]
+        self.finished = self.succeeded = self.live = False
+        return [self.join()]
+
+    def wait_in_process(self) -> list[AgentMessage]:
+        if self.finished:
+            return self.restart()  # out of the loop, they can only be started again
+        self.restart()
+        self.live = True
+        return [self.join()]
+
+    def join(self) -> Join:
+        return Join(1000 + self.index, live=self.live)
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -154,6 +170,8 @@ class AnyOrder(RuleBasedStateMachine):
             assert made is not None
             ended = self.ended.get(made.round, set())
             assert {m.agent for m in made.members} <= ended, "complete, though one did not end well"
+            untold = self.agents.keys() & self.state.agents.keys()
+            assert not untold, "training is complete, and the coordinator may go at once"
         if made is not None and self.state.rounds[len(before.rounds) :]:
             self.check_round(made)
 
@@ -171,12 +189,13 @@ class AnyOrder(RuleBasedStateMachine):
         if self.agents.pop(name, None) is not None:
             self.leavers_gone.append(name)
 
-    @rule(index=st.integers(0, 7))
-    def new_agent(self, index: int) -> None:
+    @rule(index=st.integers(0, 7), recovers=st.booleans())
+    def new_agent(self, index: int, recovers: bool) -> None:
         if any(agent.index == index for agent in self.agents.values()):
             return
         self.count += 1
-        agent = self.agents[f"{index}-{self.count}"] = FakeAgent(f"{index}-{self.count}", index)
+        name = f"{index}-{self.count}"
+        agent = self.agents[name] = FakeAgent(name, index, recovers)
         self.feed(Received(agent.name, agent.hello()))
         for message in agent.restart():
             self.feed(Received(agent.name, message))
@@ -213,6 +232,12 @@ class AnyOrder(RuleBasedStateMachine):
         agent = self.pick(pick)
         if agent is not None and agent.round is not None and not agent.succeeded:
             self.end_well(agent)
+
+    @rule(rarely=st.integers(0, 3))
+    def all_workers_end_well(self, rarely: int) -> None:
+        for agent in list(self.agents.values()):
+            if rarely == 0 and agent.round is not None and agent.name in self.agents:
+                self.end_well(agent)
 
     def end_well(self, agent: FakeAgent) -> None:
         assert agent.round is not None
@@ -277,7 +302,7 @@ class AnyOrder(RuleBasedStateMachine):
             agent.inbox.clear()
             self.feed(Received(agent.name, agent.hello()))
             if agent.joined and agent.name in self.agents:
-                self.feed(Received(agent.name, Join(1)))
+                self.feed(Received(agent.name, agent.join()))
 
     @rule(seconds=st.sampled_from([0.05, 0.4, 1.2]))
     def time_passes(self, seconds: float) -> None:

@@ -145,8 +145,12 @@ class Agent:
         """There is no next round for this agent."""
         self._released = False
         """torchrun may hear that workers have ended with code 0."""
+        self._complete = False
+        """Training is; the coordinator may be gone when workers next ask for a round."""
+        self._join_seconds = math.inf
+        """How long torchrun waits for a round."""
         self._connected_at = time.monotonic()
-        """When a stream to the coordinator was last seen open."""
+        """When a stream to the coordinator was last seen open, or nothing was expected of it."""
         self._closing = False
         self._done = asyncio.Event()
         self._ended: set[int] = set()
@@ -172,7 +176,7 @@ class Agent:
         """
         future: Future[Round] = Future()
         self._ended.clear()
-        self._call(self._join, future)
+        self._call(self._join, future, timeout)
         return future.result(timeout)
 
     def restart_wanted(self) -> bool:
@@ -233,7 +237,7 @@ class Agent:
         self._coordinator.close(
             # Else what an operator would tell of a job that failed at once is gone with the pod.
             failures_delivered=self.identity.in_pod and not ended,
-            end_delivered=complete and not (self._leaving or self._dismissed),
+            end_delivered=(complete or self._complete) and not self._leaving,
         )
 
     def _call(self, function: Any, *arguments: Any) -> None:
@@ -370,7 +374,8 @@ class Agent:
         elif isinstance(message, Standby):
             self._stand_by()
         elif isinstance(message, Completed):
-            self._released = True
+            self._complete = self._released = True
+            self._dismiss_if_complete()
         elif isinstance(message, Dismissed):
             self._dismiss(message)
 
@@ -437,6 +442,7 @@ class Agent:
         self._current = None
         self._joining = (Join(self._serve_store(), live=True), None)
         self._stream.tell(self._joining[0])
+        self._dismiss_if_complete()
 
     def _serve_store(self) -> int:
         """The port of a fresh store, for the round if it falls to this agent.
@@ -448,7 +454,8 @@ class Agent:
         self._stores = [*self._stores[-1:], store]
         return int(store.port)
 
-    def _join(self, future: Future[Round]) -> None:
+    def _join(self, future: Future[Round], timeout: float) -> None:
+        self._join_seconds = timeout
         if self._fatal is not None:
             future.set_exception(PermanentFailureError(self._fatal))
             return
@@ -460,6 +467,7 @@ class Agent:
         self._released = False
         self._joining = (Join(self._serve_store()), future)
         self._stream.tell(self._joining[0])
+        self._dismiss_if_complete()
 
     def _condemn(self, reason: str) -> None:
         self._fatal, self._verdict = self._fatal or reason, True
@@ -467,6 +475,12 @@ class Agent:
         self._joining = None
         if future is not None and not future.done():
             future.set_exception(PermanentFailureError(self._fatal))
+
+    def _dismiss_if_complete(self) -> None:
+        """Answers who asks for a round: the coordinator goes soon after training is complete, and
+        workers that were being started ask only then."""
+        if self._complete and self._joining is not None:
+            self._dismiss(Dismissed("training is complete"))
 
     def _dismiss(self, message: Dismissed) -> None:
         if message.failed:
@@ -483,7 +497,7 @@ class Agent:
             elif not future.done():
                 future.set_exception(DismissedError(message.reason))
             return
-        if not self._leaving:
+        if not self._leaving or self._dismissed:
             return
         local = self._workers.local
         fenced = local.fenced
@@ -511,12 +525,30 @@ class Agent:
             self._stream.tell(WorkersSucceeded(number))
 
     def _end_if_never_told(self, now: float) -> None:
-        if self._stream.connected or not self._workers.local.succeeded or self._released:
+        if self._stream.connected or self._released or self._dismissed:
             self._connected_at = now
-        elif now - self._connected_at > UNKNOWN_END_SECONDS:
+        elif self._workers.local.succeeded:
+            self._end_if_unreachable(
+                now, UNKNOWN_END_SECONDS, "its workers have ended with code 0, but the coordinator"
+            )
+        elif self._waits_in_process:
+            self._end_if_unreachable(
+                now, self._join_seconds, "its workers wait for a round, but the coordinator"
+            )
+        else:
+            self._connected_at = now
+
+    @property
+    def _waits_in_process(self) -> bool:
+        """Whether workers wait for a round, or will, of which torchrun doesn't know."""
+        if self._joining is not None:
+            return self._joining[1] is None
+        return self._current is not None and self._current.round == 0
+
+    def _end_if_unreachable(self, now: float, seconds: float, what: str) -> None:
+        if now - self._connected_at > seconds:
             self._fatal = (
-                "its workers have ended with code 0, but the coordinator, which knows of the "
-                f"others, could not be reached for {UNKNOWN_END_SECONDS:.0f} s"
+                f"{what}, which knows of the others, could not be reached for {seconds:.0f} s"
             )
             log.error("%s", self._fatal)
             self._exit(1)

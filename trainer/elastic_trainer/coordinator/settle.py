@@ -43,11 +43,6 @@ def settle(draft: Draft) -> None:
         _settle_completing(draft)
     if draft.state.phase in (Phase.FORMING, Phase.RESTARTING):
         _settle_forming(draft)
-    if draft.state.phase is Phase.FINISHED:
-        for agent in draft.state.agents.values():
-            if agent.joined_at is not None and not agent.standby:
-                draft.put(replace(agent, joined_at=None))
-                draft.send(agent.agent, Dismissed("training is complete"))
 
 
 def _settle_forming(draft: Draft) -> None:
@@ -283,7 +278,9 @@ def _settle_completing(draft: Draft) -> None:
     assert state.round is not None
     if all(member.agent in state.succeeded for member in state.round.members):
         draft.state = replace(state, phase=Phase.FINISHED)
-        for agent in draft.attached():
+        for agent in draft.state.agents.values():
+            # Also those that start workers, which ask for a round once nobody is left to answer.
+            draft.put(replace(agent, joined_at=None, standby=False))
             draft.send(agent.agent, Completed())
         return
     for agent in draft.attached():

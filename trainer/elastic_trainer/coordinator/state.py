@@ -224,8 +224,6 @@ def _hello(draft: Draft, hello: Hello) -> None:
                 draft.state = replace(draft.state, step=hello.step)
         elif current and hello.agent in draft.state.succeeded:  # its stream broke meanwhile
             agent = replace(agent, attached=True, finished=True)
-            if draft.state.phase is Phase.FINISHED:
-                draft.send(hello.agent, Completed())
         else:
             draft.send(hello.agent, RoundOver(running.round, "the coordinator moved on"))
             agent = replace(agent, linked=False, told_fence=0, told_stop=-1, fenced=False)
@@ -235,6 +233,8 @@ def _hello(draft: Draft, hello: Hello) -> None:
                 draft.end_round(f"worker {pod_index} was replaced")
                 break
     draft.put(agent)
+    if draft.state.phase is Phase.FINISHED:
+        draft.send(hello.agent, Completed())
 
 
 def _is_current(state: State, running: Round) -> bool:
@@ -244,7 +244,7 @@ def _is_current(state: State, running: Round) -> bool:
 def _join(draft: Draft, agent: Agent, message: Join) -> None:
     state = draft.state
     if state.phase is Phase.FINISHED:
-        draft.send(agent.agent, Dismissed("training is complete"))
+        draft.send(agent.agent, Completed())
         return
     if state.phase is Phase.FAILED:
         if agent.agent in state.rejected_agents:
