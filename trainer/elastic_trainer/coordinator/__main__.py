@@ -13,6 +13,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from elastic_trainer.coordinator.model import Settings
+from elastic_trainer.node_check.session import Limits
 from elastic_trainer.protocol.keepalive import HEARTBEAT_TIMEOUT_VARIABLE, heartbeat_timeout
 
 EXIT_ADDRESS = 3
@@ -29,6 +30,9 @@ END_DELIVERY_SECONDS = 10.0
 
 PLACE_VARIABLE = "VOLCANO_ELASTIC_PLACE_SECONDS"
 """For --place-timeout, of a coordinator that an agent starts, too."""
+
+CHECK_VARIABLE = "VOLCANO_ELASTIC_CHECK_SECONDS"
+"""The least that a trial of a node check may take; without any that passes, six times as long."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -69,14 +73,14 @@ def die_with(parent: int) -> None:
         sys.exit(0)  # it ended before we asked
 
 
-async def serve(options: argparse.Namespace, settings: Settings) -> int:
+async def serve(options: argparse.Namespace, settings: Settings, limits: Limits) -> int:
     from elastic_trainer.coordinator.server import CoordinatorServer
     from elastic_trainer.protocol.auth import TOKEN_VARIABLE
 
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     token = os.environ.pop(TOKEN_VARIABLE, "")
-    server = CoordinatorServer(options.job, settings, token)
+    server = CoordinatorServer(options.job, settings, token, limits)
 
     last: list[asyncio.Task[None]] = []
 
@@ -109,6 +113,19 @@ async def serve(options: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
+def _limits(text: str) -> Limits:
+    """Return a node check's limits. Raises ValueError for what is no time."""
+    if not text:
+        return Limits()
+    try:
+        least = float(text)
+    except ValueError:
+        least = 0.0
+    if not 0 < least < float("inf"):
+        raise ValueError(f"{CHECK_VARIABLE}: expected seconds above 0, found {text!r}; fix it")
+    return Limits(least=least, longest=6 * least)
+
+
 def main(arguments: list[str] | None = None) -> int:
     options = parse(sys.argv[1:] if arguments is None else arguments)
     if options.parent:
@@ -123,10 +140,11 @@ def main(arguments: list[str] | None = None) -> int:
             place_deadline=options.place_timeout
             or float(os.environ.get(PLACE_VARIABLE) or Settings.place_deadline),
         )
+        limits = _limits(os.environ.get(CHECK_VARIABLE, ""))
     except ValueError as error:
         print(f"coordinator: {error}", file=sys.stderr)
         return 2
-    return asyncio.run(serve(options, settings))
+    return asyncio.run(serve(options, settings, limits))
 
 
 if __name__ == "__main__":

@@ -251,7 +251,14 @@ class NewRange:
     max_nodes: int
 
 
-Event = Received | Lost | Tick | NewRange
+@dataclass(frozen=True)
+class Condemned:
+    """A node check has found nodes broken: by name, why."""
+
+    nodes: Mapping[str, str]
+
+
+Event = Received | Lost | Tick | NewRange | Condemned
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import time
+import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from elastic_trainer.coordinator import node_range
 from elastic_trainer.coordinator.guard import Guard
 from elastic_trainer.coordinator.lease_server import LeaseService
 from elastic_trainer.coordinator.model import (
+    Condemned,
     Event,
     Lost,
     Phase,
@@ -36,6 +38,14 @@ from elastic_trainer.metrics.http import (
     serve_http,
     text_answer,
 )
+from elastic_trainer.node_check.message import (
+    PATH,
+    Order,
+    Over,
+    decode_presence,
+    encode_order,
+)
+from elastic_trainer.node_check.session import Limits, Session, summary
 from elastic_trainer.proto.coordinator_pb2_grpc import (
     CoordinatorServicer,
     add_CoordinatorServicer_to_server,
@@ -71,7 +81,7 @@ that come back before we see them go."""
 BURST, PER_SECOND = 2000.0, 500.0
 """Messages that an agent may send at once, and lastingly; then its stream is closed."""
 
-_SERVED = {"/status": "GET", "/metrics": "GET", "/range": "PUT"}
+_SERVED = {"/status": "GET", "/metrics": "GET", "/range": "PUT", PATH: "PUT"}
 
 _CLOSE = None
 """What a session's queue holds after its last message."""
@@ -102,10 +112,14 @@ class _Session:
 class CoordinatorServer(CoordinatorServicer):
     """Holds the state; every change to it is one call of `_apply`, on one event loop."""
 
-    def __init__(self, job: str, settings: Settings, token: str = "") -> None:
+    def __init__(
+        self, job: str, settings: Settings, token: str = "", check_limits: Limits | None = None
+    ) -> None:
         self.job = job
         self.state = State(settings=settings, started=time.monotonic())
         self._token = token
+        self._check = Session(uuid.uuid4().hex[:16], check_limits or Limits())
+        """Before the first round, of those agents that ask for it."""
         self._sessions: dict[str, _Session] = {}
         self._last_seen: dict[str, float] = {}
         self._refusal_said = ""
@@ -149,11 +163,11 @@ class CoordinatorServer(CoordinatorServicer):
 
     def status(self) -> dict[str, Any]:
         answer = status(self.state, self.job, time.monotonic(), time.time())
-        return {**answer, "pid": os.getpid()}
+        return {**answer, "check": self._check.as_json(), "pid": os.getpid()}
 
     def respond(self, request: Request) -> Answer:
-        """`/status` and `/range` for those who have the token; `/metrics`, which are numbers, for
-        anybody."""
+        """`/status`, `/range` and `/check` for those who have the token; `/metrics`, which are
+        numbers, for anybody."""
         if (refusal := misdirected(request, _SERVED)) is not None:
             return refusal
         if request.path == "/metrics":
@@ -164,6 +178,8 @@ class CoordinatorServer(CoordinatorServicer):
             return json_answer("401 Unauthorized", {"error": why})
         if request.path == "/range":
             return self._change_range(request.body)
+        if request.path == PATH:
+            return self._lead_check(request.body)
         self._failures_delivered.set()
         return json_answer("200 OK", self.status())
 
@@ -177,6 +193,32 @@ class CoordinatorServer(CoordinatorServicer):
         if now != before:
             log.info("%s: rounds of %s nodes from now on, not %s", self.job, now, before)
         return json_answer("200 OK", now)
+
+    def _lead_check(self, body: bytes) -> Answer:
+        try:
+            presence = decode_presence(body)
+        except ValueError as error:
+            return json_answer("400 Bad Request", {"error": str(error)})
+        order: Order
+        now = time.monotonic()
+        was_over = bool(self._check.over)
+        if self.state.phase is not Phase.FORMING or self.state.last_round:
+            self._check.end("the first round has begun", now)
+            order = Over(reason="the first round has begun")
+        else:
+            order = self._check.poll(presence, now, self._may_check)
+        told = self._check.as_json()
+        if self._check.over and not was_over and told is not None:
+            log.info("%s: node check: %s", self.job, summary(told))
+            self._apply(Condemned(self._check.condemned()))
+        return json_answer("200 OK", encode_order(order))
+
+    def _may_check(self, present: int, quiet: bool) -> bool:
+        """Whether a check begins: with those who also would make the first round."""
+        settings = self.state.settings
+        joined = sum(agent.joined_at is not None for agent in self.state.agents.values())
+        size = settings.size(present + joined)
+        return size > 0 and (quiet or size == settings.size(settings.max_nodes))
 
     async def failures_delivered(self, seconds: float) -> None:
         """Returns once somebody has been told of all failures, or after so long."""

@@ -10,6 +10,7 @@ from elastic_trainer.coordinator.draft import Draft
 from elastic_trainer.coordinator.failure_policy import Fail, decide
 from elastic_trainer.coordinator.model import (
     Agent,
+    Condemned,
     Drop,
     Effect,
     Event,
@@ -124,6 +125,10 @@ def step(state: State, event: Event, now: float) -> tuple[State, list[Effect]]:
         low, high = event.min_nodes, event.max_nodes
         settings = replace(state.settings, min_nodes=low, max_nodes=high)
         draft.state = replace(state, settings=settings)
+    elif isinstance(event, Condemned):
+        for node, reason in event.nodes.items():
+            if draft.enough_without(node):  # rather with a broken node than not at all
+                draft.exclude(node, reason)
     else:
         _tick(draft, event.last_seen)
     if not (isinstance(event, Received) and isinstance(event.message, _IDLE)):
