@@ -22,7 +22,15 @@ from tests.queue_policy.world import (
     seconds,
     world,
 )
-from volcano_elastic.api.queue_policy import Grow, Headroom, Order, QueuePolicy, Step, Surplus
+from volcano_elastic.api.queue_policy import (
+    Grow,
+    Headroom,
+    Order,
+    QueuePolicy,
+    Rebalance,
+    Step,
+    Surplus,
+)
 from volcano_elastic.cluster_state.job_state import (
     LONGEST_COOLDOWN,
     UNMEASURED_COOLDOWN,
@@ -238,18 +246,33 @@ def test_what_has_run_for_long_is_expected_to_run_for_as_long_again() -> None:
 
 
 def test_a_queue_that_has_just_been_given_some_stands_in_line_again() -> None:
-    """Its share has grown; also for those of its jobs whose pods ask for something else."""
-    queues = (Queue("p", deserved=gpus(4)), Queue("q", deserved=gpus(5)))
+    """Its right is used up; also for those of its jobs whose pods ask for something else."""
+    queues = (Queue("p", deserved=gpus(3)), Queue("q", deserved=gpus(5)))
     x = job("x", 1, 4, queue="p", speeds=LINEAR)
     y = job("y", 1, 4, queue="p", speeds=LINEAR, pod_requests=gpus(1, cpus=1))
-    b = job("b", 3, 9, queue="q", speeds=LINEAR)
-    on = (pods(x, "n1"), pods(y, "n1"), pods(b, *["n1"] * 3))
+    b = job("b", 2, 9, queue="q", speeds=LINEAR)
+    on = (pods(x, "n1"), pods(y, "n1"), pods(b, "n1", "n1"))
     any_step = Surplus(step=Step.ANY)
-    for room, sizes in ((7, (2, None, 4)), (8, (2, 2, 4))):
+    for room, sizes in ((6, (2, None, 3)), (7, (2, 2, 3)), (8, (2, 2, 4))):
         seen = world([node("n1", room)], [x, y, b], *on, queues=queues)
         seen = ruled(ruled(seen, "p", surplus=any_step), "q", surplus=any_step)
         made = plan(seen, NOW)
         assert tuple(new_size(made, name) for name in ("x", "y", "b")) == sizes
+
+
+@pytest.mark.parametrize(("size", "sizes"), [(2, (3, None)), (4, (None, 2))])
+def test_what_a_queue_deserves_goes_to_another_that_gains_over_twice_as_much(
+    size: int, sizes: tuple[int | None, int | None]
+) -> None:
+    queues = (Queue("p", deserved=gpus(8)), Queue("q", deserved=gpus(0)))
+    large = job("large", 1, 8, size, queue="p", speeds=LINEAR)
+    small = job("small", 1, 8, queue="q", speeds=LINEAR)
+    on = (pods(large, *["n1"] * size), pods(small, "n1"))
+    seen = world([node("n1", size + 2)], [large, small], *on, queues=queues)
+    for name in ("p", "q"):
+        seen = ruled(seen, name, surplus=Surplus(step=Step.ANY), rebalance=Rebalance(gap=0))
+    made = plan(seen, NOW)
+    assert (new_size(made, "large"), new_size(made, "small")) == sizes
 
 
 def test_a_newcomer_grows_whatever_keeps_others_of_its_queue_from_it() -> None:

@@ -20,7 +20,14 @@ from tests.queue_policy.world import (
     ruled,
     world,
 )
-from volcano_elastic.api.queue_policy import ForOtherQueues, Headroom, QueuePolicy, Shrink
+from volcano_elastic.api.queue_policy import (
+    ForOtherQueues,
+    Headroom,
+    QueuePolicy,
+    Shrink,
+    Step,
+    Surplus,
+)
 from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.queue_policy.plan import plan
 from volcano_elastic.snapshot.snapshot import Queue
@@ -138,7 +145,9 @@ def test_borrowed_keeps_a_queues_deserved_from_other_queues(
 def test_growth_goes_first_to_the_queue_that_is_below_its_deserved() -> None:
     queues = (Queue("p", deserved=gpus(1)), Queue("q", deserved=gpus(3)))
     a, b = queue_job("a", "p", 1, 4), queue_job("b", "q", 1, 4)
-    made = by_job(plan(world(TWO_BY_TWO, [a, b], pods(a, "n1"), pods(b, "n2"), queues=queues), NOW))
+    seen = world(TWO_BY_TWO, [a, b], pods(a, "n1"), pods(b, "n2"), queues=queues)
+    any_step = tuple(QueuePolicy(name, surplus=Surplus(step=Step.ANY)) for name in ("p", "q"))
+    made = by_job(plan(replace(seen, policies=any_step), NOW))
     assert {name: d.new for name, d in made.items()} == {"b": 3}
 
 

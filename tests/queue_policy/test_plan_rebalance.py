@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from tests.queue_policy.world import NOW, by_job, gpus, job, node, pod, pods, world
-from volcano_elastic.api.queue_policy import Order, QueuePolicy, Surplus
+from volcano_elastic.api.queue_policy import (
+    ForOtherQueues,
+    Order,
+    QueuePolicy,
+    Rebalance,
+    Shrink,
+    Surplus,
+)
 from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.queue_policy.plan import plan
 from volcano_elastic.snapshot.snapshot import Job, Node, Queue, Snapshot
@@ -76,12 +83,28 @@ def test_the_pause_of_who_gives_to_a_claim_is_spent_already() -> None:
 
 @pytest.mark.parametrize(("deserved", "new"), [(8, None), (7, None), (6, None), (3, 3)])
 def test_a_queue_gives_to_others_only_what_it_borrows(deserved: int, new: int | None) -> None:
-    """All of the step: its own right is not for others to weigh."""
+    """All of the step: what it deserves goes only where far more is gained."""
     queues = (Queue("p", deserved=gpus(deserved)), Queue("q"))
-    made = plan(full(rich(queue="p"), poor(queue="q"), queues=queues), NOW)
+    rules = tuple(QueuePolicy(name, rebalance=Rebalance(gap=2)) for name in ("p", "q"))
+    seen = full(rich(queue="p"), poor(queue="q"), queues=queues)
+    made = plan(replace(seen, policies=rules), NOW)
     assert [d.new for d in made.decisions] == ([] if new is None else [new])
     same = plan(full(rich(queue="p"), poor(queue="p"), queues=queues), NOW)
     assert [d.new for d in same.decisions] == [3]
+
+
+@pytest.mark.parametrize("rule", ForOtherQueues)
+def test_what_a_queue_deserves_yields_to_a_far_larger_gain_unless_its_policy_keeps_it(
+    rule: ForOtherQueues,
+) -> None:
+    """A queue of few large jobs would else keep all of its share from many that started small."""
+    queues = (Queue("p", deserved=gpus(16)), Queue("q", deserved=gpus(0)))
+    large, small = job("large", 1, 16, 16, queue="p", **LINEAR), poor(queue="q")
+    on = (pods(large, *["n1"] * 16), pods(small, "n1"))
+    seen = world([node("n1", 17)], [large, small], *on, queues=queues)
+    policy = QueuePolicy("p", shrink=Shrink(for_other_queues=rule))
+    made = plan(replace(seen, policies=(policy,)), NOW)
+    assert bool(made.decisions) is (rule is ForOtherQueues.ANY)
 
 
 @pytest.mark.parametrize(

@@ -154,6 +154,23 @@ def test_the_seed_experiment_ends_within_three_percent_of_the_oracle(least: int)
     assert max(run.wait for run in elastic.runs) <= 1
 
 
+@pytest.mark.parametrize(("hours", "deserved"), [(6, 8), (16, 8), (8, 16), (8, 24)])
+def test_many_small_jobs_beside_few_large_ones_are_no_worse_off_than_rigid(
+    hours: int, deserved: int
+) -> None:
+    """Rigid, all run at once. What the large ones' queue deserves lets them grow fourfold, which
+    must not bring the small ones back to their minimums meanwhile."""
+    curve = amdahl(0.036, 64)
+    shares = {"few": 64 - deserved, "many": deserved}
+    queues = tuple(Queue(name, deserved={GPU: 1000 * gpus}) for name, gpus in shares.items())
+    setting = Setting(8, 8, queues=queues)
+    jobs = [
+        job(f"large-{n}", 0, 8, 3600 * hours, 2, 32, queue="few", curve=curve) for n in range(3)
+    ] + [job(f"small-{n}", 100, 4, 10_000, 1, 16, queue="many", curve=curve) for n in range(10)]
+    outcome, rigid = simulate(jobs, setting, Planner().plan), simulate(jobs, setting, None)
+    assert all(ratio <= 1.1 for ratio in worse_off(outcome, rigid).queues.values())
+
+
 def test_the_planner_sees_pods_speeds_and_hours() -> None:
     seen: list[Snapshot] = []
 
