@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
-from elastic_trainer.launch.zygote import PRELOADED, Zygote
+from elastic_trainer.launch.zygote import Zygote
 
 from tests.elastic_trainer.fault_proxy import Proxy
 from tests.elastic_trainer.torchrun_job import Job
@@ -88,6 +91,15 @@ if loop.rank == 0:
 )
 
 
+# Agents and workers are forks, for whom no interpreter looks at PYTHONPATH.
+_ZYGOTE = f"""
+import socket, sys
+from elastic_trainer.launch.zygote import PRELOADED, _serve
+modules = ["{__package__}.faulty_node.sitecustomize", *PRELOADED, "torch.distributed.run"]
+_serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), modules)
+"""
+
+
 class Nursery:
     """Starts agents with torch imported: a node's start is not what is tried here.
 
@@ -95,18 +107,25 @@ class Nursery:
     """
 
     def __init__(self) -> None:
+        # Not forked from this process, whose threads may hold locks that nobody would release.
+        ours, theirs = socket.socketpair()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _ZYGOTE, str(theirs.fileno()), str(os.getpid())],
+            pass_fds=[theirs.fileno()],
+            cwd=Path(__file__).parents[2],
+        )
+        theirs.close()
+        self._zygote = Zygote(ours, self._process.pid)
+        self.pid = self._process.pid
+        assert self._zygote.wait_ready(120.0), f"ended with code {self._process.poll()}"
         os.environ["PYTHONPATH"] = str(Path(__file__).parent / "faulty_node")
-        # Agents and workers are forks, for whom no interpreter looks at PYTHONPATH.
-        faulty = f"{__package__}.faulty_node.sitecustomize"
-        self._zygote = Zygote.start([faulty, *PRELOADED, "torch.distributed.run"])
-        assert self._zygote.wait_ready(120.0)
-        self.pid = self._zygote.pid
 
     def start(self, arguments: list[str], environment: dict[str, str], log: Any) -> Any:
         return self._zygote.launch(arguments, environment, [log.fileno(), log.fileno()])
 
     def close(self) -> None:
         self._zygote.close()
+        self._process.wait()
 
 
 class FaultyJob(Job):
