@@ -25,8 +25,8 @@ SILENT_SECONDS = 3.0
 REFUSED_SECONDS = 45.0
 """How long an agent that is refused tries again: for a moment a name may still lead to the
 coordinator of an earlier job, which has Kubernetes' 30 s to end."""
-LAST_WORD_SECONDS = 0.5
-"""At the end, for what is still to be said."""
+LAST_WORD_SECONDS = 1.5
+"""At the end, for the coordinator to hear what is still to be said."""
 
 _REFUSALS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.FAILED_PRECONDITION)
 
@@ -64,9 +64,10 @@ class CoordinatorStream:
         self._resync_messages, self._receive = resync_messages, receive
         self._lost, self._refused = lost, refused
         self._outbox: asyncio.Queue[AgentMessage | None] | None = None
-        self._writing: asyncio.Future[None] | None = None
         self._refused_since: float | None = None
         self._closing = False
+        self._ended = asyncio.Event()
+        """No stream is open: the last one's other end has heard all, or is lost."""
 
     def tell(self, message: AgentMessage) -> None:
         """Without a stream it is dropped: the next one's first messages tell what it led to."""
@@ -101,11 +102,15 @@ class CoordinatorStream:
         self._lost()
 
     async def close(self) -> None:
-        """Once all is said, or soon after. There is no further stream."""
+        """Returns once the coordinator has heard all, or soon after. There is no further stream.
+
+        It may be this agent's own, and be ended next: by then it has to know why.
+        """
         self._closing = True
-        if self._outbox is not None and self._writing is not None:
+        if self._outbox is not None:
             self._outbox.put_nowait(None)
-            await asyncio.wait({self._writing}, timeout=LAST_WORD_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), LAST_WORD_SECONDS)
 
     async def _attend(self) -> None:
         host, port = self._identity.host, self._identity.port
@@ -121,9 +126,10 @@ class CoordinatorStream:
             )
             # What is told from here on comes after these, so nothing falls between.
             outbox = self._outbox = asyncio.Queue()
+            self._ended.clear()
             for told in self._resync_messages():
                 outbox.put_nowait(told)
-            writer = self._writing = asyncio.ensure_future(_write(call, outbox))
+            writer = asyncio.ensure_future(_write(call, outbox))
             try:
                 while True:
                     envelope = await asyncio.wait_for(call.read(), SILENT_SECONDS)
@@ -135,6 +141,7 @@ class CoordinatorStream:
                         self._receive(message)
             finally:
                 self._outbox = None
+                self._ended.set()
                 writer.cancel()
                 call.cancel()
 

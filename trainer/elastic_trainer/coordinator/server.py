@@ -71,6 +71,8 @@ log = logging.getLogger("elastic_trainer.coordinator")
 
 TICK_SECONDS = 0.05
 HEARTBEAT_SECONDS = 0.5
+LAST_WORD_SECONDS = 1.0
+"""At the end, for agents to read what they were told."""
 HELLO_SECONDS = 5.0
 """For a stream's first message to come."""
 OUTBOX = 1000
@@ -376,4 +378,6 @@ class CoordinatorServer(CoordinatorServicer):
             http.close()
             for session in self._sessions.values():
                 session.put(_CLOSE)
+            with contextlib.suppress(TimeoutError):  # the last word may be a verdict
+                await asyncio.wait_for(self._deserted.wait(), LAST_WORD_SECONDS)
             await server.stop(0.2)
