@@ -112,6 +112,23 @@ def test_without_a_coordinator_it_says_why_and_what_is_known_still() -> None:
     assert "kubectl -n default logs bert-worker-0" in said
 
 
+def test_a_node_check_names_those_that_are_not_proven_or_slow() -> None:
+    node = {"verdict": "proven", "straggler": False, "note": ""}
+    nodes = [
+        {**node, "node": "n1", "worker": 0},
+        {**node, "node": "n2", "worker": 1, "verdict": "condemned", "note": "SIGABRT"},
+        {**node, "node": "n3", "worker": 2, "straggler": True},
+    ]
+    check = {"rounds": 2, "seconds": 3.5, "over": "nothing is left to find out", "nodes": nodes}
+    found = picture(JOB, [POD], TOLD | {"check": check}, None)
+    assert found["nodeCheck"] == check
+    told = text(found)
+    assert "Node check: 2 of 3 nodes are proven sound after 2 rounds\n" in told
+    assert "  n2 (worker 1) is condemned: SIGABRT\n  n3 (worker 2) is a straggler\n" in told
+    assert "n1 (" not in told
+    assert "Node check" not in text(picture(JOB, [POD], TOLD, None))
+
+
 def test_nodes_that_are_kept_out_are_named_with_the_reason() -> None:
     told = TOLD | {"excluded": [{"node": "n7", "workers": [3, 4], "reason": "2 device errors"}]}
     found = picture(JOB, [POD], told, None)

@@ -46,7 +46,9 @@ def describe(job: str, kubeconfig: str | None, as_json: bool) -> None:
     stepsPerSecond, committedStep, verdict: why training has failed for good, or null} or
     null, coordinatorSilent: why, or null; rounds [{round, world, time, reason,
     pauseSeconds, firstStep, lastStep}]; excluded [{node, workers, reason}]: nodes that are in no
-    further round; failures [{round, worker, rank, localRank, pid,
+    further round; nodeCheck {rounds, seconds, over: why it is, or null, nodes [{node, worker,
+    verdict: proven, condemned or unknown, straggler, note}]}, or null; failures [{round, worker,
+    rank, localRank, pid,
     exitCode, signal, message, stack, time, log}], by time; pods [{name, phase, node,
     restarts, lastWords}]; look: commands.
 
@@ -105,6 +107,7 @@ def picture(
             for one in (told.get("rounds") or ())[-_ROUNDS:]
         ],
         "excluded": list(told.get("excluded") or ()),
+        "nodeCheck": told.get("check"),
         "failures": failures,
         "pods": [_pod(pod) for pod in pods],
         "look": _look(meta, pods, failures),
@@ -187,6 +190,8 @@ def text(found: Mapping[str, Any]) -> str:
     for one in found["excluded"]:
         workers = ", ".join(str(index) for index in one["workers"])
         lines.append(f"  {one['node']} (workers {workers}): {one['reason']}")
+    if found["nodeCheck"]:
+        lines += ["", *_node_check(found["nodeCheck"])]
     lines += ["", "Failures: none known" if not found["failures"] else "Failures, first one first:"]
     for one in found["failures"]:
         lines += _failure(one)
@@ -198,6 +203,22 @@ def text(found: Mapping[str, Any]) -> str:
             lines += [f"    | {line}" for line in pod["lastWords"].splitlines()]
     lines += ["", "Look at:", *(f"  {command}" for command in found["look"])]
     return "\n".join(lines)
+
+
+def _node_check(check: Told) -> list[str]:
+    nodes = check["nodes"]
+    proven = sum(one["verdict"] == "proven" for one in nodes)
+    state = "" if check["over"] else ", under way"
+    lines = [
+        f"Node check: {proven} of {len(nodes)} nodes are proven sound after {check['rounds']} "
+        f"rounds{state}"
+    ]
+    for one in nodes:
+        if one["verdict"] != "proven" or one["straggler"]:
+            found = "a straggler" if one["straggler"] else one["verdict"]
+            note = f": {one['note']}" if one["note"] else ""
+            lines.append(f"  {one['node']} (worker {one['worker']}) is {found}{note}")
+    return lines
 
 
 def _failure(one: Told) -> list[str]:

@@ -169,6 +169,10 @@ class Agent:
     def in_round(self) -> bool:
         return self._current is not None
 
+    def is_ending(self) -> bool:
+        """Whether this process is to end, or has no coordinator to wait for."""
+        return self.exit_code is not None or self._coordinator.refusal is not None
+
     def join(self, timeout: float) -> Round:
         """Waits for the next round.
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import IO, Any, Protocol
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -78,7 +79,7 @@ class Member:
         agent: its name, as the coordinator knows it.
         node: the machine.
         pod_index: of its pod.
-        address: where other nodes reach this one.
+        address: where other nodes reach this one; empty: as the coordinator does.
         host: of the coordinator, which serves HTTP on `port`.
         port: likewise.
         token: the job's.
@@ -135,18 +136,14 @@ class Member:
 
     def _ask(self) -> Order | None:
         """Return the coordinator's answer; None where it gives none."""
-        presence = Presence(
-            self._presence.agent,
-            self._presence.node,
-            self._presence.pod_index,
-            self._presence.address,
-            self._presence.port,
-            self._report,
-        )
+        presence = replace(self._presence, report=self._report)
         connection = http.client.HTTPConnection(*self._where, timeout=ANSWER_SECONDS)
         with contextlib.closing(connection):
             try:
                 headers = {HEADER: self._token} if self._token else {}
+                connection.connect()
+                if not presence.address:
+                    presence = replace(presence, address=connection.sock.getsockname()[0])
                 connection.request("PUT", PATH, encode_presence(presence), headers)
                 answer = connection.getresponse()
                 body = answer.read()

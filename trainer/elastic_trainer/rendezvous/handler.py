@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from elastic_trainer.launch.zygote import Zygote
 
 BACKEND = "volcano-elastic"
+CHECK_OPTION = "node_check"
+"""--rdzv-conf=node_check=1, a PyTorchJob's rdzvConf: nodes are checked before the first round."""
 JOIN_SECONDS = 900.0
 """Default for --rdzv-conf=timeout=…: how long to wait for a round."""
 
@@ -105,7 +107,11 @@ def create(parameters: RendezvousParameters) -> RendezvousHandler:
     os.environ["TORCH_ELASTIC_WORKER_IDENTICAL"] = "1"
     timeout = parameters.get("timeout")
     handler = ElasticHandler(
-        agent, zygote, parameters.run_id, float(timeout) if timeout else JOIN_SECONDS
+        agent,
+        zygote,
+        parameters.run_id,
+        float(timeout) if timeout else JOIN_SECONDS,
+        checked=not parameters.get_as_bool(CHECK_OPTION, False),
     )
     handler.take_sigterm()
     return handler
@@ -114,8 +120,17 @@ def create(parameters: RendezvousParameters) -> RendezvousHandler:
 class ElasticHandler(RendezvousHandler):
     """torchrun's questions, answered by the agent."""
 
-    def __init__(self, agent: Agent, zygote: Zygote | None, run_id: str, timeout: float) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        zygote: Zygote | None,
+        run_id: str,
+        timeout: float,
+        checked: bool = True,
+    ) -> None:
         self._agent = agent
+        self._checked = checked
+        """No node check is asked for, or it has been held."""
         self._zygote = zygote
         self._run_id = run_id
         self._timeout = timeout
@@ -162,6 +177,10 @@ class ElasticHandler(RendezvousHandler):
         self._end_if_told()
         if self._zygote is not None and not self._zygote.wait_ready(self._timeout):
             log.warning("the warm process is not ready; workers will start cold")
+        if not self._checked:
+            self._checked = True
+            self._check_node()
+            self._end_if_told()
         try:
             begun = self._agent.join(self._timeout)
         except DismissedError as error:
@@ -184,6 +203,27 @@ class ElasticHandler(RendezvousHandler):
             len(begun.members),
             RendezvousStoreInfo(begun.master_address, begun.master_port),
         )
+
+    def _check_node(self) -> None:
+        """Takes part in a node check. Whatever comes of it, this node asks for a round then: the
+        coordinator knows who is to be in none."""
+        from elastic_trainer.node_check.member import Member, launch_cold
+
+        identity = self._agent.identity
+        member = Member(
+            agent=identity.agent,
+            node=identity.node,
+            pod_index=identity.pod_index,
+            address=identity.address,
+            host=identity.host,
+            port=identity.port + 1,
+            token=identity.token,
+            processes=identity.processes,
+            launch=launch_cold if self._zygote is None else self._zygote.launch,
+        )
+        over = member.run(self._timeout, stopped=self._agent.is_ending)
+        level = logging.INFO if over.verdict == "proven" else logging.WARNING
+        log.log(level, "node check: this node is %s: %s", over.verdict, over.reason)
 
     def is_closed(self) -> bool:
         return False

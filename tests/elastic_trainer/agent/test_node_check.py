@@ -1,0 +1,105 @@
+"""A job that asks for a node check: before its first round, with real torchruns."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from elastic_trainer.agent.identity import COORDINATOR_VARIABLE, NODE_VARIABLE
+from elastic_trainer.coordinator.__main__ import CHECK_VARIABLE
+from elastic_trainer.node_check.measurement import FAULT_VARIABLE
+
+from tests.elastic_trainer.torchrun_job import PATIENCE, Job
+
+pytestmark = pytest.mark.process
+
+SCRIPT = """
+import sys, time
+import torch
+from pathlib import Path
+from elastic_trainer.link.worker_link import Order, WorkerLink
+
+link = WorkerLink.from_environment()
+step = 0
+while True:
+    time.sleep(0.02)
+    order = link.boundary(step)
+    if order is not Order.GO:
+        link.committed(step)
+        link.fenced(step, order)
+    step += 1
+"""
+CHECKED = ("--rdzv-conf", "node_check=1")
+PATIENT = {CHECK_VARIABLE: str(PATIENCE)}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+@pytest.fixture
+def jobs(folder: Path) -> Iterator[list[Job]]:
+    made: list[Job] = []
+    yield made
+    for job in made:
+        job.close()
+
+
+def verdicts(told: dict[str, Any]) -> dict[int, str]:
+    found = told.get("check") or {"nodes": []}
+    return {node["worker"]: node["verdict"] for node in found["nodes"]}
+
+
+def test_sound_nodes_are_proven_and_then_train(folder: Path, jobs: list[Job]) -> None:
+    job = Job(folder, SCRIPT, nodes="2:2")
+    jobs.append(job)
+    job.start(0, 1, options=CHECKED, environment=PATIENT)
+    told = job.stepping(2)
+    assert verdicts(told) == {0: "proven", 1: "proven"}
+    assert told["rounds"][0]["round"] == 1, "no round of training was spent on it"
+
+
+def test_a_broken_node_is_found_and_the_others_train_without_it(
+    folder: Path, jobs: list[Job]
+) -> None:
+    job = Job(folder, SCRIPT, nodes="2:4")
+    jobs.append(job)
+    # It begins with nobody, so that all are checked together however long they take to start.
+    coordinator = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "elastic_trainer.coordinator", "--port", str(job.port)),
+            *("--job", job.name, "--min", "5", "--max", "5", "--heartbeat-timeout", "5"),
+        ],
+        env={**os.environ, **PATIENT},
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        for index in range(4):
+            environment = {COORDINATOR_VARIABLE: "dedicated", NODE_VARIABLE: f"gpu-{index}"}
+            environment[FAULT_VARIABLE] = "wrong" if index == 2 else ""
+            job.start(index, options=CHECKED, environment=environment)
+        job.until("all have come", lambda told: len(verdicts(told)) == 4)
+        change = urllib.request.Request(
+            f"http://127.0.0.1:{job.port + 1}/range",
+            data=json.dumps({"min": 2, "max": 4}).encode(),
+            method="PUT",
+        )
+        urllib.request.urlopen(change, timeout=10).close()
+        told = job.stepping(3)
+    finally:
+        coordinator.kill()
+        coordinator.wait(10)
+    assert verdicts(told) == {0: "proven", 1: "proven", 2: "condemned", 3: "proven"}
+    assert sorted(told["ranks"]) == ["0", "1", "3"]
+    [excluded] = told["excluded"]
+    assert (excluded["node"], excluded["workers"]) == ("gpu-2", [2])
+    assert "multiplied matrices wrongly" in excluded["reason"]
+    assert "condemned" in (folder / "agent-2.log").read_text(), "its own log says so"
