@@ -170,6 +170,20 @@ class TestCheckpointer:
         script.train()
         assert verify(tmp_path / "audit", SAMPLES, EPOCHS).ok
 
+    def test_commits_that_lost_their_markers_are_begun_anew_where_asked_and_stay(
+        self, tmp_path: Path
+    ) -> None:
+        Script(tmp_path, every=2).train(6)
+        for path in tmp_path.glob("step-*/COMMITTED"):
+            path.unlink()
+        with pytest.raises(StorageError, match=r"step-6/COMMITTED is missing: .*pass fresh=True"):
+            Script(tmp_path)
+        fresh = Script(tmp_path, every=2, fresh=True)
+        assert fresh.data.steps == 0
+        fresh.train(10)
+        assert {"step-2", "step-4", "step-6"} <= {path.name for path in tmp_path.iterdir()}
+        assert Script(tmp_path).data.steps == 10
+
     def test_a_damaged_commit_takes_no_good_ones_place(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:

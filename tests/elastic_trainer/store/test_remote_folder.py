@@ -8,7 +8,7 @@ import pytest
 import tenacity
 from elastic_trainer.store.errors import UnavailableError
 from elastic_trainer.store.folder import MARKER, HashedFile
-from elastic_trainer.store.storage import Storage
+from elastic_trainer.store.storage import Storage, Survey
 
 from tests.elastic_trainer.store.faulty_store import ERRORS, FaultyStore
 
@@ -103,3 +103,42 @@ def test_a_buckets_hiccup_while_writing_costs_no_commit(
     commit(storage, 3)
     assert FaultyStore.raised == 3
     assert steps() == [3, 2, 1]
+
+
+@ERROR
+@pytest.mark.parametrize("name", ["state.pt", MARKER])
+def test_a_buckets_first_commit_that_is_interrupted_is_none(
+    error: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = Storage(FOLDER, retry_seconds=0.0)
+    monkeypatch.setattr(storage, "abandon", lambda _: None)  # as where the process ends
+    FaultyStore.fail("write", error, name=name)
+    with pytest.raises(UnavailableError):
+        commit(storage, 1)
+    FaultyStore.fault = staticmethod(lambda *_: None)
+    assert storage.survey() == Survey()
+
+
+def test_a_buckets_commit_that_has_lost_its_marker_is_told_from_none_and_stays(
+    storage: Storage,
+) -> None:
+    for found in storage.commits():
+        storage._files.remove(f"{found.place}/{MARKER}")
+    again = Storage(FOLDER, keep=2)
+    survey = again.survey()
+    assert not survey.commits and len(survey.damaged) == 2
+    assert all("COMMITTED is missing: found state.pt" in reason for reason in survey.damaged)
+    again.take_over(1, "later")
+    for step in (3, 4, 5):
+        commit(again, step)
+    assert [found.step for found in again.commits()] == [5, 4]
+    assert again.survey().damaged == survey.damaged
+
+
+def test_what_a_bucket_removes_is_never_taken_for_what_lost_its_marker(storage: Storage) -> None:
+    (newest, _) = storage.commits()
+    FaultyStore.fail("delete", "EIO", name="state.pt")
+    with pytest.raises(OSError, match="Input/output"):
+        storage._files.remove(newest.place)
+    assert steps() == [1]
+    assert Storage(FOLDER).survey().damaged == ()

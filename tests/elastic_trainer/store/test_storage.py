@@ -94,7 +94,7 @@ class TestStorage:
                 case "rename":
                     patch.setattr(Path, "rename", full)
                 case _:
-                    patch.setattr(Storage, "_publish_marker", full)
+                    patch.setattr(Storage, "_write_marker", full)
             with pytest.raises(StorageError, match=r"step 2 can't be committed.*No space left"):
                 commit(storage, 2)
         assert newest(tmp_path) == 1

@@ -13,7 +13,6 @@ from elastic_trainer.store.errors import (
     OwnershipError,
     SupersededError,
 )
-from elastic_trainer.store.folder import MARKER
 from elastic_trainer.store.ownership import TRAINING, Job
 from elastic_trainer.store.storage import Storage
 
@@ -142,8 +141,8 @@ class TestClaims:
         second.open()
         found: list[Any] = []
 
-        def interrupt(operation: str, name: str) -> None:
-            if operation == "written" and name.endswith(MARKER):
+        def interrupt(operation: str, _: str) -> None:
+            if operation == "renamed":
                 files.fault = lambda *_: None
                 found.append(second.take_over(0, "second"))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from elastic_trainer.store.errors import (
 from elastic_trainer.store.folder import MARKER
 from elastic_trainer.store.ownership import TRAINING
 from elastic_trainer.store.retention import Condition, Found, removable
-from elastic_trainer.store.storage import ABANDONED_SECONDS, Storage
+from elastic_trainer.store.storage import ABANDONED_SECONDS, Storage, Survey
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -197,6 +199,52 @@ class TestWriting:
         assert newest(storage) == 1
 
 
+class TestMarkers:
+    def test_a_commit_that_has_lost_its_marker_is_told_from_none(self, tmp_path: Path) -> None:
+        storage = Storage(tmp_path)
+        commit(storage, 1)
+        (tmp_path / "step-1" / MARKER).unlink()
+        assert storage.commits() == []
+        (reason,) = storage.survey().damaged
+        assert f"{tmp_path}/step-1/{MARKER} is missing: found state.pt" in reason
+
+    @pytest.mark.parametrize(
+        ("operation", "name"),
+        [
+            ("begin", ""),
+            ("write", "state.pt"),
+            ("written", "state.pt"),
+            ("write", MARKER),
+            ("written", MARKER),
+            ("rename", ""),
+        ],
+    )
+    def test_a_first_commit_that_is_interrupted_is_none(
+        self, tmp_path: Path, operation: str, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        storage, files = faulty_storage(tmp_path, retry_seconds=0.0)
+        monkeypatch.setattr(storage, "abandon", lambda _: None)  # as where the process ends
+        with failing(files, operation, "EIO", name=name), pytest.raises(UnavailableError):
+            commit(storage, 1)
+        assert Storage(tmp_path).survey() == Survey()
+        commit(storage, 2)
+        assert steps(tmp_path) == [2]
+
+    def test_a_removal_that_is_interrupted_leaves_nothing_that_looks_damaged(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        storage, files = faulty_storage(tmp_path)
+        commit(storage, 1)
+
+        def interrupted(*_: object) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+        monkeypatch.setattr(shutil, "rmtree", interrupted)
+        with pytest.raises(OSError, match="Input/output"):
+            files.remove("step-1")
+        assert Storage(tmp_path).survey() == Survey()
+
+
 class TestRetention:
     @PASSING
     def test_a_good_commit_whose_marker_cannot_be_read_now_stays(
@@ -223,6 +271,23 @@ class TestRetention:
                 commit(storage, step)
         assert steps(tmp_path) == [4, 3, 2, 1]
         commit(storage, 5)
+        assert steps(tmp_path) == [5, 4]
+
+    def test_what_has_lost_its_marker_or_never_was_a_commit_stays(self, tmp_path: Path) -> None:
+        storage = Storage(tmp_path, keep=2)
+        storage.open()
+        storage.take_over(0, "token")
+        commit(storage, 1)
+        (tmp_path / "step-1" / MARKER).unlink()
+        (tmp_path / "step-100").mkdir()
+        (tmp_path / "step-100" / "model.safetensors").write_bytes(b"somebody's own")
+        for step in (2, 3, 4, 5):
+            commit(storage, step)
+        assert [path.name for path in sorted(tmp_path.glob("step-*/*"))] == [
+            "state.pt",
+            "model.safetensors",
+            *[MARKER, "state.pt"] * 2,
+        ]
         assert steps(tmp_path) == [5, 4]
 
     def test_what_another_writes_is_left_to_it_whatever_clocks_say(self, tmp_path: Path) -> None:
@@ -273,7 +338,8 @@ class TestRetention:
             for new in kept
             if found[old].condition is Condition.COMPLETE
         )
-        assert not any(found[name].condition is Condition.UNREADABLE for name in gone)
+        stay = (Condition.UNREADABLE, Condition.UNMARKED)
+        assert not any(found[name].condition in stay for name in gone)
 
 
 ACTIONS = st.lists(

@@ -128,8 +128,8 @@ class TestWriting:
             ("write", "state.pt"),
             ("written", "state.pt"),
             ("rename", "step-3"),
-            ("renamed", "step-3"),
             ("write", MARKER),
+            ("written", MARKER),
             ("create", "EPOCH"),
         ],
     )
@@ -153,6 +153,15 @@ class TestWriting:
         files.fault = lambda *_: None
         commit(storage, 4)
         assert identities(tmp_path)[0] == (1, 4)
+
+    def test_a_commit_of_which_the_answer_alone_is_missing_is_whole(self, tmp_path: Path) -> None:
+        storage, files = faulty_storage(tmp_path, retry_seconds=0.0)
+        storage.open()
+        commit(storage, 1)
+        with Server(files, "renamed", "step-2"), pytest.raises(SilentError):
+            commit(storage, 2)
+        found = storage.newest()
+        assert found is not None and found.identity == (1, 2)
 
     @pytest.mark.parametrize("operation", ["write", "rename", "delete"])
     def test_what_comes_late_leaves_a_later_runs_commits_alone(

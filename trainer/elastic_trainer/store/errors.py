@@ -18,7 +18,11 @@ class DamagedError(StorageError):
 
 
 class IncompleteError(StorageError):
-    """A directory without a marker: its commit was never completed."""
+    """A directory without a marker, whose commit was never completed."""
+
+
+class UnmarkedError(DamagedError):
+    """A directory with files and without a marker, which this trainer has not left so."""
 
 
 class UnavailableError(StorageError):

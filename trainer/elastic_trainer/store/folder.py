@@ -34,7 +34,10 @@ _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 """What file systems without links say."""
 
 MARKER = "COMMITTED"
-"""The file that makes a directory a commit: removed first."""
+"""The file that makes a directory a commit."""
+WRITING = "WRITING"
+"""Notes, in a directory that has its last name from the beginning, that it has no marker yet, or
+none any more."""
 DAMAGED = "DAMAGED"
 """Notes beside the marker that a file isn't what was written; it takes no good one's place then."""
 
@@ -117,11 +120,12 @@ class Folder(Protocol):
         """Make an empty directory, nobody else's, for what shall be `name`; return its name."""
 
     def publish(self, written: str, name: str) -> str:
-        """Let what `begin` gave become `name`, or `name-<run>-<uuid>` where there is one already,
-        which may be another writer's; return its name now."""
+        """Let what `begin` gave, with its marker, become `name`, or `name-<run>-<uuid>` where there
+        is one already, which may be another writer's; return its name now."""
 
     def remove(self, name: str) -> None:
-        """Remove a file, or a directory with all it holds, its marker first."""
+        """Remove a file, or a directory with all it holds. Interrupted, it leaves none that could
+        be taken for one that lost its marker."""
 
     def path(self, name: str) -> str:
         """Return path or URL, for torch.distributed.checkpoint."""
@@ -236,8 +240,11 @@ class LocalFolder:
         if is_file:
             path.unlink(missing_ok=True)
             return
-        (path / MARKER).unlink(missing_ok=True)
-        moved()
+        if not name.startswith(TEMPORARY):
+            going = self._beside(path)
+            path.rename(going)
+            path = going
+            moved()
         shutil.rmtree(path)
 
     def path(self, name: str) -> str:

@@ -16,7 +16,15 @@ from datetime import datetime
 from typing import Any, TypeVar, cast
 
 from elastic_trainer.store.answer import moved
-from elastic_trainer.store.folder import CHUNK, MARKER, FileRecord, Writer, hash_file, write_to
+from elastic_trainer.store.folder import (
+    CHUNK,
+    MARKER,
+    WRITING,
+    FileRecord,
+    Writer,
+    hash_file,
+    write_to,
+)
 
 READ_AHEAD = 1 << 26
 """Bytes that one request asks for."""
@@ -114,17 +122,34 @@ class RemoteFolder:
         written = f"{name}-{run}-{uuid.uuid4().hex}"
         with _as_os_errors():
             self._files.makedirs(self._at(written), exist_ok=True)
+        self._note_writing(written)
         return written
 
     def publish(self, written: str, name: str) -> str:
+        # Its marker makes it a commit; what is noted beside that one says no more.
+        with contextlib.suppress(OSError), _as_os_errors():
+            self._files.rm_file(self._at(f"{written}/{WRITING}"))
         return written
 
     def remove(self, name: str) -> None:
         with _as_os_errors():
+            marked = self._files.exists(self._at(f"{name}/{MARKER}"))
+        if marked:
+            self._note_writing(name)
+        with _as_os_errors():
             with contextlib.suppress(FileNotFoundError):
                 self._files.rm_file(self._at(f"{name}/{MARKER}"))
             with contextlib.suppress(FileNotFoundError):
+                # The note last: where this is interrupted, it says what the rest is.
+                files = self._files.find(self._at(name))
+                if rest := [path for path in files if not path.endswith(f"/{WRITING}")]:
+                    self._files.rm(rest)
+            with contextlib.suppress(FileNotFoundError):
                 self._files.rm(self._at(name), recursive=True)
+
+    def _note_writing(self, written: str) -> None:
+        with _as_os_errors():
+            self._files.pipe_file(self._at(f"{written}/{WRITING}"), b"not a commit\n")
 
     def path(self, name: str) -> str:
         return f"{self._url.rstrip('/')}/{name}"

@@ -9,7 +9,8 @@ from enum import Enum
 
 class Condition(Enum):
     COMPLETE = "its marker verifies"
-    INCOMPLETE = "it has no marker"
+    INCOMPLETE = "it has no marker, and a note that it was being written or removed"
+    UNMARKED = "it has neither, so who made it, or what became of its marker, isn't known"
     DAMAGED = "its marker, or a file that was read, isn't what was written"
     UNREADABLE = "its marker can't be read now"
 
@@ -24,8 +25,9 @@ class Found:
 def removable(found: Mapping[str, Found], keep: int) -> list[str]:
     """Return the names to remove, oldest first, so that the newest `keep` complete ones stay.
 
-    Nothing that couldn't be read is among them; nor, while there are fewer than `keep` complete
-    ones, anything at all: what is damaged or unfinished may be all there is to look at.
+    Nothing that couldn't be read, or isn't known to be this trainer's, is among them; nor, while
+    there are fewer than `keep` complete ones, anything at all: what is damaged or unfinished may be
+    all there is to look at.
     """
     complete = sorted(
         (name for name, one in found.items() if one.condition is Condition.COMPLETE),

@@ -2,11 +2,14 @@
 
     TRAINING               which training this is, and whose, see ownership.py
     EPOCH-<run>            who may publish
-    step-120/state.pt      written and fsynced under a temporary name, then renamed
+    step-120/state.pt      written and fsynced in a directory of a temporary name
     step-120/COMMITTED     last: step, run, round, cursor, the files' sizes and digests, its own
 
-A directory without a marker that verifies was never committed: recovery passes it over. One that
-can't be read is another matter: it is tried again, and then the storage is unavailable.
+With its marker the directory gets its name. Where directories can't be renamed it has one from the
+beginning, and until it has a marker, a file WRITING. A directory without a marker that verifies is
+no commit: recovery passes it over; but one that has lost its marker is a reason not to train from
+the beginning, and stays. One that can't be read is another matter: it is tried again, and then the
+storage is unavailable.
 
 Two processes that both believe themselves the writer: each looks for a higher claim before it
 publishes and once more after, and who takes a claim lists the commits after that. So whichever
@@ -20,7 +23,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -34,11 +37,13 @@ from elastic_trainer.store.errors import (
     SilentError,
     SupersededError,
     UnavailableError,
+    UnmarkedError,
 )
 from elastic_trainer.store.folder import (
     DAMAGED,
     MARKER,
     TEMPORARY,
+    WRITING,
     FileRecord,
     Folder,
     Writer,
@@ -64,7 +69,7 @@ class Survey:
     commits: tuple[Commit, ...] = ()
     """Newest first."""
     damaged: tuple[str, ...] = ()
-    """What is wrong with the markers that aren't what was written."""
+    """What is wrong with the markers that aren't what was written, or are gone."""
 
 
 class Storage(OwnedFolder):
@@ -252,7 +257,7 @@ class Storage(OwnedFolder):
         return name in self._files.names(place)
 
     def _marker(self, name: str) -> Commit:
-        """Raises IncompleteError, DamagedError or UnavailableError."""
+        """Raises IncompleteError, UnmarkedError, DamagedError or UnavailableError."""
         marker = f"{self.location}/{name}/{MARKER}"
 
         def read() -> bytes | None:
@@ -265,8 +270,18 @@ class Storage(OwnedFolder):
 
         content = self._attempt(f"{marker} can't be read", read)
         if content is None:
-            raise IncompleteError(f"no {MARKER}: the commit was never completed")
+            beside = self._attempt(f"{marker} can't be read", lambda: self._beside_marker(name))
+            if not beside or WRITING in beside:
+                raise IncompleteError(f"no {MARKER}: the commit was never completed")
+            raise UnmarkedError(
+                f"{marker} is missing: found {', '.join(sorted(beside)[:3])} without it, which no "
+                "interrupted commit leaves"
+            )
         return decode(content, name, marker)
+
+    def _beside_marker(self, name: str) -> list[str]:
+        """What is in a directory; nothing where it is gone meanwhile."""
+        return self._files.names(name) if name in self._names_once() else []
 
     def _compare(self, path: str, commit: Commit, name: str, found: FileRecord) -> None:
         expected = commit.files[name]
@@ -378,11 +393,11 @@ class Storage(OwnedFolder):
         """Let what was written become the commit of `step`. Raises as `write`."""
         try:
             self._check_claim()
+            commit = Commit(step, run, dict(cursor), dict(files), round_)
+            self._attempt(self._refused(step), lambda: self._write_marker(written, commit))
             place = self._attempt(
                 self._refused(step), lambda: self._files.publish(written, f"step-{step}")
             )
-            commit = Commit(step, run, dict(cursor), dict(files), round_, place)
-            self._attempt(self._refused(step), lambda: self._publish_marker(commit))
         except BaseException as error:
             self._fail(written, error)
             raise
@@ -390,11 +405,11 @@ class Storage(OwnedFolder):
         self._check_claim()
         self._began = None
         self._retain()
-        return commit
+        return replace(commit, place=place)
 
-    def _publish_marker(self, commit: Commit) -> None:
+    def _write_marker(self, written: str, commit: Commit) -> None:
         content = encode(commit)
-        self._files.write(f"{commit.place}/{MARKER}", lambda file: put(file, content))
+        self._files.write(f"{written}/{MARKER}", lambda file: put(file, content))
 
     def _refused(self, step: int) -> str:
         return f"step {step} can't be committed to {self.location}"
@@ -431,6 +446,8 @@ class Storage(OwnedFolder):
             return Found(Condition.COMPLETE, identity)
         except IncompleteError:
             return Found(Condition.INCOMPLETE)
+        except UnmarkedError:
+            return Found(Condition.UNMARKED)
         except DamagedError:
             return Found(Condition.DAMAGED)
         except SilentError:
