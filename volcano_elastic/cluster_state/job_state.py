@@ -136,6 +136,11 @@ class JobState:
         return weight(self.job, self.policy)
 
     @fact
+    def created(self) -> float:
+        """When the job was made, in seconds since 1970."""
+        return self.job.created.timestamp()
+
+    @fact
     def pause(self) -> float:
         """Seconds that its training stands still at a change of size."""
         return (PAUSE if self.job.pause is None else self.job.pause).total_seconds()
@@ -341,7 +346,7 @@ def growth_key(state: JobState, size: int) -> GrowthKey | None:
     first = float(-job.priority) if state.policy.surplus.order is Order.PRIORITY else 0.0
     # Rounded, so that ties are ties on every machine.
     worth = round(step.worth * state.weight, 12)
-    return GrowthKey(first, -worth, job.created.timestamp(), job.key)
+    return GrowthKey(first, -worth, state.created, job.key)
 
 
 def growth_end(state: JobState, size: int) -> Reason | None:

@@ -5,8 +5,8 @@ Takers are jobs; each asks for its next step. Donors are, in turn:
   idle room       nobody loses anything
   releasing room  is on its way already: it is promised, so that nobody is asked for more than lacks
   other jobs      give a step of theirs when the gain is at least the policy's `gap` times the loss,
-                  and pays back the pauses of both jobs: what both together gain in log(speed) over
-                  `horizon` is more than the time both stand still
+                  and pays back the pauses of both jobs: what both together gain in log(speed) while
+                  the change lasts (see `LASTS`) is more than the time both stand still
 
 Within a queue the policy's order decides; between queues what the next step is worth (see `speed`),
 `OWN_RIGHT` times as much where the queue deserves it.
@@ -15,9 +15,9 @@ Within a queue the policy's order decides; between queues what the next step is 
 from __future__ import annotations
 
 import heapq
+import math
 from collections import Counter
 from collections.abc import Collection, Sequence
-from datetime import datetime
 from enum import Enum
 from typing import NamedTuple, Protocol
 
@@ -33,10 +33,11 @@ from volcano_elastic.cluster_state.job_state import (
 from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.queue_policy.draft import Draft, JobDraft
 from volcano_elastic.queue_policy.node_room import Room
-from volcano_elastic.snapshot.snapshot import Job, Pod
+from volcano_elastic.snapshot.snapshot import Pod
 
 LASTS = 1800.0
-"""Seconds that any change is expected to last, however young the job."""
+"""Seconds that any change is expected to last, however young the job: for how long a job goes on
+its age is the best guess there is, but of a young job it says little."""
 PART_LASTS = 120.0
 """The same for a part of a step: the rest of it will stop the job again."""
 OWN_RIGHT = 2.0
@@ -99,6 +100,7 @@ class Moves:
         newcomers: jobs that this plan lets start; what they get now costs them no pause.
         """
         self.draft, self._resting, self._newcomers = draft, resting, newcomers
+        self.seconds = draft.now.timestamp()
         self.why: dict[str, Reason] = {}
         """Why those that had a turn grow no further."""
         self._lines: dict[tuple[str, Shape], Line] = {}
@@ -248,7 +250,7 @@ class FreeRoom:
         state, job = taker.state, taker.job
         log_speed = state.curve.log_speed
         won = log_speed(size) - log_speed(max(1, job.desired))
-        lasts = horizon(self._draft.now, job) if whole else PART_LASTS
+        lasts = max(LASTS, self._moves.seconds - state.created) if whole else PART_LASTS
         return won * lasts >= state.pause
 
 
@@ -258,8 +260,16 @@ class Giver(NamedTuple):
     key: LossKey
     job: JobDraft
     workers: int
-    borrowed: bool
-    """Its queue holds them beyond its own right."""
+    gap: float
+    cost: float
+    """What another queue's gain is weighed against: more where its own deserves them."""
+    lost: float
+    """Log(speed) that it loses, as if it were not young."""
+    gpus: float
+    """What the workers hold together."""
+    pause: float
+    """Seconds that it stands still for it."""
+    created: float
 
 
 class OtherJobs:
@@ -272,6 +282,7 @@ class OtherJobs:
 
     def __init__(self, moves: Moves) -> None:
         self._moves, self._draft, self._now = moves, moves.draft, moves.draft.now
+        self._seconds = moves.seconds
         self._nodes, self._queues = moves.draft.nodes, moves.draft.queues
         self._losses = [
             key for queue in moves.draft.cluster.queues.values() for key in queue.losses
@@ -280,6 +291,8 @@ class OtherJobs:
         self._front: list[Giver] = []
         """The cheapest givers, looked at already and refused so far: of most takers nothing else
         need be known."""
+        self._least_lost = math.inf
+        """The least that one of them loses a GPU, as if none were young."""
         self._left_over = False
         """Somebody has given, perhaps more than was taken."""
         self._quiet: dict[str, bool] = {}
@@ -322,8 +335,18 @@ class OtherJobs:
             step = giver.state.steps.down(giver.size)
             count = giver.size - max(step.size, giver.job.min)
             given = [amount * count for amount in giver.state.shape.vector]
-            borrowed = self._queues.borrows(giver.job.queue, given)
-            self._front.append(Giver(key, giver, count, borrowed))
+            state, cost = giver.state, key.loss
+            if not self._queues.borrows(giver.job.queue, given):
+                any_queue = state.policy.shrink.for_other_queues is ForOtherQueues.ANY
+                cost *= OWN_RIGHT if any_queue else math.inf
+            gap, gpus = state.policy.rebalance.gap, count * state.unit_gpus
+            each = key.loss / state.weight
+            self._least_lost = min(self._least_lost, each)
+            # Who gives to a claim stands still anyway.
+            pause = 0.0 if giver.removed else state.pause
+            self._front.append(
+                Giver(key, giver, count, gap, cost, each * gpus, gpus, pause, state.created)
+            )
         return self._front[turn]
 
     def _next_loss(self) -> LossKey | None:
@@ -347,6 +370,7 @@ class OtherJobs:
             if found.job is not gave:
                 heapq.heappush(self._losses, found.key)
         self._front.clear()
+        self._least_lost = math.inf
         self._out_of_reach.clear()
         lower = None if gave is None else loss_key(gave.state, gave.size)
         if lower is not None:
@@ -365,45 +389,41 @@ class OtherJobs:
             self._look_again()
             return True
         ranked = state.policy.surplus.order is Order.PRIORITY
-        reached = False
+        queue, gap, reached = taker.job.queue, state.policy.rebalance.gap, False
+        alone, pause, created = gain / state.weight, state.pause, state.created
+        front = self._front
+        if front and not ranked and alone < self._least_lost:
+            # It gains less than any of them loses, but for its youth, and gets no further.
+            first, last = front[0], front[-1]
+            if len(front) == TRIES or gain < max(gap, last.gap) * last.key.loss:
+                return None if gain < max(gap, first.gap) * first.key.loss else False
         for turn in range(TRIES):
             giver = self._giver(turn)
             if giver is None:
                 return False if turn else None
-            gap = max(state.policy.rebalance.gap, giver.job.state.policy.rebalance.gap)
-            if not ranked and gain < gap * giver.key.loss:
+            most = gain / max(gap, giver.gap)
+            if not ranked and most < giver.key.loss:
                 return False if turn else None
-            may = self._may(taker, giver, ranked, gain / gap)
-            if may and self._move(taker, giver, gain, wanted):
-                self._look_again(giver.job)
-                return True
-            reached = reached or may or giver.job.job.queue == taker.job.queue
+            mine = giver.job.job.queue == queue
+            may = self._outranks(taker, giver) if ranked else mine or most >= giver.cost
+            reached = reached or may or mine
+            if not may or giver.job is taker:
+                continue
+            lasts = max(LASTS, self._seconds - max(created, giver.created))
+            if (alone * giver.gpus - giver.lost) * lasts < pause + giver.pause:
+                continue
+            for leaving in self._choices(giver.job, taker, giver.workers):
+                if self._place(taker, giver.job, leaving, wanted):
+                    self._look_again(giver.job)
+                    return True
         if not ranked and not reached:
-            self._out_of_reach.add(taker.job.queue)
+            self._out_of_reach.add(queue)
         return False
 
-    def _may(self, taker: JobDraft, giver: Giver, ranked: bool, most: float) -> bool:
-        """Whether the taker may have what costs at most `most`."""
+    @staticmethod
+    def _outranks(taker: JobDraft, giver: Giver) -> bool:
         mine, its = taker.job, giver.job.job
-        if mine.queue == its.queue:
-            return mine is not its and (not ranked or mine.priority > its.priority)
-        if ranked or giver.borrowed:
-            return not ranked
-        for_others = giver.job.state.policy.shrink.for_other_queues
-        return for_others is ForOtherQueues.ANY and most >= OWN_RIGHT * giver.key.loss
-
-    def _move(self, taker: JobDraft, found: Giver, gain: float, wanted: int) -> bool:
-        giver, count = found.job, found.workers
-        lost = found.key.loss / giver.state.weight
-        won = (gain / taker.state.weight - lost) * count * giver.state.unit_gpus
-        lasts = horizon(self._now, taker.job, giver.job)
-        pauses = taker.state.pause if giver.removed else taker.state.pause + giver.state.pause
-        if won * lasts < pauses:
-            return False
-        return any(
-            self._place(taker, giver, leaving, wanted)
-            for leaving in self._choices(giver, taker, count)
-        )
+        return mine.queue == its.queue and mine.priority > its.priority
 
     def _choices(self, giver: JobDraft, taker: JobDraft, count: int) -> list[list[Pod]]:
         """Sets of the giver's pods to try: the latest, then those that empty most of a node."""
@@ -440,11 +460,3 @@ class OtherJobs:
         self._draft.quotas.use(state.namespace, state.counted, len(placed))
         taker.pending_growth += len(placed)
         return True
-
-
-def horizon(now: datetime, *jobs: Job) -> float:
-    """Seconds for which a change of these jobs' sizes is expected to last.
-
-    For how long a job goes on its age is the best guess there is; of a young job it says little.
-    """
-    return max(LASTS, (now - max(job.created for job in jobs)).total_seconds())
