@@ -580,7 +580,10 @@ def test_a_snapshot_is_the_whole_picture(saved: Any) -> None:
     assert run("plan", "--snapshot", "/nowhere/s.json").exit_code == 2
 
 
-TOOLS = ("snapshot", "plan", "explain", "top", "replay", "check-config", "completion")
+TOOLS = (
+    *("snapshot", "plan", "explain", "top", "replay", "check-config", "completion"),
+    "check-nodes",
+)
 
 
 @pytest.mark.parametrize("command", TOOLS)

@@ -16,10 +16,12 @@ _SECONDS = 60.0
 
 
 @contextmanager
-def local_cluster(folder: Path, *, nodes: int = 2, gpus_per_node: int = 4) -> Iterator[Path]:
+def local_cluster(
+    folder: Path, *, nodes: int = 2, gpus_per_node: int = 4, kubelet: str = "fake"
+) -> Iterator[Path]:
     """Yields its kubeconfig; all of it is gone afterwards."""
     kubeconfig = folder / "kubeconfig"
-    command = [sys.executable, "-m", "volcano_elastic.cli", "local", "up", "--kubelet", "fake"]
+    command = [sys.executable, "-m", "volcano_elastic.cli", "local", "up", "--kubelet", kubelet]
     command += ["--nodes", str(nodes), "--gpus-per-node", str(gpus_per_node)]
     command += ["--kubeconfig", str(kubeconfig)]
     with (folder / "up.log").open("w") as log:

@@ -278,13 +278,14 @@ async def _coordinator(
         token = await kept(client, job.namespace, job.name, job.uid)
     except (ApiError, ValueError) as error:
         return None, f"the job's token can't be read: {error}"
-    return await _ask(client, job.namespace, host, url, {HEADER: token})
+    return await ask_coordinator(client, job.namespace, host, url, {HEADER: token})
 
 
-async def _ask(
+async def ask_coordinator(
     client: Client, namespace: str, pod: str, url: str, headers: Mapping[str, str]
 ) -> tuple[Told | None, str | None]:
-    """Through the API server, which reaches pods from anywhere; else straight at the pod."""
+    """Return its /status, or why there is none. Through the API server, which reaches pods from
+    anywhere; else straight at the pod."""
     import asyncio
     import json
     from urllib.parse import urlsplit

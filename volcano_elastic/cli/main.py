@@ -14,6 +14,7 @@ _COMMANDS: Mapping[str, str] = {
     "top": "top:top",
     "explain": "explain:explain",
     "describe": "describe:describe",
+    "check-nodes": "check_nodes:check_nodes",
     "plan": "plan:plan",
     "snapshot": "snapshot:snapshot",
     "replay": "plan:replay",

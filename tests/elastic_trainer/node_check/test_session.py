@@ -193,3 +193,13 @@ def test_presences_survive_the_wire_with_notes_cut_short() -> None:
 def test_what_is_no_presence_is_refused(body: Any) -> None:
     with pytest.raises(ValueError):  # noqa: PT011  # whichever it is
         decode_presence(body)
+
+
+def test_a_node_that_is_not_proven_says_what_went_wrong_and_others_nothing() -> None:
+    agents = {
+        f"agent-{i}": Agent(Presence(f"agent-{i}", f"node-{i}", i, "h", 1), kind, 0, 1)
+        for i, kind in enumerate(("crashes", "hangs"))
+    }
+    told = hold(agents).as_json()
+    assert told is not None
+    assert [node["note"] for node in told["nodes"]] == ["SIGABRT", "failed beside worker 0"]

@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from elastic_trainer.coordinator.model import Settings
@@ -33,6 +33,8 @@ PLACE_VARIABLE = "VOLCANO_ELASTIC_PLACE_SECONDS"
 
 CHECK_VARIABLE = "VOLCANO_ELASTIC_CHECK_SECONDS"
 """The least that a trial of a node check may take; without any that passes, six times as long."""
+QUIET_VARIABLE = "VOLCANO_ELASTIC_CHECK_QUIET_SECONDS"
+"""How long a node check waits for a further node once it has enough to begin with."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -113,17 +115,23 @@ async def serve(options: argparse.Namespace, settings: Settings, limits: Limits)
     return 0
 
 
-def _limits(text: str) -> Limits:
+def _limits(environment: Mapping[str, str]) -> Limits:
     """Return a node check's limits. Raises ValueError for what is no time."""
-    if not text:
-        return Limits()
+    least = _seconds(environment, CHECK_VARIABLE, Limits.least)
+    return Limits(
+        least=least, longest=6 * least, quiet=_seconds(environment, QUIET_VARIABLE, Limits.quiet)
+    )
+
+
+def _seconds(environment: Mapping[str, str], name: str, default: float) -> float:
+    text = environment.get(name, "")
     try:
-        least = float(text)
+        seconds = float(text) if text else default
     except ValueError:
-        least = 0.0
-    if not 0 < least < float("inf"):
-        raise ValueError(f"{CHECK_VARIABLE}: expected seconds above 0, found {text!r}; fix it")
-    return Limits(least=least, longest=6 * least)
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise ValueError(f"{name}: expected seconds above 0, found {text!r}; fix or unset it")
+    return seconds
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -140,7 +148,7 @@ def main(arguments: list[str] | None = None) -> int:
             place_deadline=options.place_timeout
             or float(os.environ.get(PLACE_VARIABLE) or Settings.place_deadline),
         )
-        limits = _limits(os.environ.get(CHECK_VARIABLE, ""))
+        limits = _limits(os.environ)
     except ValueError as error:
         print(f"coordinator: {error}", file=sys.stderr)
         return 2

@@ -19,10 +19,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
+from elastic_trainer.agent.identity import NODE_VARIABLE
 from elastic_trainer.coordinator.__main__ import die_with
 
 FAULT_VARIABLE = "VOLCANO_ELASTIC_NODE_CHECK_FAULT"
-"""For drills: `crash`, `hang`, `wrong` or `slow` makes this node's processes do so in a check."""
+"""For drills: `crash`, `hang`, `wrong` or `slow` makes this node's processes do so in a check;
+`KIND:NODE` those of that node alone."""
 
 CPU_SIZE, CPU_TIMES = 384, 10
 GPU_SIZE, GPU_TIMES = 8192, 30
@@ -38,6 +40,12 @@ SLOW_SECONDS = 1.0
 
 class TrialError(RuntimeError):
     """The device or the network did not do what it should."""
+
+
+def drill() -> str:
+    """Return the fault that this process is to show; empty: none."""
+    kind, _, node = os.environ.get(FAULT_VARIABLE, "").partition(":")
+    return kind if node in ("", os.environ.get(NODE_VARIABLE, "")) else ""
 
 
 def multiply(device: torch.device) -> float:
@@ -58,7 +66,7 @@ def multiply(device: torch.device) -> float:
     _finish(device)
     seconds = time.perf_counter() - began
     expected = left.double() @ right.double().sum(1)
-    if os.environ.get(FAULT_VARIABLE) == "wrong":
+    if drill() == "wrong":
         product[0, 0] += 1
     if not torch.equal(product.double().sum(1), expected):
         raise TrialError(f"{device} multiplied matrices wrongly")
@@ -89,24 +97,24 @@ def _finish(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _device(local_rank: int) -> torch.device:
+def _device(local_rank: int, on_gpu: bool) -> torch.device:
     count = torch.cuda.device_count()
-    if count == 0:
+    if count == 0 and not on_gpu:
         return torch.device("cpu")
     if local_rank >= count:
-        raise TrialError(f"expected a GPU a process, found {count} for process {local_rank}")
+        raise TrialError(f"expected a GPU for process {local_rank}, found {count}")
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Return the figures of one process's part."""
-    fault = os.environ.get(FAULT_VARIABLE, "")
+    fault = drill()
     if fault == "crash":
         os.abort()
     while fault == "hang":
         time.sleep(3600)
-    device = _device(options.local_rank)
+    device = _device(options.local_rank, options.gpu)
     seconds = multiply(device)
     if fault == "slow":
         time.sleep(SLOW_SECONDS)
@@ -147,6 +155,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--world", type=int, required=True)
     parser.add_argument("--local-rank", type=int, default=0, help="which GPU of this node")
+    parser.add_argument("--gpu", action="store_true", help="a node without is broken")
     parser.add_argument("--timeout", type=float, required=True, help="seconds for the others")
     parser.add_argument("--parent", type=int, default=0, help="pid to die with; 0: none")
     return parser.parse_args(arguments)

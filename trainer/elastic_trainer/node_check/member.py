@@ -84,6 +84,7 @@ class Member:
         port: likewise.
         token: the job's.
         processes: of this node in a trial; one a GPU.
+        gpu: fails where there is no GPU; else a trial is on CPUs there.
         launch: starts a process.
     """
 
@@ -98,11 +99,13 @@ class Member:
         port: int,
         token: str,
         processes: int,
+        gpu: bool = False,
         launch: Launch = launch_cold,
     ) -> None:
         self._where = (host, port)
         self._token = token
         self._processes = max(1, processes)
+        self._gpu = gpu
         self._launch = launch
         self._store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
         self._presence = Presence(agent, node, pod_index, address, int(self._store.port))
@@ -166,7 +169,7 @@ class Member:
             return
         if self._trial is None or not _same(self._trial.order, order):
             self._end_trial()
-            self._trial = _RunningTrial(order, self._processes, self._launch)
+            self._trial = _RunningTrial(order, self._processes, self._gpu, self._launch)
         report = self._trial.report()
         if report is not None:
             self._report = report
@@ -185,7 +188,7 @@ def _same(one: Report | Trial, order: Trial) -> bool:
 class _RunningTrial:
     """The processes of this node in a trial."""
 
-    def __init__(self, order: Trial, processes: int, launch: Launch) -> None:
+    def __init__(self, order: Trial, processes: int, gpu: bool, launch: Launch) -> None:
         self.order = order
         self._unable = ""
         self._files = contextlib.ExitStack()
@@ -200,6 +203,7 @@ class _RunningTrial:
                 f"--world={order.size * processes}",
                 f"--local-rank={local_rank}",
                 f"--timeout={TRIAL_SECONDS}",
+                *(["--gpu"] if gpu else []),
             ]
             try:
                 out, err = self._output("out"), self._output("err")

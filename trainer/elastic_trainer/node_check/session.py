@@ -5,7 +5,7 @@ It does no I/O: each call brings the time, and what it knows is what agents said
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -131,7 +131,7 @@ class Session:
                     "worker": self._known[agent].pod_index,
                     "verdict": evidence.verdict(agent).value,
                     "straggler": agent in slow,
-                    "note": self._notes.get(agent, ""),
+                    "note": self._note_on(agent, evidence),
                 }
                 for agent in sorted(self._known, key=self._order)
             ],
@@ -251,9 +251,28 @@ class Session:
             reason = self._reason(agent, evidence)
         elif agent in verdict.stragglers(self.trials):
             reason = f"slower than {verdict.SLOW:g} times the median, twice"
-        elif found is Verdict.UNKNOWN and self._notes.get(agent):
-            reason = self._notes[agent]
+        elif found is Verdict.UNKNOWN:
+            reason = self._note_on(agent, evidence) or reason
         return Over(found.value, reason)
+
+    def _note_on(self, agent: str, evidence: Evidence) -> str:
+        """What went wrong with a node that is not proven; of one that is, others were the cause."""
+        if agent in evidence.proven:
+            return ""
+        beside = {
+            other
+            for trial in self.trials
+            if agent in trial.members and trial.passed is False
+            for other in trial.members
+            if other != agent
+        }
+        if agent in self._notes or not beside:
+            return self._notes.get(agent, "")
+        return f"failed beside {self._workers(beside)}"
+
+    def _workers(self, agents: Iterable[str]) -> str:
+        indexes = [str(self._known[agent].pod_index) for agent in sorted(agents, key=self._order)]
+        return f"worker{'s' * (len(indexes) > 1)} {' and '.join(indexes)}"
 
     def _reason(self, agent: str, evidence: Evidence) -> str:
         others = {
@@ -263,10 +282,7 @@ class Session:
             for other in trial.members
             if other in evidence.proven
         }
-        beside = " and ".join(
-            str(self._known[one].pod_index) for one in sorted(others, key=self._order)
-        )
-        reason = f"failed the node check beside workers {beside}, which are sound"
+        reason = f"failed the node check beside {self._workers(others)}, which are sound"
         note = self._notes.get(agent)
         return f"{reason}: {note}" if note else reason
 
