@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +20,42 @@ from elastic_trainer.store.errors import (
     StorageError,
     UnavailableError,
 )
-from elastic_trainer.store.folder import MARKER
+from elastic_trainer.store.folder import MARKER, FileRecord
 from elastic_trainer.store.ownership import TRAINING
 from elastic_trainer.store.retention import Condition, Found, removable
 from elastic_trainer.store.storage import ABANDONED_SECONDS, Storage, Survey
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.elastic_trainer.store.faulty_folder import ERRORS, failing, faulty_storage
+from tests.elastic_trainer.store.faulty_folder import (
+    ERRORS,
+    FaultyFolder,
+    failing,
+    faulty_storage,
+)
 from tests.elastic_trainer.store.small_commits import commit, newest, steps
 
 PASSING = pytest.mark.parametrize("error", ["EIO", "ESTALE", "EACCES", "time-out", "503"])
+
+
+@contextmanager
+def misreading(files: FaultyFolder, operation: str, *, times: int) -> Iterator[None]:
+    """Within this, so many calls of `operation` find state.pt other than it is, each in its way."""
+    honest = getattr(files, operation)
+    count = itertools.count(1)
+
+    def misread(name: str) -> Any:
+        found = honest(name)
+        if not name.endswith("state.pt") or (number := next(count)) > times:
+            return found
+        wrong = b"wrong %d" % number
+        return wrong if operation == "read" else FileRecord(len(wrong), wrong.hex())
+
+    setattr(files, operation, misread)
+    try:
+        yield
+    finally:
+        delattr(files, operation)
 
 
 @pytest.fixture(autouse=True)
@@ -259,6 +287,31 @@ class TestRetention:
                 commit(storage, step)
         assert sorted(os.listdir(tmp_path)) == [TRAINING, "step-2", "step-4", "step-5"]
         assert newest(storage) == 5
+
+    def test_one_wrong_read_is_no_damage(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        storage, files = faulty_storage(tmp_path)
+        for step in (1, 2):
+            commit(storage, step)
+        (last, _) = storage.commits()
+        right = (tmp_path / "step-2" / "state.pt").read_bytes()
+        for look in ("record", "read"):
+            with misreading(files, look, times=1):
+                assert newest(storage) == 2
+                assert storage.read(last, "state.pt") == right
+        assert caplog.text.count("was read wrongly, and is right") == 2
+        assert not (tmp_path / "step-2" / "DAMAGED").exists()
+        # Nor is one that never reads the same: neither it nor an older commit is used.
+        with (
+            misreading(files, "record", times=10**9),
+            pytest.raises(
+                UnavailableError,
+                match=r"step-2/state\.pt can't be read: it reads differently each time",
+            ),
+        ):
+            newest(storage)
+        assert not (tmp_path / "step-2" / "DAMAGED").exists()
 
     @PASSING
     def test_what_cannot_be_deleted_now_is_whole_and_goes_later(

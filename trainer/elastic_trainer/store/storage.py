@@ -19,6 +19,7 @@ comes first, a commit that was acknowledged is one that the later claim's holder
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import re
 import time
@@ -205,15 +206,17 @@ class Storage(OwnedFolder):
             UnavailableError: it can't be read.
         """
         path = f"{commit.place}/{name}"
-        data = self._read_shown(commit, name, lambda: self._files.read(path))
-        self._compare(path, commit, name, FileRecord(len(data), xxhash.xxh3_128_hexdigest(data)))
-        return data
+
+        def look() -> tuple[FileRecord, bytes]:
+            data = self._files.read(path)
+            return FileRecord(len(data), xxhash.xxh3_128_hexdigest(data)), data
+
+        return self._verified(commit, name, look)
 
     def verify(self, commit: Commit, name: str) -> None:
         """Raises as `read`; the file need not fit into memory."""
         path = f"{commit.place}/{name}"
-        found = self._read_shown(commit, name, lambda: self._files.record(path))
-        self._compare(path, commit, name, found)
+        self._verified(commit, name, lambda: (self._files.record(path), None))
 
     def find(self, identity: tuple[int, int]) -> Commit:
         """Return the commit of this run and step, which another pod has just seen.
@@ -283,8 +286,27 @@ class Storage(OwnedFolder):
         """What is in a directory; nothing where it is gone meanwhile."""
         return self._files.names(name) if name in self._names_once() else []
 
-    def _compare(self, path: str, commit: Commit, name: str, found: FileRecord) -> None:
+    def _verified(self, commit: Commit, name: str, look: Callable[[], tuple[FileRecord, T]]) -> T:
+        """Return what `look` finds in a file besides its record, which is the committed one.
+
+        One look that finds another is no proof: a second has to find the same, as the note that it
+        leaves is for good. Where the two differ, reading is tried again.
+        """
+        path = f"{commit.place}/{name}"
         expected = commit.files[name]
+
+        def look_twice() -> tuple[FileRecord, T]:
+            first = look()
+            if first[0] == expected:
+                return first
+            second = look()
+            if second[0] == expected:
+                log.warning("%s/%s was read wrongly, and is right", self.location, path)
+            elif second[0] != first[0]:
+                raise OSError(errno.EIO, "it reads differently each time", path)
+            return second
+
+        found, content = self._read_shown(commit, name, look_twice)
         if found != expected:
             reason = (
                 f"{self.location}/{path} is damaged: expected {expected.size} bytes with digest "
@@ -294,6 +316,7 @@ class Storage(OwnedFolder):
                 note = reason.encode()
                 self._files.write(f"{commit.place}/{DAMAGED}", lambda file: put(file, note))
             raise DamagedError(reason)
+        return content
 
     # ---- writing
 
