@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -21,6 +22,8 @@ from elastic_trainer.data.audit import verify
 from elastic_trainer.data.dataset import ElasticDataset
 from elastic_trainer.link.worker_link import Order, WorkerLink
 from elastic_trainer.ranks.process_group import ProcessGroup
+from elastic_trainer.store import owned_folder
+from elastic_trainer.store.answer import Calls
 from elastic_trainer.store.errors import StorageError
 from elastic_trainer.store.ownership import TRAINING, Training
 from elastic_trainer.store.storage import Storage
@@ -155,6 +158,39 @@ class TestCheckpointer:
         script.train(1)
         script.checkpointer.commit(stored=True)
         assert Storage(tmp_path).open() == last.id
+
+    def test_a_storage_that_is_silent_holds_training_up_once_and_fails_its_end(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(owned_folder, "SLOW_SECONDS", 2.0)
+        script = Script(tmp_path, every=1, storage_patience=timedelta(0))
+        script.train(2)
+        server_returns, sync = threading.Event(), os.fsync
+
+        def silent(descriptor: int) -> None:
+            if threading.current_thread().name == "ask-storage":
+                server_returns.wait()
+            sync(descriptor)
+
+        monkeypatch.setattr(os, "fsync", silent)
+        asked = list[int]()
+        call = Calls.call
+        monkeypatch.setattr(
+            Calls, "call", lambda *given: (asked.append(script.data.steps), call(*given))[1]
+        )
+        try:
+            script.train(1)
+            waited = len(asked)
+            script.train(9)
+            assert len(asked) == waited, "the steps after the first wait for nothing"
+            with pytest.raises(StorageError, match="no answer for 2 s, an earlier"):
+                script.checkpointer.finish()
+            stuck = [one for one in threading.enumerate() if one.name == "ask-storage"]
+        finally:
+            server_returns.set()
+        for thread in stuck:
+            thread.join()
+        assert [commit.step for commit in Storage(tmp_path).commits()] == [2, 1]
 
     def test_a_damaged_commit_costs_steps_but_no_sample(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -261,7 +261,7 @@ class Checkpointer:
             return
         try:
             with self.storage.patience(HICCUP_SECONDS):
-                self._save()
+                self._save(waits=False)
         except (SupersededError, OwnershipError) as error:
             self._give_up(error)
         except StorageError as error:
@@ -391,8 +391,16 @@ class Checkpointer:
     def _captured(self) -> dict[str, Any]:
         return {**self._state.take(), "rng": self._state.generators()}
 
-    def _save(self) -> None:
-        """Raises StorageError if it had to be written to storage at once, and can't be."""
+    def _save(self, *, waits: bool = True) -> None:
+        """Save this step to memory, or where there is none, to storage.
+
+        Args:
+            waits: also for a storage that was silent before and hasn't answered since. If False
+                nothing is saved there: that was waited for, and said, by the first save.
+
+        Raises:
+            StorageError: it had to be written to storage at once, and can't be.
+        """
         self._warn_of_schedules()
         began = self._clock()
         self.saved = self.data.steps
@@ -406,6 +414,9 @@ class Checkpointer:
             if shards is not None:
                 shards.saved(*saved)
             elif saved == (None, None) and self._group.rank == 0 and not self._storage_has_it():
+                if self.storage.calls.stuck and not waits:
+                    self.saved = None
+                    return
                 write_replica(
                     self.storage, step=step, run=run, state=self._captured(), round_=round_
                 )
