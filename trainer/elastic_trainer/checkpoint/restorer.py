@@ -339,16 +339,19 @@ class Restorer:
         self._state.give_generators(state)
         self._link.committed(commit.step, commit.round)
 
+    def _is_over(self) -> bool:
+        return self._link.over
+
     def _hand_over(self, found: Recovery, share: bool) -> None:
         takers = found.takers
         if share and found.identity == NOTHING:
             takers = list(range(1, self._group.world))
         if self._group.rank in takers:
-            state = receive(found.giver, self._link.transferred)
+            state = receive(found.giver, self._link.transferred, self._is_over)
             try:
                 self._state.give(state)
             except ValueError as error:
                 self._link.give_up(f"rank {found.giver} trains something else: {error}")
                 raise
         elif self._group.rank == found.giver and takers:
-            send(self._state.take(), takers, self._link.transferred)
+            send(self._state.take(), takers, self._link.transferred, self._is_over)

@@ -1,7 +1,13 @@
-"""State from one rank to those that lack it, over the round's process group."""
+"""State from one rank to those that lack it, over the round's process group.
+
+A message that is half sent or half received when its connection ends is waited for without end:
+gloo tells only those of whose message nothing has gone or come yet. So a thread waits for each. It
+is left behind once the round is over, with the memory that gloo may still write to.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -15,6 +21,10 @@ TOGETHER = 1 << 20
 """Bytes. Neighbouring tensors smaller than this travel in one message."""
 LARGEST = 1 << 28
 """Bytes of one message."""
+LOOK_SECONDS = 0.05
+"""Between looks at whether the round is over."""
+LAST_SECONDS = 1.0
+"""For a wait to end by itself after its round, as most do."""
 
 
 _TURN = torch.zeros(1, dtype=torch.uint8)
@@ -22,11 +32,24 @@ _TURN = torch.zeros(1, dtype=torch.uint8)
 the data group may take."""
 
 
-def send(state: Any, ranks: Sequence[int], moved: Callable[[int], None] = lambda _: None) -> None:
+def _never() -> bool:
+    return False
+
+
+def send(
+    state: Any,
+    ranks: Sequence[int],
+    moved: Callable[[int], None] = lambda _: None,
+    over: Callable[[], bool] = _never,
+) -> None:
     """Sends `state` (nested dicts, lists and tensors) to each of `ranks`.
 
     Args:
         moved: called with the bytes of each message once it is sent.
+        over: tells whether the round is over, so that nobody may take it.
+
+    Raises:
+        RuntimeError: a peer was lost, or the round is over.
     """
     blob = lay_out(state)
     device = _device()
@@ -39,21 +62,32 @@ def send(state: Any, ranks: Sequence[int], moved: Callable[[int], None] = lambda
             dist.send(_TURN, rank, group=control)
         for tensor in (head, skeleton, bounds, *(content for _, content in spans)):
             if tensor.numel():
-                dist.send(tensor.to(device), rank)
+                message = tensor.to(device)
+                _wait(dist.isend(message, rank), message, over)
                 moved(tensor.numel() * tensor.element_size())
 
 
-def receive(source: int, moved: Callable[[int], None] = lambda _: None) -> Any:
-    """What rank `source` sends; `moved` is called with the bytes of each message that came.
+def receive(
+    source: int,
+    moved: Callable[[int], None] = lambda _: None,
+    over: Callable[[], bool] = _never,
+) -> Any:
+    """What rank `source` sends.
 
-    Raises BlobError where that isn't a state.
+    Args:
+        moved: called with the bytes of each message that came.
+        over: tells whether the round is over, so that nothing may come any more.
+
+    Raises:
+        BlobError: that isn't a state.
+        RuntimeError: a peer was lost, or the round is over.
     """
     device = _device()
 
     def take(target: torch.Tensor) -> torch.Tensor:
         if target.numel():
             arrived = target if target.device == device else target.to(device)
-            dist.recv(arrived, source)
+            _wait(dist.irecv(arrived, source), arrived, over)
             if arrived is not target:
                 target.copy_(arrived)
             moved(target.numel() * target.element_size())
@@ -68,6 +102,31 @@ def receive(source: int, moved: Callable[[int], None] = lambda _: None) -> Any:
     for start, length in zip(bounds[::2], bounds[1::2], strict=True):
         take(tensors[start : start + length])
     return read(skeleton, tensors.numpy().data)
+
+
+def _wait(work: dist.Work | None, message: torch.Tensor, over: Callable[[], bool]) -> None:
+    """Wait for a message to be sent, or to have come. Raises RuntimeError as `send`."""
+    assert work is not None, "this rank is not in the group of the state's giver and takers"
+    if message.device.type != "cpu":  # a stream waits, and it is this thread's
+        work.wait()
+        return
+    errors: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            work.wait()
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=wait, name="state's message", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        ended = over()
+        thread.join(LAST_SECONDS if ended else LOOK_SECONDS)
+        if ended and thread.is_alive():
+            raise RuntimeError("the round ended in the midst of a message of the state")
+    if errors:
+        raise errors[0]
 
 
 def _spans(blob: Blob) -> Iterator[tuple[int, torch.Tensor]]:
