@@ -19,7 +19,10 @@ from elastic_trainer.checkpoint.refusal import (
 from elastic_trainer.checkpoint.schedule_check import miscounted
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.optim import (  # type: ignore[attr-defined]
+    ZeroRedundancyOptimizer,
+    _apply_optimizer_in_backward,
+)
 from torch.utils.data import TensorDataset
 
 STEPS = st.integers(10, 10_000)
@@ -129,3 +132,20 @@ def test_a_schedule_that_would_begin_anew_is_warned_of(
     extra = {"schedule": schedule} if saved else {}
     Checkpointer(tmp_path, model=net, optimizer=optimizer, data=data, extra=extra)
     assert ("extra has none: it would begin anew" in caplog.text) is not saved
+
+
+def test_optimizers_that_step_within_backward_are_refused_unless_they_are_saved(
+    tmp_path: Path,
+) -> None:
+    net = torch.nn.Linear(2, 1)
+    _apply_optimizer_in_backward(torch.optim.SGD, net.parameters(), {"lr": 0.1})
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    data = ElasticDataset(TensorDataset(torch.zeros(4, 2)), batch_size=2, epochs=1)
+    for made in (Checkpointer, ElasticLoop):
+        with pytest.raises(ValueError, match=r"'weight' is stepped within backward, by an .*SGD"):
+            made(tmp_path, model=net, optimizer=optimizer, data=data)
+    extra = {
+        name: parameter._in_backward_optimizers[0]  # type: ignore[attr-defined]
+        for name, parameter in net.named_parameters()
+    }
+    Checkpointer(tmp_path, model=net, optimizer=optimizer, data=data, extra=extra)

@@ -19,7 +19,11 @@ from torch.distributed.tensor import DTensor
 from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from elastic_trainer.checkpoint.refusal import refuse_fsdp1, refuse_zero
+from elastic_trainer.checkpoint.refusal import (
+    refuse_fsdp1,
+    refuse_unsaved_in_backward,
+    refuse_zero,
+)
 from elastic_trainer.checkpoint.state_value import from_plain, own, to_plain
 from elastic_trainer.data.order import ElasticOrder
 from elastic_trainer.store.blob import MeshKey, mesh_key
@@ -63,6 +67,7 @@ class ModelState:
             if isinstance(module, torch.nn.Module):
                 refuse_fsdp1(module)
         refuse_zero((optimizer, *extra.values()))
+        refuse_unsaved_in_backward(model, (optimizer, *extra.values()))
         self.model = _unwrapped(model)
         self.optimizer = optimizer
         self.data = data

@@ -53,3 +53,17 @@ def refuse_zero(optimizers: Iterable[object]) -> None:
             "model's parameters; to divide its state among the ranks, use "
             "torch.distributed.fsdp.fully_shard(model) and Checkpointer"
         )
+
+
+def refuse_unsaved_in_backward(model: torch.nn.Module, saved: Iterable[object]) -> None:
+    """Raises ValueError if torch's hooks step optimizers within backward that aren't `saved`."""
+    known = {id(one) for one in saved}
+    for name, parameter in model.named_parameters():
+        for optimizer in getattr(parameter, "_in_backward_optimizers", ()):
+            if id(optimizer) not in known:
+                raise ValueError(
+                    f"the parameter {name!r} is stepped within backward, by an optimizer "
+                    f"({type(optimizer).__name__}) that would not be saved: expected one optimizer "
+                    "that is stepped after backward; with Checkpointer, those that "
+                    "_apply_optimizer_in_backward has made may be in extra instead"
+                )
