@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -122,24 +121,6 @@ def run(kubeconfig: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=300,
     )
-
-
-@pytest.mark.process
-def test_a_broken_node_of_a_cluster_is_found_and_nothing_is_left(kubeconfig: Path) -> None:
-    names = names_of(kubeconfig, NODES)
-    drill = f"VOLCANO_ELASTIC_NODE_CHECK_FAULT=wrong:{names[1]}"
-    # Nobody is left out because of a busy machine: all are waited for.
-    patient = ("--start-timeout", "250", "--timeout", "280", "--image", "local")
-    longer = ("--env", "VOLCANO_ELASTIC_CHECK_SECONDS=120")
-    done = run(kubeconfig, *names, *patient, *longer, "--env", drill, "--json")
-    assert done.returncode == 1, done.stdout + done.stderr
-    found = {one["node"]: one for one in json.loads(done.stdout)["nodes"]}
-    assert {name: one["verdict"] for name, one in found.items()} == {
-        name: "condemned" if name == names[1] else "proven" for name in names
-    }
-    assert "multiplied matrices wrongly" in found[names[1]]["note"]
-    assert not names_of(kubeconfig, SECRETS, LABEL)
-    eventually(lambda: not names_of(kubeconfig, PODS, LABEL), "the pods are gone")
 
 
 @pytest.mark.process

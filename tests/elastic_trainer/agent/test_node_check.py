@@ -16,7 +16,7 @@ from elastic_trainer.agent.identity import COORDINATOR_VARIABLE, NODE_VARIABLE
 from elastic_trainer.coordinator.__main__ import CHECK_VARIABLE
 from elastic_trainer.node_check.measurement import FAULT_VARIABLE
 
-from tests.elastic_trainer.torchrun_job import PATIENCE, Job
+from tests.elastic_trainer.torchrun_job import PATIENCE, Job, children, gone
 
 pytestmark = pytest.mark.process
 
@@ -65,6 +65,26 @@ def test_sound_nodes_are_proven_and_then_train(folder: Path, jobs: list[Job]) ->
     told = job.stepping(2)
     assert verdicts(told) == {0: "proven", 1: "proven"}
     assert told["rounds"][0]["round"] == 1, "no round of training was spent on it"
+
+
+def test_a_node_that_is_told_to_leave_during_a_check_leaves_with_its_processes(
+    folder: Path, jobs: list[Job]
+) -> None:
+    job = Job(folder, SCRIPT, nodes="2:2")
+    jobs.append(job)
+    job.start(0, 1, options=CHECKED, environment={**PATIENT, FAULT_VARIABLE: "hang"})
+
+    def measuring() -> int | None:
+        """The process of worker 1's trial."""
+        found = children(job.agents[1].pid)
+        return next((pid for name, pid in found.items() if name.startswith("ve-worker")), None)
+
+    job.until("worker 1 is in a trial", lambda told: measuring() is not None)
+    pid = measuring()
+    assert pid is not None
+    job.agents[1].terminate()
+    assert job.wait(1) == 0
+    job.until("its process has ended", lambda told: gone(pid))
 
 
 def test_a_broken_node_is_found_and_the_others_train_without_it(
