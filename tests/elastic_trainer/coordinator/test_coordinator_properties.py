@@ -54,6 +54,9 @@ def _reachable() -> set[tuple[Phase, Phase]]:
 
 POSSIBLE = _reachable()
 
+STARTED = object()
+"""In an agent's inbox: its workers, started anew after a failure, ask for a round."""
+
 
 class FakeAgent:
     """An agent that keeps the protocol: what it answers, it answers in any order and late."""
@@ -93,6 +96,8 @@ class FakeAgent:
     def read(self) -> list[AgentMessage]:
         """Handles the oldest message; what it says to it."""
         message = self.inbox.pop(0)
+        if message is STARTED:
+            return self.restart()
         if isinstance(message, Round):
             self.round, self.joined, self.linked = message, False, True
             self.last_round = max(self.last_round, message.round)
@@ -121,6 +126,11 @@ class FakeAgent:
         self.round, self.joined, self.linked, self.fence, self.fenced = None, True, False, 0, False
         self.finished = self.succeeded = self.live = False
         return [self.join()]
+
+    def fail(self) -> None:
+        self.restart()
+        self.joined = False
+        self.inbox.append(STARTED)
 
     def wait_in_process(self) -> list[AgentMessage]:
         if self.finished:
@@ -217,8 +227,7 @@ class AnyOrder(RuleBasedStateMachine):
         agent = self.pick(pick)
         if agent is not None and agent.round is not None:
             self.feed(Received(agent.name, WorkersFailed(agent.round.round)))
-            for message in agent.restart():
-                self.feed(Received(agent.name, message))
+            agent.fail()
 
     @rule(pick=st.integers(0, 100))
     def workers_leave_the_loop(self, pick: int) -> None:
@@ -254,9 +263,7 @@ class AnyOrder(RuleBasedStateMachine):
             told = Failed(number, pid=self.count, code=1, error=error, step=agent.step)
             self.feed(Received(agent.name, WorkersFailed(number)))
             self.feed(Received(agent.name, told))
-            if agent.name in self.agents:
-                for message in agent.restart():
-                    self.feed(Received(agent.name, message))
+            agent.fail()
 
     @rule(pick=st.integers(0, 100))
     def lose(self, pick: int) -> None:
@@ -299,7 +306,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.known = {number: made for number, made in self.known.items() if number <= told}
         order.shuffle(agents)
         for agent in agents:
-            agent.inbox.clear()
+            agent.inbox = [message for message in agent.inbox if message is STARTED]
             self.feed(Received(agent.name, agent.hello()))
             if agent.joined and agent.name in self.agents:
                 self.feed(Received(agent.name, agent.join()))
