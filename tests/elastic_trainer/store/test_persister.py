@@ -68,6 +68,17 @@ class TestPersister:
         assert self.settle(persister, storage=True) == ""
         assert self.stored == [2]
 
+    def test_what_is_saved_to_memory_that_was_cleared_meanwhile_comes_to_storage(
+        self, persister: Persister, tmp_path: Path
+    ) -> None:
+        self.save(persister, tmp_path, 1)
+        assert self.settle(persister, storage=True) == ""
+        for path in (tmp_path / "slots").iterdir():
+            path.unlink()
+        self.save(persister, tmp_path, 2)  # to a file of the same name
+        assert self.settle(persister, storage=True) == ""
+        assert (self.sealed, self.stored) == ([1, 2], [1, 2])
+
     def test_while_storage_is_slow_saves_go_on_and_the_newest_is_next(
         self, persister: Persister, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -90,6 +90,8 @@ class Slot:
         self.path = path
         self._map: mmap.mmap | None = None
         self._bytes = torch.empty(0, dtype=torch.uint8)
+        self._inode = 0
+        """Of the file that is mapped, which another may have replaced."""
 
     def prepare(self, size: int) -> None:
         """Make room for a payload of `size` bytes, so that a write only copies.
@@ -101,12 +103,14 @@ class Slot:
         try:
             file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                if os.fstat(file).st_size < whole:
+                found = os.fstat(file)
+                if found.st_size < whole:
                     os.posix_fallocate(file, 0, whole)  # else a full memory would be a SIGBUS
-                if self._map is None or len(self._map) < whole:
+                if self._map is None or len(self._map) < whole or self._inode != found.st_ino:
                     # The old one is unmapped once nobody views it.
                     self._map = mmap.mmap(file, 0, mmap.MAP_SHARED | mmap.MAP_POPULATE)
                     self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
+                    self._inode = found.st_ino
             finally:
                 os.close(file)
         except OSError as error:
