@@ -7,7 +7,7 @@ same job with the same pods again uses the same value, and all that is known of 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from operator import add
@@ -36,11 +36,16 @@ PAUSES_APART = 20
 a twentieth of its time at most."""
 
 
+RANKS: Mapping[Order, Callable[[Job], float]] = {Order.PRIORITY: lambda job: float(-job.priority)}
+"""Orders of surplus that don't go by what a step is worth alone: the smallest rank goes first, and
+surplus moves only to jobs of the same queue with a smaller one."""
+
+
 class GrowthKey(NamedTuple):
     """Place of a job among those that may grow; the smallest goes first."""
 
-    priority: float
-    """Negative, under order Priority; else 0."""
+    rank: float
+    """0 where its queue's order has none."""
     worth: float
     """Of its next step, negative."""
     created: float
@@ -134,6 +139,12 @@ class JobState:
     def weight(self) -> float:
         """Factor of the job's gains and losses: more while it is young."""
         return weight(self.job, self.policy)
+
+    @fact
+    def rank(self) -> float | None:
+        """Its place before what a step is worth, the smallest first; None if worth alone counts."""
+        rank = RANKS.get(self.policy.surplus.order)
+        return None if rank is None else rank(self.job)
 
     @fact
     def created(self) -> float:
@@ -342,11 +353,9 @@ def growth_key(state: JobState, size: int) -> GrowthKey | None:
     step = state.steps.up(size)
     if step is None:
         return None
-    job = state.job
-    first = float(-job.priority) if state.policy.surplus.order is Order.PRIORITY else 0.0
     # Rounded, so that ties are ties on every machine.
     worth = round(step.worth * state.weight, 12)
-    return GrowthKey(first, -worth, state.created, job.key)
+    return GrowthKey(state.rank or 0.0, -worth, state.created, state.job.key)
 
 
 def growth_end(state: JobState, size: int) -> Reason | None:

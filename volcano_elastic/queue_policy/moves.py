@@ -21,7 +21,7 @@ from collections.abc import Collection, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from volcano_elastic.api.queue_policy import ForOtherQueues, Order
+from volcano_elastic.api.queue_policy import ForOtherQueues
 from volcano_elastic.cluster_state.fit import Shape
 from volcano_elastic.cluster_state.job_state import (
     GrowthKey,
@@ -310,7 +310,7 @@ class OtherJobs:
         if taker.size != taker.job.desired or not self._trades(taker):
             return Outcome.DONE
         served = self._serve(taker)
-        if served is None and taker.state.policy.surplus.order is not Order.PRIORITY:
+        if served is None and taker.state.rank is None:
             # Nobody's loss is small enough for it, and no other gains more than it does.
             return Outcome.NOBODY_TAKES
         return Outcome.TOOK if served else Outcome.DONE
@@ -388,7 +388,7 @@ class OtherJobs:
         if self._left_over and self._take(taker, wanted):
             self._look_again()
             return True
-        ranked = state.policy.surplus.order is Order.PRIORITY
+        ranked = state.rank is not None
         queue, gap, reached = taker.job.queue, state.policy.rebalance.gap, False
         alone, pause, created = gain / state.weight, state.pause, state.created
         front = self._front
@@ -422,8 +422,9 @@ class OtherJobs:
 
     @staticmethod
     def _outranks(taker: JobDraft, giver: Giver) -> bool:
-        mine, its = taker.job, giver.job.job
-        return mine.queue == its.queue and mine.priority > its.priority
+        mine, its = taker.state.rank, giver.job.state.rank
+        same = taker.job.queue == giver.job.job.queue
+        return same and mine is not None and its is not None and mine < its
 
     def _choices(self, giver: JobDraft, taker: JobDraft, count: int) -> list[list[Pod]]:
         """Sets of the giver's pods to try: the latest, then those that empty most of a node."""
