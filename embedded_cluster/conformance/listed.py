@@ -1,4 +1,4 @@
-"""The differences that docs/embedded-cluster.md lists, and how they fit with those found."""
+"""The differences that embedded_cluster/README.md lists, and how they fit with those found."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from embedded_cluster.conformance.difference import Difference
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "embedded-cluster.md"
+DOCUMENT = Path(__file__).parents[1] / "README.md"
 _ROW = re.compile(r"\| `(?P<pattern>[^`]+)` \| (?P<why>.{10,}) \|")
 
 

@@ -1,4 +1,4 @@
-"""What README.md and docs/*.md tell people to type works, and what they show is accepted.
+"""What the README.md files and docs/*.md tell people to type works, and what they show is accepted.
 
 Fenced blocks of `sh`, `yaml` and `python` are run or validated in the order they stand in, in a
 folder of their own that looks like the checkout; a `yaml` block whose first line is `# NAME.yaml`
@@ -27,7 +27,11 @@ from volcano_elastic.scheduler_conf.check_config import check
 
 pytestmark = pytest.mark.process
 
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "embedded_cluster" / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 _RUN = ("sh", "yaml", "python")
 _SHOWN = ("", "text", "json", "mermaid")
 _FENCE = re.compile(r" *```+(\w*) *(.*)")
@@ -101,7 +105,7 @@ def try_yaml(block: Block, folder: Path, environment: dict[str, str]) -> str:
 
 
 @pytest.mark.skipif(not shutil.which("kubectl"), reason="no kubectl on PATH")
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda file: file.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda file: str(file.relative_to(ROOT)))
 def test_what_a_document_tells_to_type_works(
     document: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
@@ -120,7 +124,7 @@ def test_what_a_document_tells_to_type_works(
         assert not wrong, f"{document.name}, line {block.line}:\n{block.text}\n{wrong}"
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda file: file.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda file: str(file.relative_to(ROOT)))
 def test_no_block_escapes(document: Path) -> None:
     for block in blocks(document.read_text()):
         where = f"{document.name}, line {block.line}"

@@ -10,7 +10,16 @@ import pytest
 import yaml
 
 from tests.operator.process import ROOT
-from volcano_elastic.api.queue_policy import InvalidPolicy, Mode, QueuePolicy, parse
+from volcano_elastic.api.queue_policy import (
+    ForOtherQueues,
+    ForPods,
+    InvalidPolicy,
+    Mode,
+    Order,
+    QueuePolicy,
+    Step,
+    parse,
+)
 from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.operator.queue_policy_status import Seen, status
 from volcano_elastic.queue_policy.decision import Decision, QueueFigures
@@ -215,6 +224,17 @@ def test_the_schemas_defaults_are_the_typed_views() -> None:
         *(nested(path, leaf["default"]) for path, leaf in FIELDS.items() if "default" in leaf)
     )
     assert parse({"spec": {"queue": "q"} | defaults}) == QueuePolicy("q")
+
+
+def test_the_schema_and_the_typed_view_name_the_same_choices() -> None:
+    choices = {path[-1]: leaf["enum"] for path, leaf in FIELDS.items() if "enum" in leaf}
+    assert choices == {
+        "mode": list(Mode),
+        "order": list(Order),
+        "step": list(Step),
+        "forOtherQueues": list(ForOtherQueues),
+        "forPods": list(ForPods),
+    }
 
 
 @pytest.mark.parametrize("path", [path for path in FIELDS if path != ("queue",)])
