@@ -41,6 +41,6 @@ def test_states_are_drawn_as_the_code_has_them(table: str) -> None:
 
 
 def test_what_the_map_of_the_code_points_to_is_there() -> None:
-    found = re.findall(r"`((?:volcano_elastic|tests)/[\w/]+\.py)`", TEXT)
+    found = re.findall(r"`((?:volcano_elastic|trainer|tests)/[\w/]+\.py)`", TEXT)
     assert len(found) > 20
     assert [name for name in found if not (ROOT / name).exists()] == []

@@ -29,18 +29,18 @@ class BadReview(ValueError):
 @dataclass(frozen=True, slots=True)
 class Verdict:
     problems: tuple[Problem, ...] = ()
-    """Refused if there are any."""
+    """The object is refused if there are any."""
     warnings: tuple[str, ...] = ()
     patch: tuple[json_patch.Operation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """What is asked of one path of the server."""
+    """One path of the server: the kind that it is asked about, and what decides."""
 
     resource: Resource
     decide: Callable[[Mapping[str, Any], Mapping[str, Any] | None], Verdict]
-    """By the object, and what it was before."""
+    """Takes the object and, at an update, what it was before."""
 
 
 def decide_pytorchjob(obj: Mapping[str, Any], old: Mapping[str, Any] | None) -> Verdict:
@@ -78,7 +78,7 @@ WEBHOOKS = {
 
 
 def answer(webhook: Webhook, review: object) -> Object:
-    """The review with its response; what it holds may be any JSON.
+    """Return the AdmissionReview with its response. The objects in `review` may be any JSON.
 
     Raises:
         BadReview: there is no request to answer.
@@ -104,7 +104,8 @@ def answer(webhook: Webhook, review: object) -> Object:
 
 
 def unchecked(review: object) -> Object:
-    """Lets pass what a defect of ours kept from being checked: the operator asks again.
+    """Return a response that admits an object, with a warning, since checking it has failed with a
+    defect of ours. The operator checks it again.
 
     Raises:
         BadReview: there is no request to answer.
@@ -137,7 +138,7 @@ def _is(obj: object, resource: Resource) -> TypeGuard[Mapping[str, Any]]:
 
 
 def _same(obj: Mapping[str, Any], old: Mapping[str, Any]) -> bool:
-    """Nothing that is checked has changed, or the object is on its way out."""
+    """True if nothing that is checked has changed, or the object is being deleted."""
     meta, before = obj["metadata"], old["metadata"]
     return bool(meta.get("deletionTimestamp")) or (
         obj.get("spec") == old.get("spec") and meta.get("annotations") == before.get("annotations")

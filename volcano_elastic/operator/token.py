@@ -20,15 +20,15 @@ from volcano_elastic.pytorchjob.environment import TOKEN_KEY
 from volcano_elastic.pytorchjob.label import token_secret_name
 
 HEADER = "volcano-elastic-token"
-"""Of a request to a coordinator, as elastic_trainer.protocol.auth has it."""
+"""Header of requests to a coordinator, as in elastic_trainer.protocol.auth."""
 NAME = "volcano-elastic-tokens"
-"""Of the Secret with the key, in the operator's namespace."""
+"""Name of the Secret with the key, in the operator's namespace."""
 _FIELD = "key"
 _BYTES = 32
 
 
 class BadKey(ValueError):
-    """The Secret with the key holds something else; says what to do."""
+    """The Secret that should hold the key holds something else; says what to do."""
 
 
 class Tokens:
@@ -38,7 +38,7 @@ class Tokens:
         self._reading = asyncio.Lock()
 
     async def of(self, uid: str) -> str:
-        """Of the job with this uid.
+        """Return the token of the job with this uid.
 
         Raises:
             ApiError, aiohttp.ClientError, TimeoutError: the key can't be read or made.
@@ -86,7 +86,7 @@ class Tokens:
 
 
 async def kept(client: Client, namespace: str, job: str, uid: str) -> str:
-    """The job's token as its Secret has it, for those who may read that but not the key.
+    """Read a job's token from the job's own Secret, for callers who may not read the key.
 
     Raises:
         ApiError, aiohttp.ClientError, TimeoutError: it can't be read.

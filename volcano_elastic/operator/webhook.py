@@ -50,19 +50,19 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class AddressTaken(Exception):
-    """The webhooks' address can't be listened on; says which, and why."""
+    """The webhooks cannot listen on their address; names the address and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     host: str = "127.0.0.1"
     port: int = 0
-    """0: any free one, told in the log."""
+    """0 chooses a free one and logs it."""
     name: str = NAME
-    """Of the Service, the Secret and the two configurations."""
+    """Name of the Service, the Secret and the two webhook configurations."""
     certificate: Path | None = None
     key: Path | None = None
-    """Both or neither; without them the operator makes its own."""
+    """Both are set or neither; without them the operator makes certificates itself."""
 
 
 def add_arguments(
@@ -96,7 +96,7 @@ def add_arguments(
 
 
 def options_of(arguments: argparse.Namespace) -> Options | None:
-    """None: no webhooks.
+    """Return what the command line asks for; None where it asks for no webhooks.
 
     Raises:
         ValueError: only one of certificate and key is given, or they can't be used.
@@ -119,7 +119,8 @@ def options_of(arguments: argparse.Namespace) -> Options | None:
 
 
 class WebhookServer:
-    """`serve` on every replica, `lead` on the one that leads.
+    """Serves the webhooks (`serve`, on every replica), and keeps their certificates and
+    configurations in order (`lead`, on the leader).
 
     Raises:
         AddressTaken: on creation.
@@ -140,7 +141,7 @@ class WebhookServer:
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.listening = asyncio.Event()
         self._changed = asyncio.Event()
-        """Something that `lead` keeps in order."""
+        """Set when the Secret or a configuration, which `lead` keeps in order, has changed."""
         named = f"metadata.name={options.name}"
         self._secrets = Informer(client, SECRETS, namespace=self._namespace, field_selector=named)
         self._configurations = [
@@ -152,11 +153,11 @@ class WebhookServer:
 
     @property
     def _own(self) -> bool:
-        """Whether the certificates are ours to make."""
+        """True if the operator makes the certificates itself."""
         return self._options.certificate is None
 
     async def serve(self) -> None:
-        """Until cancelled. Waits for certificates first."""
+        """Answer reviews until cancelled, from when there are certificates."""
         async with asyncio.TaskGroup() as group:
             loaded = asyncio.Event()
             if self._own:
@@ -168,7 +169,7 @@ class WebhookServer:
             await self._listen()
 
     async def lead(self) -> None:
-        """Until cancelled: keeps the Secret and the configurations in order."""
+        """Keep the Secret and the webhook configurations in order until cancelled."""
         if not self._own:
             return
         async with asyncio.TaskGroup() as group:
@@ -184,7 +185,8 @@ class WebhookServer:
                         await self._changed.wait()
 
     async def _keep_once(self) -> None:
-        """
+        """Write what the Secret and the configurations lack.
+
         Raises:
             retry.Interrupted: the API server refused, or did not answer.
         """
@@ -237,7 +239,7 @@ class WebhookServer:
         loaded.set()
 
     def _load(self, certificate: bytes, key: bytes) -> None:
-        """For connections from now on.
+        """Use this certificate for connections from now on.
 
         Raises:
             ssl.SSLError: they don't fit each other; the old ones stay.
@@ -283,13 +285,15 @@ class WebhookServer:
 
 
 def names_of(service: str, namespace: str) -> Sequence[str]:
-    """What the server is called by: the Service, or loopback where the API server runs beside."""
+    """Return the names that certificates are for: those of the Service, and of loopback for an API
+    server on the same machine."""
     full = f"{service}.{namespace}.svc"
     return (full, f"{full}.cluster.local", "localhost", "127.0.0.1")
 
 
 def believing(configuration: Object, bundle: str) -> list[Object]:
-    """JSON patch that has each webhook believe `bundle` (base64 of PEM); empty if all do."""
+    """Return a JSON patch by which each webhook trusts the authorities in `bundle` (base64 of PEM);
+    empty if all do."""
     operations: list[Object] = []
     for i, webhook in enumerate(configuration.get("webhooks") or ()):
         if (webhook.get("clientConfig") or {}).get("caBundle") != bundle:
