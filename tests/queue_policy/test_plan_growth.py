@@ -260,6 +260,17 @@ def test_a_queue_that_has_just_been_given_some_stands_in_line_again() -> None:
         assert tuple(new_size(made, name) for name in ("x", "y", "b")) == sizes
 
 
+def test_under_order_priority_the_highest_grows_first_whatever_its_pods_ask_for() -> None:
+    first = job("first", 1, 8, 4, speeds=LINEAR, priority=9, pod_requests=gpus(1, cpus=1))
+    gains_more = job("gains-more", 1, 8, 1, speeds=LINEAR)
+    seen = world(
+        [node("n1", 6)], [first, gains_more], pods(first, *["n1"] * 4), pods(gains_more, "n1")
+    )
+    seen = ruled(seen, "default", surplus=Surplus(order=Order.PRIORITY, step=Step.ANY))
+    made = plan(seen, NOW)
+    assert (new_size(made, "first"), new_size(made, "gains-more")) == (5, None)
+
+
 @pytest.mark.parametrize(("size", "sizes"), [(2, (3, None)), (4, (None, 2))])
 def test_what_a_queue_deserves_goes_to_another_that_gains_over_twice_as_much(
     size: int, sizes: tuple[int | None, int | None]

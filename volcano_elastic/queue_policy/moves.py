@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -112,6 +112,9 @@ class Moves:
             if key is not None:
                 kind = (job.job.queue, job.state.shape)
                 heapq.heappush(self._lines.setdefault(kind, Line(*kind)).jobs, key)
+        self.of_queue: defaultdict[str, list[Line]] = defaultdict(list)
+        for line in self._lines.values():
+            self.of_queue[line.queue].append(line)
 
     def run(self) -> None:
         self._ask(FreeRoom(self, Room.IDLE))
@@ -193,9 +196,17 @@ class FreeRoom:
         return self._nodes.slots(line.shape, self._room).total() > 0
 
     def turn(self, line: Line, key: GrowthKey) -> Turn:
+        if self._draft.cluster.jobs[key.job].rank is None:
+            return self._worth(key, line.queue), key
+        # Within the queue ranks decide, whatever the jobs' pods ask for.
+        lines = self._moves.of_queue[line.queue]
+        return min([self._worth(one.jobs[0], one.queue) for one in lines if one.jobs]), key
+
+    def _worth(self, key: GrowthKey, queue: str) -> float:
+        """Worth of the job's next step beside those of other queues, negative."""
         unit = self._draft.cluster.jobs[key.job].unit_vector
-        borrows = self._queues.beyond_deserved(line.queue, unit)
-        return key.worth * (1.0 if borrows else OWN_RIGHT), key
+        borrows = self._queues.beyond_deserved(queue, unit)
+        return key.worth * (1.0 if borrows else OWN_RIGHT)
 
     def give(self, key: str) -> Outcome:
         """Let it grow by the next step, or by as much of it as there is room for."""
