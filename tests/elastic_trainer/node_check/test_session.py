@@ -24,6 +24,8 @@ from elastic_trainer.node_check.session import Limits, Session
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.operation_count import operations
+
 LIMITS = Limits()
 
 
@@ -203,3 +205,21 @@ def test_a_node_that_is_not_proven_says_what_went_wrong_and_others_nothing() -> 
     told = hold(agents).as_json()
     assert told is not None
     assert [node["note"] for node in told["nodes"]] == ["SIGABRT", "failed beside worker 0"]
+
+
+def test_a_check_of_1024_nodes_asks_little_of_the_coordinator() -> None:
+    count = 1024
+    session = Session("c", LIMITS)
+    ones = [Presence(f"a{i}", f"n{i}", i, "h", 1) for i in range(count)]
+    for one in ones:
+        session.poll(one, 0.0, lambda present, quiet: present == count)
+
+    def round_() -> None:
+        """Each says twice that it is there: at work, and with its report."""
+        for one in ones:
+            session.poll(one, 1.0, lambda present, quiet: False)
+            told = replace(one, report=Report("c", 1, passed=True))
+            session.poll(told, 1.0, lambda present, quiet: False)
+
+    assert operations(round_) < 1000 * count
+    assert session.over

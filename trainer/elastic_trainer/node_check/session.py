@@ -5,7 +5,7 @@ It does no I/O: each call brings the time, and what it knows is what agents said
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -16,6 +16,8 @@ from elastic_trainer.node_check.pairing import Group, next_groups
 from elastic_trainer.node_check.verdict import Evidence, Verdict
 
 POLL_SECONDS = 0.1
+SWEEP_SECONDS = 0.1
+"""Between looks at all agents and groups, for those whose time is over."""
 POLLS_PER_SECOND = 500.0
 """Of all agents together; those of a large check ask less often."""
 
@@ -35,6 +37,28 @@ class Limits:
     """The most (seconds) that a trial may take while none has passed in its round."""
     check: float = 900.0
     """The most (seconds) that all rounds may take; what is unknown then stays so."""
+
+
+@dataclass(frozen=True)
+class _Judgement:
+    """What the trials say; worked out once a round."""
+
+    trials: int
+    evidence: Evidence
+    slow: Mapping[str, float]
+    failed_beside: Mapping[str, Set[str]]
+    """By agent, the others of its trials that failed."""
+
+    @classmethod
+    def of(cls, trials: Sequence[verdict.Trial]) -> _Judgement:
+        failed: dict[str, set[str]] = {}
+        for trial in trials:
+            if trial.passed is False:
+                for agent in trial.members:
+                    failed.setdefault(agent, set()).update(trial.members)
+        for agent, others in failed.items():
+            others.discard(agent)
+        return cls(len(trials), Evidence.of(trials), verdict.stragglers(trials), failed)
 
 
 @dataclass
@@ -68,6 +92,10 @@ class Session:
         self._round = 0
         self._round_since = 0.0
         self._groups: tuple[Group, ...] = ()
+        self._open: set[int] = set()
+        """The groups of this round that are not decided."""
+        self._swept = 0.0
+        self._judgement = _Judgement.of(())
         self._places: dict[str, tuple[int, int]] = {}
         """By agent, its group and its rank there."""
         self._reports: dict[str, tuple[Report, float]] = {}
@@ -90,12 +118,18 @@ class Session:
         """
         if self.over:
             return self._end_of(presence.agent)
-        if presence.agent not in self._members:
+        arrives = presence.agent not in self._members
+        if arrives:
             self._arrived = now
         self._members[presence.agent] = _Member(presence, now)
         self._known[presence.agent] = presence
         self._note(presence, now)
-        self._advance(now, start)
+        if arrives or now - self._swept >= SWEEP_SECONDS:
+            self._sweep(now)
+        if not self._round:
+            self._begin_check(now, start)
+        elif not self._open:
+            self._end_round(now)
         if self.over:
             return self._end_of(presence.agent)
         return self._trial_of(presence.agent)
@@ -109,7 +143,7 @@ class Session:
     def condemned(self) -> dict[str, str]:
         """Return the nodes to keep out, and why."""
         found = {}
-        evidence = Evidence.of(self.trials)
+        evidence = self._judged.evidence
         for agent in sorted(evidence.condemned, key=self._order):
             known = self._known[agent]
             found[known.node] = f"worker {known.pod_index} {self._reason(agent, evidence)}"
@@ -119,8 +153,7 @@ class Session:
         """Return what /status tells; None before anybody came."""
         if not self._known:
             return None
-        evidence = Evidence.of(self.trials)
-        slow = verdict.stragglers(self.trials)
+        evidence, slow = self._judged.evidence, self._judged.slow
         return {
             "rounds": self._round,
             "seconds": round(self.seconds, 3),
@@ -147,23 +180,33 @@ class Session:
             self._reports[presence.agent] = (report, now - self._round_since)
             if report.note:
                 self._notes[presence.agent] = report.note
+            number, _ = self._places[presence.agent]
+            if self._is_decided(number):
+                self._open.discard(number)
 
-    def _advance(self, now: float, start: Callable[[int, bool], bool]) -> None:
+    def _sweep(self, now: float) -> None:
+        """Finds who says nothing any more, and whose trial takes too long."""
+        self._swept = now
         for agent, member in list(self._members.items()):
             if now - member.seen > self.limits.silent:
                 del self._members[agent]
                 self._notes[agent] = f"it said nothing for {self.limits.silent:g} s"
-        if self._round == 0:
-            quiet = now - self._arrived >= self.limits.quiet
-            if start(self.present, quiet):
-                self._began = now
-                self._begin_round(now)
-        elif self._is_round_over(now):
-            self.trials += [self._outcome(group) for group in self._groups]
-            if now - self._began >= self.limits.check:
-                self.end(f"it took over {self.limits.check:g} s", now)
-            else:
-                self._begin_round(now)
+        self._open = {number for number in self._open if not self._is_decided(number)}
+        if self._open and self._is_late(now):
+            self._open = set()
+
+    def _begin_check(self, now: float, start: Callable[[int, bool], bool]) -> None:
+        quiet = now - self._arrived >= self.limits.quiet
+        if start(self.present, quiet):
+            self._began = now
+            self._begin_round(now)
+
+    def _end_round(self, now: float) -> None:
+        self.trials += [self._outcome(group) for group in self._groups]
+        if now - self._began >= self.limits.check:
+            self.end(f"it took over {self.limits.check:g} s", now)
+        else:
+            self._begin_round(now)
 
     def _begin_round(self, now: float) -> None:
         groups = next_groups(sorted(self._members, key=self._order), self.trials)
@@ -174,6 +217,7 @@ class Session:
         self._round_since = now
         self._groups = groups
         self._reports = {}
+        self._open = set(range(len(groups)))
         self._places = {
             agent: (number, rank)
             for number, group in enumerate(groups)
@@ -185,9 +229,7 @@ class Session:
 
     # ---- trials
 
-    def _is_round_over(self, now: float) -> bool:
-        if all(self._is_decided(group) for group in self._groups):
-            return True
+    def _is_late(self, now: float) -> bool:
         took = [
             max(self._reports[agent][1] for agent in group)
             for group in self._groups
@@ -197,7 +239,8 @@ class Session:
         limit = max(limits.least, limits.times * median(took)) if took else limits.longest
         return now - self._round_since >= limit
 
-    def _is_decided(self, group: Group) -> bool:
+    def _is_decided(self, number: int) -> bool:
+        group = self._groups[number]
         if any(agent not in self._members and agent not in self._reports for agent in group):
             return True
         reports = [self._reports[agent][0] for agent in group if agent in self._reports]
@@ -221,7 +264,7 @@ class Session:
             return Wait(self._poll_seconds)
         number, rank = place
         group = self._groups[number]
-        if self._is_decided(group):
+        if number not in self._open:
             return Wait(self._poll_seconds)
         first = self._known[group[0]]
         return message.Trial(
@@ -241,15 +284,21 @@ class Session:
 
     # ---- verdicts
 
+    @property
+    def _judged(self) -> _Judgement:
+        if self._judgement.trials != len(self.trials):
+            self._judgement = _Judgement.of(self.trials)
+        return self._judgement
+
     def _end_of(self, agent: str) -> Over:
         if agent not in self._known:
             return Over(Verdict.UNKNOWN.value, "it came after the check was over")
-        evidence = Evidence.of(self.trials)
+        evidence = self._judged.evidence
         found = evidence.verdict(agent)
         reason = self.over
         if found is Verdict.CONDEMNED:
             reason = self._reason(agent, evidence)
-        elif agent in verdict.stragglers(self.trials):
+        elif agent in self._judged.slow:
             reason = f"slower than {verdict.SLOW:g} times the median, twice"
         elif found is Verdict.UNKNOWN:
             reason = self._note_on(agent, evidence) or reason
@@ -259,13 +308,7 @@ class Session:
         """What went wrong with a node that is not proven; of one that is, others were the cause."""
         if agent in evidence.proven:
             return ""
-        beside = {
-            other
-            for trial in self.trials
-            if agent in trial.members and trial.passed is False
-            for other in trial.members
-            if other != agent
-        }
+        beside = self._judged.failed_beside.get(agent, set())
         if agent in self._notes or not beside:
             return self._notes.get(agent, "")
         return f"failed beside {self._workers(beside)}"
@@ -275,13 +318,7 @@ class Session:
         return f"worker{'s' * (len(indexes) > 1)} {' and '.join(indexes)}"
 
     def _reason(self, agent: str, evidence: Evidence) -> str:
-        others = {
-            other
-            for trial in self.trials
-            if agent in trial.members and trial.passed is False
-            for other in trial.members
-            if other in evidence.proven
-        }
+        others = self._judged.failed_beside[agent] & evidence.proven
         reason = f"failed the node check beside {self._workers(others)}, which are sound"
         note = self._notes.get(agent)
         return f"{reason}: {note}" if note else reason
