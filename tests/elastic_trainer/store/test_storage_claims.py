@@ -104,6 +104,33 @@ def folders(tmp_path: Path) -> list[str]:
 
 
 class TestClaims:
+    @pytest.mark.parametrize("begun", [False, True], ids=["before", "during"])
+    def test_a_commit_never_gets_into_a_folder_that_took_its_folders_place(
+        self, tmp_path: Path, begun: bool
+    ) -> None:
+        mounted, beneath = tmp_path / "commits", tmp_path / "away"
+        storage = Storage(mounted)
+        storage.open()
+        storage.hold(11, "first")
+        commit(storage, 1, run=11)
+        written = storage.begin(2)
+        mounted.rename(beneath)
+        other = Storage(mounted)  # a pod that knows nothing of the first training begins one
+        other.open()
+        if begun:
+            (mounted / written).mkdir()
+
+        def go_on() -> None:
+            if begun:
+                storage.finish(written, step=2, run=11, cursor={}, files={})
+            else:
+                commit(storage, 2, run=11)
+
+        with pytest.raises(OwnershipError, match="not the folder that this training began in"):
+            go_on()
+        assert other.commits() == []
+        assert [found.step for found in Storage(beneath).commits()] == [1]
+
     @pytest.mark.parametrize("kind", range(3))
     def test_of_two_writers_the_one_with_the_lower_claim_stops(
         self, tmp_path: Path, kind: int

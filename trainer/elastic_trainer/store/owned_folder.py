@@ -179,7 +179,10 @@ class OwnedFolder:
             self._claimed = False
 
     def _check_claim(self) -> None:
-        """Raises SupersededError where there is a higher one; takes it where it isn't there yet."""
+        """Raises SupersededError where there is a higher one; takes it where it isn't there yet.
+
+        Raises OwnershipError where another training's folder has taken this one's place.
+        """
         claim = self._claim
         if claim is None:
             return
@@ -188,6 +191,9 @@ class OwnedFolder:
             self._refuse_claim(claim, taken[-1])
         if claim.run in taken and self._claimed:
             return
+        if self._training is not None:
+            # Where a volume isn't mounted, pods that know of none may have begun another training.
+            self.expect(self._training.id)
         created = self._attempt(
             f"{self.location}/{claim.name} can't be written",
             lambda: self._files.create(claim.name, claim.encode()),
