@@ -12,6 +12,7 @@ from tests.queue_policy.world import (
     LINEAR,
     NOW,
     alone,
+    applied,
     by_job,
     gpus,
     job,
@@ -20,14 +21,17 @@ from tests.queue_policy.world import (
     pods,
     ruled,
     seconds,
+    settled,
     world,
 )
 from volcano_elastic.api.queue_policy import (
+    ForOtherQueues,
     Grow,
     Headroom,
     Order,
     QueuePolicy,
     Rebalance,
+    Shrink,
     Step,
     Surplus,
 )
@@ -284,6 +288,39 @@ def test_what_a_queue_deserves_goes_to_another_that_gains_over_twice_as_much(
         seen = ruled(seen, name, surplus=Surplus(step=Step.ANY), rebalance=Rebalance(gap=0))
     made = plan(seen, NOW)
     assert (new_size(made, "large"), new_size(made, "small")) == sizes
+
+
+@pytest.mark.parametrize(("rule", "sizes"), [("Any", (None, 2)), ("Borrowed", (5, None))])
+def test_a_queue_that_keeps_its_own_is_given_it_before_others_gain_more(
+    rule: str, sizes: tuple[int | None, int | None]
+) -> None:
+    queues = (Queue("p", deserved=gpus(8)), Queue("q", deserved=gpus(0)))
+    large = job("large", 1, 8, 4, queue="p", speeds=LINEAR)
+    small = job("small", 1, 8, queue="q", speeds=LINEAR)
+    on = (pods(large, *["n1"] * 4), pods(small, "n1"))
+    seen = world([node("n1", 6)], [large, small], *on, queues=queues)
+    shrink = Shrink(for_other_queues=ForOtherQueues(rule))
+    for name in ("p", "q"):
+        quiet = Rebalance(gap=0)
+        seen = ruled(seen, name, surplus=Surplus(step=Step.ANY), rebalance=quiet, shrink=shrink)
+    made = plan(seen, NOW)
+    assert (new_size(made, "large"), new_size(made, "small")) == sizes
+
+
+def test_jobs_of_one_queue_come_to_rest_whatever_their_pods_sizes() -> None:
+    """Those with small pods may not take from idle room what a rebalance gives to the others."""
+    big = job("big", 1, 2, pause=seconds(0.1), pod_requests=gpus(2), cooldown=seconds(2))
+    small = job("small", 3, 6, pause=seconds(0.1), cooldown=seconds(2))
+    queues = (Queue("default", deserved=gpus(6)),)
+    on = (pods(big, "n1"), pods(small, *["n1"] * 3))
+    seen, now = world([node("n1", 8)], [big, small], *on, queues=queues), NOW
+    changes = 0
+    for _ in range(60):
+        made = plan(seen, now)
+        changes += len(made.decisions)
+        seen = settled(applied(seen, made, now))
+        now += seconds(10)
+    assert changes <= 4, "two each at most"
 
 
 def test_a_newcomer_grows_whatever_keeps_others_of_its_queue_from_it() -> None:

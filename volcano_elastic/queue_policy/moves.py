@@ -9,7 +9,8 @@ Takers are jobs; each asks for its next step. Donors are, in turn:
                   the change lasts (see `LASTS`) is more than the time both stand still
 
 Within a queue the policy's order decides; between queues what the next step is worth (see `speed`),
-`OWN_RIGHT` times as much where the queue deserves it.
+`OWN_RIGHT` times as much where the queue deserves it, or before all others if its policy says so
+(`forOtherQueues: Borrowed`).
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ class Moves:
                 heapq.heappop(turns)
                 out_of_reach.append((number, line))
             elif now > turn:
-                # Its next job gains less, or its share has grown: it stands in line again.
+                # Its next job gains less, or its queue would borrow now: it stands in line again.
                 heapq.heapreplace(turns, (now, number, line))
             else:
                 taker = heapq.heappop(line.jobs).job
@@ -196,17 +197,17 @@ class FreeRoom:
         return self._nodes.slots(line.shape, self._room).total() > 0
 
     def turn(self, line: Line, key: GrowthKey) -> Turn:
-        if self._draft.cluster.jobs[key.job].rank is None:
-            return self._worth(key, line.queue), key
+        in_front = [one.jobs[0] for one in self._moves.of_queue[line.queue] if one.jobs]
+        ranked = self._draft.cluster.jobs[key.job].rank is not None
         # Within the queue ranks decide, whatever the jobs' pods ask for.
-        lines = self._moves.of_queue[line.queue]
-        return min([self._worth(one.jobs[0], one.queue) for one in lines if one.jobs]), key
-
-    def _worth(self, key: GrowthKey, queue: str) -> float:
-        """Worth of the job's next step beside those of other queues, negative."""
-        unit = self._draft.cluster.jobs[key.job].unit_vector
-        borrows = self._queues.beyond_deserved(queue, unit)
-        return key.worth * (1.0 if borrows else OWN_RIGHT)
+        worth = min(one.worth for one in in_front) if ranked else key.worth
+        front = self._draft.cluster.jobs[min(in_front).job]
+        # One answer for the whole queue: else small pods, whose step it still deserves, would take
+        # from large ones what `OtherJobs` gives these back.
+        if self._queues.beyond_deserved(line.queue, front.unit_vector):
+            return worth, key
+        whole = front.policy.shrink.for_other_queues is ForOtherQueues.BORROWED
+        return -math.inf if whole else worth * OWN_RIGHT, key
 
     def give(self, key: str) -> Outcome:
         """Let it grow by the next step, or by as much of it as there is room for."""
