@@ -181,6 +181,15 @@ def test_who_is_to_be_left_alone_is_not_given_up() -> None:
     assert turns(ruled(seen, mode=Mode.OFF), 0, 61)[-1].decisions == ()
 
 
+def test_who_is_to_be_left_alone_keeps_its_placed_workers_beside_a_new_worker_0() -> None:
+    """Whole units are given up, in which worker 0 has a place though it isn't there now."""
+    a = job("a", 4, 6, 6, node_unit=2)
+    mine = [pod(a, index, on) for index, on in ((1, "n1"), (2, "n2"), (3, "n1"), (6, "n2"))]
+    nodes = [node("n1", 3), replace(node("n2", 2), ready=False)]
+    seen = ruled(world(nodes, [a], mine), mode=Mode.OFF)
+    assert not any(decision.remove for decision in plan(seen, NOW).decisions)
+
+
 def test_gangs_of_others_are_not_given_up_nor_are_those_that_go_before_them() -> None:
     seen, a, _ = blocking(NOW - timedelta(hours=2), NOW - timedelta(hours=1))
     theirs = [replace(p, job=None) if p.job == "ns/b" else p for p in seen.pods]

@@ -221,6 +221,8 @@ class JobDraft:
         size = self.state.floor(self.size - pods)
         if not self.state.movable:
             placed, unit = len(self.bound) + self.job.succeeded, self.state.unit
+            if self.leader_pending and not self.blocked:
+                placed += 1  # worker 0 comes back among those that stay
             size = max(size, min(self.size, -(-placed // unit) * unit))
         return size
 
