@@ -138,7 +138,7 @@ def measure(state: dict[str, Any], repeats: int, memory: Path, disk: Path) -> No
 
     print("in the background")
     newest = slots.slots[(step + 1) % 2]
-    show("  verified by the agent", [seconds(newest.seal)], floor)
+    show("  verified by the agent", [seconds(newest.verify)], floor)
     storage = Storage(disk / "ours")
     write = seconds(lambda: write_replica(storage, step=step, run=1, state=newest.read()))
     show("  to disk, durable", [write], floor)
