@@ -16,8 +16,9 @@ from concurrent.futures import Future
 import pytest
 from elastic_trainer.agent.agent import Agent, DismissedError, PermanentFailureError
 from elastic_trainer.agent.coordinator_process import CoordinatorProcess
-from elastic_trainer.agent.identity import Identity
 from elastic_trainer.protocol.message import Completed, Dismissed, Member, Round, RoundOver
+
+from tests.elastic_trainer.agent.identity import alone
 
 PATIENCE = 60.0
 
@@ -87,21 +88,7 @@ class Node:
     """An agent in round 1, and its worker."""
 
     def __init__(self, script: str, patience: float) -> None:
-        identity = Identity(
-            agent="a",
-            pod_index=0,
-            address="127.0.0.1",
-            host="127.0.0.1",
-            port=9,  # nobody listens there
-            job="test",
-            min_nodes=1,
-            max_nodes=1,
-            node_unit=1,
-            heartbeat_timeout=1.0,
-            processes=1,
-            dedicated=True,
-            patience=patience,
-        )
+        identity = alone(9, patience)  # nobody listens there
         self.agent = Agent(identity, CoordinatorProcess(identity))
         address = self.agent.start()
         begun: Future[Round] = Future()

@@ -9,7 +9,6 @@ from typing import Any
 import grpc.aio
 import pytest
 from elastic_trainer.agent import stream as agent_stream
-from elastic_trainer.agent.identity import Identity
 from elastic_trainer.agent.stream import CoordinatorStream
 from elastic_trainer.proto.coordinator_pb2_grpc import (
     CoordinatorServicer,
@@ -24,6 +23,8 @@ from elastic_trainer.protocol.message import (
     decode,
     encode_coordinator,
 )
+
+from tests.elastic_trainer.agent.identity import alone
 
 PATIENCE = 60.0
 
@@ -53,21 +54,7 @@ async def test_an_agents_last_words_are_heard_before_it_ends_its_coordinator(
     add_CoordinatorServicer_to_server(coordinator, server)  # type: ignore[no-untyped-call]
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    identity = Identity(
-        agent="a",
-        pod_index=0,
-        address="127.0.0.1",
-        host="127.0.0.1",
-        port=port,
-        job="test",
-        min_nodes=1,
-        max_nodes=1,
-        node_unit=1,
-        heartbeat_timeout=1.0,
-        processes=1,
-        dedicated=True,
-        patience=PATIENCE,
-    )
+    identity = alone(port, PATIENCE)
     hello = Hello("a")
     answered = asyncio.Event()
     stream = CoordinatorStream(

@@ -170,7 +170,7 @@ class Agent:
         return self._current is not None
 
     def is_ending(self) -> bool:
-        """Whether this process is to end, or has no coordinator to wait for."""
+        """Tells whether this process is to end, or has no coordinator to wait for."""
         return self.exit_code is not None or self._coordinator.refusal is not None
 
     def join(self, timeout: float) -> Round:
@@ -544,7 +544,7 @@ class Agent:
 
     @property
     def _waits_in_process(self) -> bool:
-        """Whether workers wait for a round, or will, of which torchrun doesn't know."""
+        """Tells whether workers wait for a round, or will, without torchrun's knowledge."""
         if self._joining is not None:
             return self._joining[1] is None
         return self._current is not None and self._current.round == 0

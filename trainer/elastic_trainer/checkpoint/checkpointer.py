@@ -216,8 +216,9 @@ class Checkpointer:
         self._make_room()
 
     def _is_kept(self, found: Recovery) -> bool:
-        """Whether the state is in storage, or on its way there; on other ranks than 0, whether it
-        is in their node's memory. `commit` asks that of a sharded one, on all ranks at once."""
+        """Tells whether the state is in storage, or on its way there; on other ranks than 0,
+        whether it is in their node's memory. `commit` asks that of a sharded one, on all ranks at
+        once."""
         if self._shards is not None or Source.STORAGE in found.sources:
             return True
         identity, claimed = self._told
@@ -232,7 +233,7 @@ class Checkpointer:
 
     @property
     def _identity(self) -> Identity:
-        """Of the state: the run that made its last step, and that step."""
+        """Identifies the state: the run that made its last step, and that step."""
         made_here = self.data.steps != self._first or not self.parent
         return (self.run if made_here else self.parent, self.data.steps)
 

@@ -45,14 +45,8 @@ def main(arguments: list[str] | None = None) -> int:
     from elastic_trainer.node_check.member import Member, launch_cold
 
     warm = zygote is not None and zygote.wait_ready(options.timeout)
-    member = Member(
-        agent=identity.agent,
-        node=identity.node,
-        pod_index=identity.pod_index,
-        address=identity.address,
-        host=identity.host,
-        port=identity.port + 1,
-        token=identity.token,
+    member = Member.of_agent(
+        identity,
         processes=options.gpus,
         gpu=options.gpus > 0,
         launch=zygote.launch if zygote is not None and warm else launch_cold,

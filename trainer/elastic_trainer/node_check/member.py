@@ -17,6 +17,7 @@ from typing import IO, Any, Protocol
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from elastic_trainer.agent.identity import Identity
 from elastic_trainer.node_check.message import (
     PATH,
     Order,
@@ -112,6 +113,24 @@ class Member:
         self._report: Report | None = None
         self._trial: _RunningTrial | None = None
         self._refused_since: float | None = None
+
+    @classmethod
+    def of_agent(
+        cls, identity: Identity, *, processes: int, gpu: bool = False, launch: Launch = launch_cold
+    ) -> Member:
+        """Return the member that an agent's node is, led by the agent's coordinator."""
+        return cls(
+            agent=identity.agent,
+            node=identity.node,
+            pod_index=identity.pod_index,
+            address=identity.address,
+            host=identity.host,
+            port=identity.port + 1,
+            token=identity.token,
+            processes=processes,
+            gpu=gpu,
+            launch=launch,
+        )
 
     def run(self, timeout: float, stopped: Callable[[], bool] = lambda: False) -> Over:
         """Takes part until the check is over; returns the verdict on this node.

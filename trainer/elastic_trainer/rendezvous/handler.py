@@ -210,14 +210,8 @@ class ElasticHandler(RendezvousHandler):
         from elastic_trainer.node_check.member import Member, launch_cold
 
         identity = self._agent.identity
-        member = Member(
-            agent=identity.agent,
-            node=identity.node,
-            pod_index=identity.pod_index,
-            address=identity.address,
-            host=identity.host,
-            port=identity.port + 1,
-            token=identity.token,
+        member = Member.of_agent(
+            identity,
             processes=identity.processes,
             launch=launch_cold if self._zygote is None else self._zygote.launch,
         )
