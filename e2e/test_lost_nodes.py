@@ -34,8 +34,8 @@ async def _set(stage: Stage, node: str, fault: str | None) -> None:
 async def _every_sample_once(stage: Stage, job: DemoJob) -> None:
     await stage.until(lambda: stage.finished(job), f"{job.name} finishes", 120)
     assert stage.finished(job) == "Succeeded", stage.story()
-    verdict = await judge(job, stage.out)
-    assert (verdict.lost, verdict.repeated) == (0, 0)
+    result = await judge(job, stage.out)
+    assert (result.lost, result.repeated) == (0, 0)
 
 
 @pytest.mark.parametrize("index", [0, 1])

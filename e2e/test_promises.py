@@ -21,10 +21,10 @@ def _job(name: str, minimum: int, maximum: int, epochs: int = 4) -> DemoJob:
 async def _every_sample_once(stage: Stage, job: DemoJob) -> None:
     await stage.until(lambda: stage.finished(job), f"{job.name} finishes", 90)
     assert stage.finished(job) == "Succeeded", stage.story()
-    verdict = await judge(job, stage.out)
-    assert (verdict.lost, verdict.repeated) == (0, 0)
-    assert verdict.epochs == job.epochs
-    assert verdict.accuracy > 0.8, f"{job.epochs * SAMPLES} samples must have taught it something"
+    result = await judge(job, stage.out)
+    assert (result.lost, result.repeated) == (0, 0)
+    assert result.epochs == job.epochs
+    assert result.accuracy > 0.8, f"{job.epochs * SAMPLES} samples must have taught it something"
 
 
 async def test_a_job_grows_into_idle_gpus_and_shrinks_for_a_newcomer(

@@ -124,7 +124,7 @@ class JobRun:
                 done = [end for key in keys if (end := self._outcome(key))]
                 if len(done) == len(keys):
                     return done
-                self._raise_if_hopeless()
+                self._raise_if_it_cannot_end()
                 await asyncio.sleep(_LOOK_SECONDS)
         finally:
             for line in logs.new_lines(last=True):
@@ -138,7 +138,7 @@ class JobRun:
         job = self._jobs.get(key)
         return outcome(job) if job else None
 
-    def _raise_if_hopeless(self) -> None:
+    def _raise_if_it_cannot_end(self) -> None:
         if self._cluster.failed.done():
             raise ClusterError(self._cluster.failed.result())
         now = asyncio.get_running_loop().time()

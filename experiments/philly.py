@@ -15,7 +15,7 @@ from volcano_elastic.api.queue_policy import (
     Rebalance,
     Shrink,
 )
-from volcano_elastic.simulator.setting import Setting
+from volcano_elastic.simulator.config import SimulationConfig
 
 WEEK = 7 * 86_400.0
 TARGETS = {512: 9000.0, 384: 13_100.0}
@@ -24,11 +24,11 @@ TARGETS = {512: 9000.0, 384: 13_100.0}
 def base(source: Source, total: int) -> Trial:
     queues = source.philly_queues(total)
     policies = tuple(QueuePolicy(queue.name, name=queue.name) for queue in queues)
-    setting = Setting(total // 8, 8, queues=queues, policies=policies)
+    config = SimulationConfig(total // 8, 8, queues=queues, policies=policies)
     return Trial(
         "elastic, by queue",
         source.philly(total),
-        setting,
+        config,
         window=WEEK if source.real else None,
     )
 
@@ -37,11 +37,11 @@ def section(source: Source, processes: int, pictures: Path | None = None) -> str
     text = ""
     for total in source.philly_sizes():
         whole = base(source, total)
-        pool = replace(whole.setting, queues=(), policies=())
+        pool = replace(whole.config, queues=(), policies=())
         elastic, one_pool, rigid, static = run_all(
             [
                 replace(whole, compared=True),
-                replace(whole, label="elastic, one pool", setting=pool),
+                replace(whole, label="elastic, one pool", config=pool),
                 replace(whole, label="rigid, shared, with backfill", scheduling=Scheduling.RIGID),
                 replace(whole, label="rigid, static shares", scheduling=Scheduling.STATIC),
             ],
@@ -126,9 +126,9 @@ def ablation(source: Source, processes: int) -> str:
     def other(label: str, **changes: object) -> Trial:
         policies = tuple(
             replace(policy, **changes)  # type: ignore[arg-type]
-            for policy in whole.setting.policies
+            for policy in whole.config.policies
         )
-        return replace(whole, label=label, setting=replace(whole.setting, policies=policies))
+        return replace(whole, label=label, config=replace(whole.config, policies=policies))
 
     results = run_all(
         [
@@ -150,7 +150,7 @@ def ablation(source: Source, processes: int) -> str:
                 label="min g/2, max 2g",
                 workloads=source.philly(total, "min=ceil(gpus/2),max=min(2*gpus,64)"),
             ),
-            replace(whole, label="pause 120 s", setting=replace(whole.setting, pause=120.0)),
+            replace(whole, label="pause 120 s", config=replace(whole.config, pause=120.0)),
             replace(whole, label="rigid, shared, with backfill", scheduling=Scheduling.RIGID),
         ],
         processes,

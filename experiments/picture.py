@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from volcano_elastic.cli.simulation_page import at, pyplot
 from volcano_elastic.simulator.figures import held_over_time
-from volcano_elastic.simulator.setting import Run
+from volcano_elastic.simulator.outcome import Run
 
 OURS, OTHERS, BOUND = "#4269d0", "#9aa0a6", "#3ca951"
 SECOND = "#ff725c"

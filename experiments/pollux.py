@@ -20,7 +20,7 @@ from volcano_elastic.api.queue_policy import (
     Step,
     Surplus,
 )
-from volcano_elastic.simulator.setting import Setting, Speeds
+from volcano_elastic.simulator.config import SimulationConfig, Speeds
 
 TARGETS = {30.0: 3260.0, 5.0: 3060.0}
 """Mean completion in seconds by pause."""
@@ -51,8 +51,8 @@ def _surplus(policy: QueuePolicy, **changes: object) -> QueuePolicy:
 
 def base(source: Source) -> Trial:
     nodes, per_node = source.pollux_nodes()
-    setting = Setting(nodes, per_node, policies=(DEFAULT,))
-    return Trial("the whole policy", source.pollux(), setting)
+    config = SimulationConfig(nodes, per_node, policies=(DEFAULT,))
+    return Trial("the whole policy", source.pollux(), config)
 
 
 def section(source: Source, processes: int, pictures: Path | None = None) -> str:
@@ -60,7 +60,7 @@ def section(source: Source, processes: int, pictures: Path | None = None) -> str
     thirty, five, redealt, fifo, rigid = run_all(
         [
             replace(whole, label="elastic, pause 30 s", compared=True),
-            replace(whole, label="elastic, pause 5 s", setting=replace(whole.setting, pause=5.0)),
+            replace(whole, label="elastic, pause 5 s", config=replace(whole.config, pause=5.0)),
             replace(
                 whole,
                 label="all dealt anew each minute, pause 30 s",
@@ -117,7 +117,7 @@ def _by_workload(elastic: Result, rigid: Result) -> str:
 
 
 def _verdicts(thirty: Result, five: Result) -> str:
-    total = thirty.trial.setting.total
+    total = thirty.trial.config.total
     held = total * thirty.found.makespan / 3600
     return (
         verdict("mean completion, pause 30 s", thirty.found.mean_completion, TARGETS[30.0])
@@ -131,8 +131,8 @@ def ablation(source: Source, processes: int) -> str:
     whole = base(source)
     trials = [whole]
     for label, rules in ABLATION:
-        setting = replace(whole.setting, policies=(rules(DEFAULT),))
-        trials.append(replace(whole, label=label, setting=setting))
+        config = replace(whole.config, policies=(rules(DEFAULT),))
+        trials.append(replace(whole, label=label, config=config))
     trials.append(
         replace(whole, label="grow only, nobody gives back", scheduling=Scheduling.GROW_ONLY)
     )
@@ -145,8 +145,8 @@ def sensitivity(source: Source, processes: int) -> str:
     whole = base(source)
     trials = [whole]
     for pause in (0.0, 5.0, 60.0, 120.0):
-        setting = replace(whole.setting, pause=pause)
-        trials.append(replace(whole, label=f"pause {pause:g} s", setting=setting))
+        config = replace(whole.config, pause=pause)
+        trials.append(replace(whole, label=f"pause {pause:g} s", config=config))
     for cooldown in (0, 30, 120, 300, 600):
         time = timedelta(seconds=cooldown)
         policy = replace(
@@ -154,18 +154,18 @@ def sensitivity(source: Source, processes: int) -> str:
             grow=replace(Grow(), cooldown=time),
             rebalance=replace(Rebalance(), cooldown=time),
         )
-        setting = replace(whole.setting, policies=(policy,))
-        trials.append(replace(whole, label=f"cooldowns {cooldown} s", setting=setting))
+        config = replace(whole.config, policies=(policy,))
+        trials.append(replace(whole, label=f"cooldowns {cooldown} s", config=config))
     for gap in (1.2, 2.0, 3.0):
         policy = replace(DEFAULT, rebalance=replace(Rebalance(), gap=gap))
-        setting = replace(whole.setting, policies=(policy,))
-        trials.append(replace(whole, label=f"rebalance.gap {gap:g}", setting=setting))
+        config = replace(whole.config, policies=(policy,))
+        trials.append(replace(whole, label=f"rebalance.gap {gap:g}", config=config))
     for speeds, label in (
         (Speeds.LEARNT, "curves learnt as jobs run"),
         (Speeds.NONE, "curves unknown: the prior"),
     ):
-        setting = replace(whole.setting, speeds=speeds)
-        trials.append(replace(whole, label=label, setting=setting))
+        config = replace(whole.config, speeds=speeds)
+        trials.append(replace(whole, label=label, config=config))
     for least in ("ceil(gpus/4)", "ceil(gpus/2)", "gpus"):
         elastic = f"min={least},max=max({least},efficient(0.5))"
         label = f"min {least}"

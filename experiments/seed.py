@@ -8,8 +8,8 @@ from pathlib import Path
 from experiments.source import Source
 from experiments.table import markdown, verdict
 from experiments.trial import Result, Scheduling, Trial, run_all
+from volcano_elastic.simulator.config import SimulationConfig
 from volcano_elastic.simulator.curve import amdahl
-from volcano_elastic.simulator.setting import Setting
 from volcano_elastic.simulator.trace import TraceJob
 
 CPUS, SIZE, APART, LENGTH = 320, 175, 300.0, 650.0
@@ -34,8 +34,8 @@ class Case:
     def trial(self, scheduling: Scheduling) -> Trial:
         # As many nodes of equal size as make exactly that many CPUs.
         per_node = next(n for n in (16, 14, 1) if self.cpus % n == 0 or n == 1)
-        setting = Setting(self.cpus // per_node, per_node, resource="cpu", pause=self.pause)
-        return Trial(self.label, {"": self.jobs()}, setting, scheduling)
+        config = SimulationConfig(self.cpus // per_node, per_node, resource="cpu", pause=self.pause)
+        return Trial(self.label, {"": self.jobs()}, config, scheduling)
 
     @property
     def oracle(self) -> float:

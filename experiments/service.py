@@ -9,8 +9,8 @@ from pathlib import Path
 from experiments.source import Source
 from experiments.table import markdown, percent, verdict
 from experiments.trial import Result, Trial, run_all
+from volcano_elastic.simulator.config import SimulationConfig
 from volcano_elastic.simulator.curve import amdahl
-from volcano_elastic.simulator.setting import Setting
 from volcano_elastic.simulator.trace import TraceJob
 
 GPUS, DAY, STEP = 64, 86_400, 60
@@ -65,7 +65,7 @@ def section(source: Source, processes: int, pictures: Path | None = None) -> str
         Trial(
             f"grace {grace:g} s",
             {"": jobs(length)},
-            Setting(16, 4, grace=grace, pause=5.0),
+            SimulationConfig(16, 4, grace=grace, pause=5.0),
             window=length,
         )
         for grace in GRACES

@@ -11,13 +11,14 @@ from enum import StrEnum
 from experiments.redealt import ROUND, redealt
 from volcano_elastic.queue_policy.decision import Plan
 from volcano_elastic.queue_policy.plan import Planner
-from volcano_elastic.simulator.comparison import WorseOff, worse_off
+from volcano_elastic.simulator.comparison import mean
+from volcano_elastic.simulator.config import Discipline, SimulationConfig
 from volcano_elastic.simulator.figures import Figures, figures, limits
+from volcano_elastic.simulator.outcome import Outcome
 from volcano_elastic.simulator.queue import partitioned
-from volcano_elastic.simulator.setting import Discipline, Outcome, Setting
 from volcano_elastic.simulator.simulation import MakePlan, simulate
-from volcano_elastic.simulator.study import mean
 from volcano_elastic.simulator.trace import TraceJob
+from volcano_elastic.simulator.worse_off import WorseOff, worse_off
 from volcano_elastic.snapshot.snapshot import Snapshot
 
 
@@ -39,7 +40,7 @@ class Scheduling(StrEnum):
 class Trial:
     label: str
     workloads: Mapping[str, Sequence[TraceJob]]
-    setting: Setting
+    config: SimulationConfig
     scheduling: Scheduling = Scheduling.ELASTIC
     window: float | None = None
     """Seconds; by default each workload's bound on the makespan."""
@@ -68,19 +69,19 @@ def run(trial: Trial) -> Result:
     outcomes: list[Outcome] = []
     than_rigid: list[WorseOff] = []
     than_static: list[WorseOff] = []
-    setting = trial.setting
+    config = trial.config
     for name, jobs in trial.workloads.items():
-        window = trial.window or limits(jobs, setting.total, 1.0).makespan
-        bounds.append(limits(jobs, setting.total, window))
-        outcome = _simulate(trial.scheduling, jobs, setting)
+        window = trial.window or limits(jobs, config.total, 1.0).makespan
+        bounds.append(limits(jobs, config.total, window))
+        outcome = _simulate(trial.scheduling, jobs, config)
         outcomes.append(outcome)
         rigid = trial.scheduling in (Scheduling.RIGID, Scheduling.FIFO, Scheduling.STATIC)
         found[name] = figures(outcome, window, rigid=rigid)
         if not trial.compared:
             continue
-        than_rigid.append(worse_off(outcome, _simulate(Scheduling.RIGID, jobs, setting)))
-        if any(queue.deserved for queue in setting.queues):
-            static = _simulate(Scheduling.STATIC, jobs, setting)
+        than_rigid.append(worse_off(outcome, _simulate(Scheduling.RIGID, jobs, config)))
+        if any(queue.deserved for queue in config.queues):
+            static = _simulate(Scheduling.STATIC, jobs, config)
             than_static.append(worse_off(outcome, static))
     return Result(
         trial=trial,
@@ -102,7 +103,9 @@ def run_all(trials: Iterable[Trial], processes: int) -> list[Result]:
         return list(pool.map(run, listed))
 
 
-def _simulate(scheduling: Scheduling, jobs: Sequence[TraceJob], setting: Setting) -> Outcome:
+def _simulate(
+    scheduling: Scheduling, jobs: Sequence[TraceJob], config: SimulationConfig
+) -> Outcome:
     make_plan: MakePlan | None = None
     if scheduling is Scheduling.ELASTIC:
         make_plan = Planner().plan
@@ -110,12 +113,12 @@ def _simulate(scheduling: Scheduling, jobs: Sequence[TraceJob], setting: Setting
         make_plan = _grow_only(Planner().plan)
     elif scheduling is Scheduling.REDEALT:
         make_plan = redealt
-        setting = replace(setting, round=ROUND)
+        config = replace(config, round=ROUND)
     elif scheduling is Scheduling.FIFO:
-        setting = replace(setting, discipline=Discipline.FIFO)
+        config = replace(config, discipline=Discipline.FIFO)
     elif scheduling is Scheduling.STATIC:
-        setting = replace(setting, queues=partitioned(setting.queues))
-    return simulate(jobs, setting, make_plan)
+        config = replace(config, queues=partitioned(config.queues))
+    return simulate(jobs, config, make_plan)
 
 
 def _grow_only(make_plan: MakePlan) -> MakePlan:

@@ -12,7 +12,7 @@ import aiohttp
 from embedded_cluster.kubelet import fault
 from embedded_cluster.kubelet.address import AddressBook
 from embedded_cluster.kubelet.container import Container, Running, Terminated
-from embedded_cluster.kubelet.pod_status import Verdict, pod_status
+from embedded_cluster.kubelet.pod_status import PodFailure, pod_status
 from volcano_elastic.api.pod import condition
 from volcano_elastic.kube.client import ApiError, Client, Conflict, NotFound
 from volcano_elastic.kube.informer import Informer
@@ -135,7 +135,7 @@ def next_status(pod: Object, address: str, now: datetime) -> Object | float | No
             return left
         code = int(annotations.get(EXIT_CODE, 0))
         state = Terminated(code, "Error" if code else "Completed", started, now)
-    evicted = Verdict("Evicted", "by request", disruption=True)
+    evicted = PodFailure("Evicted", "by request", disruption=True)
     return pod_status(
         pod,
         [],
@@ -144,7 +144,7 @@ def next_status(pod: Object, address: str, now: datetime) -> Object | float | No
         started=started,
         now=now,
         stopped=isinstance(state, Terminated),
-        verdict=evicted if wrong and wrong.kind == "evict" else None,
+        failure=evicted if wrong and wrong.kind == "evict" else None,
     )
 
 

@@ -19,7 +19,7 @@ from embedded_cluster.kubelet.container import (
     Waiting,
     containers_of,
 )
-from embedded_cluster.kubelet.pod_status import Verdict, phase_of, pod_status
+from embedded_cluster.kubelet.pod_status import PodFailure, phase_of, pod_status
 from volcano_elastic.kube.resource import Object
 
 # A container whose grace is over sooner would have no chance to end by itself.
@@ -77,10 +77,10 @@ class Lifecycle:
         self.containers = containers_of(pod, now, init=False)
         self._all = [*self.init, *self.containers]
         self.finished = status.get("phase") in ("Succeeded", "Failed")
-        """Ended under an earlier kubelet, or by somebody else's verdict: nothing is left to do."""
+        """Ended under an earlier kubelet, or by somebody else's failure: nothing is left to do."""
         self._kill_at: datetime | None = None
         """Set while the pod is stopping."""
-        self._verdict: Verdict | None = None
+        self._failure: PodFailure | None = None
         self.wake: datetime | None = None
         """When `advance` has something to do next, if nothing happens before."""
 
@@ -110,10 +110,10 @@ class Lifecycle:
             if container.stop is not None:
                 container.stop.kill_at = min(container.stop.kill_at, kill_at)
 
-    def fail(self, verdict: Verdict, now: datetime) -> None:
+    def fail(self, failure: PodFailure, now: datetime) -> None:
         """The pod is Failed from now on, whatever its containers' exit codes."""
-        if self._verdict is None and not self.over:
-            self._verdict = verdict
+        if self._failure is None and not self.over:
+            self._failure = failure
             self.stop(self._grace({}), now)
 
     def started(self, container: Container, container_id: str, now: datetime) -> None:
@@ -223,11 +223,11 @@ class Lifecycle:
             return []
         actions: list[Action] = []
         limit = self._spec.get("activeDeadlineSeconds")
-        if limit is not None and self._verdict is None and not self.over:
+        if limit is not None and self._failure is None and not self.over:
             end = self.start_time + timedelta(seconds=limit)
             if self._reached(end, now):
                 message = "Pod was active on the node longer than the specified deadline"
-                self.fail(Verdict("DeadlineExceeded", message), now)
+                self.fail(PodFailure("DeadlineExceeded", message), now)
                 actions.append(Tell("DeadlineExceeded", message))
         if self.stopping:
             self._stop_some(now)
@@ -334,5 +334,5 @@ class Lifecycle:
             started=self.start_time,
             now=now,
             stopped=self.stopping and self.quiet,
-            verdict=self._verdict,
+            failure=self._failure,
         )

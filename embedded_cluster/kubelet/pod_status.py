@@ -19,7 +19,7 @@ Phase = Literal["Pending", "Running", "Succeeded", "Failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PodFailure:
     """Why the kubelet itself ended a pod, such as DeadlineExceeded or Evicted."""
 
     reason: str
@@ -149,18 +149,18 @@ def pod_status(
     started: datetime,
     now: datetime,
     stopped: bool = False,
-    verdict: Verdict | None = None,
+    failure: PodFailure | None = None,
 ) -> Object:
     """The whole `status` that a kubelet owns; conditions that others wrote are kept as they are."""
     policy = pod["spec"].get("restartPolicy", "Always")
     phase = phase_of(init, containers, policy, stopped=stopped)
-    if verdict and stopped:
+    if failure and stopped:
         phase = "Failed"
     status = pod.get("status", {})
     old = {condition["type"]: condition for condition in status.get("conditions") or ()}
     conditions = _conditions(pod, init, containers, phase)
-    if verdict and verdict.disruption and "DisruptionTarget" not in old:
-        target = _condition("DisruptionTarget", True, "TerminationByKubelet", verdict.message)
+    if failure and failure.disruption and "DisruptionTarget" not in old:
+        target = _condition("DisruptionTarget", True, "TerminationByKubelet", failure.message)
         conditions.append(target)
     for one in conditions:
         before = old.get(one["type"], {})
@@ -183,8 +183,8 @@ def pod_status(
         "conditions": conditions,
         "containerStatuses": [told(container) for container in containers],
     }
-    if verdict and phase == "Failed":
-        body |= {"reason": verdict.reason, "message": verdict.message}
+    if failure and phase == "Failed":
+        body |= {"reason": failure.reason, "message": failure.message}
     if init:
         body["initContainerStatuses"] = [told(container) for container in init]
     return body

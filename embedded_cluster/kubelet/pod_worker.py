@@ -26,7 +26,7 @@ from embedded_cluster.kubelet.lifecycle import (
 )
 from embedded_cluster.kubelet.names import Names
 from embedded_cluster.kubelet.pod_report import PodReport
-from embedded_cluster.kubelet.pod_status import HOST_IP, Verdict
+from embedded_cluster.kubelet.pod_status import HOST_IP, PodFailure
 from embedded_cluster.kubelet.process import Command, Process, ProcessRuntime
 from embedded_cluster.kubelet.source import ConfigError, StartError, references
 from volcano_elastic.api.quantity import QuantityError, milli
@@ -324,7 +324,7 @@ class PodWorker:
         await self._report.annotate({fault.ANNOTATION: None})
         if now.kind == "evict":
             self._life.fail(
-                Verdict("Evicted", "The node was low on resource: by request.", disruption=True),
+                PodFailure("Evicted", "The node was low on resource: by request.", disruption=True),
                 self._host.now(),
             )
             return

@@ -50,7 +50,11 @@ def test_a_job_that_training_operator_writes_too_is_left_alone_and_that_is_said(
     actions = world.step()
     assert {type(x) for x in actions} == {a.PatchStatus, a.EmitEvent}
     (warning,) = [x for x in actions if isinstance(x, a.EmitEvent)]
-    assert (warning.reason, warning.warning, warning.standing) == ("ForeignController", True, True)
+    assert (warning.reason, warning.warning, warning.deduplicated) == (
+        "ForeignController",
+        True,
+        True,
+    )
     assert f"field manager {manager}" in warning.message
     assert "volcano-elastic.io/adopt=true" in warning.message
     assert world.status["elastic"]["message"] == warning.message

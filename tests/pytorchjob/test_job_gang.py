@@ -105,7 +105,7 @@ def test_a_changed_queue_is_refused_and_said_once() -> None:
     world = begin(1)
     world.job["metadata"]["annotations"] = {"scheduling.volcano.sh/queue-name": "research"}
     (warning,) = [x for x in world.reconcile() if isinstance(x, a.EmitEvent)]
-    assert (warning.reason, warning.standing) == ("QueueUnchanged", True)
+    assert (warning.reason, warning.deduplicated) == ("QueueUnchanged", True)
     assert "asks for queue research, but its PodGroup stays in default" in warning.message
     world.settle()
     assert world.podgroup is not None and world.podgroup["spec"]["queue"] == "default"

@@ -132,9 +132,9 @@ def test_a_job_becomes_elastic_or_stops_being_it_only_while_it_is_suspended() ->
 
 def test_a_range_that_running_pods_do_not_know_of_is_accepted_with_a_warning() -> None:
     for change in ({"max": 8}, {"min": 1}):
-        verdict = decide_pytorchjob(job({"min": 2} | change), job({"min": 2}))
-        assert verdict.problems == ()
-        (warning,) = verdict.warnings
+        response = decide_pytorchjob(job({"min": 2} | change), job({"min": 2}))
+        assert response.problems == ()
+        (warning,) = response.warnings
         assert "running pods were told 2 to 4" in warning and len(warning) <= 256
     assert decide_pytorchjob(job({"min": 2, "max": 3}), job({"min": 2})).warnings == ()
     elsewhere = OURS | {"min": 2, "rdzvHost": "elsewhere"}
@@ -144,8 +144,8 @@ def test_a_range_that_running_pods_do_not_know_of_is_accepted_with_a_warning() -
 
 def test_a_range_that_the_coordinator_is_told_needs_no_warning() -> None:
     for one in (OURS, OURS | {"coordinator": "dedicated"}, OURS | {"rdzvHost": "a-worker-0"}):
-        verdict = decide_pytorchjob(job(one | {"min": 1, "max": 8}), job(one | {"min": 2}))
-        assert (verdict.problems, verdict.warnings) == ((), ())
+        response = decide_pytorchjob(job(one | {"min": 1, "max": 8}), job(one | {"min": 2}))
+        assert (response.problems, response.warnings) == ((), ())
         world = running(job(one | {"min": 2}))
         world.job["spec"]["elasticPolicy"] |= {"min": 1, "max": 8}
         assert "RendezvousUnchanged" not in world.events(world.settle())
@@ -162,7 +162,7 @@ def test_later_pods_meet_those_that_run(elastic: Object, change: Object, fields:
     before, others = meeting(world.pods["a-worker-0"]), set(world.pods)
     world.job = merged(world.job, {"spec": {"elasticPolicy": change}})
     actions = world.step()
-    (event,) = [x for x in actions if isinstance(x, a.EmitEvent) and x.standing]
+    (event,) = [x for x in actions if isinstance(x, a.EmitEvent) and x.deduplicated]
     assert (event.reason, event.warning) == ("RendezvousUnchanged", True)
     assert all(f"spec.elasticPolicy.{field}: " in event.message for field in fields)
     assert event.message.count(" in force") == len(fields), "what its author did, no more"

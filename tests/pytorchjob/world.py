@@ -91,7 +91,7 @@ def active(actions: Sequence[a.Action]) -> list[a.Action]:
 
     def stands(action: a.Action) -> bool:
         return isinstance(action, a.Requeue) or (
-            isinstance(action, a.EmitEvent) and action.standing
+            isinstance(action, a.EmitEvent) and action.deduplicated
         )
 
     return [action for action in actions if not stands(action)]

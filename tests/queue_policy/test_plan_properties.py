@@ -142,8 +142,8 @@ def test_only_the_jobs_own_live_surplus_leaves_and_never_worker_0(snapshot: Snap
         ]
         lost = sum(p.node is not None for p in leaving)
         # A job whose worker 0 is to come back may pay for it with its own surplus.
-        headless = all(p.index != 0 for p in bound)
-        assert lost == 0 or len(bound) - lost >= jobs[decision.job].min - headless
+        leaderless = all(p.index != 0 for p in bound)
+        assert lost == 0 or len(bound) - lost >= jobs[decision.job].min - leaderless
 
 
 @calm
@@ -209,8 +209,8 @@ def test_no_minimum_that_could_start_waits_for_surplus(snapshot: Snapshot) -> No
         alive = [p for p in snapshot.pods if p.job == owner.key and not p.terminating]
         leaving = beyond_desired(alive, owner)
         bound = [p for p in alive if p.node is not None and p not in leaving]
-        headless = bool(bound) and all(p.index != 0 for p in bound)
-        short[owner.key] = max(owner.min - len(bound), int(headless))
+        leaderless = bool(bound) and all(p.index != 0 for p in bound)
+        short[owner.key] = max(owner.min - len(bound), int(leaderless))
         if owner.key in made.admitted:
             owed += short[owner.key]
         stays = [p for p in bound if p.key not in removed]
@@ -283,8 +283,8 @@ def test_no_gpu_idles_that_an_unsated_job_could_use(snapshot: Snapshot) -> None:
         if owner.key in made.admitted:
             alive = [p for p in snapshot.pods if p.job == owner.key and not p.terminating]
             bound = [p for p in alive if p.node is not None]
-            headless = bool(bound) and all(p.index != 0 for p in bound)
-            promised += max(int(headless), size_after(made, owner) - len(bound))
+            leaderless = bool(bound) and all(p.index != 0 for p in bound)
+            promised += max(int(leaderless), size_after(made, owner) - len(bound))
     for key, stay in made.unchanged.items():
         if stay.why_not_more in (Reason.NO_ROOM, Reason.ROOM_OWED_TO_MINIMUM):
             owner = next(j for j in snapshot.jobs if j.key == key)

@@ -20,7 +20,8 @@ from volcano_elastic.api.queue_policy import GPU, Grow, QueuePolicy, Rebalance
 from volcano_elastic.cli.main import main
 from volcano_elastic.queue_policy.decision import Plan
 from volcano_elastic.queue_policy.plan import Planner, plan
-from volcano_elastic.simulator.comparison import worse_off
+from volcano_elastic.simulator.comparison import compare
+from volcano_elastic.simulator.config import Discipline, SimulationConfig, Speeds
 from volcano_elastic.simulator.curve import (
     Curve,
     CurveError,
@@ -35,23 +36,17 @@ from volcano_elastic.simulator.elasticity import (
     Range,
 )
 from volcano_elastic.simulator.figures import figures, held_over_time, limits
+from volcano_elastic.simulator.outcome import Outcome, Stuck
 from volcano_elastic.simulator.queue import QueueError, partitioned, read_queues
 from volcano_elastic.simulator.row import RowError
-from volcano_elastic.simulator.setting import (
-    Discipline,
-    Outcome,
-    Setting,
-    Speeds,
-    Stuck,
-)
 from volcano_elastic.simulator.simulation import simulate
-from volcano_elastic.simulator.study import study
 from volcano_elastic.simulator.trace import TraceError, TraceJob, read_trace
+from volcano_elastic.simulator.worse_off import worse_off
 from volcano_elastic.snapshot.snapshot import Queue, Snapshot
 
 LINEAR = amdahl(0.0, 512)
 CALM = QueuePolicy("default", grow=Grow(), rebalance=Rebalance(gap=0))
-SMALL = Setting(2, 4, pause=30.0)
+SMALL = SimulationConfig(2, 4, pause=30.0)
 
 
 def job(
@@ -87,8 +82,8 @@ def test_a_gang_that_fits_overtakes_one_that_does_not() -> None:
 
 def test_in_strict_order_nobody_overtakes() -> None:
     jobs = [job("a", 0, 6, 100), job("b", 10, 4, 100), job("c", 20, 2, 100)]
-    setting = replace(SMALL, discipline=Discipline.FIFO)
-    assert times(simulate(jobs, setting, None))["c"] == (100, 200)
+    config = replace(SMALL, discipline=Discipline.FIFO)
+    assert times(simulate(jobs, config, None))["c"] == (100, 200)
 
 
 def test_a_queue_confined_to_its_share_waits_though_others_idle() -> None:
@@ -139,17 +134,17 @@ def test_a_newcomer_waits_for_the_grace_of_those_who_leave() -> None:
 def test_growth_waits_for_the_cooldown() -> None:
     jobs = [job("old", 0, 4, 4000, 2, 8), job("other", 0, 4, 500), job("late", 495, 4, 3)]
     policy = replace(CALM, grow=replace(CALM.grow, cooldown=timedelta(minutes=5)))
-    setting = replace(SMALL, policies=(policy,))
-    changes = [part.begin for part in simulate(jobs, setting, plan).runs[0].segments]
+    config = replace(SMALL, policies=(policy,))
+    changes = [part.begin for part in simulate(jobs, config, plan).runs[0].segments]
     assert all(later - earlier >= 300 for earlier, later in pairwise(changes[1:]))
 
 
 @pytest.mark.parametrize("least", [44, 150])
 def test_the_seed_experiment_ends_within_three_percent_of_the_oracle(least: int) -> None:
     jobs = [job(n, t, 175, 650, least, 175) for n, t in (("older", 0.0), ("newer", 300.0))]
-    setting = Setting(20, 16, resource="cpu", pause=0.0)
-    assert figures(simulate(jobs, setting, None), 1300).makespan == 1300
-    elastic = simulate(jobs, setting, plan)
+    config = SimulationConfig(20, 16, resource="cpu", pause=0.0)
+    assert figures(simulate(jobs, config, None), 1300).makespan == 1300
+    elastic = simulate(jobs, config, plan)
     assert figures(elastic, 1300).makespan <= 1.03 * 1010
     assert max(run.wait for run in elastic.runs) <= 1
 
@@ -163,11 +158,11 @@ def test_many_small_jobs_beside_few_large_ones_are_no_worse_off_than_rigid(
     curve = amdahl(0.036, 64)
     shares = {"few": 64 - deserved, "many": deserved}
     queues = tuple(Queue(name, deserved={GPU: 1000 * gpus}) for name, gpus in shares.items())
-    setting = Setting(8, 8, queues=queues)
+    config = SimulationConfig(8, 8, queues=queues)
     jobs = [
         job(f"large-{n}", 0, 8, 3600 * hours, 2, 32, queue="few", curve=curve) for n in range(3)
     ] + [job(f"small-{n}", 100, 4, 10_000, 1, 16, queue="many", curve=curve) for n in range(10)]
-    outcome, rigid = simulate(jobs, setting, Planner().plan), simulate(jobs, setting, None)
+    outcome, rigid = simulate(jobs, config, Planner().plan), simulate(jobs, config, None)
     assert all(ratio <= 1.1 for ratio in worse_off(outcome, rigid).queues.values())
 
 
@@ -231,10 +226,10 @@ def traces(draw: st.DrawFn) -> list[TraceJob]:
 def test_work_is_conserved_rooms_is_never_exceeded_and_no_bound_beaten(
     jobs: list[TraceJob], pause: float, grace: float, planner: object, speeds: Speeds
 ) -> None:
-    setting = Setting(2, 4, pause=pause, grace=grace, speeds=speeds)
+    config = SimulationConfig(2, 4, pause=pause, grace=grace, speeds=speeds)
     if planner is None:
         jobs = [replace(one, min=one.gpus, max=one.gpus) for one in jobs]
-    outcome = simulate(jobs, setting, planner)  # type: ignore[arg-type]
+    outcome = simulate(jobs, config, planner)  # type: ignore[arg-type]
     for run in outcome.runs:
         done = sum(
             run.job.curve[part.size] * (part.end - part.begin - part.standstill)
@@ -246,14 +241,14 @@ def test_work_is_conserved_rooms_is_never_exceeded_and_no_bound_beaten(
         assert run.segments[-1].end == run.finish
         for before, after in pairwise(run.segments):
             assert before.end == after.begin and before.size != after.size
-    assert max(level for _, level in held_over_time(outcome.runs)) <= setting.total
+    assert max(level for _, level in held_over_time(outcome.runs)) <= config.total
     window = max(run.finish for run in outcome.runs)
-    found, bound = figures(outcome, window), limits(jobs, setting.total, window)
+    found, bound = figures(outcome, window), limits(jobs, config.total, window)
     for name in ("mean_completion", "median_completion", "p99_completion", "makespan"):
         assert getattr(found, name) >= getattr(bound, name) * (1 - 1e-9), name
     assert found.useful_utilisation <= bound.useful_utilisation + 1e-9  # type: ignore[operator]
     quicker = Planner().plan if planner is plan else None
-    assert simulate(jobs, setting, quicker) == outcome
+    assert simulate(jobs, config, quicker) == outcome
 
 
 # Figures
@@ -273,8 +268,8 @@ def test_figures_of_a_case_worked_out_by_hand() -> None:
 
 def test_work_done_inefficiently_is_not_useful() -> None:
     halved = amdahl(1 / 7, 8)  # 8 workers do the work of 4
-    setting = replace(SMALL, pause=0.0)
-    outcome = simulate([job("a", 0, 8, 100, curve=halved)], setting, None)
+    config = replace(SMALL, pause=0.0)
+    outcome = simulate([job("a", 0, 8, 100, curve=halved)], config, None)
     found = figures(outcome, 100)
     assert found.allocated_utilisation == 1 and found.useful_utilisation == pytest.approx(0.5)
 
@@ -292,7 +287,7 @@ def test_who_is_worse_off_is_counted() -> None:
 def test_a_study_compares_with_rigid_and_with_static_shares() -> None:
     queues = (Queue("q", deserved={GPU: 4000}), Queue("r", deserved={GPU: 4000}))
     jobs = [job(f"j{i}", 10 * i, 4, 300, 1, 8, queue="q") for i in range(6)]
-    found = study(jobs, replace(SMALL, queues=queues), plan)
+    found = compare(jobs, replace(SMALL, queues=queues), plan)
     assert found.elastic and found.static and found.than_static
     assert found.elastic.mean_completion < found.static.mean_completion
     assert found.than_static.queues == {}
@@ -517,7 +512,7 @@ def test_a_folder_that_cannot_be_written_is_said_before_anything_is_simulated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "t.csv").write_text(TRACE)
-    monkeypatch.setattr("volcano_elastic.cli.simulate.study", None)
+    monkeypatch.setattr("volcano_elastic.cli.simulate.compare", None)
     code, out = run("--trace", str(tmp_path / "t.csv"), "--out", str(tmp_path / "t.csv" / "x"))
     assert code == 2 and "Not a directory; give a folder to write to" in out
 

@@ -23,6 +23,8 @@ from volcano_elastic.cli.observation import Trouble, json_option
 from volcano_elastic.cli.plan import console
 from volcano_elastic.cli.simulation_report import jobs_csv, report, rows, show
 from volcano_elastic.queue_policy.plan import Planner
+from volcano_elastic.simulator.comparison import Comparison, compare
+from volcano_elastic.simulator.config import SimulationConfig, Speeds
 from volcano_elastic.simulator.curve import (
     CurveError,
     CurveTable,
@@ -34,10 +36,9 @@ from volcano_elastic.simulator.elasticity import (
     Elasticity,
     ElasticityError,
 )
+from volcano_elastic.simulator.outcome import Stuck
 from volcano_elastic.simulator.queue import QueueError, read_queues
 from volcano_elastic.simulator.row import RowError
-from volcano_elastic.simulator.setting import Setting, Speeds, Stuck
-from volcano_elastic.simulator.study import Study, study
 from volcano_elastic.simulator.trace import (
     DEFAULT_SERIAL,
     TraceError,
@@ -127,7 +128,7 @@ def simulate(
     """
     if speed is not None and speed_model is not None:
         raise click.UsageError("--speed and --speed-model say the same thing; give one")
-    setting = Setting(
+    config = SimulationConfig(
         nodes=nodes,
         per_node=gpus_per_node,
         resource=resource,
@@ -139,12 +140,12 @@ def simulate(
         workloads = read_trace(
             _lines(trace),
             str(trace),
-            cluster=setting.total,
+            cluster=config.total,
             elasticity=Elasticity(elastic),
             table=_table(speed),
             serial=DEFAULT_SERIAL if speed_model is None else parse_model(speed_model),
         )
-        listed = _queues(queues, resource, setting.total)
+        listed = _queues(queues, resource, config.total)
     except (TraceError, ElasticityError, CurveError, QueueError, RowError) as error:
         raise Trouble(str(error)) from error
     if workload is not None:
@@ -157,32 +158,32 @@ def simulate(
     if listed and not used <= {queue.name for queue in listed}:
         strange = min(used - {queue.name for queue in listed})
         raise Trouble(f"{queues}: expected every queue of the trace, found no {strange}; add it")
-    setting = replace(setting, queues=listed, policies=_policies(policy, used))
+    config = replace(config, queues=listed, policies=_policies(policy, used))
     if out is not None:
         _prepare(out)
-    studies: dict[str, Study] = {}
+    comparisons: dict[str, Comparison] = {}
     begun = time.perf_counter()
     try:
         with _progress(sum(map(len, workloads.values())), quiet=as_json) as advance:
             for name, jobs in workloads.items():
-                made = study(
+                made = compare(
                     jobs,
-                    setting,
+                    config,
                     None if rigid else Planner().plan,
                     window=window,
                     progress=advance(name),
                 )
-                studies[name] = made
+                comparisons[name] = made
     except Stuck as stuck:
         raise Trouble(str(stuck)) from stuck
     seconds = time.perf_counter() - begun
-    result = report(workloads, studies, setting, elastic, seconds)
+    result = report(workloads, comparisons, config, elastic, seconds)
     if as_json:
         click.echo(json.dumps(result, indent=2))
     else:
         show(console(), result)
     if out is not None:
-        _write(out, studies, result)
+        _write(out, comparisons, result)
         Console(stderr=True).print(f"written: {out / 'index.html'}", soft_wrap=True)
 
 
@@ -308,12 +309,12 @@ def _no_folder(out: Path, error: OSError) -> Trouble:
     return Trouble(f"--out {out}: {error.strerror}; give a folder to write to")
 
 
-def _write(out: Path, studies: Mapping[str, Study], result: Mapping[str, Any]) -> None:
+def _write(out: Path, comparisons: Mapping[str, Comparison], result: Mapping[str, Any]) -> None:
     from volcano_elastic.cli.simulation_page import page
 
     try:
         (out / "result.json").write_text(json.dumps(result, indent=2) + "\n")
-        (out / "jobs.csv").write_text(jobs_csv(studies))
-        page(out, studies, rows(result), " ".join(sys.argv[1:]))
+        (out / "jobs.csv").write_text(jobs_csv(comparisons))
+        page(out, comparisons, rows(result), " ".join(sys.argv[1:]))
     except OSError as error:
         raise _no_folder(out, error) from error

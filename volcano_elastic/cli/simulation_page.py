@@ -13,9 +13,9 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 
+from volcano_elastic.simulator.comparison import Comparison
 from volcano_elastic.simulator.figures import held_over_time, wanted_over_time
-from volcano_elastic.simulator.setting import Outcome
-from volcano_elastic.simulator.study import Study
+from volcano_elastic.simulator.outcome import Outcome
 
 _COLOURS = {"elastic": "#4269d0", "rigid": "#ff725c", "bound": "#3ca951"}
 _BANDS = 8
@@ -28,7 +28,7 @@ img { width: 100%; margin: 1rem 0 } code { background: #f3f4f6; padding: .1rem .
 
 
 def page(
-    out: Path, studies: Mapping[str, Study], rows: Sequence[Sequence[str]], command: str
+    out: Path, comparisons: Mapping[str, Comparison], rows: Sequence[Sequence[str]], command: str
 ) -> None:
     """Write `index.html`, and beside it the pictures that it also holds, into `out`.
 
@@ -36,7 +36,7 @@ def page(
         OSError: the folder cannot be written to.
     """
     parts: list[str] = []
-    for name, made in studies.items():
+    for name, made in comparisons.items():
         if name:
             parts.append(f"<h2>Workload {html.escape(name)}</h2>")
         prefix = f"{_safe(name)}-" if name else ""
@@ -64,7 +64,7 @@ def page(
 
 def held(outcome: Outcome, *, rigid: bool = False) -> Figure:
     """GPUs held over time, by queue, below the line of GPUs wanted."""
-    runs, total = outcome.runs, outcome.setting.total
+    runs, total = outcome.runs, outcome.config.total
     zero, end = min(run.job.submit for run in runs), max(run.finish for run in runs)
     area: dict[str, float] = {}
     for run in runs:
@@ -92,7 +92,7 @@ def held(outcome: Outcome, *, rigid: bool = False) -> Figure:
     return figure
 
 
-def distributions(made: Study) -> Figure:
+def distributions(made: Comparison) -> Figure:
     """How many jobs are through, and how many have started, within a time."""
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
     lines = {"rigid": made.rigid_outcome.runs}

@@ -11,10 +11,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from volcano_elastic.simulator.comparison import LATER_FINISH, LATER_START, WorseOff
-from volcano_elastic.simulator.setting import Setting
-from volcano_elastic.simulator.study import Study, mean
+from volcano_elastic.simulator.comparison import Comparison, mean
+from volcano_elastic.simulator.config import SimulationConfig
 from volcano_elastic.simulator.trace import TraceJob
+from volcano_elastic.simulator.worse_off import LATER_FINISH, LATER_START, WorseOff
 
 _WORDS: Mapping[str, tuple[str, str]] = {
     "mean_completion": ("mean completion", "s"),
@@ -49,8 +49,8 @@ _COLUMNS = [
 
 def report(
     workloads: Mapping[str, Sequence[TraceJob]],
-    studies: Mapping[str, Study],
-    setting: Setting,
+    comparisons: Mapping[str, Comparison],
+    config: SimulationConfig,
     elastic: str,
     seconds: float,
 ) -> dict[str, Any]:
@@ -58,31 +58,31 @@ def report(
     columns = [
         column
         for column in ("elastic", "rigid", "static", "bound")
-        if all(getattr(made, column) is not None for made in studies.values())
+        if all(getattr(made, column) is not None for made in comparisons.values())
     ]
     jobs = sum(map(len, workloads.values()))
     result: dict[str, Any] = {
         "jobs": jobs,
         "workloads": len(workloads),
-        "nodes": setting.nodes,
-        "gpus": setting.total,
+        "nodes": config.nodes,
+        "gpus": config.total,
         "elastic": elastic if "elastic" in columns else None,
-        "pauseSeconds": setting.pause,
-        "graceSeconds": setting.grace,
-        "curves": str(setting.speeds),
+        "pauseSeconds": config.pause,
+        "graceSeconds": config.grace,
+        "curves": str(config.speeds),
         "seconds": round(seconds, 2),
         "figures": {
-            column: asdict(mean(getattr(made, column) for made in studies.values()))
+            column: asdict(mean(getattr(made, column) for made in comparisons.values()))
             for column in columns
         },
     }
-    if len(studies) > 1:
+    if len(comparisons) > 1:
         result["byWorkload"] = {
             name: {column: asdict(getattr(made, column)) for column in columns}
-            for name, made in studies.items()
+            for name, made in comparisons.items()
         }
     if "elastic" in columns:
-        outcomes = [made.outcome for made in studies.values() if made.outcome is not None]
+        outcomes = [made.outcome for made in comparisons.values() if made.outcome is not None]
         result["plans"] = sum(outcome.plans for outcome in outcomes)
         reasons: dict[str, int] = {}
         for outcome in outcomes:
@@ -90,7 +90,7 @@ def report(
                 reasons[reason] = reasons.get(reason, 0) + times
         result["decisions"] = reasons
         result["worseOff"] = {
-            than: _together([getattr(made, f"than_{than}") for made in studies.values()])
+            than: _together([getattr(made, f"than_{than}") for made in comparisons.values()])
             for than in ("rigid", "static")
             if than in columns
         }
@@ -155,11 +155,11 @@ def rows(result: Mapping[str, Any]) -> list[list[str]]:
     ]
 
 
-def jobs_csv(studies: Mapping[str, Study]) -> str:
+def jobs_csv(comparisons: Mapping[str, Comparison]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_COLUMNS)
-    for name, made in studies.items():
+    for name, made in comparisons.items():
         for run, rigid in zip(
             (made.outcome or made.rigid_outcome).runs, made.rigid_outcome.runs, strict=True
         ):

@@ -18,7 +18,7 @@ from embedded_cluster.cluster import LocalCluster
 from volcano_elastic.demo.machine_speed import measure_start, slowness
 from volcano_elastic.demo.picture import draw
 from volcano_elastic.demo.recorder import Recorder
-from volcano_elastic.demo.training import SAMPLES, BrokenPromise, DemoJob, Verdict, judge
+from volcano_elastic.demo.training import SAMPLES, BrokenPromise, DemoJob, TrainingResult, judge
 from volcano_elastic.demo.view import View
 from volcano_elastic.kube.resource import PYTORCHJOBS
 
@@ -70,9 +70,9 @@ async def play(out: Path, console: Console) -> None:
             await asyncio.gather(*watching, return_exceptions=True)
     view.say("counting samples, and training the same two models on one fixed worker each")
     judged = await asyncio.gather(judge(A, out, slow), judge(B, out, slow))
-    verdicts = dict(zip("ab", judged, strict=True))
-    _report(recorder, verdicts, recovery, out, console)
-    _insist(recorder, verdicts, slow)
+    results = dict(zip("ab", judged, strict=True))
+    _report(recorder, results, recovery, out, console)
+    _insist(recorder, results, slow)
 
 
 async def _course(recorder: Recorder, out: Path, slow: float) -> Recovery:
@@ -158,7 +158,7 @@ def _span(recorder: Recorder) -> tuple[float, float]:
 
 def _report(
     recorder: Recorder,
-    verdicts: dict[str, Verdict],
+    results: dict[str, TrainingResult],
     recovery: Recovery,
     out: Path,
     console: Console,
@@ -189,15 +189,15 @@ def _report(
     row("took", lambda j: f"{timeline.finished[j.name][0] - timeline.submitted[j.name]:.1f} s")
 
     def seen(job: DemoJob) -> str:
-        verdict = verdicts[job.name]
-        total = verdict.epochs * SAMPLES
-        return f"{total - verdict.lost - verdict.repeated:,} of {total:,}"
+        result = results[job.name]
+        total = result.epochs * SAMPLES
+        return f"{total - result.lost - result.repeated:,} of {total:,}"
 
     row("samples seen exactly once", seen)
-    row("  lost / repeated", lambda j: f"{verdicts[j.name].lost} / {verdicts[j.name].repeated}")
-    row("  rolled back and done again", lambda j: f"{verdicts[j.name].undone:,}")
-    row("test accuracy", lambda j: f"{verdicts[j.name].accuracy:.2%}")
-    row("  on one fixed worker", lambda j: f"{verdicts[j.name].alone:.2%}")
+    row("  lost / repeated", lambda j: f"{results[j.name].lost} / {results[j.name].repeated}")
+    row("  rolled back and done again", lambda j: f"{results[j.name].undone:,}")
+    row("test accuracy", lambda j: f"{results[j.name].accuracy:.2%}")
+    row("  on one fixed worker", lambda j: f"{results[j.name].alone:.2%}")
     table.add_section()
     utilisation = timeline.utilisation(GPUS, start, end)
     table.add_row("GPU utilisation", f"{utilisation:.1%}", "")
@@ -215,7 +215,7 @@ def _report(
                 "wait_for_first_pod": timeline.wait_for_first_pod(job.name),
                 "wait_for_minimum": timeline.wait_for_minimum(job.name, job.min),
                 "changes": [asdict(c) for c in timeline.changes if c.job == job.name],
-                **asdict(verdicts[job.name]),
+                **asdict(results[job.name]),
             }
             for job in (A, B)
         },
@@ -224,13 +224,13 @@ def _report(
     console.print(f"picture: {picture}\nfigures: {out / 'report.json'}", soft_wrap=True)
 
 
-def _insist(recorder: Recorder, verdicts: dict[str, Verdict], slow: float) -> None:
+def _insist(recorder: Recorder, results: dict[str, TrainingResult], slow: float) -> None:
     timeline = recorder.timeline
-    for name, verdict in verdicts.items():
-        if verdict.lost or verdict.repeated:
+    for name, result in results.items():
+        if result.lost or result.repeated:
             raise BrokenPromise(
-                f"every sample exactly once: job {name} lost {verdict.lost}, "
-                f"repeated {verdict.repeated}"
+                f"every sample exactly once: job {name} lost {result.lost}, "
+                f"repeated {result.repeated}"
             )
     wait = timeline.wait_for_first_pod("b")
     if wait is None or wait > MAX_WAIT * slow:

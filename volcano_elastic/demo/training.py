@@ -71,7 +71,7 @@ class DemoJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TrainingResult:
     """What was trained; counted and measured by programs that saw only the job's folder."""
 
     accuracy: float
@@ -111,7 +111,7 @@ async def _python(*arguments: str, limit: float, expect: tuple[int, ...] = (0,))
     return out.decode()
 
 
-async def judge(job: DemoJob, out: Path, slow: float = 1.0) -> Verdict:
+async def judge(job: DemoJob, out: Path, slow: float = 1.0) -> TrainingResult:
     """Counts the job's samples and trains the same alone, to compare.
 
     Args:
@@ -136,7 +136,7 @@ async def judge(job: DemoJob, out: Path, slow: float = 1.0) -> Verdict:
     )
     report = json.loads(counted)
     result = json.loads((job.folder(out) / "result.json").read_text())
-    return Verdict(
+    return TrainingResult(
         accuracy=result["accuracy"],
         alone=json.loads(alone.strip().splitlines()[-1])["accuracy"],
         epochs=report["epochs"],

@@ -27,7 +27,7 @@ class BadReview(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Response:
     problems: tuple[Problem, ...] = ()
     """The object is refused if there are any."""
     warnings: tuple[str, ...] = ()
@@ -39,32 +39,32 @@ class Webhook:
     """One path of the server: the kind that it is asked about, and what decides."""
 
     resource: Resource
-    decide: Callable[[Mapping[str, Any], Mapping[str, Any] | None], Verdict]
+    decide: Callable[[Mapping[str, Any], Mapping[str, Any] | None], Response]
     """Takes the object and, at an update, what it was before."""
 
 
-def decide_pytorchjob(obj: Mapping[str, Any], old: Mapping[str, Any] | None) -> Verdict:
+def decide_pytorchjob(obj: Mapping[str, Any], old: Mapping[str, Any] | None) -> Response:
     if old is not None and _same(obj, old):
         # What was once accepted must not keep its owner from labelling or deleting it.
-        return Verdict()
+        return Response()
     problems, warnings = validate(obj), []
     if not problems and old is not None and not validate(old):
         before, after = parse(old), parse(obj)
         problems = [*validate_update(old, obj), *rendezvous.problems(before, after)]
         warnings = rendezvous.warnings(before, after)
-    return Verdict(tuple(problems), () if problems else (*warn(obj), *warnings))
+    return Response(tuple(problems), () if problems else (*warn(obj), *warnings))
 
 
-def default_pytorchjob(obj: Mapping[str, Any], old: Mapping[str, Any] | None) -> Verdict:
-    return Verdict(patch=tuple(json_patch.difference(obj, defaulted(obj))))
+def default_pytorchjob(obj: Mapping[str, Any], old: Mapping[str, Any] | None) -> Response:
+    return Response(patch=tuple(json_patch.difference(obj, defaulted(obj))))
 
 
-def decide_queue_policy(obj: Mapping[str, Any], old: Mapping[str, Any] | None) -> Verdict:
+def decide_queue_policy(obj: Mapping[str, Any], old: Mapping[str, Any] | None) -> Response:
     try:
         queue_policy.parse(obj)
     except queue_policy.InvalidPolicy as error:
-        return Verdict(tuple(error.problems))
-    return Verdict()
+        return Response(tuple(error.problems))
+    return Response()
 
 
 # Kubeflow's path for the first, so that its webhook configuration would do.
@@ -92,13 +92,13 @@ def answer(webhook: Webhook, review: object) -> Object:
             why = f"expected a {wanted.kind} of {wanted.api_version}"
             response |= _refusal(400, "BadRequest", why)
         else:
-            verdict = webhook.decide(obj, old)
-            if verdict.problems:
-                response |= _refusal(403, "Forbidden", aggregate(verdict.problems))
-            if verdict.warnings:
-                response["warnings"] = [text[:_LONGEST_WARNING] for text in verdict.warnings]
-            if verdict.patch:
-                patch = base64.b64encode(json.dumps(verdict.patch).encode()).decode()
+            decided = webhook.decide(obj, old)
+            if decided.problems:
+                response |= _refusal(403, "Forbidden", aggregate(decided.problems))
+            if decided.warnings:
+                response["warnings"] = [text[:_LONGEST_WARNING] for text in decided.warnings]
+            if decided.patch:
+                patch = base64.b64encode(json.dumps(decided.patch).encode()).decode()
                 response |= {"patchType": "JSONPatch", "patch": patch}
     return _review(response)
 

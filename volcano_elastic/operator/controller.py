@@ -167,7 +167,7 @@ class Controller:
         if isinstance(parsed, InvalidJob):
             return refuse(job, parsed.problems, self._cluster.pods_of(job), now)
         policy = self._policy_of(parsed.queue)
-        verdict = self._lost_pods.of(parsed)
+        losses = self._lost_pods.of(parsed)
         observed = Observed(
             pods=(*self._cluster.pods_of(job), *evicted),
             services=self._cluster.services_of(job),
@@ -177,8 +177,8 @@ class Controller:
             admission_wait=self._handover.wait(parsed, policy, now),
             protect=policy.shrink.protect,
             grace=policy.shrink.grace,
-            lost=verdict.lost,
-            lost_at=verdict.look_at,
+            lost=losses.lost,
+            lost_at=losses.look_at,
         )
         return reconcile(parsed, observed, now, self._settings)
 

@@ -141,7 +141,7 @@ class Executor:
             self._told.pop(old["metadata"]["uid"], None)
 
     def _tell(self, job: Object, action: EmitEvent, now: datetime) -> None:
-        if action.standing:
+        if action.deduplicated:
             told = self._told.setdefault(job["metadata"]["uid"], {})
             last = told.get(action.reason)
             if last is not None and last[0] == action.message:

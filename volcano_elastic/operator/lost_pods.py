@@ -15,9 +15,9 @@ from volcano_elastic.pytorchjob import coordinator
 from volcano_elastic.pytorchjob.label import REPLICA_INDEX, REPLICA_TYPE
 from volcano_elastic.pytorchjob.lost_pod import (
     Contact,
+    Losses,
     Pod,
     Trouble,
-    Verdict,
     judge,
     listen,
     trouble,
@@ -83,11 +83,11 @@ class LostPods:
         if self._troubles or any(c.silent_since is not None for c in contacts.values()):
             self._judge(job.key)
 
-    def of(self, job: PyTorchJob) -> Verdict:
+    def of(self, job: PyTorchJob) -> Losses:
         """Return what is lost of a job's pods."""
         contacts = self._contacts.get(job.key, {})
         if not self._troubles and all(c.silent_since is None for c in contacts.values()):
-            return Verdict({}, None)
+            return Losses({}, None)
         return judge(self._pods(job), self._troubles, contacts, self._lost_after, self._clock())
 
     def _judge(self, key: str) -> None:

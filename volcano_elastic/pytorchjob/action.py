@@ -135,8 +135,8 @@ class EmitEvent:
     reason: str
     message: str
     warning: bool = False
-    standing: bool = False
-    """It says how things are, so each reconcile says it; the executor tells it once."""
+    deduplicated: bool = False
+    """Each reconcile emits it for as long as it holds; the executor sends it once a message."""
 
 
 @dataclass(frozen=True, slots=True)

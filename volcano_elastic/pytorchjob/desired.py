@@ -241,7 +241,7 @@ def _explained(view: View, plan: placement.Placement, wanted: size.Size | None) 
     job, events = view.job, list[EmitEvent]()
     if view.in_force.differs:
         message = "; ".join(view.in_force.differs) + _UNTIL_RESUMED
-        events.append(EmitEvent("RendezvousUnchanged", message, True, standing=True))
+        events.append(EmitEvent("RendezvousUnchanged", message, True, deduplicated=True))
     events += status.scale_ignored(job)
     failed = [r for r in plan.clear if r.state is State.RETRY]
     if wanted is not None and wanted.changed:
@@ -257,7 +257,7 @@ def _explained(view: View, plan: placement.Placement, wanted: size.Size | None) 
             f"The job asks for queue {job.queue}, but its PodGroup stays in {kept}: a queue is "
             f"chosen once; to move the job, delete it and create it anew"
         )
-        events.append(EmitEvent("QueueUnchanged", message, True, standing=True))
+        events.append(EmitEvent("QueueUnchanged", message, True, deduplicated=True))
     return events
 
 

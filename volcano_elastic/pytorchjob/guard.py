@@ -65,7 +65,9 @@ def refuse(
 
 
 def _say_yielded(job: PyTorchJob, yielded: coexistence.Yielded, now: datetime) -> list[Action]:
-    actions: list[Action] = [EmitEvent("ForeignController", yielded.message, True, standing=True)]
+    actions: list[Action] = [
+        EmitEvent("ForeignController", yielded.message, True, deduplicated=True)
+    ]
     if yielded.until is not None:
         return [*actions, Requeue(yielded.until - now)]
     elastic = job.status.get("elastic") or {}

@@ -56,7 +56,7 @@ class Pod:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Losses:
     lost: Mapping[str, str]
     """By uid, why."""
     look_at: datetime | None
@@ -113,7 +113,7 @@ def judge(
     contacts: Mapping[str, Contact],
     lost_after: timedelta,
     now: datetime,
-) -> Verdict:
+) -> Losses:
     """Return which pods are lost.
 
     Args:
@@ -141,4 +141,4 @@ def judge(
             lost[pod.uid] = f"{alone[1]} for {lost_after.total_seconds():.0f} s"
         else:
             later.append(alone[0] + lost_after)
-    return Verdict(lost, min(later, default=None))
+    return Losses(lost, min(later, default=None))

@@ -83,7 +83,7 @@ class JobDraft:
         return self.leader_pending and not has_first(self.unbound.values())
 
     @property
-    def headless(self) -> bool:
+    def runs_without_leader(self) -> bool:
         """It runs, and its worker 0 has no node."""
         return bool(self.bound) and self.leader_pending
 
@@ -122,7 +122,7 @@ class JobDraft:
         needs_master = master and job.succeeded == 0
         return claim_of(
             self.state,
-            workers=max(short, 1) if self.headless else short,
+            workers=max(short, 1) if self.runs_without_leader else short,
             master=needs_master,
             runs=runs,
             leader_placed=not (runs and (self.leader_pending or needs_master)),

@@ -71,14 +71,14 @@ class ClaimPlacement:
         self._promised: Counter[Shape] = Counter()
         self._failed: dict[tuple[object, ...], int] = {}
         """Versions of the plan in which such claims could not be served."""
-        self._hopeful: dict[tuple[tuple[Group, ...], bool], tuple[int, bool]] = {}
+        self._possible: dict[tuple[tuple[Group, ...], bool], tuple[int, bool]] = {}
         """Version of the plan, and whether all nodes together might have room."""
 
     def serve(self, claim: Claim) -> str | None:
         """Keep room for the claim, asking surplus to leave if need be; else say why it cannot."""
-        hopeless = self._hopeless(claim)
-        if hopeless is not None:
-            return hopeless
+        impossible = self._why_impossible(claim)
+        if impossible is not None:
+            return impossible
         own = None if claim.order.leader_placed else claim.key
         kind = (claim.queue, claim.groups, own, claim.priority, self._scope(claim))
         journal = self._draft.journal
@@ -113,7 +113,7 @@ class ClaimPlacement:
             return not claim.unmodelled
         return claim.priority >= self._yields_from
 
-    def _hopeless(self, claim: Claim) -> str | None:
+    def _why_impossible(self, claim: Claim) -> str | None:
         """Why the claim could not be served even if all surplus left; None if it might be. As long
         as nobody is served that is the same for all claims of its kind."""
         closed = self._queues.tree.closed(claim.queue)
@@ -121,10 +121,10 @@ class ClaimPlacement:
             return closed
         may_shrink = self._may_shrink(claim)
         asks, version = (claim.groups, may_shrink), self._draft.journal.version
-        known = self._hopeful.get(asks)
+        known = self._possible.get(asks)
         if known is None or known[0] != version:
             fits = all(self._might_fit(*group, may_shrink) for group in claim.groups)
-            known = self._hopeful[asks] = (version, fits)
+            known = self._possible[asks] = (version, fits)
         if not known[1]:
             return self._too_little("the nodes have too little room for it", claim)
         full = self._queues.full(claim.queue, claim.request)

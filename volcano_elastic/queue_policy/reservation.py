@@ -129,7 +129,7 @@ class Reservation:
 
     def _give_up_blocked(self, job: JobDraft) -> list[Pod]:
         """Surplus of a job that cannot start finds no place either, however young it is."""
-        size = job.size_without(max(0, job.size - job.held - job.headless))
+        size = job.size_without(max(0, job.size - job.held - job.runs_without_leader))
         if size >= job.size:
             return []
         return self._lower(job, size, Reason.SURPLUS_UNPLACED)
@@ -146,11 +146,11 @@ class Reservation:
         ]
         if others:
             # Whatever is in the way goes first: nobody may compete with it for a place.
-            hopeless, reason = without, Reason.SHRUNK_FOR_MINIMUM
+            unplaceable, reason = without, Reason.SHRUNK_FOR_MINIMUM
         else:
             # Pods that exist get their 30 s; those that don't (evicted, say) are not made again.
-            hopeless, reason = min(without, job.absent_surplus), Reason.SURPLUS_UNPLACED
-        size = job.size_without(hopeless)
+            unplaceable, reason = min(without, job.absent_surplus), Reason.SURPLUS_UNPLACED
+        size = job.size_without(unplaceable)
         if size == job.size:
             return []
         if others:

@@ -1,48 +1,85 @@
-"""Who is worse off than elsewhere: the price of a policy, job by job and queue by queue."""
+"""Compares elastic scheduling of a trace with rigid scheduling, and with bounds on both."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
-from volcano_elastic.simulator.setting import Outcome
-
-LATER_START = 60.0
-"""Seconds by which a job must start later to count."""
-LATER_FINISH = 1.05
-"""Times the other completion that a job must take to count."""
+from volcano_elastic.simulator.config import SimulationConfig
+from volcano_elastic.simulator.figures import FIELDS, Figures, figures, limits
+from volcano_elastic.simulator.outcome import Outcome
+from volcano_elastic.simulator.queue import partitioned
+from volcano_elastic.simulator.simulation import MakePlan, simulate
+from volcano_elastic.simulator.trace import TraceJob
+from volcano_elastic.simulator.worse_off import WorseOff, worse_off
 
 
 @dataclass(frozen=True, slots=True)
-class WorseOff:
-    jobs: int
-    """Jobs compared."""
-    start_later: int
-    """Jobs that start more than `LATER_START` seconds later."""
-    finish_later: int
-    """Jobs that take more than `LATER_FINISH` times as long from submission to finish."""
-    worst: float
-    """The largest ratio of completions."""
-    queues: dict[str, float]
-    """Ratio of mean completions of the queues where it is above 1, worst first."""
+class Comparison:
+    """Figures of the same jobs under each kind of scheduling."""
+
+    window: float
+    """Seconds from the first submission over which utilisation counts."""
+    rigid: Figures
+    bound: Figures
+    rigid_outcome: Outcome
+    elastic: Figures | None = None
+    static: Figures | None = None
+    """Rigid, each queue confined to what it deserves; None if the queues say nothing of that."""
+    outcome: Outcome | None = None
+    than_rigid: WorseOff | None = None
+    than_static: WorseOff | None = None
 
 
-def worse_off(outcome: Outcome, other: Outcome) -> WorseOff:
-    """Of two outcomes of one trace, who does worse in the first."""
-    pairs = list(zip(outcome.runs, other.runs, strict=True))
-    by_queue: dict[str, list[float]] = {}
-    for run, before in pairs:
-        sums = by_queue.setdefault(run.job.queue, [0.0, 0.0])
-        sums[0] += run.completion
-        sums[1] += before.completion
-    ratios = {queue: ours / theirs for queue, (ours, theirs) in by_queue.items()}
-    return WorseOff(
-        jobs=len(pairs),
-        start_later=sum(run.start > before.start + LATER_START for run, before in pairs),
-        finish_later=sum(run.completion > LATER_FINISH * b.completion for run, b in pairs),
-        worst=max(run.completion / before.completion for run, before in pairs),
-        queues={
-            queue: ratio
-            for queue, ratio in sorted(ratios.items(), key=lambda item: -item[1])
-            if ratio > 1 + 1e-9
-        },
+def compare(
+    jobs: Sequence[TraceJob],
+    config: SimulationConfig,
+    make_plan: MakePlan | None,
+    *,
+    window: float | None = None,
+    progress: Callable[[int], None] = lambda finished: None,
+) -> Comparison:
+    """Simulate `jobs` with the planner, if there is one, and without.
+
+    Args:
+        window: seconds; by default the least possible makespan.
+
+    Raises:
+        Stuck: some jobs can never finish.
+    """
+    if make_plan is None:
+        # What no rigid schedule can beat.
+        jobs = [replace(job, min=job.gpus, max=job.gpus) for job in jobs]
+    window = window or limits(jobs, config.total, 1.0).makespan
+    bound = limits(jobs, config.total, window)
+    rigid = simulate(jobs, config, None)
+    found = Comparison(window, figures(rigid, window, rigid=True), bound, rigid)
+    if make_plan is None:
+        return found
+    outcome = simulate(jobs, config, make_plan, progress)
+    found = replace(
+        found,
+        elastic=figures(outcome, window),
+        outcome=outcome,
+        than_rigid=worse_off(outcome, rigid),
     )
+    named = {queue.name for queue in config.queues if queue.deserved is not None}
+    if not named or not {job.queue for job in jobs} <= named:
+        return found
+    static = simulate(jobs, replace(config, queues=partitioned(config.queues)), None)
+    return replace(
+        found,
+        static=figures(static, window, rigid=True),
+        than_static=worse_off(outcome, static),
+    )
+
+
+def mean(several: Iterable[Figures]) -> Figures:
+    """Return the mean of each figure over several workloads."""
+    rows = list(several)
+
+    def of(name: str) -> float | None:
+        values = [getattr(row, name) for row in rows]
+        return None if None in values else sum(values) / len(values)
+
+    return Figures(**{name: of(name) for name in FIELDS})  # type: ignore[arg-type]

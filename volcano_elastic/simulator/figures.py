@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from volcano_elastic.api.queue_policy import QueuePolicy, effective
 from volcano_elastic.simulator.bounds import bounds
 from volcano_elastic.simulator.curve import efficient
-from volcano_elastic.simulator.setting import Outcome, Run
+from volcano_elastic.simulator.outcome import Outcome, Run
 from volcano_elastic.simulator.trace import TraceJob
 
 HOUR = 3600.0
@@ -45,7 +45,7 @@ FIELDS = tuple(Figures.__dataclass_fields__)
 
 def figures(outcome: Outcome, window: float, *, rigid: bool = False) -> Figures:
     """Utilisation counts from the first submission for `window` seconds; see `wanted_over_time`."""
-    runs, total = outcome.runs, outcome.setting.total
+    runs, total = outcome.runs, outcome.config.total
     zero = min(run.job.submit for run in runs)
     until = zero + window
     completions = sorted(run.completion for run in runs)
@@ -117,7 +117,7 @@ def wanted_over_time(outcome: Outcome, *, rigid: bool = False) -> list[tuple[flo
     A job wants its max, but no more than the policy of its queue calls efficient; with `rigid`,
     just what it asked for.
     """
-    policies = effective(outcome.setting.policies)
+    policies = effective(outcome.config.policies)
 
     def most(job: TraceJob) -> int:
         if rigid:
@@ -134,7 +134,7 @@ def wanted_over_time(outcome: Outcome, *, rigid: bool = False) -> list[tuple[flo
 
 
 def _idle_while_wanted(outcome: Outcome, rigid: bool) -> float:
-    total = outcome.setting.total
+    total = outcome.config.total
     held = [(t, n, 0) for t, n in held_over_time(outcome.runs)]
     wanted = [(t, n, 1) for t, n in wanted_over_time(outcome, rigid=rigid)]
     idle, now, levels = 0.0, 0.0, [0, 0]

@@ -18,16 +18,10 @@ from itertools import chain
 
 from volcano_elastic.api.queue_policy import QueuePolicy, effective
 from volcano_elastic.queue_policy.decision import Plan
-from volcano_elastic.simulator.actor import Actor, moment
-from volcano_elastic.simulator.floor import Floor
-from volcano_elastic.simulator.setting import (
-    Discipline,
-    Outcome,
-    Run,
-    Setting,
-    Speeds,
-    Stuck,
-)
+from volcano_elastic.simulator.config import Discipline, SimulationConfig, Speeds
+from volcano_elastic.simulator.outcome import Outcome, Run, Stuck
+from volcano_elastic.simulator.simulated_job import SimulatedJob, moment
+from volcano_elastic.simulator.simulated_nodes import SimulatedNodes
 from volcano_elastic.simulator.trace import TraceJob
 from volcano_elastic.snapshot.snapshot import Job, Memory, Pod, Snapshot
 
@@ -45,7 +39,7 @@ MEASURED_AFTER = 30.0
 
 def simulate(
     jobs: Iterable[TraceJob],
-    setting: Setting,
+    config: SimulationConfig,
     make_plan: MakePlan | None,
     progress: Callable[[int], None] = lambda finished: None,
 ) -> Outcome:
@@ -58,35 +52,35 @@ def simulate(
     Raises:
         Stuck: some jobs can never finish, e.g. in a queue that is too small for them.
     """
-    return _Simulation(list(jobs), setting, make_plan, progress).run()
+    return _Simulation(list(jobs), config, make_plan, progress).run()
 
 
 class _Simulation:
     def __init__(
         self,
         jobs: list[TraceJob],
-        setting: Setting,
+        config: SimulationConfig,
         make_plan: MakePlan | None,
         progress: Callable[[int], None],
     ) -> None:
-        self._setting, self._make_plan, self._progress = setting, make_plan, progress
-        self._jobs = sorted(jobs, key=lambda job: job.submit)
+        self._config, self._make_plan, self._progress = config, make_plan, progress
+        self._trace = sorted(jobs, key=lambda job: job.submit)
         self._submitted = 0
-        self._floor = Floor(setting)
-        self._requests = {setting.resource: 1000}
-        self._actors: dict[str, Actor] = {}
-        self._waiting: dict[str, Actor] = {}
+        self._nodes = SimulatedNodes(config)
+        self._requests = {config.resource: 1000}
+        self._simulated: dict[str, SimulatedJob] = {}
+        self._waiting: dict[str, SimulatedJob] = {}
         """Those with pods that have no node, oldest first."""
         self._leaving: dict[str, Pod] = {}
-        self._touched: dict[str, Actor] = {}
+        self._touched: dict[str, SimulatedJob] = {}
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._counter = 0
         self._wakes: set[float] = set()
-        self._policies = effective(setting.policies)
-        unit = setting.resource
+        self._policies = effective(config.policies)
+        unit = config.resource
         self._capability = {
             queue.name: queue.capability[unit] // 1000
-            for queue in setting.queues
+            for queue in config.queues
             if queue.capability is not None and unit in queue.capability
         }
         self._used: Counter[str] = Counter()
@@ -100,28 +94,30 @@ class _Simulation:
         self._memory = Memory()
 
     def run(self) -> Outcome:
-        while len(self._runs) < len(self._jobs):
+        while len(self._runs) < len(self._trace):
             now = self._next()
             finished = len(self._runs)
-            while self._submitted < len(self._jobs) and (self._jobs[self._submitted].submit <= now):
-                self._submit(self._jobs[self._submitted])
+            while self._submitted < len(self._trace) and (
+                self._trace[self._submitted].submit <= now
+            ):
+                self._submit(self._trace[self._submitted])
                 self._submitted += 1
             while self._events and self._events[0][0] <= now:
                 at, _, happen = heapq.heappop(self._events)
                 happen(at)
             self._bind()
             if self._make_plan is not None and self._changed:
-                if self._setting.round and now % self._setting.round:
+                if self._config.round and now % self._config.round:
                     self._changed = False
-                    self._wake(math.ceil(now / self._setting.round) * self._setting.round)
+                    self._wake(math.ceil(now / self._config.round) * self._config.round)
                 else:
                     self._plan(self._make_plan, now)
             self._settle(now)
             if len(self._runs) > finished:
                 self._progress(len(self._runs))
         return Outcome(
-            setting=self._setting,
-            runs=tuple(self._runs[job.name] for job in self._jobs),
+            config=self._config,
+            runs=tuple(self._runs[job.name] for job in self._trace),
             plans=self._plans,
             reasons=dict(sorted(self._reasons.items())),
             leaving=self._grace_spent,
@@ -132,10 +128,10 @@ class _Simulation:
     def _next(self) -> float:
         """The end of the second in which the next thing happens."""
         times = [self._events[0][0]] if self._events else []
-        if self._submitted < len(self._jobs):
-            times.append(self._jobs[self._submitted].submit)
-        if not times or (self._fruitless > PATIENCE and self._submitted == len(self._jobs)):
-            waiting = sorted(self._actors)
+        if self._submitted < len(self._trace):
+            times.append(self._trace[self._submitted].submit)
+        if not times or (self._fruitless > PATIENCE and self._submitted == len(self._trace)):
+            waiting = sorted(self._simulated)
             raise Stuck(
                 f"{len(waiting)} jobs can never finish, the first of them {waiting[0]}: nothing "
                 "else is left to happen; is its queue or the cluster too small for its minimum?"
@@ -171,15 +167,15 @@ class _Simulation:
             node_unit=trace.unit,
             cooldown=self._cooldown(trace.queue),
             speeds=self._speeds(trace),
-            pause=timedelta(seconds=self._setting.pause),
+            pause=timedelta(seconds=self._config.pause),
         )
-        actor = self._actors[trace.name] = Actor(trace, job, self._setting.pause)
+        simulated = self._simulated[trace.name] = SimulatedJob(trace, job, self._config.pause)
         if rigid:
-            self._create_pods(actor, trace.submit)
+            self._create_pods(simulated, trace.submit)
         self._changed = True
 
     def _speeds(self, trace: TraceJob) -> dict[int, float]:
-        if self._setting.speeds is not Speeds.KNOWN:
+        if self._config.speeds is not Speeds.KNOWN:
             return {}
         # One mapping for all that share a curve: the planner may remember what it made of it.
         key = (id(trace.curve), trace.max)
@@ -188,84 +184,88 @@ class _Simulation:
             known = self._known[key] = {k: trace.curve[k] for k in range(1, trace.max + 1)}
         return known
 
-    def _finish(self, actor: Actor, version: int, at: float) -> None:
-        if actor.version != version:
+    def _finish(self, simulated: SimulatedJob, version: int, at: float) -> None:
+        if simulated.version != version:
             return
-        del self._actors[actor.job.key]
-        self._waiting.pop(actor.job.key, None)
-        self._touched.pop(actor.job.key, None)
-        self._used[actor.trace.queue] -= actor.bound
-        self._gone(list(actor.pods.values()))
-        self._runs[actor.job.key] = actor.finished(at)
+        del self._simulated[simulated.job.key]
+        self._waiting.pop(simulated.job.key, None)
+        self._touched.pop(simulated.job.key, None)
+        self._used[simulated.trace.queue] -= simulated.bound
+        self._gone(list(simulated.pods.values()))
+        self._runs[simulated.job.key] = simulated.finished(at)
 
     def _gone(self, pods: list[Pod]) -> None:
         for pod in pods:
             self._leaving.pop(pod.uid, None)
             if pod.node is not None:
-                self._floor.give(pod.node)
+                self._nodes.give(pod.node)
         self._changed = True
 
     # What the scheduler does
 
-    def _create_pods(self, actor: Actor, now: float) -> None:
-        actor.create_pods(self._requests, now)
-        if actor.unbound:
-            self._waiting[actor.job.key] = actor
+    def _create_pods(self, simulated: SimulatedJob, now: float) -> None:
+        simulated.create_pods(self._requests, now)
+        if simulated.unbound:
+            self._waiting[simulated.job.key] = simulated
 
     def _bind(self) -> None:
         """Gangs below their minimum first, oldest first, whole or not at all; then single pods."""
-        if not self._floor.free:
+        if not self._nodes.free:
             return
         waiting = sorted(
-            self._waiting.values(), key=lambda actor: (actor.trace.submit, actor.job.key)
+            self._waiting.values(),
+            key=lambda simulated: (simulated.trace.submit, simulated.job.key),
         )
-        for actor in waiting:
-            short = actor.job.min - actor.bound
+        for simulated in waiting:
+            short = simulated.job.min - simulated.bound
             if short <= 0:
                 continue
-            if short <= min(self._floor.free, self._room(actor.trace.queue)):
-                self._bind_pods(actor, short)
-            elif self._setting.discipline is Discipline.FIFO:
+            if short <= min(self._nodes.free, self._room(simulated.trace.queue)):
+                self._bind_pods(simulated, short)
+            elif self._config.discipline is Discipline.FIFO:
                 return
-        for actor in waiting:
-            if actor.bound >= actor.job.min:
-                room = min(self._floor.free, self._room(actor.trace.queue))
-                self._bind_pods(actor, min(actor.unbound, room))
+        for simulated in waiting:
+            if simulated.bound >= simulated.job.min:
+                room = min(self._nodes.free, self._room(simulated.trace.queue))
+                self._bind_pods(simulated, min(simulated.unbound, room))
 
     def _room(self, queue: str) -> int:
         capability = self._capability.get(queue)
-        return self._floor.free if capability is None else capability - self._used[queue]
+        return self._nodes.free if capability is None else capability - self._used[queue]
 
-    def _bind_pods(self, actor: Actor, count: int) -> None:
+    def _bind_pods(self, simulated: SimulatedJob, count: int) -> None:
         if count <= 0:
             return
-        for index in sorted(i for i, pod in actor.pods.items() if pod.node is None)[:count]:
-            node = self._floor.take()
+        for index in sorted(i for i, pod in simulated.pods.items() if pod.node is None)[:count]:
+            node = self._nodes.take()
             assert node is not None
-            actor.bind(index, node)
-        self._used[actor.trace.queue] += count
-        self._touched[actor.job.key] = actor
-        if not actor.unbound:
-            del self._waiting[actor.job.key]
+            simulated.bind(index, node)
+        self._used[simulated.trace.queue] += count
+        self._touched[simulated.job.key] = simulated
+        if not simulated.unbound:
+            del self._waiting[simulated.job.key]
 
     def _settle(self, now: float) -> None:
         """Jobs whose size has changed go on at the new one."""
-        for actor in self._touched.values():
-            if actor.bound == actor.size:
+        for simulated in self._touched.values():
+            if simulated.bound == simulated.size:
                 continue
-            finish = actor.settle(now)
-            version = actor.version
+            finish = simulated.settle(now)
+            version = simulated.version
             if finish is not None:
-                self._at(finish, lambda at, a=actor, v=version: self._finish(a, v, at))  # type: ignore[misc]
-                if self._setting.speeds is Speeds.LEARNT and actor.size not in actor.job.speeds:
-                    known = actor.resume + MEASURED_AFTER
+                self._at(finish, lambda at, s=simulated, v=version: self._finish(s, v, at))  # type: ignore[misc]
+                if (
+                    self._config.speeds is Speeds.LEARNT
+                    and simulated.size not in simulated.job.speeds
+                ):
+                    known = simulated.resume + MEASURED_AFTER
                     if known < finish:
-                        self._at(known, lambda at, a=actor, v=version: self._learn(a, v, at))  # type: ignore[misc]
+                        self._at(known, lambda at, s=simulated, v=version: self._learn(s, v, at))  # type: ignore[misc]
         self._touched.clear()
 
-    def _learn(self, actor: Actor, version: int, at: float) -> None:
-        if actor.version == version:
-            actor.measured()
+    def _learn(self, simulated: SimulatedJob, version: int, at: float) -> None:
+        if simulated.version == version:
+            simulated.measured()
             self._changed = True
 
     # What the operator does
@@ -278,36 +278,38 @@ class _Simulation:
         removed: list[Pod] = []
         for decision in made.decisions:
             self._reasons[str(decision.reason)] += 1
-            actor = self._actors[decision.job]
-            bound = [pod for pod in actor.resized(decision, now) if pod.node is not None]
+            simulated = self._simulated[decision.job]
+            bound = [pod for pod in simulated.resized(decision, now) if pod.node is not None]
             # As Volcano counts: a terminating pod holds its node, but no longer its queue's room.
-            self._used[actor.trace.queue] -= len(bound)
+            self._used[simulated.trace.queue] -= len(bound)
             removed += bound
-            self._touched[decision.job] = actor
-            if not actor.unbound:
+            self._touched[decision.job] = simulated
+            if not simulated.unbound:
                 self._waiting.pop(decision.job, None)
-            policy = self._policy(actor.trace.queue)
-            self._wake(now + self._cooldown(actor.trace.queue).total_seconds())
+            policy = self._policy(simulated.trace.queue)
+            self._wake(now + self._cooldown(simulated.trace.queue).total_seconds())
             self._wake(now + policy.rebalance.cooldown.total_seconds())
         if removed:
             self._remove(removed, now)
-        created = [a for a in self._actors.values() if len(a.pods) < a.job.desired]
-        for actor in created:
-            self._create_pods(actor, now)
-        before = self._floor.free
+        created = [one for one in self._simulated.values() if len(one.pods) < one.job.desired]
+        for simulated in created:
+            self._create_pods(simulated, now)
+        before = self._nodes.free
         self._bind()
-        idle = self._floor.free == self._setting.total
+        idle = self._nodes.free == self._config.total
         self._fruitless = self._fruitless + 1 if idle and not made.decisions else 0
-        if made.decisions or self._floor.free < before:
+        if made.decisions or self._nodes.free < before:
             # What has changed opens new chances, e.g. a newcomer that has its minimum may grow.
             self._wake(now + TICK)
-        if any(actor.unbound and actor.job.key not in made.blocked for actor in created):
+        if any(
+            simulated.unbound and simulated.job.key not in made.blocked for simulated in created
+        ):
             # Somebody was promised room and has none: the planner's patience ends one day.
             self._wake(now + 16)
             self._wake(now + 31)
 
     def _remove(self, pods: list[Pod], now: float) -> None:
-        grace = self._setting.grace
+        grace = self._config.grace
         if not grace:
             self._gone(pods)
             return
@@ -318,15 +320,17 @@ class _Simulation:
         self._at(now + grace, lambda at: self._gone(pods))
 
     def _snapshot(self, now: float) -> Snapshot:
-        for actor in self._actors.values():
-            actor.count_hours(now)
-        pods = chain.from_iterable(actor.pods.values() for actor in self._actors.values())
+        for simulated in self._simulated.values():
+            simulated.count_hours(now)
+        pods = chain.from_iterable(
+            simulated.pods.values() for simulated in self._simulated.values()
+        )
         return Snapshot(
-            nodes=self._floor.nodes,
+            nodes=self._nodes.nodes,
             pods=(*pods, *self._leaving.values()),
-            jobs=tuple(actor.job for actor in self._actors.values()),
-            queues=self._setting.queues,
-            policies=self._setting.policies,
+            jobs=tuple(simulated.job for simulated in self._simulated.values()),
+            queues=self._config.queues,
+            policies=self._config.policies,
             memory=self._memory,
         )
 

@@ -51,7 +51,7 @@ async def test_nothing_more_is_run_inside_of_a_container_that_has_ended(tmp_path
     assert not (tmp_path / "late").exists()
 
 
-_HEADLESS = """
+_WITHOUT_PARENT = """
 import ctypes, sys, threading, time
 threading.Thread(target=time.sleep, args=(60,)).start()
 print("up", flush=True)
@@ -62,7 +62,9 @@ ctypes.CDLL(None).pthread_exit(None)
 async def test_a_process_whose_first_thread_has_ended_is_killed_too(tmp_path: Path) -> None:
     runtime, log = ProcessRuntime(plain=True), tmp_path / "log"
     async with asyncio.timeout(30):
-        process = await runtime.start(Command([sys.executable, "-S", "-c", _HEADLESS], {}, log))
+        process = await runtime.start(
+            Command([sys.executable, "-S", "-c", _WITHOUT_PARENT], {}, log)
+        )
         stat = Path(f"/proc/{process.pid}/stat")
         deadline = time.monotonic() + 10
         while "up" not in log.read_text() or ") Z " not in stat.read_text():

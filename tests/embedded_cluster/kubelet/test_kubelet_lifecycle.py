@@ -18,7 +18,7 @@ from embedded_cluster.kubelet.lifecycle import (
     Lifecycle,
     Tell,
 )
-from embedded_cluster.kubelet.pod_status import Verdict, phase_of
+from embedded_cluster.kubelet.pod_status import PodFailure, phase_of
 
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -275,7 +275,7 @@ def test_a_deadline_fails_the_pod_whatever_its_exit_code() -> None:
 
 def test_an_eviction_says_so_in_a_condition() -> None:
     world = World(_pod()).go()
-    world.life.fail(Verdict("Evicted", "why", disruption=True), world.now)
+    world.life.fail(PodFailure("Evicted", "why", disruption=True), world.now)
     world.go().end("main", 143)
     assert (world.status["phase"], world.status["reason"]) == ("Failed", "Evicted")
     assert world.condition("DisruptionTarget")["reason"] == "TerminationByKubelet"
@@ -426,7 +426,7 @@ def test_whatever_happens_a_pod_goes_forward_and_ends_when_it_is_told_to(
                 world.life.stop(value, world.now)
                 world.go()
             case "evict":
-                world.life.fail(Verdict("Evicted", ""), world.now)
+                world.life.fail(PodFailure("Evicted", ""), world.now)
                 world.go()
         status = world.status
         statuses = [*status["containerStatuses"], *status.get("initContainerStatuses", ())]

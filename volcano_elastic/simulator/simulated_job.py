@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from volcano_elastic.api.role import elastic
 from volcano_elastic.queue_policy.decision import Decision
-from volcano_elastic.simulator.setting import Run, Segment
+from volcano_elastic.simulator.outcome import Run, Segment
 from volcano_elastic.simulator.trace import TraceJob
 from volcano_elastic.snapshot.snapshot import Job, Pod, Resources
 
@@ -20,8 +20,8 @@ def moment(seconds: float) -> datetime:
     return ZERO + timedelta(seconds=seconds)
 
 
-class Actor:
-    """Mutable; `Simulation` moves it from one change of size to the next."""
+class SimulatedJob:
+    """Counts the progress of one job; the simulation tells it each change of size."""
 
     def __init__(self, trace: TraceJob, job: Job, pause: float) -> None:
         self.trace = trace
@@ -29,7 +29,7 @@ class Actor:
         self.pods: dict[int, Pod] = {}
         self.bound = 0
         self.size = 0
-        """Workers it runs with, as of `since`."""
+        """Workers that it has run with since `since`."""
         self.since = trace.submit
         self.resume = trace.submit
         """From here on it makes progress."""
@@ -40,7 +40,7 @@ class Actor:
         self.resizes = 0
         self.segments: list[Segment] = []
         self.version = 0
-        """Of the expected finish; older expectations are void."""
+        """Counts changes of the expected finish; an older expectation is void."""
         self._pause = pause
         self._hours_change = 0.0
         """Until then `count_hours` would find nothing new."""
@@ -50,7 +50,7 @@ class Actor:
         return len(self.pods) - self.bound
 
     def create_pods(self, requests: Resources, now: float) -> None:
-        """Whatever is missing to the desired size, at the lowest free indexes."""
+        """Create the pods that the desired size lacks, at the lowest free indexes."""
         index, job, created = 0, self.job, moment(now)
         while len(self.pods) < job.desired:
             if index not in self.pods:
@@ -72,7 +72,7 @@ class Actor:
         self.bound += 1
 
     def resized(self, decision: Decision, now: float) -> list[Pod]:
-        """Take on a decision; the pods that leave."""
+        """Carry out a decision; return the pods that leave."""
         self.job = replace(
             self.job,
             desired=decision.new,
@@ -91,7 +91,7 @@ class Actor:
         return gone
 
     def settle(self, now: float) -> float | None:
-        """Go on with the pods bound now; when it will finish at that size, if ever.
+        """Go on with the pods bound now; return when it will finish at that size, if ever.
 
         The first start costs nothing; every later change of size stops the whole job.
         """
@@ -115,7 +115,7 @@ class Actor:
         return Run(self.trace, start, now, self.resizes, tuple(self.segments))
 
     def count_hours(self, now: float) -> None:
-        """Tells the planner the worker-hours it has held, rounded down to an hour or a sixteenth,
+        """Tell the planner the worker-hours it has held, rounded down to an hour or a sixteenth,
         so that the planner's view of a job seldom changes."""
         if now < self._hours_change:
             return
@@ -129,7 +129,7 @@ class Actor:
         self._hours_change = now + left / self.size - 1 if self.size else math.inf
 
     def measured(self) -> None:
-        """The speed at the present size is known."""
+        """Let the planner know the speed at the present size."""
         speeds = {**self.job.speeds, self.size: self.trace.curve[self.size]}
         self.job = replace(self.job, speeds=speeds)
 
