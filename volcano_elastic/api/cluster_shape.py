@@ -1,6 +1,5 @@
-"""What is read here of objects that others define, and what it must look like, in files that no API
-server has seen.
-"""
+"""The shapes of the fields that are read from objects of other projects: for files that no API
+server has checked."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def condition(pod: Mapping[str, Any], type_: str) -> Mapping[str, Any] | None:
 
 
 def evicted_at(pod: Mapping[str, Any]) -> datetime | None:
-    """When a scheduler, the kubelet or a drain told the pod to go; None if nobody did."""
+    """Return when a scheduler, the kubelet or a drain told the pod to go; None if none did."""
     found = condition(pod, "DisruptionTarget")
     if found is None or found.get("status") != "True":
         return None
@@ -91,7 +91,7 @@ def evicted_at(pod: Mapping[str, Any]) -> datetime | None:
 
 
 def finished_at(pod: Mapping[str, Any]) -> datetime | None:
-    """When its last container ended."""
+    """Return when the pod's last container ended; None while one may still run."""
     ends = [
         moment.parse_optional(((c.get("state") or {}).get("terminated") or {}).get("finishedAt"))
         for c in (pod.get("status") or {}).get("containerStatuses") or ()

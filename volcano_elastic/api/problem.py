@@ -1,4 +1,4 @@
-"""What is wrong with one field, worded as Kubernetes words it: `PATH: Required value: why`."""
+"""An invalid field, worded as Kubernetes words it: `PATH: Required value: why`."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class ReplicaSpec:
 
     @property
     def port(self) -> int:
-        """Where rank 0 or the coordinator listens."""
+        """The port at which rank 0 or the coordinator listens."""
         return next(int(p["containerPort"]) for p in self.ports if p.get("name") == PORT_NAME)
 
 
@@ -209,8 +209,8 @@ class PyTorchJob:
 
     @property
     def completed(self) -> datetime | None:
-        """When it finished; None if it has not, or nobody says when. Kubeflow's operator gives no
-        completionTime to a job that an exit code ended, only the condition."""
+        """The time at which the job finished; None if it has not, or no field says when. Kubeflow's
+        operator gives no completionTime to a job that an exit code ended, only the condition."""
         ends = [c.get("lastTransitionTime") for c in self.conditions if condition.finished([c])]
         told = map(moment.parse_optional, [self.status.get("completionTime"), *ends])
         return next((time for time in told if time is not None), None)

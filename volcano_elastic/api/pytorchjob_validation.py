@@ -55,7 +55,7 @@ def validate_update(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Prob
 
 
 def manager(obj: Mapping[str, Any]) -> object:
-    """Which controller carries the job out. The job may be wrong in any field."""
+    """Return the controller that carries the job out. The job may be wrong in any field."""
     return run_policy(obj).get("managedBy") or CONTROLLER
 
 
@@ -238,7 +238,7 @@ def _sizes(
 
 
 def replica_counts(replicas: Mapping[str, Any]) -> dict[str, int]:
-    """How many pods `spec.pytorchReplicaSpecs` asks for by role, defaults filled in."""
+    """Return the pods that `spec.pytorchReplicaSpecs` asks for by role, defaults filled in."""
     counts = {}
     for known in role.known():
         if known.name in replicas:

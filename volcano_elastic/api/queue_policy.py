@@ -36,7 +36,7 @@ class Mode(StrEnum):
 
 
 class Order(StrEnum):
-    """Who gets the surplus first."""
+    """Says which jobs get the surplus first."""
 
     EFFICIENCY = "Efficiency"
     EQUAL = "Equal"
@@ -49,7 +49,7 @@ class Step(StrEnum):
 
 
 class ForOtherQueues(StrEnum):
-    """How much of a queue's surplus the claims of other queues may take."""
+    """Says how much of a queue's surplus the claims of other queues may take."""
 
     ANY = "Any"
     BORROWED = "Borrowed"
@@ -57,7 +57,7 @@ class ForOtherQueues(StrEnum):
 
 
 class ForPods(StrEnum):
-    """Which pods that are no job's and no gang's minimum surplus leaves for."""
+    """Says which pods surplus leaves for, beside those of jobs' and gangs' minimums."""
 
     NOT_LOWER = "NotLowerPriority"
     """Those whose priority is no lower than the job's."""
@@ -107,7 +107,7 @@ class Rebalance:
 
 @dataclass(frozen=True, slots=True)
 class Headroom:
-    """What growth leaves idle; one of the two at most."""
+    """The room that growth leaves idle: a number or a percentage, one of the two at most."""
 
     amount: int | None = None
     """Milli-units of `resource`."""

@@ -1,4 +1,4 @@
-"""What a custom resource's fields must look like, as data: their types, ranges and words.
+"""Shapes: the types, ranges and words that a custom resource's fields may have, as data.
 
 A field that is null counts as absent. Rules between fields are not shapes' business.
 """

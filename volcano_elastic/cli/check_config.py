@@ -53,7 +53,8 @@ def check_config(
     fail_on: str,
     as_json: bool,
 ) -> None:
-    """Which of Volcano's pitfalls a scheduler configuration falls into, what follows, the repair.
+    """Find Volcano's pitfalls in a scheduler configuration: the finding, its consequence, the
+    repair.
 
     A FILE is volcano-scheduler.conf, or YAML with a ConfigMap that holds it, Queues, and the
     scheduler's Deployment; - is standard input.

@@ -67,7 +67,7 @@ def describe(job: str, kubeconfig: str | None, as_json: bool) -> None:
 def picture(
     obj: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], told: Told | None, silent: str | None
 ) -> dict[str, Any]:
-    """What there is to say, as JSON values.
+    """Return the description as JSON values.
 
     Args:
         told: the coordinator's /status.
@@ -261,7 +261,7 @@ async def _describe(client: Client, name: str) -> dict[str, Any]:
 async def _coordinator(
     client: Client, job: PyTorchJob, pods: Sequence[Object]
 ) -> tuple[Told | None, str | None]:
-    """What it tells, or why it doesn't."""
+    """Return the coordinator's answer, or why there is none."""
     from volcano_elastic.kube.client import ApiError
     from volcano_elastic.operator.coordinator_client import endpoint
     from volcano_elastic.operator.token import HEADER, kept

@@ -246,8 +246,7 @@ def _reason(reason: Reason) -> dict[str, str]:
 
 
 def give_way(snapshot: Snapshot, now: datetime, claim: Job) -> tuple[Decision, ...]:
-    """Who shrinks for `claim`'s sake, and would not without it; whether it is there already or
-    not."""
+    """Return the jobs that shrink for `claim`, and would not without it; it need not exist yet."""
     others = tuple(job for job in snapshot.jobs if job.key != claim.key)
     pods = tuple(pod for pod in snapshot.pods if pod.job != claim.key)
     without = {

@@ -33,7 +33,7 @@ _ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is to be done to the queue's policy."""
+    """A change to be made to the queue's policy."""
 
     policy: str
     before: Mode
@@ -92,7 +92,7 @@ def resume(queue: str, kubeconfig: str | None, as_json: bool) -> None:
 
 
 def decide(queue: str, policies: Sequence[Object], mode: Mode | None) -> Change:
-    """What takes the queue to `mode`, or with None back to what it was before `hold`."""
+    """Return the change that takes the queue to `mode`; None: back to its mode before `hold`."""
     found, policy = _in_force(queue, policies)
     if found is None:
         if mode is None:
@@ -144,7 +144,7 @@ def _in_force(queue: str, policies: Sequence[Object]) -> tuple[Object | None, Qu
 
 
 def _mode(before: str | None) -> Mode:
-    """What `hold` remembered; Active if it was not `hold` that held the queue."""
+    """Return the mode that `hold` remembered; Active if the queue was held otherwise."""
     try:
         return Mode(before or Mode.ACTIVE)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a YAML file would change in the planner's picture, for `--what-if`."""
+"""Applies the objects of a YAML file to a snapshot, for `--what-if`."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def _queue(new: Queue, old: Queue | None) -> Queue:
 
 
 def _node(new: Node, old: Node | None) -> Node:
-    """What the manifest leaves out stays as it is."""
+    """Return the changed node; fields that the manifest leaves out stay."""
     if old is None:
         return new
     labels = {**old.labels, **new.labels}

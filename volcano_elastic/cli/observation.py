@@ -1,4 +1,4 @@
-"""What the tools look at: a live cluster, or a file that `snapshot` wrote."""
+"""Reads the snapshot that the tools show: from a live cluster, or a file that `snapshot` wrote."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="JSON, for pr
 def observation(
     kubeconfig: str | None, plugin: str | None = None, file: Path | None = None
 ) -> Observation:
-    """Of the file if one is given, else of the cluster now.
+    """Return the file's snapshot if one is given, else the cluster's as it is now.
 
     Raises:
         Trouble: says what is wrong and what to do.

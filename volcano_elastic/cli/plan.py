@@ -52,7 +52,7 @@ def plan(
     what_if: Path | None,
     as_json: bool,
 ) -> None:
-    """What the planner decides now, with reasons; nothing is changed.
+    """Show the planner's decisions as of now, with reasons; nothing is changed.
 
     The next plan only: pods that leave first have to go before others come. What the running
     operator remembers of its last plans (claims set aside, surplus that found no place) is not

@@ -109,7 +109,7 @@ def simulate(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """What the queue policy makes of a trace of jobs, beside rigid scheduling and beside what no
+    """Simulate a queue policy on a trace of jobs, beside rigid scheduling and beside bounds that no
     scheduling can beat.
 
     The trace has the columns submit_s; gpus (or tuned_gpus); duration_s, or iterations with app and
@@ -249,7 +249,7 @@ def _policies(path: Path | None, queues: set[str]) -> tuple[QueuePolicy, ...]:
 
 
 def _policy_spec(document: object, where: str) -> dict[str, Any]:
-    """Of a QueuePolicy, or of what has nothing but one."""
+    """Return the spec of a QueuePolicy, or of a document that is nothing but such a spec."""
     known = {"apiVersion", "kind", "metadata", "spec"}
     if not isinstance(document, dict) or not isinstance(document.get("spec"), dict):
         raise Trouble(f"{where}: expected a QueuePolicy with a spec, found {str(document)[:60]!r}")
@@ -294,7 +294,7 @@ def _progress(total: int, *, quiet: bool) -> Iterator[Any]:
 
 
 def _prepare(out: Path) -> None:
-    """What would fail at the end fails before a long simulation."""
+    """Make the output folder: a simulation takes long, and must not fail at its end for that."""
     try:
         import volcano_elastic.cli.simulation_page  # noqa: F401
     except ImportError as error:

@@ -93,7 +93,7 @@ def held(outcome: Outcome, *, rigid: bool = False) -> Figure:
 
 
 def distributions(made: Comparison) -> Figure:
-    """How many jobs are through, and how many have started, within a time."""
+    """Draw how many jobs have started, and how many have finished, within a time."""
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
     lines = {"rigid": made.rigid_outcome.runs}
     if made.outcome is not None:

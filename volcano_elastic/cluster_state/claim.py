@@ -1,4 +1,4 @@
-"""Who waits for room: jobs and gangs that could start now if they had it, and pods of neither."""
+"""Claims for room: of jobs and gangs whose minimum waits, and of single pods."""
 
 from __future__ import annotations
 
@@ -72,12 +72,13 @@ class Claim:
 
     @property
     def pods(self) -> int:
-        """How many it is for."""
+        """The pods that the claim asks room for."""
         return sum(group.pods for group in self.groups)
 
     @property
     def priority(self) -> int | None:
-        """Of the pod that asks for itself: not all surplus leaves for it. None: a minimum asks."""
+        """The priority of a pod that asks for itself, for which not all surplus leaves; None: a
+        minimum asks."""
         return None if self.pod is None else self.pod.priority
 
     @property

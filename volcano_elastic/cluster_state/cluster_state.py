@@ -115,7 +115,7 @@ class QueueState:
 
     @fact
     def rebalanced(self) -> datetime | None:
-        """When rebalancing last changed a job."""
+        """The time at which rebalancing last changed a job of the queue; None: never."""
         times = (s.job.last_scale for s in self.jobs if s.job.last_reason == Reason.REBALANCED)
         return max((time for time in times if time is not None), default=None)
 
@@ -147,7 +147,7 @@ class GangState:
 
     @fact
     def held(self) -> Mapping[Vector, int]:
-        """How many pods of which size hold room in the gang's queue."""
+        """The pods that hold room in the gang's queue, counted by shape."""
         if self.gang is None:
             return {}
         bound = (pod for pod in self.alive if pod.node is not None)
@@ -155,8 +155,8 @@ class GangState:
 
     @fact
     def surplus(self) -> Mapping[Vector, int]:
-        """How many pods of which size run beyond the gang's minimum, as an elastic vcjob's do: only
-        Volcano may evict those."""
+        """The pods that run beyond the gang's minimum, counted by shape, as an elastic vcjob's do.
+        Volcano alone may evict them."""
         if self.gang is None or self.gang.loose:
             return {}
         bound = sorted((p for p in self.alive if p.node), key=lambda p: (p.index, p.key))

@@ -9,8 +9,8 @@ T = TypeVar("T")
 
 
 class fact(Generic[T]):  # noqa: N801 - a decorator, as property is
-    """As `functools.cached_property` without its lock, which Python 3.11 takes at each first use:
-    a tenth of a first plan's time."""
+    """Caches like `functools.cached_property`, without the lock that Python 3.11 takes at each
+    first use: a tenth of a first plan's time."""
 
     def __init__(self, work_out: Callable[[Any], T]) -> None:
         self._work_out, self.__doc__ = work_out, work_out.__doc__

@@ -1,4 +1,4 @@
-"""Which nodes a pod may go to, and how much of each resource it takes there."""
+"""Decides which nodes a pod may go to, and how much of each resource it takes there."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Dimensions:
         self._shapes: dict[tuple[object, ...], Shape] = {}
 
     def know(self, requests: Resources) -> bool:
-        """Whether every resource named has its dimension."""
+        """Return whether every resource named has its dimension."""
         return requests.keys() <= self._named
 
     def request(self, requests: Resources) -> Vector:
@@ -107,7 +107,7 @@ class Dimensions:
 
 
 def admits(node: Node, shape: Shape) -> bool:
-    """Whether `node` takes new pods of this shape at all, however full it is."""
+    """Return whether `node` admits new pods of this shape, however full it is."""
     if not node.ready or node.unschedulable:
         return False
     if any(node.labels.get(key) != value for key, value in shape.selector):

@@ -274,7 +274,7 @@ class _Grouping:
 
     @staticmethod
     def _takes(node: Node, allocatable: Vector, shape: Shape) -> int:
-        """How many pods of a shape the empty node takes."""
+        """Return how many pods of a shape the empty node takes."""
         if not admits(node, shape):
             return 0
         return min((allocatable[i] // amount for i, amount in shape.needs), default=0)
@@ -302,8 +302,8 @@ class _Grouping:
 
 
 def _named(snapshot: Snapshot) -> Iterator[Resources]:
-    """What names resources: a resource that only pods name fits nowhere, and must still be seen to
-    fit nowhere."""
+    """Yield the resources that objects name. One that only pods name fits nowhere, and has its
+    dimension all the same, so that this shows."""
     yield from (gang.pod_requests for gang in snapshot.gangs if gang.pod_requests is not None)
     yield from (pod.requests for pod in snapshot.pods if pod.job is None)
     yield from (node.allocatable for node in snapshot.nodes)

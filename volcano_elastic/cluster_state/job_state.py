@@ -148,7 +148,7 @@ class JobState:
 
     @fact
     def created(self) -> float:
-        """When the job was made, in seconds since 1970."""
+        """The job's creation, in seconds since 1970."""
         return self.job.created.timestamp()
 
     @fact
@@ -158,7 +158,7 @@ class JobState:
 
     @fact
     def ready(self) -> datetime | None:
-        """When the job may change its size again of its own; None before its first change."""
+        """The end of the cooldown after its last resize; None before the first."""
         return ready(self.job, self.policy)
 
     def cooling(self, now: datetime) -> bool:
@@ -166,7 +166,7 @@ class JobState:
 
     @fact
     def movable(self) -> bool:
-        """Whether its surplus may be taken at all."""
+        """True if the job's surplus may be taken at all."""
         return self.policy.mode not in (Mode.OFF, Mode.DRY_RUN) and not self.job.unmodelled
 
     @fact
@@ -181,7 +181,7 @@ class JobState:
                 return math.inf
 
     def gives_way(self, priority: int | None) -> bool:
-        """Whether its surplus leaves for a pod of this priority; None: for a minimum."""
+        """Return whether surplus leaves for a pod of this priority; None: for a minimum."""
         return priority is None or priority >= self.yields_from
 
     def floor(self, size: int) -> int:
@@ -292,7 +292,7 @@ class JobState:
 
     @fact
     def may_give(self) -> bool:
-        """Whether surplus of it might leave for a claim, in any plan."""
+        """True if surplus of the job might leave for a claim in some plan."""
         return self.movable and self.job.desired - self.unit >= self.job.min
 
     @fact
@@ -374,7 +374,7 @@ def loss_key(state: JobState, size: int) -> LossKey | None:
 
 
 def has_first(pods: Iterable[Pod]) -> bool:
-    """Whether worker 0 is among these."""
+    """Return whether worker 0 is among the pods."""
     for pod in pods:  # noqa: SIM110 - a generator takes twice as long
         if pod.index == 0:
             return True
@@ -401,7 +401,7 @@ def eviction_order(pods: Iterable[Pod], worker_0: bool = False) -> list[Pod]:
 
 
 def ready(job: Job, policy: QueuePolicy) -> datetime | None:
-    """When the job may change its size again of its own; None if it has never changed it."""
+    """Return when the job's own cooldown ends, so that it may be resized; None if it never was."""
     if job.last_scale is None:
         return None
     return job.last_scale + cooldown(job, policy)

@@ -50,7 +50,8 @@ class NodeSurplus:
     and the surplus of the last of them, negative."""
 
     def surplus_of(self, pods: int) -> float | None:
-        """What one of the jobs has at most, negative, if so many pods leave; None if they can't."""
+        """Return a bound, negative, on the smallest surplus among jobs that give `pods` together;
+        None if they can't."""
         for together, surplus in self.together:
             if together >= pods:
                 return surplus
@@ -171,7 +172,7 @@ class NodeState:
         return {}
 
     def idle_slots(self, shape: Shape) -> int:
-        """How many more pods of a shape its idle room takes; -1 if it takes no such pods at all."""
+        """Return how many more pods of a shape fit into idle room; -1 if the node admits none."""
         found = self._idle_slots.get(shape)
         if found is None:
             found = slots_in(self.idle, shape) if admits(self.node, shape) else -1
@@ -180,7 +181,7 @@ class NodeState:
 
 
 def slots_in(free: Sequence[int], shape: Shape) -> int:
-    """How many pods of a shape fit into an amount of room."""
+    """Return how many pods of a shape fit into an amount of room."""
     least = UNLIMITED
     for i, amount in shape.needs:
         slots = free[i] // amount

@@ -132,5 +132,5 @@ class QueueTree:
         return None if queue.open else f"queue {name} is closed"
 
     def within(self, name: str, ancestor: str) -> bool:
-        """Whether pods of queue `name` count in `ancestor`, which may be the queue itself."""
+        """Return whether pods of queue `name` count in `ancestor`, or the queue itself."""
         return ancestor in self.chains.get(name, (name,))

@@ -1,4 +1,4 @@
-"""How fast a job is at each size, and what each step up or down is worth.
+"""Estimates a job's speed at each size, and the worth of each step up or down.
 
 The prior is Amdahl's law, s(k) = k / (1 + σ (k - 1)) on k GPUs, with σ = 0.036: what the models of
 the Philly and Pollux studies fit (.009 to .058). Measured sizes are taken as they are; between two

@@ -1,4 +1,4 @@
-"""How slow this machine is, so that the demo's limits hold on any."""
+"""Measures how slow this machine is, so that the demo's limits hold on any."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ async def _kill_worker(recorder: Recorder, job: DemoJob, limit: float) -> Recove
     recorder.mark(f"SIGKILL of {job.name}'s worker {index}")
 
     def again(whole: bool) -> float | None:
-        """When the first step was made in a round after the kill, by the coordinator's clock."""
+        """The time of the first step in a round after the kill, by the coordinator's clock."""
         for record in recorder.training[job.name]["rounds"]:
             stepped = record["round"] > before["round"] and record["first_step_time"] is not None
             if stepped and (record["world"] >= before["world"] or not whole):

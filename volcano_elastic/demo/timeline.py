@@ -1,4 +1,4 @@
-"""What was seen of the pods and jobs, and the figures that follow from it. Pure."""
+"""The history of pods and jobs, and the figures that follow from it. Pure."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class DemoJob:
 
 @dataclass(frozen=True, slots=True)
 class TrainingResult:
-    """What was trained; counted and measured by programs that saw only the job's folder."""
+    """The samples and accuracy of a training, counted in nothing but the job's folder."""
 
     accuracy: float
     alone: float
@@ -85,7 +85,7 @@ class TrainingResult:
 
 
 class BrokenPromise(Exception):
-    """What the demo shows did not hold; the message says which promise and how."""
+    """A claim of the demo did not hold; the message says which and how."""
 
 
 async def _python(*arguments: str, limit: float, expect: tuple[int, ...] = (0,)) -> str:

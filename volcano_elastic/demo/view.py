@@ -1,4 +1,4 @@
-"""What one sees while it runs: a live view on a terminal, plain lines elsewhere."""
+"""Shows the demo while it runs: a live view on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 

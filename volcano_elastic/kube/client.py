@@ -435,7 +435,8 @@ def _versioned(found: Object) -> bool:
 
 
 def _unreadable(asked: str, expected: str, found: bytes) -> aiohttp.ClientPayloadError:
-    """Of something in between, or cut off: to be asked again, as over any broken connection."""
+    """Return the error for an answer of something in between, or one cut off: the request is
+    repeated, as over any broken connection."""
     return aiohttp.ClientPayloadError(f"{asked}: expected {expected}, found {found[:40]!r}")
 
 

@@ -1,4 +1,4 @@
-"""What Kubernetes and Prometheus ask a program of ours by HTTP."""
+"""Serves /healthz, /readyz and /metrics for Kubernetes and Prometheus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the API server is and how to prove who we are, as the official client finds it.
+"""Finds the API server and our credentials, as the official client does.
 
 Files, contexts, exec plug-ins, certificates and service accounts are read by the package
 `kubernetes`; what it found becomes an Access, which our own client asks by aiohttp. That package is

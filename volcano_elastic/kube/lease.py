@@ -226,7 +226,7 @@ class Election:
             )
 
     def _note(self, lease: Object | None) -> None:
-        """What is known of the lease; whoever tells it, the newer version wins."""
+        """Keep the newest version of the lease that anybody has reported."""
         old = self._lease
         if lease is not None and old is not None:
             same = lease["metadata"].get("uid") == old["metadata"].get("uid")

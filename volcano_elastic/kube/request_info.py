@@ -1,4 +1,4 @@
-"""What a request asks for, in the words of RBAC rules, audit logs and metrics."""
+"""Classifies a request by RBAC's, audit logs' and metrics' words."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
 
 @dataclass(frozen=True, slots=True)
 class RequestInfo:
-    """As k8s.io/apiserver's RequestInfo; `resource` is empty for paths that are no resource's."""
+    """Mirrors k8s.io/apiserver's RequestInfo; `resource` is empty for paths of no resource."""
 
     verb: str
     group: str

@@ -11,7 +11,7 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """Where a kind lives in the API: its group ("" is core), version and plural."""
+    """Locates a kind in the API: its group ("" is core), version and plural."""
 
     group: str
     version: str

@@ -1,4 +1,4 @@
-"""Whether the API server keeps our fields: Kubeflow's CRD applied over ours would prune them."""
+"""Checks that the API server keeps our fields: Kubeflow's CRD, applied over ours, prunes them."""
 
 from __future__ import annotations
 

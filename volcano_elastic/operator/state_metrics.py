@@ -1,4 +1,4 @@
-"""What there is, counted from the informers when Prometheus asks."""
+"""Counts the informers' objects when Prometheus asks."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class StateMetrics(Collector):
 
 
 def queue_of(job: Object) -> str:
-    """As PyTorchJob.queue has it; jobs that can't be parsed count too."""
+    """Return the job's queue, as PyTorchJob.queue does, for jobs that can't be parsed too."""
     run_policy = job.get("spec", {}).get("runPolicy") or {}
     named = (run_policy.get("schedulingPolicy") or {}).get("queue")
     annotations = job["metadata"].get("annotations") or {}

@@ -43,7 +43,7 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """How many pods must start together."""
+    """The number of pods that must start together, in all and by role."""
 
     total: int
     by_role: Mapping[str, int] = field(default_factory=dict)

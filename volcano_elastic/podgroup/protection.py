@@ -1,5 +1,5 @@
-"""Which of an elastic job's pods Volcano may not evict: the vital ones, and as many others as the
-minimum needs. Promoted before anything is created, demoted last."""
+"""Decides which of an elastic job's pods Volcano may not evict: the vital ones, and as many others
+as the minimum needs. Pods are promoted before anything is created, demoted last."""
 
 from __future__ import annotations
 

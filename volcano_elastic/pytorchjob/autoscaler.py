@@ -68,7 +68,7 @@ def spec(job: PyTorchJob) -> dict[str, Any] | None:
 
 
 def _holds(found: Any, wanted: Any) -> bool:
-    """Whether `found` says all that `wanted` says. The API server adds defaults and spells
+    """Return whether `found` has all that `wanted` says. The API server adds defaults and spells
     quantities its own way; patching those back would never end."""
     if isinstance(wanted, Mapping):
         return isinstance(found, Mapping) and all(

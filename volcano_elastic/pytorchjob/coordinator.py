@@ -37,12 +37,12 @@ Object = dict[str, Any]
 
 
 def used(job: PyTorchJob) -> bool:
-    """Whether the job's pods meet at a coordinator of ours."""
+    """Return whether the job's pods meet at a coordinator of ours."""
     return job.elastic is not None and job.elastic.rdzv_backend == BACKEND
 
 
 def dedicated(job: PyTorchJob) -> bool:
-    """Whether it has a pod of its own."""
+    """Return whether the coordinator has a pod of its own."""
     policy = job.elastic
     return policy is not None and used(job) and policy.coordinator == "dedicated"
 

@@ -1,4 +1,4 @@
-"""Whether a job may be touched at all: not one of others, nor one that cannot be carried out."""
+"""Decides whether a job may be touched: not another operator's, nor an impossible one."""
 
 from __future__ import annotations
 

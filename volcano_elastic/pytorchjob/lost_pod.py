@@ -1,4 +1,4 @@
-"""Which pods are lost with their node, though nobody has ended them.
+"""Decides which pods are lost with their node, though nobody has ended them.
 
 Two witnesses: the node is in trouble, and the job's coordinator, which its pods talk to all the
 time, hears nothing from the pod.
@@ -35,7 +35,7 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Contact:
-    """What is known of a pod through its job's coordinator."""
+    """The contact that a job's coordinator has with a pod."""
 
     heard: bool = False
     """The coordinator has heard it at least once."""

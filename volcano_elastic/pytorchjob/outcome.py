@@ -1,4 +1,4 @@
-"""Whether a job is over.
+"""Decides whether a job is over.
 
 Succeeded  the leader succeeded; without one: any pod of an elastic job's elastic role, all pods of
            a fixed job's roles that train

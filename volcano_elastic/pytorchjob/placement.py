@@ -1,4 +1,4 @@
-"""Which of a job's pods stay, which go, and at which indexes new ones come.
+"""Decides which of a job's pods stay, which go, and at which indexes new ones come.
 
 The elastic role of an elastic job: pod 0 first and last, the others keep their indexes, new ones
 take the lowest free. Other roles, and a fixed job's: indexes 0 to replicas-1. A pod on its way out
@@ -166,7 +166,7 @@ def _again(out: Placement, replica: Replica, now: datetime) -> None:
 
 
 def _member(replica: Replica) -> bool:
-    """Whether it fills a place of the job's size, now or when it is made again."""
+    """Return whether the pod fills a place of the job's size, now or once it is made again."""
     if replica.state is State.NODE_LOST:
         return replica.leaves_by is None
     return replica.state in (State.LIVE, State.RETRY)

@@ -133,8 +133,8 @@ def _with_resources(container: Object, own: Resources) -> Object:
 
 
 def _shared_memory(job: PyTorchJob, role: Role) -> str | None:
-    """How much the role's pods get at /dev/shm, by annotation of the template or the job; None
-    leaves it to the container runtime (64 MiB with most)."""
+    """Return the size of the role's /dev/shm, by annotation of the template or the job; None leaves
+    it to the container runtime (64 MiB with most)."""
     meta: Mapping[str, Any] = job.replicas[role.name].template.get("metadata") or {}
     found = (meta.get("annotations") or {}).get(SHARED_MEMORY_ANNOTATION)
     return found or job.annotations.get(SHARED_MEMORY_ANNOTATION)

@@ -1,4 +1,4 @@
-"""Where the pods of an elastic job meet.
+"""The address and backend by which the pods of an elastic job meet.
 
 A pod keeps the environment it was made with, and one that is told to meet elsewhere than those that
 run would train by itself. So what the running pods know stays in force until none of them is left:
@@ -198,7 +198,7 @@ def warnings(old: PyTorchJob, new: PyTorchJob) -> list[str]:
 
 
 def _free(old: PyTorchJob, new: PyTorchJob) -> bool:
-    """Whether no pod stays that knows the old one."""
+    """Return whether no pod that knows the old address stays."""
     return old.run_policy.suspend or new.run_policy.suspend or old.finished
 
 

@@ -30,7 +30,7 @@ _OF_A_SIZE = frozenset(
 
 
 def refused(job: PyTorchJob) -> bool:
-    """Whether an edit of it can't be carried out, so that it goes on as it was."""
+    """Return whether an edit of the job was refused, so that it goes on as it was."""
     return str((job.status.get("elastic") or {}).get("message") or "").startswith(REFUSED)
 
 

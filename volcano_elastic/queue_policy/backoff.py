@@ -1,5 +1,4 @@
-"""What must not be tried again at once: claims that had room and did not start, surplus that found
-no place, gangs that block each other."""
+"""Delays what failed: claims that did not start, surplus without a place, mutual blocking."""
 
 from __future__ import annotations
 
@@ -23,6 +22,8 @@ MOST_DOUBLINGS = 10
 
 
 class Backoff:
+    """Remembers failures of earlier plans, and says how long they are not tried again."""
+
     def __init__(self, cluster: ClusterState, now: datetime) -> None:
         memory = cluster.snapshot.memory
         self._memory, self._nodes, self._now = memory, cluster.open_nodes, now
@@ -93,7 +94,7 @@ class Backoff:
         decisions: Iterable[Decision],
         jobs: Mapping[str, JobState],
     ) -> Memory:
-        """What the next plan must know of this one.
+        """Return what the next plan needs to know of this one.
 
         from_idle: keys of the claims, and of others' pods, that idle room alone was enough for.
         ahead: keys of the claims served that go first from now on.

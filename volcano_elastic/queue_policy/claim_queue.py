@@ -28,6 +28,8 @@ class Blocked(NamedTuple):
 
 
 class ClaimQueue:
+    """Serves claims in Volcano's order, each wholly or not at all."""
+
     def __init__(
         self, draft: Draft, backoff: Backoff, asking: Iterable[Claim], waiting: Sequence[Claim]
     ) -> None:
@@ -147,9 +149,8 @@ class ClaimQueue:
         return why
 
     def _leave_more(self, claims: Iterable[Claim]) -> bool:
-        """Whether serving these may be of use to who came before them and is blocked: more left
-        than they needed, since whole units do, or a full queue holds less; or they have surplus
-        again, now that their worker 0 has a place."""
+        """Return whether serving these may help an earlier, blocked claim: more pods left than they
+        needed, a full queue holds less, or they have surplus again."""
         helpers = (
             claim.order
             for claim in claims

@@ -1,4 +1,4 @@
-"""What the planner says: sizes to change, with reasons, and why others stay."""
+"""The planner's answer: sizes to change, with reasons, and why others stay."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ class Decision:
     message: str
     """One sentence for people: what for, with numbers."""
     remove: tuple[str, ...] = ()
-    """Keys (namespace/name) of the pods that leave; empty when growing. Fewer than old - new when
-    some of the old size's pods did not exist."""
+    """Keys (namespace/name) of the pods that leave; fewer than old - new if some did not exist."""
     protect: tuple[str, ...] = ()
     """Pods that must hold the minimum in place of protected ones that leave: they become
     `preemptable: "false"` before the others go."""
@@ -51,7 +50,7 @@ class QueueFigures(NamedTuple):
     """What is wrong with the Queue itself: its parents."""
 
     def shown(self) -> dict[str, str | int]:
-        """As a policy's status and the tools show them: quantities, under the status' names."""
+        """Return the figures as quantities, under the names of a policy's status."""
         return {
             "free": quantity.text(self.free),
             "guaranteed": quantity.text(self.guaranteed),
@@ -64,6 +63,8 @@ class QueueFigures(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
+    """The result of one plan: sizes that change, claims that wait, and facts for the next plan."""
+
     decisions: tuple[Decision, ...] = ()
     unchanged: Mapping[str, NoChange] = field(default_factory=dict)
     """For every elastic job without a decision."""

@@ -113,7 +113,7 @@ class JobDraft:
         return surplus * self.state.unit_gpus / self.state.weight
 
     def claim(self) -> Claim | None:
-        """What its minimum lacks; None if nothing."""
+        """Return the claim for what the minimum lacks; None if nothing."""
         job, pods = self.job, self.state.by_role
         short = max(0, job.min - self.held)
         # A job must not lose its turn because the pod that made way for its worker 0 is going.
@@ -148,7 +148,7 @@ class JobDraft:
 
     @property
     def evictable(self) -> int:
-        """How many more pods may be evicted at most: whole units, and never of the minimum."""
+        """Pods that may be evicted at most: whole units, and never of the minimum."""
         least, unit = self.job.min, self.state.unit
         units = (self.size - least) // unit
         return min(self.held - least, self.unit_remainder + units * unit)
@@ -264,6 +264,7 @@ class Draft:
         """Only these, and who has not started, can have a claim; only these need corrections."""
 
     def job(self, key: str) -> JobDraft:
+        """Return the draft of one job, the same at each call; KeyError for an unknown key."""
         found = self.jobs.get(key)
         if found is None:
             found = self.jobs[key] = JobDraft(self.cluster.jobs[key], self.journal)
@@ -281,7 +282,7 @@ class Draft:
                     self.nodes.leave(n, job.state.shape.vector, reclaimed=reclaimed)
 
     def may_grow(self, state: JobState, room: Room) -> Limit:
-        """How many more units of the job its queue and its namespace have room for."""
+        """Return how many more units of the job its queue and its namespace have room for."""
         limit = self.queues.may_grow(state.job.queue, state.unit_vector)
         times = self.quotas.fits_often(state.namespace, state.counted, room) // state.unit
         return Limit(times, Reason.QUOTA_FULL) if times < limit.times else limit

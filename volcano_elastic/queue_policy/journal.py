@@ -1,4 +1,4 @@
-"""What a plan has changed so far, so that an attempt that fails leaves no trace."""
+"""Undoes a plan's changes, so that an attempt that fails leaves no trace."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 
 class Journal:
+    """Keeps the undo of each change of a plan, and a version that names its state."""
+
     def __init__(self) -> None:
         self._undo: list[tuple[int, Callable[..., None], tuple[object, ...]]] = []
         self._last = 0
@@ -21,6 +23,7 @@ class Journal:
         return self._undo[-1][0] if self._undo else 0
 
     def mark(self) -> int:
+        """Return the number of changes so far, for `rollback`."""
         return len(self._undo)
 
     def rollback(self, mark: int) -> None:

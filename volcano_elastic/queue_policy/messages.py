@@ -24,6 +24,7 @@ def amount(requests: Iterable[tuple[Resources, int]]) -> str:
 
 
 def plural(number: float, word: str) -> str:
+    """Return a number with its noun: `1 pod`, `2 pods`."""
     return f"{number:.10g} {word}" if number == 1 else f"{number:.10g} {word}s"
 
 

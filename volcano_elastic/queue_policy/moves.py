@@ -50,7 +50,7 @@ TRIES = 8
 
 
 class Outcome(Enum):
-    """What became of one taker's turn with a donor."""
+    """The end of one taker's turn with a donor."""
 
     TOOK = 1
     """A whole step: it may ask for another."""
@@ -62,8 +62,7 @@ class Outcome(Enum):
 
 
 Turn = tuple[float, GrowthKey]
-"""When a line has its turn, the smallest first: what the step is worth between queues, negative,
-and the job in front."""
+"""A step's worth between queues, negative, and the job in front of a line; smallest first."""
 
 
 class Line:
@@ -76,15 +75,17 @@ class Line:
 
 
 class Donor(Protocol):
+    """A source of room for growth."""
+
     by_gain: bool
     """Whether the turn of a line depends on the job in front alone."""
 
     def reaches(self, line: Line) -> bool:
-        """Whether jobs of the line may get anything here."""
+        """Return whether jobs of the line may get anything from this donor."""
         ...
 
     def turn(self, line: Line, key: GrowthKey) -> Turn:
-        """When the line has its turn."""
+        """Return the line's turn with this donor, were `key` in front."""
         ...
 
     def give(self, key: str) -> Outcome:
@@ -93,6 +94,8 @@ class Donor(Protocol):
 
 
 class Moves:
+    """Gives jobs their next steps, the most worth first, from one donor after another."""
+
     def __init__(
         self, draft: Draft, resting: Collection[str], newcomers: Sequence[JobDraft]
     ) -> None:
@@ -118,6 +121,7 @@ class Moves:
             self.of_queue[line.queue].append(line)
 
     def run(self) -> None:
+        """Ask idle room, then releasing room, then other jobs, until nobody gets anything."""
         self._ask(FreeRoom(self, Room.IDLE))
         self._ask(FreeRoom(self, Room.RELEASING))
         self._ask(OtherJobs(self))
@@ -127,7 +131,7 @@ class Moves:
         return growth_key(job.state, job.size + job.pending_growth)
 
     def rests(self, key: str) -> bool:
-        """Whether a job stays as it is though it stands in line."""
+        """Return whether a job in line stays as it is in this plan."""
         return key in self._resting or self.draft.cluster.jobs[key].cooling(self.draft.now)
 
     def _ask(self, donor: Donor) -> None:
@@ -173,7 +177,7 @@ class Moves:
             heapq.heappush(line.jobs, key)
 
     def _turn(self, donor: Donor, line: Line, before: Turn | None = None) -> Turn | None:
-        """When the line has its turn now; `before`: what was said of it, of some job in front."""
+        """Return the line's turn as of now; `before`: when last asked, maybe for another job."""
         while line.jobs and donor.reaches(line):
             key = line.jobs[0]
             if donor.by_gain and before is not None and before[-1] is key:
@@ -194,9 +198,11 @@ class FreeRoom:
         self._nodes, self._queues = moves.draft.nodes, moves.draft.queues
 
     def reaches(self, line: Line) -> bool:
+        """Return whether a node has room for a pod of the line's shape."""
         return self._nodes.slots(line.shape, self._room).total() > 0
 
     def turn(self, line: Line, key: GrowthKey) -> Turn:
+        """Return the step's worth, doubled while the queue deserves it, and the job in front."""
         in_front = [one.jobs[0] for one in self._moves.of_queue[line.queue] if one.jobs]
         ranked = self._draft.cluster.jobs[key.job].rank is not None
         # Within the queue ranks decide, whatever the jobs' pods ask for.
@@ -256,7 +262,7 @@ class FreeRoom:
         return None if len(placed) == wanted else Reason.NO_ROOM
 
     def _pays(self, taker: JobDraft, size: int, whole: bool) -> bool:
-        """Whether growing to `size` is worth the pause, if there is one."""
+        """Return whether growing to `size` is worth the pause, if there is one."""
         if not taker.bound:
             return True
         state, job = taker.state, taker.job
@@ -301,8 +307,7 @@ class OtherJobs:
         ]
         heapq.heapify(self._losses)
         self._front: list[Giver] = []
-        """The cheapest givers, looked at already and refused so far: of most takers nothing else
-        need be known."""
+        """The cheapest givers, refused so far: most takers need no others."""
         self._least_lost = math.inf
         """The least that one of them loses a GPU, as if none were young."""
         self._left_over = False
@@ -312,12 +317,15 @@ class OtherJobs:
         """Queues whose jobs have too little to gain for any of the givers in front."""
 
     def reaches(self, line: Line) -> bool:
+        """Return whether some job may still give to the line's queue."""
         return self._left_over or line.queue not in self._out_of_reach
 
     def turn(self, line: Line, key: GrowthKey) -> Turn:
+        """Return the job in front: between queues gains alone decide."""
         return 0.0, key
 
     def give(self, key: str) -> Outcome:
+        """Move one step from the jobs that lose least by it, if this job gains enough more."""
         taker = self._draft.job(key)
         if taker.size != taker.job.desired or not self._trades(taker):
             return Outcome.DONE
@@ -328,7 +336,7 @@ class OtherJobs:
         return Outcome.TOOK if served else Outcome.DONE
 
     def _trades(self, job: JobDraft) -> bool:
-        """Whether the job takes part in rebalancing."""
+        """Return whether the job takes part in rebalancing."""
         rules, queue = job.state.policy.rebalance, job.job.queue
         if not rules.gap or job.job.scaler != "volcano" or self._moves.rests(job.job.key):
             return False
@@ -389,8 +397,7 @@ class OtherJobs:
             heapq.heappush(self._losses, lower)
 
     def _serve(self, taker: JobDraft) -> bool | None:
-        """Have somebody make room for the taker's next step; False if none of those asked can;
-        None if everybody's loss is too large."""
+        """Make room for the taker's next step; False if no giver can, None if all lose too much."""
         state, size = taker.state, taker.size + taker.pending_growth
         step = state.steps.up(size)
         if step is None or size + state.unit > state.most:

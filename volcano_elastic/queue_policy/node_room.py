@@ -25,13 +25,15 @@ from volcano_elastic.queue_policy.journal import Journal
 
 
 class Room(IntEnum):
+    """Kinds of room on a node: idle, held by leaving pods as well, held by surplus as well."""
+
     IDLE = 0
     RELEASING = 1
     RECLAIMABLE = 2
 
 
 class Slots:
-    """How many more pods of one shape each node takes, kept up to date from the change log."""
+    """Counts how many more pods of one shape each node takes; follows the change log."""
 
     def __init__(self, nodes: NodeRoom, shape: Shape, kind: Room) -> None:
         self._nodes, self._shape = nodes, shape
@@ -52,7 +54,7 @@ class Slots:
         heapq.heapify(self._heap)
 
     def count(self, n: int) -> int:
-        """How many more fit on node n, at this moment."""
+        """Return how many more pods fit on node n at this moment."""
         base, taken = self._base[n], self._nodes.taken.get(n)
         if taken is None:
             return slots_in(base, self._shape)
@@ -73,6 +75,7 @@ class Slots:
             self._seen = len(changes)
 
     def total(self) -> int:
+        """Return how many pods of the shape fit on all nodes together."""
         self._refresh()
         return self._total
 
@@ -124,6 +127,7 @@ class NodeRoom:
         return found
 
     def slots(self, shape: Shape, kind: Room) -> Slots:
+        """Return the counts for pods of a shape in a kind of room, made at the first call."""
         found = self._slots.get((shape, kind))
         if found is None:
             found = self._slots[shape, kind] = Slots(self, shape, kind)
@@ -204,7 +208,7 @@ class NodeRoom:
         return [sum([a for a in column if a > 0]) for column in zip(*rows, strict=True)]
 
     def was_idle(self, shape: Shape) -> bool:
-        """Whether such a pod would find idle room if the plan had promised none."""
+        """Return whether such a pod would find idle room if the plan had promised none."""
         return any(state.idle_slots(shape) > 0 for state in self.states)
 
 

@@ -1,4 +1,4 @@
-"""What a claim asks of surplus, and what it may get: sets of pods and what they cost.
+"""A claim's request to surplus, and the options for it: sets of pods and what they cost.
 
 Options stand in line by what they cost at least; only for those in front they are looked for.
 """
@@ -34,17 +34,20 @@ class VictimRequest(NamedTuple):
 
 
 class Victim(NamedTuple):
+    """A pod that may leave, its job, and the number of its node."""
+
     pod: Pod
     job: JobDraft
     node: int
 
     @property
     def vector(self) -> Vector:
+        """The amounts that its leaving frees, by dimension."""
         return self.job.state.shape.vector
 
 
 class Rank(NamedTuple):
-    """What an option costs; the smallest is taken."""
+    """The cost of an option, by which they are compared; the smallest is taken."""
 
     cost_per_slot: float
     cost: int
@@ -73,6 +76,8 @@ OWN = Right(0, 0.0)
 
 
 class Option(NamedTuple):
+    """Pods that may leave together for a claim, and the rank of doing so."""
+
     rank: Rank
     pod: str
     """Key of the pod that decides among equals of one node."""

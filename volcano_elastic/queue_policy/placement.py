@@ -37,6 +37,8 @@ from volcano_elastic.queue_policy.victims import VictimSearch
 
 
 class Placed(NamedTuple):
+    """A pod's place: the number of a node, and the pod's shape."""
+
     node: int
     shape: Shape
 
@@ -108,7 +110,7 @@ class ClaimPlacement:
         return self._draft.quotas.scope(claim.key)
 
     def _may_shrink(self, claim: Claim) -> bool:
-        """Whether surplus of any job may leave for the claim."""
+        """Return whether surplus of any job may leave for the claim."""
         if claim.priority is None:
             return not claim.unmodelled
         return claim.priority >= self._yields_from
@@ -136,8 +138,7 @@ class ClaimPlacement:
         return None
 
     def _might_fit(self, shape: Shape, count: int, may_shrink: bool) -> bool:
-        """Whether it might be so if all that was promised before were promised elsewhere, and if
-        all surplus left."""
+        """Return whether the pods might fit if every promise moved and all surplus left."""
         kind, found = Room.RELEASING, self._nodes.slots(shape, Room.RELEASING).total()
         if found < count and may_shrink:
             if self._search.might_fit(shape, count):
@@ -164,7 +165,7 @@ class ClaimPlacement:
         return f"{what} even if all surplus that may leave did{self._left_to_volcano(claim)}"
 
     def _left_to_volcano(self, claim: Claim) -> str:
-        """Whose surplus of use to the claim is not ours to take."""
+        """Name the owners of surplus that would help the claim and that only Volcano may evict."""
         resources = self._draft.cluster.dimensions.names
         needed = [i for i, n in enumerate(claim.request) if n > 0 and resources[i] != PODS]
         gangs = [

@@ -40,14 +40,12 @@ UNPLACED_AFTER = timedelta(seconds=30)
 
 
 def plan(snapshot: Snapshot, now: datetime) -> Plan:
-    """What to change now. `now` must be aware if the snapshot's times are."""
+    """Return the changes to make at `now`, which must be aware if the snapshot's times are."""
     return Planner().plan(snapshot, now)
 
 
 class Planner:
-    """`plan`, quicker: what is the same in two snapshots, told by identity, is grouped only once.
-    It says what `plan` says.
-    """
+    """Plans as `plan` does, quicker: groups anew only what changed since the last snapshot."""
 
     def __init__(self) -> None:
         self._cluster: ClusterState | None = None
@@ -55,7 +53,7 @@ class Planner:
         self._memory = Memory()
 
     def plan(self, snapshot: Snapshot, now: datetime) -> Plan:
-        """As `plan`. A snapshot without memory is given that of this planner's last plan."""
+        """Return what `plan` returns. A snapshot without memory gets that of the last plan."""
         if snapshot.memory == Memory():
             snapshot = replace(snapshot, memory=self._memory)
         made = self._plan(snapshot, now)
@@ -258,7 +256,7 @@ class _Planning:
         return moves
 
     def _may_grow_first(self, job: JobDraft) -> bool:
-        """Whether a job that this plan lets start may start larger."""
+        """Return whether a job that this plan lets start may start larger."""
         state = job.state
         return (
             job.size == job.job.desired

@@ -1,4 +1,4 @@
-"""What each queue may hold, has a right to, and holds while a plan is made.
+"""Counts the room of each queue while a plan is made: its bounds, its rights, and what it holds.
 
 Bounds of the capacity plugin are the `QueueTree`'s. Under the proportion plugin, which knows no
 tree, a queue may also hold no more than what `divide` gives it.
@@ -27,12 +27,12 @@ class Full(NamedTuple):
     """Those in which it has too little."""
 
     def eased(self, vector: Sequence[int]) -> bool:
-        """Whether such a pod that leaves the queue makes some of the room."""
+        """Return whether such a pod that leaves the queue makes some of the room."""
         return any(vector[i] > 0 for i in self.dimensions)
 
 
 class Limit(NamedTuple):
-    """How many times a queue may grow, and what ends it there."""
+    """The number of times that a queue may grow, and the bound that ends it there."""
 
     times: int
     reason: Reason
@@ -132,7 +132,7 @@ class QueueRoom:
         return found
 
     def fits_often(self, name: str, vector: Sequence[int]) -> int:
-        """How many times `vector` fits into the queue's room."""
+        """Return how many times `vector` fits into the queue's room."""
         often = UNLIMITED
         for queue in self.tree.chains.get(name, ()):
             used, caps = self.used[queue], self._caps[queue]
@@ -144,7 +144,7 @@ class QueueRoom:
     # Rights
 
     def beyond_deserved(self, name: str, vector: Sequence[int]) -> bool:
-        """Whether `vector` more would be borrowed; a queue without deserved borrows everything."""
+        """Return whether `vector` more would be borrowed: anything, where nothing is deserved."""
         deserved = self._deserved.get(name)
         if deserved is None:
             return True
@@ -165,13 +165,12 @@ class QueueRoom:
         )
 
     def entitled(self, name: str) -> bool:
-        """Whether the queue has a right to anything: else its share and what it borrows are always
-        the same."""
+        """Return whether the queue has a right to anything, else all of it is borrowed."""
         deserved = self._deserved.get(name, ())
         return any(amount > 0 for amount in deserved) or any(self.tree.guarantees.get(name, ()))
 
     def borrows(self, name: str, vector: Sequence[int]) -> bool:
-        """Whether the queue holds `vector` beyond both its deserved and its guarantee."""
+        """Return whether the queue holds `vector` beyond both its deserved and its guarantee."""
         deserved, guarantee = self._deserved.get(name), self.tree.guarantees.get(name)
         if deserved is None or guarantee is None:
             return True
@@ -183,7 +182,7 @@ class QueueRoom:
         )
 
     def may_take(self, victim_queue: str, vector: Sequence[int]) -> bool:
-        """Whether a claim of another queue may have a pod of `victim_queue` removed."""
+        """Return whether a claim of another queue may have a pod of `victim_queue` removed."""
         policy = self.tree.policies.get(victim_queue)
         if policy is None or policy.shrink.for_other_queues is ForOtherQueues.ANY:
             return True
@@ -193,7 +192,7 @@ class QueueRoom:
 
     @property
     def keeps_free(self) -> bool:
-        """Whether growth must leave something: then `open_growth` must have been told of it."""
+        """Return whether growth leaves headroom, so that `open_growth` must be told of it."""
         return self.tree.any_guarantee or any(map(self._headroom, self.tree.policies))
 
     def open_growth(self, idle: Sequence[int], coming: Sequence[int]) -> None:
@@ -201,7 +200,7 @@ class QueueRoom:
         self._idle, self._coming = list(idle), list(coming)
 
     def may_grow(self, name: str, vector: Sequence[int]) -> Limit:
-        """How many times the queue may take `vector` more."""
+        """Return how many times the queue may take `vector` more."""
         often, why = self.fits_often(name, vector), Reason.QUEUE_FULL
         kept = self._headroom(name)
         if kept is not None:
@@ -220,6 +219,7 @@ class QueueRoom:
         return Limit(often, why)
 
     def grow(self, name: str, vector: Sequence[int], times: int) -> None:
+        """Count `times` pods more of `vector` as growth, which headroom and guarantees limit."""
         self.use(name, vector, times)
         for i, amount in enumerate(vector if self._idle else ()):
             self._idle[i] -= amount * times
@@ -237,7 +237,7 @@ class QueueRoom:
         return (i, headroom.amount) if headroom.amount else None
 
     def _owed(self, queues: Iterable[str], asking: str) -> list[int]:
-        """What guarantees of these queues but the asking one's still lack, by dimension."""
+        """Return what guarantees of these queues but the asking one's still lack, by dimension."""
         total = list(self.tree.zero)
         for queue in queues:
             owed = self._owed(self.tree.children.get(queue, ()), asking)
@@ -275,7 +275,7 @@ def divide(
     caps: Mapping[str, Sequence[int]],
     floors: Mapping[str, Sequence[int]],
 ) -> dict[str, list[int]]:
-    """What each queue deserves of `total` under the proportion plugin, by dimension.
+    """Return what each queue deserves of `total` under the proportion plugin, by dimension.
 
     Volcano's rounds, each dimension for itself: what remains is handed out by weight among the
     queues that want more, each gets no more than the smaller of its wish and its cap and no less

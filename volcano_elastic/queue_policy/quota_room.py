@@ -22,6 +22,8 @@ class _Left(NamedTuple):
 
 
 class QuotaRoom:
+    """Counts the room that ResourceQuotas leave in each namespace while a plan is made."""
+
     def __init__(
         self, quotas: Iterable[Quota], dimensions: Dimensions, nodes: NodeRoom, journal: Journal
     ) -> None:
@@ -36,7 +38,7 @@ class QuotaRoom:
         self._leaving: dict[str, list[Resources]] | None = None
 
     def fits_often(self, namespace: str, vector: Sequence[int], room: Room) -> int:
-        """How many times `vector` more may be asked for, now or once those that leave are gone."""
+        """Return how many times `vector` more may be asked for, now or when leavers are gone."""
         left = self._of(namespace)
         if left is None:
             return UNLIMITED
@@ -50,8 +52,7 @@ class QuotaRoom:
         return namespace if namespace in self._quotas else ""
 
     def full(self, namespace: str, vector: Sequence[int]) -> Full | None:
-        """The namespace, and in what it has too little room for `vector` more once those that leave
-        are gone."""
+        """The namespace, and where it lacks room for `vector` more, leavers not counted."""
         left = self._of(namespace)
         short = () if left is None else enumerate(zip(vector, left.coming, strict=True))
         lacking = tuple(i for i, (amount, there) in short if 0 < amount > there)

@@ -1,4 +1,4 @@
-"""What a plan says besides its decisions: figures of each queue, and why sizes stay as they are."""
+"""Reports a plan beside its decisions: figures of each queue, and why sizes stay as they are."""
 
 from __future__ import annotations
 
@@ -51,8 +51,7 @@ def with_owed(
     asking: Iterable[Claim],
     cluster: ClusterState,
 ) -> dict[str, QueueFigures]:
-    """Adds what each queue owes, and its ancestors owe too; `asking`: claims of those that have
-    started."""
+    """Add what each queue and its ancestors owe; `asking`: claims of jobs that have started."""
     owed: Counter[str] = Counter()
     requests = [(queue.name, queue.requested) for queue in cluster.queues.values()]
     others = (*asking, *(claim for claim in cluster.gang_claims if not claim.runs))

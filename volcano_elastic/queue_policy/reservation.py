@@ -24,6 +24,8 @@ class _Pending(NamedTuple):
 
 
 class Reservation:
+    """Keeps room for surplus that waits, and gives up surplus that finds no place."""
+
     def __init__(self, draft: Draft, backoff: Backoff) -> None:
         self._draft, self._backoff = draft, backoff
         self._nodes, self._queues = draft.nodes, draft.queues
@@ -81,9 +83,8 @@ class Reservation:
             self._draft.job(key).promised = 0
 
     def surplus(self, served: Mapping[str, Claim], retry: bool) -> bool:
-        """Room for surplus that waits, now that these claims are served. False if pods with
-        a node left for want of it and `retry`, so that blocked claims may start after all; then
-        nothing is reserved."""
+        """Reserve room for waiting surplus, now that these claims are served. Return False, and
+        reserve nothing, if placed pods left for it and `retry`: blocked claims may start now."""
         reserved: list[tuple[JobDraft, list[int]]] = []
         for job in self._waiting():
             if job.blocked:

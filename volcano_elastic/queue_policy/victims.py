@@ -51,6 +51,8 @@ class _Line(NamedTuple):
 
 
 class VictimSearch:
+    """Finds the cheapest pods to leave for a request, node by node."""
+
     def __init__(self, draft: Draft) -> None:
         self._draft, self._nodes, self._queues = draft, draft.nodes, draft.queues
         self.protected_until: datetime | None = None
@@ -72,7 +74,7 @@ class VictimSearch:
         return self._nodes.states[n].surplus
 
     def might_fit(self, shape: Shape, count: int) -> bool:
-        """Whether so many pods of a shape might fit if all surplus left."""
+        """Return whether so many pods of a shape might fit if all surplus left."""
         left = count
         for n in self._nodes.eligible(shape)[:GLANCE]:
             surplus, room = self.surplus(n), self._nodes.left(n)
@@ -84,7 +86,7 @@ class VictimSearch:
         return self.reclaimable_slots(shape) >= count
 
     def reclaimable_slots(self, shape: Shape) -> int:
-        """How many pods of a shape would fit if all surplus left: an upper bound."""
+        """Return an upper bound of the pods of a shape that would fit if all surplus left."""
         if not self._nodes.bases[Room.RECLAIMABLE]:
             found = ((n, self.surplus(n)) for n in range(len(self._nodes.states)))
             self._nodes.expect({n: surplus.total for n, surplus in found if surplus is not None})
@@ -115,7 +117,7 @@ class VictimSearch:
                 yield pod
 
     def _too_young(self, pod: Pod, job: JobDraft) -> bool:
-        """As Volcano's cdp plugin, but from creation: `shrink.protectSeconds`."""
+        """Return whether protectSeconds since its creation last on; cdp counts from its start."""
         if pod.created is None:
             return False
         until = pod.created + job.state.policy.shrink.protect
@@ -125,7 +127,7 @@ class VictimSearch:
         return True
 
     def gives(self, job: JobDraft, queue: str, besides: Iterable[Victim] = ()) -> bool:
-        """Whether the job may lose one pod more for a claim of `queue`, besides these."""
+        """Return whether the job may lose one pod more for a claim of `queue`, besides these."""
         if not job.state.movable:
             return False
         cost, owner = job.eviction_cost(), job.job.queue
@@ -245,7 +247,7 @@ class VictimSearch:
         )
 
     def _right(self, queue: str, vector: Vector) -> Right:
-        """How much right a queue has to a pod of its."""
+        """Return how much right a queue has to a pod of its own."""
         if self._rights_at != self._queues.uses:
             self._rights.clear()
             self._rights_at = self._queues.uses
@@ -347,7 +349,7 @@ class VictimSearch:
 
     @staticmethod
     def _useful(left: Vector, victims: Iterable[Victim], request: VictimRequest, slots: int) -> int:
-        """How many of the slots asked for there are once these leave, besides those there are."""
+        """Return how many slots of those asked for these make, besides those there are."""
         for victim in victims:
             left = tuple(map(add, left, victim.vector))
         return max(1, min(request.need, slots_in(left, request.shape) - slots))
@@ -370,6 +372,7 @@ class VictimSearch:
         )
 
     def as_option(self, victims: tuple[Victim, ...], queue: str, slots: int = 1) -> Option:
+        """Return the victims as one option, ranked by the pods and rights it costs per slot."""
         cost = _cost(victims)
         jobs = {victim.job.job.key: victim.job for victim in victims}.values()
         rights = [

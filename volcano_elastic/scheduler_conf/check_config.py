@@ -1,4 +1,4 @@
-"""Which of Volcano's pitfalls a scheduler configuration falls into, and how to get out of them.
+"""Finds Volcano's pitfalls in a scheduler configuration, with their repairs.
 
 Pure: text in, findings out. The facts are from Volcano's source (v1.15) and from what a real
 Volcano 1.15.1 did.
@@ -68,7 +68,7 @@ def _parent(queue: Mapping[str, Any]) -> tuple[str, object]:
 def check_configuration(
     configuration: Configuration, version: Version | None = None
 ) -> list[Finding]:
-    """What is wrong with a configuration that Volcano can read."""
+    """Return the findings about a configuration that Volcano can read."""
     found = [finding for rule in _RULES for finding in rule(configuration)]
     return found + ([] if version is None else list(_release(configuration, version)))
 

@@ -1,4 +1,4 @@
-"""Who may be evicted, as a scheduler configuration has it.
+"""Works out which pods a scheduler configuration lets be evicted.
 
 Volcano asks the plugins tier by tier: the first tier whose filters leave a victim decides; a tier
 that leaves none hands the *full* list to the next one; and inside a tier an intersection that has

@@ -141,7 +141,7 @@ def _amount(value: Any) -> int:
 
 
 def check_deployment(deployment: Mapping[str, Any]) -> Iterator[Finding]:
-    """Of the scheduler; any other container has no findings."""
+    """Return the findings about the scheduler's Deployment; any other container has none."""
     for n, given in enumerate(words(deployment)):
         if scheduler_conf(given) and "--disable-default-scheduler-config" not in " ".join(given):
             yield Finding(

@@ -87,7 +87,7 @@ class Source:
 
 
 def sources(text: str, file: str) -> list[Source]:
-    """What is to be checked in a file's text.
+    """Return the configurations and objects to be checked in a file's text.
 
     Raises:
         UnreadableConfiguration: not YAML (with the line), or nothing of these kinds in it.
@@ -150,7 +150,7 @@ def _gather(
 
 
 def words(deployment: Mapping[str, Any]) -> list[list[str]]:
-    """Of each container, what it is started with."""
+    """Return the command and arguments of each container."""
     spec = (((deployment.get("spec") or {}).get("template") or {}).get("spec")) or {}
     return [
         [*map(str, container.get("command") or ()), *map(str, container.get("args") or ())]
@@ -159,7 +159,7 @@ def words(deployment: Mapping[str, Any]) -> list[list[str]]:
 
 
 def scheduler_conf(started_with: Iterable[str]) -> bool:
-    """Whether it is a scheduler of Volcano's that reads a configuration."""
+    """Return whether it is a scheduler of Volcano's that reads a configuration."""
     return "--scheduler-conf" in " ".join(started_with)
 
 
@@ -209,7 +209,7 @@ def parse(
     actions: Mapping[str, Iterable[str]] = ACTIONS,
     plugins: Mapping[str, Iterable[str]] = PLUGINS,
 ) -> tuple[Configuration, list[Finding]]:
-    """What a scheduler makes of the document, and what in it that one can't or won't read.
+    """Return the document as a scheduler reads it, and findings about what one can't or won't read.
 
     Args:
         actions: that it has, with their arguments.

@@ -1,4 +1,4 @@
-"""What is wrong with a scheduler configuration: where, what follows from it, and the repair."""
+"""A finding about a scheduler configuration: where, its consequence, and the repair."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the planner would make of a trace: `plan` driven by a virtual clock.
+"""Simulates the planner on a trace of jobs: `plan` driven by a virtual clock.
 
 Pure: files are read and pictures drawn in `cli`.
 """

@@ -1,4 +1,4 @@
-"""How fast a job goes at each size."""
+"""Speeds of a job by its size: laws, and tables of measurements."""
 
 from __future__ import annotations
 

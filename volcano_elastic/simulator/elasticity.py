@@ -1,4 +1,4 @@
-"""How far a traced job may shrink and grow: `min=ceil(gpus/4),max=min(4*gpus,64)`."""
+"""Rules for how far a traced job may shrink and grow: `min=ceil(gpus/4),max=min(4*gpus,64)`."""
 
 from __future__ import annotations
 

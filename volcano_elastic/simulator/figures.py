@@ -1,4 +1,4 @@
-"""What a simulation comes to, in numbers, and the bounds that no scheduling can beat."""
+"""Figures of a simulation, and the bounds that no scheduling can beat."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def figures(outcome: Outcome, window: float, *, rigid: bool = False) -> Figures:
 
 
 def limits(jobs: Sequence[TraceJob], total: int, window: float) -> Figures:
-    """What no scheduling can beat, in the same words; None where nothing but 100 % is known."""
+    """Return bounds that no scheduling can beat, as figures; None where only 100 % is known."""
     known = bounds(jobs, total, window)
     lengths = sorted(job.length for job in jobs)
     return Figures(

@@ -21,7 +21,7 @@ class Row:
 
 
 def columns(lines: Sequence[str]) -> list[str]:
-    """What the first line names; nothing of an empty file."""
+    """Return the names in the first line; none of an empty file."""
     return next(csv.reader(lines), [])
 
 

@@ -27,7 +27,7 @@ class WorseOff:
 
 
 def worse_off(outcome: Outcome, other: Outcome) -> WorseOff:
-    """Of two outcomes of one trace, who does worse in the first."""
+    """Return the jobs and queues that do worse in the first of two outcomes of one trace."""
     pairs = list(zip(outcome.runs, other.runs, strict=True))
     by_queue: dict[str, list[float]] = {}
     for run, before in pairs:

@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What is added, or takes the place of what bears its name."""
+    """Values to add to a snapshot, each in place of the one that bears its name."""
 
     jobs: tuple[Job, ...] = ()
     """Fresh from their manifests, as if just created."""

@@ -1,7 +1,6 @@
-"""What a picture cannot hold: whoever edits a saved one by hand is told of a slip, and given no
-plan of nonsense. What clusters do show is let pass: a size outside [min, max], a queue that isn't
-there.
-"""
+"""Refuses snapshots that no cluster could be in: a slip in a file edited by hand is reported,
+instead of planned with. What clusters do show passes: a size outside [min, max], a queue that isn't
+there."""
 
 from __future__ import annotations
 
@@ -50,7 +49,7 @@ def problems(observed: Observation) -> Iterator[Problem]:
 
 
 def _names(kind: str, values: Iterable[object]) -> Iterator[Problem]:
-    """What bears a name must have one of its own."""
+    """Return a problem for each name that two values bear."""
     field = "key" if kind in ("pods", "jobs", "gangs", "quotas") else "name"
     first: dict[str, int] = {}
     for i, value in enumerate(values):

@@ -60,7 +60,7 @@ def _plain(value: object) -> object:
 
 
 def decode(raw: bytes) -> Observation:
-    """What `encode` wrote.
+    """Return the snapshot in a text that `encode` wrote.
 
     Raises:
         SnapshotError: not JSON, of an unknown version, or a field is missing or of a wrong type;

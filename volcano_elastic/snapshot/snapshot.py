@@ -1,4 +1,4 @@
-"""What the planner sees: one consistent picture of the cluster, as values."""
+"""The planner's input: the cluster at one moment, as values."""
 
 from __future__ import annotations
 
@@ -200,9 +200,8 @@ class Unplaced:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a plan has to know of the plans before it, by key of the job or gang, or by `pod KEY` of
-    a pod that is nobody's claim. Only calm is lost with it: it may live in the operator's memory.
-    """
+    """Facts that a plan hands to the next, by key of the job or gang, or by `pod KEY` of a pod
+    without one. Losing it costs only calm, so it may live in the operator's memory."""
 
     idle_since: Mapping[str, Instant] = field(default_factory=dict)
     """Since when idle room alone has been enough for it."""
