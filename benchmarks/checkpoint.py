@@ -1,4 +1,4 @@
-"""What a checkpoint of a large state costs training, and what loading it costs a restart.
+"""Measures what a checkpoint of a large state costs training, and what loading it costs a restart.
 
     python -m benchmarks.checkpoint [--mebibytes 1024] [--repeats 5]
 
@@ -153,7 +153,7 @@ def measure(state: dict[str, Any], repeats: int, memory: Path, disk: Path) -> No
 
 
 def peers(state: dict[str, Any], repeats: int, disk: Path, floor: float) -> None:
-    """What torch has, in the same run."""
+    """Measure torch's own ways in the same run."""
     model = state["model"]
 
     def durably() -> None:

@@ -44,7 +44,7 @@ def _pod(name: str) -> dict[str, Any]:
 
 
 async def _rate(work: Callable[[int], Awaitable[Any]], count: int, clients: int) -> float:
-    """How many a second."""
+    """Return how many a second."""
     numbers = iter(range(count))
 
     async def one() -> None:
@@ -83,7 +83,7 @@ async def _requests(client: Client, count: int, clients: int) -> dict[str, float
 
 
 class _Arrivals:
-    """When each of many watchers has begun, or has seen a change."""
+    """Notes when each of many watchers has begun, or has seen a change."""
 
     def __init__(self, wanted: int) -> None:
         self._wanted = wanted

@@ -1,4 +1,4 @@
-"""Where a coordinator may listen."""
+"""Finds an endpoint that a coordinator may listen at."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many leases a coordinator serves: `python -m benchmarks.leases [--json]`.
+"""Measures how many leases a coordinator serves: `python -m benchmarks.leases [--json]`.
 
 Clients are threads of one other process: each fetches batches as fast as it can, while the model's
 owner tells what is consumed and commits. The coordinator is a process of its own, as in a job.

@@ -1,4 +1,4 @@
-"""How exact a node check is: `python -m benchmarks.node_check [--json]`, by simulation.
+"""Simulates how exact a node check is: `python -m benchmarks.node_check [--json]`.
 
 Broken nodes are drawn at random. A group fails if one of its members is broken; an intermittent
 fault shows in each trial with --shows' probability only. Beside it the two rounds of DLRover's

@@ -1,4 +1,4 @@
-"""How long a plan takes, from a built snapshot, and what the planner keeps in memory.
+"""Measures how long a plan takes, from a built snapshot, and what the planner keeps in memory.
 
     python -m benchmarks.planner [--json] [--jobs N --pods N --nodes N] [--repeat N]
     python -m benchmarks.planner --code     lines, files and classes of the planner's packages
@@ -156,7 +156,8 @@ def _pod(job: Job, index: int, node: str | None) -> Pod:
 
 
 def carried_out(snapshot: Snapshot, made: Plan, now: datetime) -> Snapshot:
-    """Who was asked to leave is Terminating; whoever is missing exists and has no node."""
+    """Return the snapshot after the plan: leaving pods are Terminating, missing ones exist without
+    a node."""
     decisions = {decision.job: decision for decision in made.decisions}
     removed = {key for decision in made.decisions for key in decision.remove}
     leaves_by = now + timedelta(seconds=30)
@@ -181,7 +182,8 @@ def carried_out(snapshot: Snapshot, made: Plan, now: datetime) -> Snapshot:
 
 
 def settled(snapshot: Snapshot) -> Snapshot:
-    """Who leaves has left, and whoever waits runs where there is room: all pods are equal."""
+    """Return the snapshot at rest: leaving pods have left, waiting ones run where there is room;
+    all pods are equal."""
     pods = [pod for pod in snapshot.pods if not pod.terminating]
     used = Counter(pod.node for pod in pods)
     room = [

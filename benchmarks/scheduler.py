@@ -1,4 +1,4 @@
-"""How long the embedded scheduler takes to place many gangs on an empty cluster.
+"""Measures how long the embedded scheduler takes to place many gangs on an empty cluster.
 
     python -m benchmarks.scheduler [--json] [--pods N --gangs N --nodes N --shapes N]
 

@@ -1,4 +1,5 @@
-"""How long training pauses when a worker or node is lost, leaves or joins; beside torchrun's c10d.
+"""Measures how long training pauses when a worker or node is lost, leaves or joins; beside
+torchrun's c10d.
 
     python -m benchmarks.trainer [--tries N] [--c10d-tries N] [--event EVENT ...]
                                  [--system SYSTEM ...] [--json]
@@ -302,7 +303,7 @@ def measure(system: str, event: str, tries: int) -> list[Try]:
 
 
 def _restore(job: Job, event: str) -> None:
-    """As it was before the event."""
+    """Bring the job back to what it was before the event."""
     node = NODES - 1
     if event == "worker killed":
         return

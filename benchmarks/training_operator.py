@@ -67,7 +67,7 @@ def command(program: str, kubeconfig: Path, metrics: int, health: int, webhook: 
 
 @contextlib.asynccontextmanager
 async def surroundings(client: Client) -> AsyncIterator[None]:
-    """What it needs to begin, and to go on."""
+    """Provide what training-operator needs to begin, and to go on."""
     configuration = "validator.training-operator.kubeflow.org"
     for resource, body in (
         (NAMESPACES, {"metadata": {"name": _NAMESPACE}}),

@@ -33,7 +33,7 @@ class Component:
 
     @property
     def pid(self) -> int:
-        """Of the latest start."""
+        """The process id of the latest start."""
         return self._process.pid if self._process else 0
 
     def start(self) -> None:

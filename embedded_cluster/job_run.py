@@ -72,7 +72,7 @@ def _moment(text: str) -> datetime:
 
 
 def misconfigured(pod: Object) -> str | None:
-    """What a container of this pod lacks to be made; else None."""
+    """Return what a container of this pod lacks to be made; else None."""
     for container in pod.get("status", {}).get("containerStatuses", []):
         waiting = container.get("state", {}).get("waiting", {})
         if waiting.get("reason") == "CreateContainerConfigError":

@@ -13,7 +13,7 @@ from volcano_elastic.kube.resource import Object, Resource
 
 
 class _Loader(yaml.SafeLoader):
-    """As kubectl reads YAML: a time is text, with or without quotes."""
+    """Reads YAML as kubectl does: a time is text, with or without quotes."""
 
 
 _Loader.yaml_implicit_resolvers = {

@@ -1,1 +1,1 @@
-"""What elasticity is worth and what it costs: experiments that write `docs/experiments.md`."""
+"""Experiments on what elasticity is worth and what it costs; they write `docs/experiments.md`."""

@@ -1,4 +1,4 @@
-"""What sections show besides their tables. Importing it takes a second; most runs draw nothing."""
+"""Draws sections' pictures. Importing it takes a second; most runs draw nothing."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def save(figure: Figure, folder: Path, name: str, words: str) -> str:
 def bands(
     axes: Axes, runs: Mapping[str, Sequence[Run]], end: float, total: int, unit: float
 ) -> None:
-    """What each holds over time, one upon the other, up to `end` seconds, below the line of what
-    there is.
+    """Draw what each holds over time, one upon the other, up to `end` seconds, below the line of
+    what there is.
 
     Args:
         unit: seconds that the axis counts as one.
@@ -48,7 +48,7 @@ def bands(
 
 
 def two_jobs(cases: Mapping[str, Sequence[Run]], total: int) -> Figure:
-    """Of each case, what the older and the newer job hold."""
+    """Draw what the older and the newer job hold in each case."""
     end = max(run.finish for runs in cases.values() for run in runs)
     figure, several = pyplot.subplots(
         len(cases), figsize=(10, 1.7 * len(cases)), sharex=True, layout="constrained"

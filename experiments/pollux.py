@@ -127,7 +127,7 @@ def _verdicts(thirty: Result, five: Result) -> str:
 
 
 def ablation(source: Source, processes: int) -> str:
-    """What each step of the planner is worth: the same without it."""
+    """Compare the planner with itself less one step at a time."""
     whole = base(source)
     trials = [whole]
     for label, rules in ABLATION:
@@ -141,7 +141,7 @@ def ablation(source: Source, processes: int) -> str:
 
 
 def sensitivity(source: Source, processes: int) -> str:
-    """How much hangs on what users and admins choose."""
+    """Vary the choices of users and admins, one at a time."""
     whole = base(source)
     trials = [whole]
     for pause in (0.0, 5.0, 60.0, 120.0):

@@ -61,7 +61,7 @@ def row(result: Result, label: str | None = None) -> list[str]:
 
 
 def bound_row(result: Result) -> list[str]:
-    """What no scheduling can beat, under the same head."""
+    """Return the row of bounds that no scheduling can beat, under the same head."""
     bound = result.bound
     return [
         "*bound*",

@@ -146,7 +146,8 @@ async def serve(
 
 
 def _tells_no_token(record: logging.LogRecord) -> bool:
-    """What can't be read as HTTP is answered, but not logged: the token may be in it."""
+    """Return whether the record is logged. Requests that are no HTTP are not: they may hold a
+    token."""
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 

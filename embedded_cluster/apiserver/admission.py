@@ -35,7 +35,7 @@ Write = Callable[[WriteOptions], Stored]
 
 @dataclass(slots=True)
 class _Wish:
-    """What somebody wants written; `old` is what is there."""
+    """A requested write; `old` is the stored object."""
 
     target: Target
     old: Object | None
@@ -63,7 +63,7 @@ class Admission:
             await self._session.close()
 
     async def write(self, target: Target, options: WriteOptions, write: Write) -> Stored:
-        """What `write` does, as the webhooks would have it; `target` may not exist yet.
+        """Return the result of `write` after the webhooks; `target` may not exist yet.
 
         Raises:
             StatusError: as `write` does, or since a webhook refuses or can't be asked.

@@ -231,7 +231,7 @@ def _drop(
 
 
 def _parts(value: Any, schema: Object) -> list[tuple[str, Any]]:
-    """What is in a value and merged by itself: how a path calls it, and its key or index.
+    """Yield the parts of a value that are merged by themselves: the path's name, and key or index.
 
     From the end, so that what is at an index may be taken away.
     """

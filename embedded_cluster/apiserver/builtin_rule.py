@@ -79,7 +79,8 @@ class _Rule:
         ]
 
     def causes(self, struct: Object, path: str) -> Iterable[Cause]:
-        """What is wrong with the field of a struct that is at `path`."""
+        """Return the errors that the schema finds by its rules; `wrong`: errors of shape, some
+        block rules."""
         value: Any = struct.get(self.field)
         place = _below(path, self.field)
         if value in _EMPTY:
@@ -106,14 +107,14 @@ def _below(path: str, field: str) -> str:
 
 
 def _said(value: Any, of: frozenset[str]) -> bool:
-    """Whether a field has one of these values, if they are told, else whether it says anything."""
+    """Return whether a field has one of these values, if some are given, else whether it is set."""
     if of:
         return (value if isinstance(value, str) else shown(value)) in of
     return value not in _EMPTY and value is not False
 
 
 def _alternatives(name: str) -> tuple[bool, list[str]]:
-    """Whether a struct needs any, and of which fields it may have only one."""
+    """Return whether a struct needs one of its alternatives, and these: it may have only one."""
     match name:
         case "Probe":
             return True, ["exec", "grpc", "httpGet", "tcpSocket"]
@@ -139,7 +140,8 @@ def fill_defaults(kind: Kind, obj: Object) -> None:
 
 
 def causes(kind: Kind, obj: Object) -> list[Cause]:
-    """What is wrong with such an object, field by field."""
+    """Return the errors that the schema finds by its rules; `wrong`: errors of shape, some block
+    rules."""
     found: list[Cause] = []
 
     def check(rules: _Rules, name: str, struct: Object, path: str) -> None:
@@ -195,7 +197,7 @@ def _walk(
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """Of one type: those that fill in or drop, and those that refuse."""
+    """The rules of one type: those that fill in or drop, and those that refuse."""
 
     fills: list[_Rule]
     checks: list[_Rule]

@@ -69,7 +69,7 @@ def _lines(file: str) -> Iterator[tuple[str, list[list[str]]]]:
 
 
 def struct_of(wanted: str) -> str:
-    """Of a field's type: the type that is in it, in lists, maps and choices too."""
+    """Return the struct in a field's type, in lists, maps and choices too."""
     return wanted.rpartition("|")[2].strip("[]{}")
 
 
@@ -157,7 +157,7 @@ def _decode(value: Any, wanted: str, path: str, unknown: list[str]) -> Any:
 
 
 def _zero(wanted: str) -> Any:
-    """What Go reads a null in a list or map as."""
+    """Return the zero value that Go makes of a null in a list or map."""
     return {} if wanted in types() else None if wanted == "any" else ""
 
 

@@ -1,4 +1,4 @@
-"""What follows a deletion: dependents of a gone owner, contents of a namespace or a CRD."""
+"""Carries a deletion on: to dependents of a gone owner, and contents of a namespace or a CRD."""
 
 from __future__ import annotations
 
@@ -136,7 +136,8 @@ class Collector:
             self._rest.disown(kind, stored, lost)
 
     def _is_lost(self, owner: Object) -> bool:
-        """Of a kind that isn't served (yet), nobody can tell."""
+        """Return whether an owner is gone. An owner of a kind that isn't served (yet) counts as
+        there."""
         if owner["uid"] in self._alive or owner["uid"] in self._gone:
             return owner["uid"] not in self._alive
         named = (owner["apiVersion"], owner["kind"])

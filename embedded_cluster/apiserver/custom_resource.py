@@ -128,7 +128,7 @@ def causes(crd: Object) -> Iterator[Cause]:
 
 
 def _schema_causes(root: Object, path: str, *, typed: bool = True) -> Iterator[Cause]:
-    """What makes a schema unusable beside builtin_rules.txt; `typed`: whether it needs a type."""
+    """Return what makes a schema unusable, beside builtin_rules.txt; `typed`: it needs a type."""
     wrong = list(_keyword_causes(root, path, typed=typed))
     yield from wrong
     # By a schema that can't be used, no default can be looked at.
@@ -138,7 +138,7 @@ def _schema_causes(root: Object, path: str, *, typed: bool = True) -> Iterator[C
 
 
 def _keyword_causes(root: Object, path: str, *, typed: bool) -> Iterator[Cause]:
-    """What is wrong with it but for its default, and with the schemas in it."""
+    """Return the errors in a schema but for its default, and in the schemas inside it."""
     free = ("x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields")
     if typed and not any(root.get(name) for name in ("type", *free)):
         yield required(f"{path}.type", "must not be empty")

@@ -1,4 +1,4 @@
-"""What the server knows of a kind it serves, built in or from a CRD."""
+"""A kind that the server serves, built in or from a CRD."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ class Kind:
 
     @property
     def conditional(self) -> bool:
-        """Whether a PUT must say which resourceVersion it replaces."""
+        """True if a PUT must say which resourceVersion it replaces."""
         return self.custom or self.key == ("coordination.k8s.io", "leases")
 
     @property
     def put_creates(self) -> bool:
-        """Whether a PUT of an object that isn't there creates it."""
+        """True if a PUT of an object that isn't there creates it."""
         return self.key in (("", "events"), ("", "services"), ("coordination.k8s.io", "leases"))
 
     @property

@@ -58,7 +58,7 @@ def options(query: Mapping[str, str], pod: str) -> LogOptions:
 
 
 def file_of(pod: Object, container: str | None) -> Path:
-    """Where the log of `container` (or of the only one) is.
+    """Return the log file of `container`, or of the only one.
 
     Raises:
         StatusError: 400: no such container, which one isn't said, or it hasn't started.
@@ -133,7 +133,7 @@ def _run(pod: Object, container: str) -> tuple[int, bool]:
 
 
 def _tail_offset(log: BinaryIO, lines: int) -> int:
-    """Where the last `lines` lines begin."""
+    """Return the offset at which the last `lines` lines begin."""
     end = log.seek(0, 2)
     if not end or not lines:
         return end

@@ -24,7 +24,7 @@ def _root(group: str, version: str) -> str:
 
 
 def index(kinds: Iterable[Kind], registry_version: int) -> Object:
-    """Which documents there are; the hash makes clients fetch again when CRDs change."""
+    """List the documents; the hash makes clients fetch again when CRDs change."""
     return {
         "paths": {
             root: {"serverRelativeURL": f"/openapi/v3/{root}?hash={registry_version}"}

@@ -16,7 +16,7 @@ from volcano_elastic.kube.resource import Object
 
 
 def _token(revision: int, last: Stored) -> str:
-    """Where a list goes on: after this object, as things were at this revision."""
+    """Return the token with which a list goes on: after this object, as of this revision."""
     return base64.urlsafe_b64encode(orjson.dumps([revision, *last.place])).decode()
 
 

@@ -29,7 +29,7 @@ _COPIED_BYTES = 3 * 1024 * 1024
 
 
 def patched(target: Any, content_type: str, patch: Any, schema: Object | None) -> Any:
-    """What a patch other than an apply makes of `target`.
+    """Return `target` with a patch, other than an apply, carried out.
 
     Args:
         schema: by which strategic patches merge; None where there are none.
@@ -139,7 +139,7 @@ def _operate(holder: Object, operation: Object) -> int:
 
 
 def _place(holder: Object, pointer: Any) -> tuple[Any, str]:
-    """What holds the value that a JSON pointer leads to, and under which name."""
+    """Return the container of the value that a JSON pointer leads to, and its name in it."""
     if not isinstance(pointer, str) or (pointer and not pointer.startswith("/")):
         raise ValueError("a path starts with /")
     *way, last = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")]
@@ -270,7 +270,8 @@ def _plain(value: Any) -> Any:
 
 
 def _ordered(items: list[Any], order: list[Any], before: list[Any], schema: Object) -> list[Any]:
-    """As the real server: what `order` names in its order, then what it doesn't, as it was.
+    """Order a list as the real server does: what `order` names in its order, then the rest as it
+    was.
 
     Two that were there both keep to their order where they meet.
     """

@@ -51,7 +51,8 @@ def fill_defaults(spec: Object) -> None:
 
 
 def tolerate_lost_nodes(spec: Object) -> None:
-    """As the admission plug-in DefaultTolerationSeconds, in place: for five minutes."""
+    """Let the pod tolerate lost nodes for five minutes, as DefaultTolerationSeconds does, in
+    place."""
     tolerations = spec.get("tolerations") or []
     long = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
     for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):
@@ -96,7 +97,7 @@ def _amount(quantity: str | None) -> int | None:
 
 
 def causes(spec: Object) -> Iterator[Cause]:
-    """What Kubernetes refuses in a PodSpec beside builtin_rules.txt, as far as is known here."""
+    """Return errors that Kubernetes finds in a PodSpec, beside those of builtin_rules.txt."""
     names: set[str] = set()
     volumes = {volume.get("name") for volume in spec.get("volumes") or ()}
     for field in ("initContainers", "containers"):
@@ -176,7 +177,8 @@ def is_finished(pod: Object) -> bool:
 
 
 def grace_seconds(pod: Object, asked: int | None) -> int:
-    """How long the pod may take to end: none for one that no kubelet holds or that has ended."""
+    """Return how long the pod may take to end, in seconds: 0 for one that no kubelet holds or that
+    has ended."""
     if not pod["spec"].get("nodeName") or is_finished(pod):
         return 0
     seconds = pod["spec"].get("terminationGracePeriodSeconds") if asked is None else asked

@@ -1,4 +1,4 @@
-"""Which kinds are served now."""
+"""Lists the kinds that are served now."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a client wants objects shown, by its Accept header: as they are, or as a Table."""
+"""Shows objects as a client's Accept header asks: as they are, or as a Table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Rendering:
         self._heads = True
 
     def one(self, stored: Stored) -> bytes:
-        """Of the Tables of a watch, only the first has the heads of its columns."""
+        """Return one object. Only the first Table of a watch has the heads of its columns."""
         shown = stored.shown_as(self._kind.api_version)
         if not self._tables:
             return shown.raw

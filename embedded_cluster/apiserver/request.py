@@ -92,7 +92,7 @@ def path_and_token(request: web.BaseRequest) -> tuple[str, str]:
 
 
 async def body(request: web.BaseRequest) -> Any:
-    """What was sent: JSON, YAML, or the protobuf of a few kinds; None for an empty body.
+    """Return the body: JSON, YAML, or the protobuf of a few kinds; None for an empty one.
 
     Raises:
         StatusError: 415 for other formats, 400 for what cannot be read.
@@ -135,7 +135,7 @@ def _check_yaml(raw: bytes) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a request is about."""
+    """The object or collection that a request is about."""
 
     kind: Kind
     namespace: str
@@ -161,7 +161,7 @@ class WriteOptions:
 
     @property
     def refuse(self) -> Callable[[str], StatusError]:
-        """How to refuse what is no object of its kind: what was sent, or what a patch has made."""
+        """Return the error for an object that is not of its kind, sent or made by a patch."""
         return patch_refused if self.patched else bad_request
 
 
@@ -175,7 +175,8 @@ class DeleteOptions:
 
 
 def flag(query: Mapping[str, str], name: str) -> bool:
-    """Whether a query asks for something, read as Kubernetes does: clients say `True`, too."""
+    """Return whether a query asks for something, read as Kubernetes does: clients say `True`,
+    too."""
     return name in query and query[name].lower() not in ("false", "0")
 
 
@@ -242,7 +243,8 @@ def check_list(query: Mapping[str, str], *, watch: bool) -> None:
 
 
 def typed(sent: Any, name: str, refuse: Callable[[str], StatusError] = bad_request) -> Object:
-    """What was sent, as a built-in type that is no kind of its own takes it (DeleteOptions, ...).
+    """Return the body, checked against a built-in type that is no kind of its own (DeleteOptions,
+    ...).
 
     Raises:
         StatusError: of `refuse`, it is no such thing.

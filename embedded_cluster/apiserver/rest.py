@@ -320,7 +320,8 @@ class Rest:
         return self._settle(kind, old, new)
 
     def _merged(self, target: Target, old: Stored, incoming: Object) -> Object:
-        """What a write to this subresource may change, from `incoming`; the rest from `old`."""
+        """Return `old` with the fields of `incoming` that a write to this subresource may
+        change."""
         kind, kept = target.kind, old.copy()
         status_alone = target.subresource == "status"
         new, other = ({**kept}, incoming) if status_alone else ({**incoming}, kept)
@@ -408,7 +409,7 @@ def _misnamed(obj: Object, target: Target) -> StatusError:
 
 
 def _counted(kind: Kind, obj: Object) -> Object:
-    """What the generation counts changes of."""
+    """Return the part of an object whose changes the generation counts."""
     return {
         name: value
         for name, value in obj.items()

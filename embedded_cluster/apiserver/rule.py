@@ -27,7 +27,8 @@ _BLOCKING = (
 
 
 def causes(obj: Object, old: Object | None, schema: Object, wrong: list[Cause]) -> list[Cause]:
-    """What the schema's rules say of `obj`, whose shape has `wrong` about it already."""
+    """Return the errors that the schema finds by its rules; `wrong`: errors of shape, some block
+    rules."""
     if any(cause.reason in _BLOCKING for cause in wrong):
         return []
     return list(_walk(obj, old, schema, ""))
@@ -57,7 +58,8 @@ def _walk(value: Any, old: Any, schema: Object, path: str) -> Iterator[Cause]:
 
 
 def _before(old: Any, schema: Object) -> Callable[[Any, Any], Any]:
-    """What a part was in `old`, by its place; an element of a list by its keys, if it has some."""
+    """Return a part's value in `old`, by its place; an element of a list by its keys, if it has
+    some."""
     if isinstance(old, dict):
         return lambda key, _: old.get(key)
     known = {}

@@ -32,7 +32,7 @@ _ROOT_FIELDS = ("apiVersion", "kind", "metadata")
 
 
 def children(value: Any, schema: Object, path: str) -> Iterator[tuple[Any, Any, Object, str]]:
-    """What is in a value and has a schema of its own: key or index, itself, its schema and path."""
+    """Yield the parts of a value that have schemas: key or index, the part, its schema and path."""
     if isinstance(value, dict):
         properties, extra = schema.get("properties") or {}, schema.get("additionalProperties")
         for name, one in value.items():
@@ -80,12 +80,12 @@ def _prune(value: Any, schema: Object, path: str) -> Iterator[str]:
 
 
 def validate(obj: Object, schema: Object) -> list[Cause]:
-    """What is wrong with the object, in the schema's order; empty if nothing is."""
+    """Return the object's errors in the schema's order; empty if there are none."""
     return list(causes(obj, {**schema, "type": "object", _EMBEDDED: True}, ""))
 
 
 def causes(value: Any, schema: Object, path: str) -> Iterator[Cause]:
-    """What is wrong with a value at `path`."""
+    """Return the errors of a value at `path`."""
     # A null gives way to a default.
     if value is None and (schema.get("nullable") or "default" in schema):
         return
@@ -193,7 +193,8 @@ def identity(item: Any, schema: Object) -> bytes:
 
 
 def below(schema: Any, name: str) -> Object:
-    """What a schema (or a part of one, or none) has at a name, if that is an object; else {}."""
+    """Return the object that a schema (or a part of one, or none) has at a name; {} if it has
+    none."""
     found = schema.get(name) if isinstance(schema, dict) else None
     return found if isinstance(found, dict) else {}
 

@@ -70,7 +70,7 @@ def of_query(query: Mapping[str, str], kind: Kind) -> Selector | None:
 
 
 def matches(selector: Object | None, found: Mapping[str, str]) -> bool:
-    """Whether a LabelSelector selects a label map; None and {} select everything."""
+    """Return whether a LabelSelector selects a label map; None and {} select everything."""
     selector = selector or {}
     pairs = (selector.get("matchLabels") or {}).items()
     wanted: list[_Requirement] = [(key, "in", {value}) for key, value in pairs]

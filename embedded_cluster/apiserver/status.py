@@ -80,7 +80,7 @@ def no_such_resource() -> StatusError:
 
 
 def not_served(subresource: str) -> StatusError:
-    """Of pods, which clients know to have more of them."""
+    """Return NotFound for pods, of which clients know that there are more."""
     if subresource not in ("exec", "attach", "portforward"):
         return no_such_resource()
     why = (
@@ -142,7 +142,7 @@ def patch_refused(why: str) -> StatusError:
 
 
 def options_invalid(options: str, *causes: Cause) -> StatusError:
-    """What a request asks for beside its body (CreateOptions, ...) cannot be had."""
+    """Return the error for options beside the body (CreateOptions, ...) that cannot be had."""
     return _invalid(f"{options}.meta.k8s.io", "", causes, group="meta.k8s.io", kind=options)
 
 
@@ -166,7 +166,7 @@ def unsupported_media_type(found: str, expected: str) -> StatusError:
 
 
 def success_of(code: int) -> Object:
-    """What a request got that had no object to answer with."""
+    """Return the answer to a request that had no object to answer with."""
     return _status("Success", code=code)
 
 

@@ -43,7 +43,7 @@ class Stored:
         return meta.get("namespace", ""), meta["name"]
 
     def shown_as(self, api_version: str) -> Stored:
-        """As a client of this version sees it; itself where nothing differs."""
+        """Return the object as a client of this version sees it; itself where nothing differs."""
         if self.obj.get("apiVersion") == api_version:
             return self
         return Stored.of({**self.obj, "apiVersion": api_version})
@@ -120,7 +120,8 @@ class Store:
     def as_of(
         self, resource: ResourceKey, namespace: str | None, revision: int
     ) -> list[Stored] | None:
-        """What `all_of` was at `revision`; None if the changes since are not all known any more."""
+        """Return `all_of` as of `revision`; None if the changes since are not all known any
+        more."""
         changes = self.since(resource, revision)
         if not changes:
             return None if changes is None else self.all_of(resource, namespace)

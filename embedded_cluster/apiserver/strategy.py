@@ -1,4 +1,4 @@
-"""What is filled in and refused on a write, kind by kind."""
+"""Fills in and refuses fields on a write, kind by kind."""
 
 from __future__ import annotations
 
@@ -153,7 +153,8 @@ def fill_defaults(kind: Kind, obj: Object, store: Store) -> None:
 
 
 def carry_over(kind: Kind, new: Object, old: Object) -> None:
-    """What the server once chose and an update may leave out, from the old object, in place."""
+    """Copy fields that the server once chose, and an update may leave out, from the old object, in
+    place."""
     chosen = {
         POD.key: ("priority", "preemptionPolicy", "priorityClassName"),
         SERVICE.key: ("clusterIP",),
@@ -167,7 +168,7 @@ def carry_over(kind: Kind, new: Object, old: Object) -> None:
 
 
 def _carry_type(new: Object, old: Object) -> None:
-    """Of a Service's spec: node ports stay; with its type goes what belonged to that, unchanged."""
+    """Copy a Service's node ports; fields of its old type go with it, unless they were changed."""
     sort, was = new.get("type", "ClusterIP"), old["type"]
     ports = {(one["port"], one["protocol"]): one.get("nodePort") for one in old.get("ports") or ()}
     for port in new.get("ports") or ():

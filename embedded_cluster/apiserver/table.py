@@ -113,7 +113,7 @@ _SPANS: tuple[tuple[float, int, str, int, str], ...] = (
 
 
 def duration(seconds: int) -> str:
-    """As kubectl shortens an age: 5s, 3m20s, 5h, 2d3h, 8y."""
+    """Shorten an age as kubectl does: 5s, 3m20s, 5h, 2d3h, 8y."""
     if seconds < 0:
         return "0s" if seconds >= -2 else "<invalid>"
     _, unit, name, part, rest = next(span for span in _SPANS if seconds < span[0])
@@ -223,7 +223,7 @@ def _scale_target(obj: Object, _: datetime) -> str:
 
 
 def _scale_metrics(obj: Object, _: datetime) -> str:
-    """Of each metric what it is and what it should be; the first two, as kubectl has room for."""
+    """Return each metric's current and target value; the first two, as kubectl has room for."""
     found = []
     status = (obj.get("status") or {}).get("currentMetrics") or []
     for number, metric in enumerate(metrics := obj["spec"].get("metrics") or []):

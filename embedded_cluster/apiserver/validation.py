@@ -1,4 +1,4 @@
-"""What is refused of an object that its type allows: kind by kind, as far as is told here."""
+"""Validates built-in objects beyond their schema, kind by kind; returns field errors."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def check(kind: Kind, obj: Object, old: Object | None = None) -> None:
 
 
 def _changes(kind: Kind, new: Object, old: Object) -> Iterator[Cause]:
-    """What must not change and does."""
+    """Return the errors for changed fields that must not change."""
     before = {*(old["metadata"].get("finalizers") or ())}
     added = [one for one in new["metadata"].get("finalizers") or () if one not in before]
     if added and old["metadata"].get("deletionTimestamp"):

@@ -1,4 +1,5 @@
-"""What is played: cases/*.yaml, one file a noun; README.md beside this says how to write them."""
+"""Reads the cases to play: cases/*.yaml, one file a noun; README.md beside this says how to write
+them."""
 
 from __future__ import annotations
 

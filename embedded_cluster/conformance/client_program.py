@@ -23,7 +23,7 @@ class ProgramError(Exception):
 
 
 async def run(interpreter: str, program: str, *arguments: str) -> dict[str, Any]:
-    """What it saw, step by step.
+    """Run a client's program; return its record, step by step.
 
     Raises:
         FileNotFoundError: the interpreter isn't there.

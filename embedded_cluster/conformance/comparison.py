@@ -21,7 +21,7 @@ _SDK = "sdk"
 async def compare(
     real: ControlPlane, ours: ControlPlane, nouns: tuple[str, ...] = ()
 ) -> list[Difference]:
-    """What differs in the answers of two servers to the same cases; no nouns: to all."""
+    """Return the differences between two servers' answers to the same cases; no nouns: to all."""
     life, played = secrets.token_hex(2), list(cases(nouns))
     at_once = asyncio.Semaphore(_AT_ONCE)
 
@@ -43,7 +43,8 @@ async def compare(
 
 
 async def _compare_sdk(real: ControlPlane, ours: ControlPlane) -> list[Difference]:
-    """What Kubeflow's SDK sees of a job, with operator, scheduler and kubelet on both servers."""
+    """Compare what Kubeflow's SDK sees of a job, with operator, scheduler and kubelet on both
+    servers."""
     step = Step("PROGRAM sdk kubeflow_sdk", "PROGRAM", "", None, "", "", False)
     with tempfile.TemporaryDirectory(prefix="ve-sdk-") as folder:
 

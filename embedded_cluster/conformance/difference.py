@@ -1,4 +1,4 @@
-"""What differs between two servers' answers to one case, after masking what must differ. Pure."""
+"""Compares two servers' answers to one case, after masking what must differ. Pure."""
 
 from __future__ import annotations
 

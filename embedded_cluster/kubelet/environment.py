@@ -29,7 +29,7 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
 
 
 def entries(container: Object) -> list[Object]:
-    """What of its environment comes from elsewhere."""
+    """Return the entries of its environment that come from elsewhere."""
     own = [entry.get("valueFrom") or {} for entry in container.get("env") or ()]
     return [*(container.get("envFrom") or ()), *own]
 
@@ -40,7 +40,8 @@ def environment(
     sources: Sources,
     resolve: Resolve | None = None,
 ) -> dict[str, str]:
-    """What `env` and `envFrom` ask for; later entries win, and may refer to earlier ones.
+    """Return the variables of `env` and `envFrom`; later entries win, and may refer to earlier
+    ones.
 
     Args:
         pod: with status.podIP and hostIP already set.

@@ -111,7 +111,8 @@ class FakePods:
 
 
 def next_status(pod: Object, address: str, now: datetime) -> Object | float | None:
-    """What a pod that only pretends to run says next; or in how many seconds; None: nothing more.
+    """Return the next status of a pod that only pretends to run, or the seconds until it; None:
+    nothing more.
 
     Pending becomes Running; Running becomes what a fault or the exit code says, or ready again
     where its node was lost meanwhile.

@@ -15,7 +15,7 @@ _PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 
 
 def refusal(container: Object) -> str | None:
-    """What the container asks for that can't be done here, or None."""
+    """Return what the container asks for that can't be done here, or None."""
     if container.get("restartPolicy"):
         return "a container's own restartPolicy is not served here, so there are no sidecars"
     hooks = container.get("lifecycle") or {}

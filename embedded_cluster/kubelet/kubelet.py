@@ -37,7 +37,7 @@ _MEMORY_FOLDER = "volcano-elastic-kubelet-"
 
 @dataclass(slots=True)
 class Options:
-    """What a kubelet is to be; `--help` says what each means."""
+    """Options of a kubelet; `--help` explains each."""
 
     kubeconfig: str | None = None
     nodes: int = 1

@@ -58,7 +58,7 @@ Action = Do | Ask | Tell
 
 
 class Lifecycle:
-    """Of one pod, by uid. Times are datetimes of one clock.
+    """Decides the next actions for one pod, by uid. Times are datetimes of one clock.
 
     Args:
         pod: as it was when this kubelet first saw it; an earlier life is read from its status.
@@ -174,7 +174,7 @@ class Lifecycle:
     def answered(
         self, container: Container, asked: probe.Probe, success: bool, output: str, now: datetime
     ) -> list[Tell]:
-        """What a probe found. An answer about an earlier run is ignored."""
+        """Take a probe's answer; one about an earlier run is ignored."""
         if not any(asked is one for one in container.probes):
             return []
         asked.answered(success, now)

@@ -27,7 +27,8 @@ def _proportional(pid: int) -> int:
 
 
 def exceeded(limits: Mapping[int, int], shims: Mapping[int, int]) -> list[int]:
-    """Which containers have more than their limit. Reads files of the kernel, for a while.
+    """Return the containers that have more than their limit. Reads files of the kernel, for a
+    while.
 
     Args:
         limits: bytes by container, which is the pid of its own shim.

@@ -1,4 +1,4 @@
-"""What service names stand for, and the /etc/hosts that say so to pods."""
+"""Resolves service names, and writes the /etc/hosts that tell pods of them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def _aliases(namespace: str, name: str, seen_from: str) -> list[str]:
 
 
 class Names:
-    """Of services: each stands for its first pod, or for the pod that will bear its name."""
+    """Resolves the names of services: each to its first pod, or to the pod that will bear its
+    name."""
 
     def __init__(self, pods: Informer, services: Informer, addresses: AddressBook) -> None:
         self._pods, self._services, self._addresses = pods, services, addresses

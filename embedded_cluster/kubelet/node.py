@@ -49,7 +49,7 @@ def is_virtual(node: Object) -> bool:
 
 
 def node_object(name: str, gpus: int, now: datetime, log_port: int | None = None) -> Object:
-    """As a kubelet registers it.
+    """Return the Node that a kubelet registers.
 
     Args:
         log_port: where its containers' logs are served, if they are.
@@ -136,7 +136,7 @@ class VirtualNodes:
         """Told of a node's name, and whether it is down now."""
 
     def up(self, name: str | None) -> bool:
-        """Whether it is one of them, and not down."""
+        """Return whether the node is one of them, and not down."""
         return name in self._names and name not in self.down
 
     def seconds_down(self, name: str) -> float:

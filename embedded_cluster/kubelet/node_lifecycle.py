@@ -1,4 +1,4 @@
-"""What kube-controller-manager does about nodes that fell silent, where there is none.
+"""Acts on nodes that fell silent, in place of kube-controller-manager.
 
 A silent node's conditions become Unknown, it is tainted, its pods are no longer ready; pods that
 don't tolerate the taint (any longer) are deleted, and stay Terminating, since only their kubelet
@@ -38,7 +38,7 @@ _DISRUPTED = {
 
 
 def lost(node: Object, now: datetime) -> list[Object]:
-    """What changes of a silent node's conditions."""
+    """Return the conditions of a silent node that change."""
     unknown = {
         "status": "Unknown",
         "reason": "NodeStatusUnknown",
@@ -62,7 +62,7 @@ def taints(node: Object, now: datetime, *, silent: bool) -> list[Object] | None:
 
 
 def silent_since(node: Object) -> datetime | None:
-    """When the node was tainted so that pods have to go."""
+    """Return when the node was tainted so that pods have to go; None if it is not."""
     for taint in node["spec"].get("taints") or ():
         if taint["key"] == _TAINT and taint["effect"] == "NoExecute" and "timeAdded" in taint:
             return datetime.fromisoformat(taint["timeAdded"])
@@ -70,7 +70,7 @@ def silent_since(node: Object) -> datetime | None:
 
 
 def eviction_due(pod: Object, since: datetime) -> datetime | None:
-    """When a pod on a node tainted at `since` has to go; None: never."""
+    """Return when a pod on a node tainted at `since` has to go; None: never."""
     matching = [
         toleration
         for toleration in pod["spec"].get("tolerations") or ()

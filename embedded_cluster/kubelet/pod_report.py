@@ -1,4 +1,4 @@
-"""What the API server is told about one pod: its status, events, and at last its removal."""
+"""Tells the API server about one pod: its status, events, and at last its removal."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class PodReport:
         self._dirty.set()
 
     async def write_changes(self) -> None:
-        """Of the status, until cancelled."""
+        """Write each change of the status, until cancelled."""
         while True:
             await self._dirty.wait()
             self._dirty.clear()

@@ -42,7 +42,7 @@ _SHUTDOWN_GRACE = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What all pods of a kubelet share."""
+    """The facilities that all pods of a kubelet share."""
 
     client: Client
     pods: Informer

@@ -1,4 +1,4 @@
-"""When a container is probed, and what the answers add up to: pure."""
+"""Decides when a container is probed, and what the answers add up to: pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Probe:
 
     @property
     def seconds(self) -> float:
-        """How long an answer may take."""
+        """The time that an answer may take, in seconds."""
         return float(self.spec.get("timeoutSeconds") or 1)
 
     def answered(self, success: bool, now: datetime) -> None:

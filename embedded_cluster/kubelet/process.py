@@ -42,7 +42,7 @@ _MEMORY_LOOK_SECONDS = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What a container runs, and where.
+    """A container's command and where it runs.
 
     `log_start`: where in the log its output begins; `root`: an empty folder, where its root is put
     together; `limit`: bytes of memory, 0 for any.
@@ -249,7 +249,7 @@ class ProcessRuntime:
             process.end.set_result(end or End(137, process.over_limit))
 
     async def _end_orphans(self) -> None:
-        """What came to us from a shim that was killed."""
+        """End processes that came to us from a shim that was killed."""
         while True:
             parents = shim.parents()
             own = {pid for pid, parent in parents.items() if parent == os.getpid()}

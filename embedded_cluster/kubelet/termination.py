@@ -1,4 +1,4 @@
-"""What a container says at its end: its termination message."""
+"""Reads a container's termination message."""
 
 from __future__ import annotations
 

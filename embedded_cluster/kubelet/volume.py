@@ -56,7 +56,7 @@ def volumes_of(pod: Object) -> list[Object]:
 
 
 def refusal(pod: Object) -> str | None:
-    """Which of the pod's volumes isn't served here, or None."""
+    """Return the pod's first volume that isn't served here, or None."""
     for volume in volumes_of(pod):
         if (kind := kind_of(volume)) not in _KINDS:
             return (
@@ -111,7 +111,7 @@ def without_namespaces(container: Object, pod: Object) -> str | None:
 
 
 class Volumes:
-    """Of one pod: made before its first container starts, removed with the pod.
+    """The volumes of one pod: made before its first container starts, removed with the pod.
 
     Args:
         folder: for those on disk.
@@ -163,7 +163,7 @@ class Volumes:
         return (self._memory if in_memory else self._folder) / str(volume["name"])
 
     def mounts(self, container: Object, pod: Object, variables: Mapping[str, str]) -> list[Mount]:
-        """What `container` sees, in its order.
+        """Return the mounts of `container`, in its order.
 
         Raises:
             ConfigError: a mount names no volume, or leads out of it.

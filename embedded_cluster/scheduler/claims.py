@@ -1,4 +1,4 @@
-"""What a queue's jobs hold, were promised, and could give back: the enqueue test's terms."""
+"""Counts what a queue's jobs hold, were promised, and could give back: the enqueue test's terms."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def less_gated(session: Session, job: Job, due: Resources) -> dict[str, float]:
 
 
 def requested(session: Session, queue: Queue) -> dict[str, float]:
-    """What the queue's pods hold or wait for."""
+    """Return the amounts that the queue's pods hold or wait for."""
     out: dict[str, float] = {}
     for job in session.jobs.values():
         if job.queue == queue.name:
@@ -70,13 +70,14 @@ def real_capability(session: Session, queue: Queue, *, tree: bool = False) -> di
 
 
 def within(held: Resources, task: Task, bounds: Resources) -> list[str]:
-    """What would be beyond `bounds` if the task came to what is held, of what it asks for."""
+    """Return what would be beyond `bounds` if the task came to what is held, of what it asks
+    for."""
     after = plus(held, task.requests)
     return lacking({name: after[name] for name in asked(task.requests)}, bounds)
 
 
 class Claims:
-    """Which jobs the queues let in, one after another.
+    """Lets jobs in, one after another, by their queues' bounds.
 
     Args:
         bounds: what each queue may hold.

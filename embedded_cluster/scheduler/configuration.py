@@ -38,7 +38,7 @@ def load(path: Path) -> Configuration:
 
 
 def parse(document: Any) -> Configuration:
-    """As `load`, of what is in the file."""
+    """Return the configuration in a file's text, as `load` does."""
     read, findings = scheduler_configuration.parse(
         document, actions=dict.fromkeys(ACTIONS, ()), plugins=ARGUMENTS
     )

@@ -126,7 +126,7 @@ def _tell(
     reason: str,
     message: str,
 ) -> None:
-    """As Volcano: a condition of the other type stays as it was last."""
+    """Set a condition as Volcano does: one of the other type stays as it was last."""
     said = condition(kind, "True", reason, message, session.now)
     before = conditions.get(kind, {})
     if any(before.get(key, "") != said[key] for key in ("status", "reason", "message")):

@@ -1,4 +1,4 @@
-"""What a session decided, to be carried out by the executor."""
+"""Effects that a session decided, to be carried out by the executor."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Evict:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Of what has to be there, whoever makes it."""
+    """Create an object that has to be there, whoever makes it."""
 
     resource: Resource
     body: Object

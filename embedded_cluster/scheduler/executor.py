@@ -122,7 +122,8 @@ class Executor:
         await self._tell(PODS, pod.key, "Scheduled", message)
 
     async def _evict(self, pod: Task, action: str) -> None:
-        """As Volcano: two events, two conditions, then a plain DELETE with the pod's own grace."""
+        """Evict as Volcano does: two events, two conditions, then a plain DELETE with the pod's own
+        grace."""
         message = f"Pod is evicted, because of {action}"
         _log.info("evicting %s, because of %s", pod.key, action)
         self.evicted.add(pod.uid)

@@ -1,4 +1,4 @@
-"""What a plugin may register with a session; None where it has no say."""
+"""Functions that a plugin may register with a session; None where it has no say."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def number(option: PluginOption, argument: str, default: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class QueueFigures:
-    """What a plugin worked out for a queue; metrics tell it."""
+    """A plugin's figures for a queue, for the metrics."""
 
     share: float
     weight: int

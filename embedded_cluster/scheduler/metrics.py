@@ -1,4 +1,4 @@
-"""What Prometheus asks, under Volcano's names; scalars in thousandths, as there."""
+"""Metrics for Prometheus under Volcano's names; scalars in thousandths, as there."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ _ALONE = "pod "
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What the informers hold, and what was written but not yet seen back."""
+    """The informers' objects, and those that were written but not yet seen back."""
 
     nodes: Iterable[Object] = ()
     pods: Iterable[Object] = ()
@@ -78,7 +78,7 @@ def snapshot_of(observed: Observed, scheduler_names: Container[str]) -> Snapshot
 
 
 def requests_of(spec: Mapping[str, Any]) -> dict[str, int]:
-    """What a pod takes on its node, itself included.
+    """Return the room that a pod takes on its node, itself included.
 
     Raises:
         quantity.QuantityError: an amount that is no quantity.

@@ -29,7 +29,7 @@ def minus(left: Resources, right: Resources) -> dict[str, float]:
 
 
 def lacking(request: Resources, room: Resources) -> list[str]:
-    """What `room` has too little of; it has nothing of what it doesn't name."""
+    """Return the resources that `room` has too little of; it has none of those it doesn't name."""
     return sorted(name for name, amount in request.items() if 0 < amount > room.get(name, 0))
 
 
@@ -45,7 +45,7 @@ def with_all(room: Resources, coming: Iterable[Resources]) -> dict[str, float]:
 
 
 def asked(request: Resources) -> list[str]:
-    """What is asked for, other than to be one more pod."""
+    """Return the resources asked for, other than to be one more pod."""
     return [name for name, amount in request.items() if amount > 0 and name != PODS]
 
 

@@ -81,7 +81,8 @@ class Scheduler:
             await asyncio.wait_for(self._changed.wait(), left)
 
     async def _session(self) -> datetime | None:
-        """When to look again though nothing changes; None: not before something does."""
+        """Run a session; return when to look again though nothing changes; None: not before a
+        change."""
         now = self._clock()
         with self._metrics.whole():
             nodes, pods, groups, queues, classes = self._informers
@@ -101,8 +102,8 @@ class Scheduler:
 
 
 def next_look(snapshot: Snapshot, now: datetime) -> datetime | None:
-    """When time alone may change what a session does: the first protection of a pod that may be
-    evicted ends, while another waits. None: it won't."""
+    """Return when time alone may change what a session does: the first protection of a pod that may
+    be evicted ends, while another waits. None: it won't."""
     tasks = [task for job in snapshot.jobs for task in job.tasks]
     if not any(task.status is TaskStatus.PENDING for task in tasks):
         return None

@@ -146,7 +146,7 @@ class Session:
         return self._idle[node.name]
 
     def future_idle(self, node: Node) -> Resources:
-        """What will be idle once what is leaving has left and what was promised has come."""
+        """Return the room that is idle once leaving pods have left and promised ones have come."""
         return self._future[node.name]
 
     def tasks_on(self, node: Node) -> list[Task]:
@@ -177,7 +177,7 @@ class Session:
         return self.ready_members(job) + self.backfillable(job) >= job.min_member
 
     def pending(self, job: Job) -> list[Task]:
-        """What there is to place, in task order."""
+        """Return the tasks to place, in task order."""
         return sorted(self.tasks(job, TaskStatus.PENDING), key=self.task_key)
 
     def jobs_to_place(self) -> list[Job]:
@@ -277,7 +277,7 @@ class Session:
     def victims(
         self, kind: Literal["preemptable", "reclaimable"], claimant: Task, of: Sequence[Task]
     ) -> list[Task]:
-        """Whom the claimant may evict, in the order in which they go.
+        """Return the pods that the claimant may evict, in the order in which they go.
 
         As in Volcano, a tier whose filters leave nobody passes the question on, with the full list;
         and within a tier, a filter after which nobody is left is forgotten by the next one.
@@ -326,7 +326,7 @@ class Statement:
         self._effects.append(Bind(task, node.name))
 
     def pipeline(self, task: Task, node: Node) -> None:
-        """If this statement evicted others for it, the node is the task's by name, too."""
+        """Promise the node to the task; by name too, if this statement evicted others for it."""
         self._move(task, TaskStatus.PIPELINED, node.name)
         if self._effects:
             self._nominated[task.uid] = node.name

@@ -12,7 +12,7 @@ from embedded_cluster.scheduler.resources import Resources
 
 
 class TaskStatus(Enum):
-    """Where a pod stands. A session moves pending tasks to Allocated or Pipelined, and victims to
+    """The state of a pod. A session moves pending tasks to Allocated or Pipelined, and victims to
     Releasing; everything else is what the API server says."""
 
     GATED = "Gated"

@@ -1,4 +1,4 @@
-"""What both trainings are told on their command lines."""
+"""The options that both trainings have on their command lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training tells of itself: a line a step, and now and then the held-out ratings' AUC."""
+"""Writes a training's progress: a line a step, and now and then the held-out ratings' AUC."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is trained, and by how many workers."""
+    """The training to run, and with how many workers."""
 
     ratings: Path
     mode: Mode
@@ -100,7 +100,7 @@ def run(plan: Plan, features: Features, folder: Path) -> Outcome:
 
 
 class _Processes:
-    """As pods would have them: each agent with an address and an index of its own."""
+    """Runs the processes as pods would: each agent with an address and an index of its own."""
 
     def __init__(self, plan: Plan, folder: Path) -> None:
         self._plan = plan
@@ -198,7 +198,7 @@ class _Processes:
             )
 
     def _wait(self, what: str, condition: Callable[[], bool]) -> None:
-        """As long as there is progress."""
+        """Wait as long as there is progress."""
         before, deadline = (0, 0), time.monotonic() + PATIENCE_SECONDS
         while not condition():
             now = progress.newest(self._folder)

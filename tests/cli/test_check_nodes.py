@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from tests.embedded_cluster.process import ROOT, eventually, local_cluster
 from volcano_elastic.cli.check_nodes import (
     LABEL,
-    Setting,
+    CheckOptions,
     check_nodes,
     choose,
     coordinator_pod,
@@ -29,7 +29,7 @@ from volcano_elastic.kube.resource import NODES, PODS, SECRETS, Resource
 
 TOOL = (sys.executable, "-m", "volcano_elastic.cli", "check-nodes")
 PATIENCE = 120.0
-SETTING = Setting("check-nodes-1", "default", "train:1", 8, 600, 60, {"NCCL_DEBUG": "INFO"})
+OPTIONS = CheckOptions("check-nodes-1", "default", "train:1", 8, 600, 60, {"NCCL_DEBUG": "INFO"})
 
 
 def node(name: str, ready: bool = True) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def test_nodes_that_are_not_there_or_too_few_are_refused() -> None:
 
 
 def test_pods_are_bound_to_their_nodes_and_end_by_themselves() -> None:
-    made = member_pod(SETTING, 3, "gpu-3", "fd00::1")
+    made = member_pod(OPTIONS, 3, "gpu-3", "fd00::1")
     assert made["metadata"]["labels"] == {LABEL: "check-nodes-1"}
     assert made["spec"]["nodeName"] == "gpu-3"
     assert made["spec"]["activeDeadlineSeconds"] == 660
@@ -61,7 +61,7 @@ def test_pods_are_bound_to_their_nodes_and_end_by_themselves() -> None:
     assert "--gpus=8" in container["command"]
     assert container["resources"] == {"limits": {"nvidia.com/gpu": "8"}}
     assert {"name": "NCCL_DEBUG", "value": "INFO"} in container["env"]
-    [leader] = coordinator_pod(SETTING, "gpu-0", 4)["spec"]["containers"]
+    [leader] = coordinator_pod(OPTIONS, "gpu-0", 4)["spec"]["containers"]
     assert "resources" not in leader, "it takes no GPU from anybody"
 
 

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long, and how often, something that failed for the moment is tried again."""
+    """Says how long, and how often, something that failed for the moment is tried again."""
 
     name: str
     """What is tried, as the log says it."""

@@ -34,8 +34,8 @@ _AT_A_TIME = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """What the pods of a check have in common."""
+class CheckOptions:
+    """The options that all pods of a check share."""
 
     name: str
     namespace: str
@@ -121,7 +121,7 @@ def check_nodes(
     given = {name: value for name, _, value in (one.partition("=") for one in variables)}
 
     async def question(client: Client) -> dict[str, Any]:
-        setting = Setting(
+        options = CheckOptions(
             f"check-nodes-{secrets.token_hex(4)}",
             namespace or client.access.namespace,
             image,
@@ -130,7 +130,7 @@ def check_nodes(
             start_timeout,
             given,
         )
-        return await _check(client, setting, nodes, selector)
+        return await _check(client, options, nodes, selector)
 
     found = ask(kubeconfig, question, seconds=None)
     if as_json:
@@ -192,7 +192,11 @@ def _state(pod: Object | None) -> str:
 
 
 def pod(
-    setting: Setting, name: str, node: str, command: Sequence[str], variables: Mapping[str, str]
+    options: CheckOptions,
+    name: str,
+    node: str,
+    command: Sequence[str],
+    variables: Mapping[str, str],
 ) -> Object:
     """Return a pod of the check, bound to its node."""
     env: list[Object] = [{"name": key, "value": value} for key, value in variables.items()]
@@ -201,26 +205,26 @@ def pod(
         ("VOLCANO_ELASTIC_NODE_NAME", "spec.nodeName"),
     ):
         env.append({"name": key, "valueFrom": {"fieldRef": {"fieldPath": path}}})
-    reference = {"name": setting.name, "key": "token"}
+    reference = {"name": options.name, "key": "token"}
     env.append({"name": "VOLCANO_ELASTIC_TOKEN", "valueFrom": {"secretKeyRef": reference}})
     container: Object = {
         "name": "node-check",
-        "image": setting.image,
+        "image": options.image,
         "command": ["python", "-P", "-m", *command],
         "env": env,
     }
     spec: Object = {
         "nodeName": node,
         "restartPolicy": "Never",
-        "activeDeadlineSeconds": int(setting.timeout) + 60,  # should nobody delete it
+        "activeDeadlineSeconds": int(options.timeout) + 60,  # should nobody delete it
         "terminationGracePeriodSeconds": 1,
         "enableServiceLinks": False,
         "automountServiceAccountToken": False,
         "tolerations": [{"operator": "Exists"}],
         "containers": [container],
     }
-    if setting.gpus and name != setting.coordinator:
-        container["resources"] = {"limits": {_GPU: str(setting.gpus)}}
+    if options.gpus and name != options.coordinator:
+        container["resources"] = {"limits": {_GPU: str(options.gpus)}}
         # NCCL's processes of a node share more than the 64 MiB that a container has.
         spec["volumes"] = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
         container["volumeMounts"] = [{"name": "shm", "mountPath": "/dev/shm"}]
@@ -229,43 +233,43 @@ def pod(
         "kind": "Pod",
         "metadata": {
             "name": name,
-            "namespace": setting.namespace,
-            "labels": {LABEL: setting.name},
+            "namespace": options.namespace,
+            "labels": {LABEL: options.name},
         },
         "spec": spec,
     }
 
 
-def coordinator_pod(setting: Setting, node: str, members: int) -> Object:
+def coordinator_pod(options: CheckOptions, node: str, members: int) -> Object:
     return pod(
-        setting,
-        setting.coordinator,
+        options,
+        options.coordinator,
         node,
         [
             "elastic_trainer.coordinator",
             "--host=$(VOLCANO_ELASTIC_POD_IP)",
             f"--port={PORT}",
-            f"--job={setting.namespace}/{setting.name}",
+            f"--job={options.namespace}/{options.name}",
             "--min=2",
             f"--max={members}",
         ],
-        {"VOLCANO_ELASTIC_CHECK_QUIET_SECONDS": f"{setting.start_timeout:g}", **setting.variables},
+        {"VOLCANO_ELASTIC_CHECK_QUIET_SECONDS": f"{options.start_timeout:g}", **options.variables},
     )
 
 
-def member_pod(setting: Setting, index: int, node: str, address: str) -> Object:
+def member_pod(options: CheckOptions, index: int, node: str, address: str) -> Object:
     host = f"[{address}]" if ":" in address else address
     return pod(
-        setting,
-        setting.member(index),
+        options,
+        options.member(index),
         node,
         [
             "elastic_trainer.node_check",
             f"--endpoint={host}:{PORT}",
-            f"--gpus={setting.gpus}",
-            f"--timeout={setting.timeout:g}",
+            f"--gpus={options.gpus}",
+            f"--timeout={options.timeout:g}",
         ],
-        {**setting.variables, "VOLCANO_ELASTIC_POD_INDEX": str(index)},
+        {**options.variables, "VOLCANO_ELASTIC_POD_INDEX": str(index)},
     )
 
 
@@ -300,75 +304,75 @@ def choose(nodes: Sequence[Object], names: Sequence[str], selected: bool) -> tup
 
 
 async def _check(
-    client: Client, setting: Setting, names: Sequence[str], selector: str | None
+    client: Client, options: CheckOptions, names: Sequence[str], selector: str | None
 ) -> dict[str, Any]:
     from volcano_elastic.kube.resource import NODES, PODS, SECRETS
 
     listed = (await client.list(NODES, label_selector=selector))["items"]
     nodes, host = choose(listed, names, selector is not None)
-    deadline = time.monotonic() + setting.timeout
+    deadline = time.monotonic() + options.timeout
     token = secrets.token_hex(32)
     secret = {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {
-            "name": setting.name,
-            "namespace": setting.namespace,
-            "labels": {LABEL: setting.name},
+            "name": options.name,
+            "namespace": options.namespace,
+            "labels": {LABEL: options.name},
         },
         "stringData": {"token": token},
     }
     try:
         await client.create(SECRETS, secret)
-        await client.create(PODS, coordinator_pod(setting, host, len(nodes)))
-        address = await _address(client, setting, host)
+        await client.create(PODS, coordinator_pod(options, host, len(nodes)))
+        address = await _address(client, options, host)
         limit = asyncio.Semaphore(_AT_A_TIME)
 
         async def create(index: int, node: str) -> None:
             async with limit:
-                await client.create(PODS, member_pod(setting, index, node, address))
+                await client.create(PODS, member_pod(options, index, node, address))
 
         await asyncio.gather(*(create(index, node) for index, node in enumerate(nodes)))
-        told = await _led(client, setting, address, token, deadline)
-        pods = await _pods(client, setting)
+        told = await _led(client, options, address, token, deadline)
+        pods = await _pods(client, options)
         by_node = {
             one["spec"]["nodeName"]: one
             for one in pods
-            if one["metadata"]["name"] != setting.coordinator
+            if one["metadata"]["name"] != options.coordinator
         }
         return result(nodes, told, by_node)
     finally:
-        await _clean_up(client, setting)
+        await _clean_up(client, options)
 
 
-async def _pods(client: Client, setting: Setting) -> list[Object]:
+async def _pods(client: Client, options: CheckOptions) -> list[Object]:
     from volcano_elastic.kube.resource import PODS
 
-    selector = f"{LABEL}={setting.name}"
-    listed = await client.list(PODS, setting.namespace, label_selector=selector)
+    selector = f"{LABEL}={options.name}"
+    listed = await client.list(PODS, options.namespace, label_selector=selector)
     return list(listed["items"])
 
 
-async def _address(client: Client, setting: Setting, host: str) -> str:
+async def _address(client: Client, options: CheckOptions, host: str) -> str:
     """Return the coordinator's, once its pod runs."""
     from volcano_elastic.kube.resource import PODS
 
-    deadline = time.monotonic() + setting.start_timeout
+    deadline = time.monotonic() + options.start_timeout
     while True:
-        found = await client.get(PODS, setting.coordinator, setting.namespace)
+        found = await client.get(PODS, options.coordinator, options.namespace)
         status = found.get("status") or {}
         if status.get("phase") == "Running" and status.get("podIP"):
             return str(status["podIP"])
         if status.get("phase") in ("Failed", "Succeeded") or time.monotonic() >= deadline:
             raise Trouble(
                 f"the check's coordinator does not run: on {host} its pod {_state(found)}; does "
-                f"image {setting.image} hold the trainer? Else give it more --start-timeout"
+                f"image {options.image} hold the trainer? Else give it more --start-timeout"
             )
         await asyncio.sleep(_POLL_SECONDS)
 
 
 async def _led(
-    client: Client, setting: Setting, address: str, token: str, deadline: float
+    client: Client, options: CheckOptions, address: str, token: str, deadline: float
 ) -> Mapping[str, Any] | None:
     """Return the check as its coordinator tells it at the end, or when time is over.
 
@@ -384,14 +388,14 @@ async def _led(
     answered, silent = False, None
     while time.monotonic() < deadline:
         told, silent = await ask_coordinator(
-            client, setting.namespace, setting.coordinator, url, headers
+            client, options.namespace, options.coordinator, url, headers
         )
         if told is not None:
             answered = True
             check = told["check"]
             if check and check["over"]:
                 return check
-        if _ended(await _pods(client, setting), setting):
+        if _ended(await _pods(client, options), options):
             return check  # nobody is left who could come
         await asyncio.sleep(_POLL_SECONDS)
     if not answered:
@@ -399,13 +403,13 @@ async def _led(
     return check
 
 
-def _ended(pods: Sequence[Object], setting: Setting) -> bool:
-    members = [one for one in pods if one["metadata"]["name"] != setting.coordinator]
+def _ended(pods: Sequence[Object], options: CheckOptions) -> bool:
+    members = [one for one in pods if one["metadata"]["name"] != options.coordinator]
     ended = ("Failed", "Succeeded")
     return all((one.get("status") or {}).get("phase") in ended for one in members)
 
 
-async def _clean_up(client: Client, setting: Setting) -> None:
+async def _clean_up(client: Client, options: CheckOptions) -> None:
     import aiohttp
 
     from volcano_elastic.kube.client import ApiError, NotFound
@@ -413,19 +417,19 @@ async def _clean_up(client: Client, setting: Setting) -> None:
 
     async def delete(kind: Resource, name: str) -> None:
         try:
-            await client.delete(kind, name, setting.namespace, grace_period_seconds=1)
+            await client.delete(kind, name, options.namespace, grace_period_seconds=1)
         except NotFound:
             pass
         except (ApiError, aiohttp.ClientError, TimeoutError) as error:
             click.echo(
-                f"Warning: {name} in {setting.namespace} was not deleted: {error or 'no answer'}; "
-                f"delete what is labelled {LABEL}={setting.name}",
+                f"Warning: {name} in {options.namespace} was not deleted: {error or 'no answer'}; "
+                f"delete what is labelled {LABEL}={options.name}",
                 err=True,
             )
 
     try:
-        names = [one["metadata"]["name"] for one in await _pods(client, setting)]
+        names = [one["metadata"]["name"] for one in await _pods(client, options)]
     except (ApiError, aiohttp.ClientError, TimeoutError):
         names = []
-    await delete(SECRETS, setting.name)
+    await delete(SECRETS, options.name)
     await asyncio.gather(*(delete(PODS, name) for name in names))

@@ -112,7 +112,7 @@ def run(saw: Record, namespace: str) -> None:
     calls: list[Any] = []
 
     def until(step: str, holds: Callable[[], Any]) -> None:
-        """What the handlers were called with since the last step, and the object as it is then."""
+        """Return the calls of the handlers since the last step, and the object as it is then."""
         saw.until(step, holds)
         # Sorted: handlers of different objects come in any order.
         saw(f"{step}: calls", lambda: sorted(calls, key=str))

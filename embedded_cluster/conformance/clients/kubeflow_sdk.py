@@ -1,4 +1,4 @@
-"""What a user of the kubeflow-training SDK does with a job, from creation to deletion.
+"""Uses the kubeflow-training SDK as its users do with a job, from creation to deletion.
 
 Run by the SDK's own interpreter: `python kubeflow_sdk.py elastic|function KUBECONFIG FOLDER`, where
 an operator, a scheduler and a kubelet are at work. It exits with 0 if all went as the SDK's

@@ -1,4 +1,5 @@
-"""What users of the official client do: typed objects, custom objects, watches, pages, discovery.
+"""Uses the official client as its users do: typed objects, custom objects, watches, pages,
+discovery.
 
 `python official.py KUBECONFIG NAMESPACE`, with `kubernetes` of any version from 35 on.
 """

@@ -1,4 +1,4 @@
-"""What a client saw of a server, step by step, as JSON on standard output.
+"""Records a client's view of a server, step by step, as JSON on standard output.
 
 The programs beside this one import it, and are run by interpreters that have their clients.
 """
@@ -25,7 +25,7 @@ class Record:
         self._plain = ApiClient().sanitize_for_serialization
 
     def __call__(self, step: str, ask: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """What `ask` returns, or None where the client raised.
+        """Return what `ask` returns, or None where the client raised.
 
         Refusals by the server are recorded as what the client's exception says of them.
         """

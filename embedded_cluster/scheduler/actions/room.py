@@ -1,4 +1,4 @@
-"""How a starving gang comes to room that others have: preempt and reclaim differ in whose."""
+"""Makes room for a starving gang that others hold: preempt and reclaim differ in whose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose turn it is: the first job of the first queue, both asked anew after each turn."""
+"""Takes turns: the first job of the first queue, both asked anew after each turn."""
 
 from __future__ import annotations
 

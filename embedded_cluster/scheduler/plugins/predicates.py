@@ -1,4 +1,4 @@
-"""What keeps a pod off a node, other than room."""
+"""Keeps pods off nodes for other reasons than room."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def predicates(session: Session, option: PluginOption) -> Functions:
 
 
 def unsupported(spec: Mapping[str, Any]) -> str | None:
-    """What the pod insists on and this scheduler doesn't do; better no place than a wrong one."""
+    """Return what the pod insists on and this scheduler doesn't do; better no place than a wrong
+    one."""
     affinity = spec.get("affinity") or {}
     for name in ("podAffinity", "podAntiAffinity"):
         if (affinity.get(name) or {}).get("requiredDuringSchedulingIgnoredDuringExecution"):

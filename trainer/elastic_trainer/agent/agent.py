@@ -184,8 +184,8 @@ class Agent:
         return future.result(timeout)
 
     def restart_wanted(self) -> bool:
-        """Whether the round that the workers are in is over; true for that round only. Also for
-        workers that are to be ended for good, as `join` then says."""
+        """Return whether the round that the workers are in is over; true for that round only. Also
+        for workers that are to be ended for good, as `join` then says."""
         current = self._current
         return self._verdict or (current is not None and self._ended_round == current.round)
 
@@ -198,8 +198,9 @@ class Agent:
         self._call(self._failures.add, failed)
 
     def may_end(self, pid: int, environment: Mapping[str, str]) -> bool:
-        """Whether torchrun may hear that worker `pid` has ended with code 0: once all workers of
-        the round have. Until then they may have to be started again, together with one that fails.
+        """Return whether torchrun may hear that worker `pid` has ended with code 0: once all
+        workers of the round have. Until then they may have to be started again, together with one
+        that fails.
 
         Args:
             environment: that the worker was started with.

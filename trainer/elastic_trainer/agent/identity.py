@@ -1,4 +1,4 @@
-"""Who an agent is and where its coordinator runs, read once from torchrun's parameters."""
+"""Reads an agent's identity and its coordinator's address, once, from torchrun's parameters."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Identity:
 
     @property
     def may_host(self) -> bool:
-        """Whether this agent's pod is where the coordinator runs.
+        """True if the coordinator runs in this agent's pod.
 
         Without pod indexes: any agent on the endpoint's machine; the first to bind has it.
         """
@@ -146,7 +146,7 @@ def _metrics_address(text: str) -> tuple[str, int] | None:
 
 
 def is_local(host: str) -> bool:
-    """Whether a socket can be bound to `host` here."""
+    """Return whether a socket can be bound to `host` on this machine."""
     try:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
     except OSError:

@@ -1,4 +1,4 @@
-"""What a node's workers have told their agent since their round began, and how to reach them."""
+"""The reports of a node's workers since their round began, and the connections to them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Worker:
 
 @dataclass
 class LocalRound:
-    """What this node's workers told since their round began. A new round is a new one of these."""
+    """Holds the reports of this node's workers in one round; each round has a new one."""
 
     round: int = 0
     workers: dict[int, Worker] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class LocalRound:
 
     @property
     def held(self) -> Committed:
-        """What is in memory, for the coordinator."""
+        """The commits in memory, for the coordinator."""
         return Committed(self.held_round, self.held_step, in_memory=True)
 
     @property

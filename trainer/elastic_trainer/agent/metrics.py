@@ -1,4 +1,4 @@
-"""What a node's workers do, as numbers for Prometheus."""
+"""Figures of a node's workers for Prometheus."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from elastic_trainer.metrics.exposition import Metric
 
 @dataclass(frozen=True)
 class Reading:
-    """Of the page that a worker shares with its agent."""
+    """One reading of the page that a worker shares with its agent."""
 
     step: int = -1
     time: float = 0.0

@@ -1,4 +1,4 @@
-"""How long a node's workers have to come out of a round that is over; pure.
+"""Decides how long a node's workers have to come out of a round that is over; pure.
 
 A worker that waits in a collective of such a round is broken out by its link. Whatever keeps it
 there, or ends it unheard, torchrun starts this node's workers anew at a deadline.

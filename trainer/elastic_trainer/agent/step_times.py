@@ -1,4 +1,4 @@
-"""How long the steps of a node's workers take, and how patient to be with them; pure."""
+"""Measures the steps of a node's workers, for how patient to be with them; pure."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ class WorkerServer:
             os.kill(pid, signal.SIGKILL)
 
     def reading(self) -> Reading:
-        """Of the worker that is furthest."""
+        """Return the reading of the worker that is furthest."""
         noted = self._furthest()
         return Reading(noted.step, noted.when / 1e9, noted.samples, noted.stall / 1e9)
 

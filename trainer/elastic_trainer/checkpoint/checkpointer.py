@@ -338,7 +338,8 @@ class Checkpointer:
         return (self.data.steps == self._first and not self.parent) or self._storage_has_it()
 
     def _storage_has_it(self) -> bool:
-        """Whether this state was restored, be it from memory alone, and can be used in storage."""
+        """Return whether this state was restored, be it from memory alone, and can be used in
+        storage."""
         if self.data.steps == self._first and self.parent:
             with contextlib.suppress(StorageError):
                 found = self.storage.newest()

@@ -1,4 +1,4 @@
-"""What all ranks do with their saves, together and in the background.
+"""Works on the saves of all ranks together, in the background.
 
 In a thread of each rank, over a process group of its own. Each save is one item on every rank's
 queue, and each item begins with agreeing on the newest step that all ranks have saved: so all pass
@@ -130,7 +130,7 @@ class Peers:
                 return
 
     def told(self) -> Exception | None:
-        """What another rank has told of its failure, or why that can't be known any more."""
+        """Return another rank's report of its failure, or why that can't be known any more."""
         try:
             if not self._store.check([self._key]):
                 return None
@@ -176,7 +176,7 @@ class Lockstep:
 
     @property
     def failure(self) -> BaseException | None:
-        """What ended the work, if anything has; the ranks hear of it one after another."""
+        """The error that ended the work, if one has; the ranks hear of it one after another."""
         return self._peers.failure
 
     def close(self, reason: LockstepError) -> None:
@@ -251,7 +251,7 @@ class Lockstep:
                 self._done = step
 
     def _agree(self, problem: str | None) -> bool:
-        """Whether any rank has a problem."""
+        """Return whether any rank has a problem."""
         said = next((one for one in self._peers.gather(problem) if one), None)
         if said and dist.get_rank(self._peers.group) == 0:
             log.warning("one %s less: %s", self._name, said)

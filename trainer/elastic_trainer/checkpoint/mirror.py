@@ -87,7 +87,8 @@ class Mirror:
         return True
 
     def look(self, group: ProcessGroup) -> tuple[tuple[str, Identity, int], ...]:
-        """What there is, of this world: training, identity and the rank whose part it is."""
+        """Return the parts held of this world: training, identity, and the rank whose part it
+        is."""
         return tuple(
             (label.training, label.identity, label.rank)
             for label in self._slots.sealed().values()

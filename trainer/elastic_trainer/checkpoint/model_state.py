@@ -45,8 +45,8 @@ class Stateful(Protocol):
 
 
 class ModelState:
-    """What a commit is made of. Replicated: any rank's is everybody's. Sharded (DTensor parameters,
-    as fully_shard makes them): a rank's is its own part.
+    """Takes and gives the state that a commit is made of. Replicated: any rank's is everybody's.
+    Sharded (DTensor parameters, as fully_shard makes them): a rank's is its own part.
 
     State dicts are `{"model", "optimizer", "extra", "cursor"}`.
 

@@ -1,4 +1,5 @@
-"""Who begins a round with which state, and from where: decided alike by every rank. Pure.
+"""Chooses which state a round begins with and from where each rank loads it; decided alike by every
+rank. Pure.
 
 A state is named by the run that made its last step, and that step: steps of equal number in two
 runs differ in bits. Runs are numbered so that a later one has a greater number, hence the greatest
@@ -46,7 +47,7 @@ class Available:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What rank 0 found in storage, told to all."""
+    """The commit that rank 0 found in storage, told to all."""
 
     commits: tuple[Identity, ...] = ()
     unusable: tuple[str, ...] = ()
@@ -83,7 +84,7 @@ class Recovery:
 
     @property
     def loads(self) -> bool:
-        """Whether somebody loads, which may fail."""
+        """Return whether some rank loads, which may fail."""
         return any(source not in (Source.KEEP, Source.PEER) for source in self.sources)
 
     @property

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class Renewal:
-    """When failed work is begun anew; the same on all ranks, who tell it the same. Pure."""
+    """Decides when failed work is begun anew; the same on all ranks, who tell it the same. Pure."""
 
     def __init__(self) -> None:
         self._wait = FIRST_WAIT

@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """Of a rank's loading."""
+    """The end of one rank's loading."""
 
     available: Available
     """What it has now."""
@@ -208,7 +208,7 @@ class Restorer:
         return [one for one, _ in said]
 
     def _available(self, live: Identity) -> Available:
-        """What this rank has."""
+        """Return the states that this rank can load from."""
         found = Available(
             live,
             training=self.training,

@@ -1,4 +1,4 @@
-"""Whether a learning rate schedule counts the steps that were applied. Pure."""
+"""Checks that a learning rate schedule counts the steps that were applied. Pure."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class _AgainError(Exception):
 
 
 class _Told:
-    """What went wrong on this rank in a phase, to be told to the others."""
+    """An error of this rank in a phase, to be told to the others."""
 
     error: StorageError | None = None
 

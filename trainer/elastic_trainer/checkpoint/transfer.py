@@ -72,7 +72,7 @@ def receive(
     moved: Callable[[int], None] = lambda _: None,
     over: Callable[[], bool] = _never,
 ) -> Any:
-    """What rank `source` sends.
+    """Receive the state that rank `source` sends.
 
     Args:
         moved: called with the bytes of each message that came.
@@ -154,7 +154,8 @@ def _spans(blob: Blob) -> Iterator[tuple[int, torch.Tensor]]:
 
 
 def _device() -> torch.device:
-    """Where the group's tensors have to be: gloo takes the CPU's, NCCL only its own."""
+    """Return the device that the group's tensors have to be on: gloo takes the CPU's, NCCL only its
+    own."""
     kinds = dist.group.WORLD._device_types if dist.group.WORLD is not None else []
     if not kinds or torch.device("cpu") in kinds:
         return torch.device("cpu")

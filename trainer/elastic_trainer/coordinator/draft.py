@@ -88,7 +88,7 @@ class Draft:
         )
 
     def enough_without(self, node: str) -> bool:
-        """Whether the agents of other nodes, excluded ones apart, are enough for a round."""
+        """Return whether the agents of other nodes, excluded ones apart, are enough for a round."""
         state = self.state
         left = sum(a.node != node and a.node not in state.excluded for a in state.agents.values())
         return state.settings.size(left) > 0

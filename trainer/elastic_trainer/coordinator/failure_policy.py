@@ -1,4 +1,4 @@
-"""What the failures so far call for: another round, one without a node, or none at all; pure.
+"""Decides what the failures so far call for: another round, one without a node, or none; pure.
 
 Counted here and not by each agent, as the same error may show on one node after another: what two
 nodes raise is the script's fault, and fails the job; what one node raises again and again may be
@@ -47,7 +47,7 @@ def decide(
     now: float,
     enough_without: Callable[[str], bool],
 ) -> Exclude | Fail | None:
-    """What a failure that has just become known calls for; None: another round may help.
+    """Return what a failure that has just become known calls for; None: another round may help.
 
     Args:
         failed: it; with its node.
@@ -116,7 +116,8 @@ def _listed(earlier: list[Failed], failed: Failed) -> str:
 
 
 def _repeats(failed: Failed, earlier: Failed, rounds: Sequence[RoundRecord]) -> bool:
-    """Whether a later round has come to the same end of the training's own code, no further."""
+    """Return whether a later round has come to the same end of the training's own code, no
+    further."""
     same = bool(failed.error) and failed.error == earlier.error
     return same and failed.round > earlier.round and _no_further(earlier, failed, rounds)
 

@@ -10,7 +10,7 @@ from elastic_trainer.protocol.message import AgentMessage, CoordinatorMessage, F
 
 
 class Phase(Enum):
-    """Where a job is; `state.step`'s docstring has the transitions."""
+    """A phase of the job; `TRANSITIONS` in state.py lists the ways between them."""
 
     FORMING = "forming"
     ADOPTING = "adopting"
@@ -153,7 +153,7 @@ class Fence:
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """What /status tells of a round."""
+    """A round, as /status shows it."""
 
     round: int
     world: int

@@ -216,7 +216,7 @@ class CoordinatorServer(CoordinatorServicer):
         return json_answer("200 OK", encode_order(order))
 
     def _may_check(self, present: int, quiet: bool) -> bool:
-        """Whether a check begins: with those who also would make the first round."""
+        """Return whether a check begins: with the agents that also would make the first round."""
         settings = self.state.settings
         joined = sum(agent.joined_at is not None for agent in self.state.agents.values())
         size = settings.size(present + joined)

@@ -1,4 +1,4 @@
-"""What the state calls for, whatever event led to it: form, adopt, fence, end a round.
+"""Brings the state to rest, whatever event changed it: form, adopt, fence or end a round.
 
 `settle` looks only at the state and the time, so a missed or repeated event can't leave a round
 stuck.
@@ -82,7 +82,7 @@ def _settle_forming(draft: Draft) -> None:
 
 
 def _stand_by(draft: Draft) -> None:
-    """Where workers recover in process, newcomers start theirs while the others train on."""
+    """Let newcomers start workers while the others train on, where workers recover in process."""
     state = draft.state
     if not _live(draft):
         return
@@ -94,7 +94,7 @@ def _stand_by(draft: Draft) -> None:
 
 
 def _live(draft: Draft) -> bool:
-    """Whether some worker waits or trains that goes from round to round in process."""
+    """Return whether a worker waits or trains that goes from round to round in process."""
     agents = draft.state.agents.values()
     if draft.state.round is not None:
         attached = [agent for agent in agents if agent.attached]
@@ -220,7 +220,7 @@ def _end_if_places_stay_empty(draft: Draft, attached: list[Agent]) -> bool:
 
 
 def _may_restart_unlinked(draft: Draft, members: int, joiners: list[Agent]) -> bool:
-    """Whether a round that has not linked is to be restarted for joiners.
+    """Return whether a round that has not linked is to be restarted for joiners.
 
     Its scripts may still be loading what they need, and begin anew each time; or they have no
     link, and never will. So joiners gather: each restart makes the world twice as large, or

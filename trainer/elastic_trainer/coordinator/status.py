@@ -1,4 +1,4 @@
-"""What `GET /status` answers; pure."""
+"""Makes the answer to `GET /status`; pure."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def status(state: State, job: str, now: float, wall: float) -> dict[str, Any]:
 
 
 def metrics(state: State, now: float) -> list[Metric]:
-    """What `GET /metrics` answers."""
+    """Return the answer to `GET /metrics`."""
     running = state.round
     pauses = [record.pause_seconds for record in state.rounds if record.pause_seconds is not None]
     return [

@@ -1,4 +1,4 @@
-"""Where training stands in the global order, and who takes what next. Pure."""
+"""The position of training in the global order, and each rank's share of a step. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import pairwise
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one rank takes of one step: positions start..stop-1 of the epoch's order."""
+    """One rank's share of one step: positions start..stop-1 of the epoch's order."""
 
     start: int
     stop: int
@@ -51,7 +51,7 @@ class Cursor:
     step: int = 0
 
     def taken(self, *, samples: int, batch: int) -> int:
-        """How many samples the next step takes: `batch`, or what the epoch still has.
+        """Return how many samples the next step takes: `batch`, or what the epoch still has.
 
         Raises:
             ValueError: a size below 1, or a position outside the epoch.

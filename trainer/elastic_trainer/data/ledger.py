@@ -68,7 +68,7 @@ class Ledger:
 
     @property
     def complete(self) -> bool:
-        """Whether the model has seen every sample of every epoch."""
+        """True once the model has seen every sample of every epoch."""
         return not self.shards.all - self.consumed
 
     def add(self, lease: Lease) -> bool:

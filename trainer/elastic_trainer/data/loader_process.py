@@ -1,4 +1,4 @@
-"""What a data loader's worker process does before its first sample."""
+"""Prepares a data loader's worker process before its first sample."""
 
 from __future__ import annotations
 

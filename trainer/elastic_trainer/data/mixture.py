@@ -71,7 +71,7 @@ class Mixture(Dataset[Any]):
         return self.datasets[number][sample]
 
     def source(self, index: int) -> tuple[int, int]:
-        """Which data set a sample is of, and its index there. Raises IndexError outside."""
+        """Return a sample's data set and its index there. Raises IndexError outside."""
         if not 0 <= index < len(self):
             raise IndexError(f"sample {index} of a mixture of {len(self)}")
         number = bisect_right(self._starts, index) - 1

@@ -21,7 +21,7 @@ _END = object()
 
 
 class ElasticOrder:
-    """What ElasticDataset and ElasticSampler share; see there.
+    """The common part of ElasticDataset and ElasticSampler; see there.
 
     `cursor` is what was applied, and what is saved. Batches are handed out ahead of it, and data
     loaders ask for indices ahead of those: neither moves it.
@@ -100,7 +100,8 @@ class ElasticOrder:
     # ---- what to take
 
     def micro_batches(self, at: Cursor) -> list[Share]:
-        """What this rank takes of the step after `at`, in the order it is handed out."""
+        """Return this rank's micro-batches of the step after `at`, in the order they are handed
+        out."""
         group = self.group
         share = at.share(group.rank, samples=self.samples, batch=self.batch, world=group.world)
         return share.micro_batches(self.batch_size)
@@ -224,7 +225,7 @@ class ElasticOrder:
         self._ahead = None
 
     def _identity(self) -> dict[str, int]:
-        """What a cursor means nothing without."""
+        """Return the facts that a cursor means nothing without."""
         return {
             "samples": self.samples,
             "seed": self.seed,

@@ -1,1 +1,1 @@
-"""What is known of a worker that failed: its error, signal, log, node, and who is told."""
+"""Evidence of failed workers: error, signal, log, node; and who is told."""

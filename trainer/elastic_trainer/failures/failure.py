@@ -1,4 +1,4 @@
-"""What is known of a worker that failed, gathered before torchrun removes it."""
+"""Gathers the evidence of a failed worker before torchrun removes it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ def describe(exit_: Exit, *, oom_killed: bool, note: str = "", log: str = "") ->
 
 
 def oom_kills(events: Path = MEMORY_EVENTS) -> int:
-    """How many processes of this container the kernel has killed for memory; 0 if it can't tell."""
+    """Return how many processes of this container the kernel has killed for memory; 0 if it can't
+    tell."""
     with contextlib.suppress(OSError, ValueError):
         for line in events.read_text().splitlines():
             name, _, count = line.partition(" ")
@@ -83,7 +84,8 @@ def oom_kills(events: Path = MEMORY_EVENTS) -> int:
 
 
 def keep_logs(exit_: Exit) -> str:
-    """Where the output of this attempt stays: torchrun removes it when the next one begins.
+    """Keep the output of this attempt, which torchrun removes when the next one begins; return
+    where.
 
     Hard links, in a folder beside the attempts; empty where the output goes with the agent's own.
     """

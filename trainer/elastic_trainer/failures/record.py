@@ -1,4 +1,4 @@
-"""What is kept of workers that failed: of each round its first failures, within a bound."""
+"""Records failed workers: the first failures of each round, within a bound."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def as_json(failed: Failed) -> dict[str, Any]:
 
 
 def signal_name(code: int) -> str | None:
-    """Of a negative exit code."""
+    """Return the signal's name for a negative exit code."""
     if code >= 0:
         return None
     try:

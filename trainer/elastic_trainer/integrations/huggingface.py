@@ -101,8 +101,9 @@ class ElasticTrainer(Trainer):
         )
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """As Trainer's, but where training is counted in epochs its schedule counts samples: a step
-        of another world takes it forward by as many steps as its samples are worth."""
+        """Make Trainer's own scheduler; where training is counted in epochs its schedule counts
+        samples: a step of another world takes it forward by as many steps as its samples are
+        worth."""
         made = self.lr_scheduler is None
         scheduler = super().create_scheduler(num_training_steps, optimizer)
         if made and self.args.max_steps <= 0 and isinstance(scheduler, LambdaLR):
@@ -138,7 +139,8 @@ class ElasticTrainer(Trainer):
 
     @property
     def _counts_items(self) -> bool:
-        """Whether losses are divided by the items of all ranks, so that they need no weight."""
+        """Return whether losses are divided by the items of all ranks, so that they need no
+        weight."""
         return bool(
             self.args.average_tokens_across_devices
             and (self.model_accepts_loss_kwargs or self.compute_loss_func is not None)

@@ -70,7 +70,7 @@ class _Watched:
 
     @property
     def gone(self) -> bool:
-        """Whether it has ended, whatever torchrun was told."""
+        """Return whether the process has ended, whatever torchrun was told."""
         return self._process.poll() is not None
 
     def wait(self, timeout: float | None = None) -> int | None:
@@ -134,7 +134,8 @@ def start_workers_from(
     patience: Callable[[int], float],
     may_end: Callable[[int, Mapping[str, str]], bool],
 ) -> bool:
-    """Whether this torch has the function to wrap.
+    """Let torchrun fork its workers from the zygote; return False where this torch has no such
+    function to wrap.
 
     Args:
         zygote: None starts all workers cold.

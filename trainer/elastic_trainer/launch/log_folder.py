@@ -22,8 +22,8 @@ def note(error_file: str) -> None:
 
 
 def remove_unnamed() -> None:
-    """Of this process: the folder that nobody named, unless it holds the workers' output. And empty
-    ones, as of an agent that never started a worker; whoever wants one makes it again."""
+    """Remove this process' unnamed log folder, unless it holds the workers' output, and empty ones,
+    as of an agent that never started a worker; whoever wants one makes it again."""
     directory = Path(tempfile.gettempdir())
     for folder in _noted:
         ours = folder.parent == directory and folder.name.startswith(_PREFIX)

@@ -1,4 +1,4 @@
-"""What a worker that is started before it has a place finds in its environment."""
+"""The environment of a worker that is started before it has a place."""
 
 from __future__ import annotations
 

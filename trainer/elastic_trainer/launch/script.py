@@ -46,7 +46,7 @@ def run_as_main(arguments: Sequence[str]) -> int:
 
 
 def exit_code(error: SystemExit) -> int:
-    """What `python` exits with; prints a message given as code."""
+    """Return the code that `python` would exit with; print a message given as code."""
     if error.code is None:
         return 0
     if isinstance(error.code, int):

@@ -119,7 +119,7 @@ class Zygote:
         return cls(ours, pid)
 
     def wait_ready(self, timeout: float) -> bool:
-        """Whether it has imported everything, within `timeout` seconds."""
+        """Return whether it has imported everything within `timeout` seconds."""
         if not self._ready and not self._dead:
             self._control.settimeout(timeout)
             try:
@@ -311,7 +311,7 @@ def _become(request: dict[str, Any], outputs: Sequence[int]) -> int:
 
 
 def _forget_handlers() -> None:
-    """As exec does: what the parent handles is for its own code to handle."""
+    """Reset signal handlers, as exec does: the parent's are for its own code."""
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""What a node's workers and their agent tell each other, as values, and their way over the socket.
+"""Messages between a node's workers and their agent, as values, and their way over the socket.
 
 One JSON object a line: the value's class in `type`, its fields beside it. Both ends refuse what
 is not exactly such a line, in words.
@@ -166,7 +166,7 @@ class AskStep:
 
 @dataclass(frozen=True, slots=True)
 class StopAt:
-    """Where all ranks stop."""
+    """Tells all ranks the step at which to stop."""
 
     fence: int
     step: int

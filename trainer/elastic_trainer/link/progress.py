@@ -24,7 +24,7 @@ class PageError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a worker has done."""
+    """The progress of a worker."""
 
     step: int = -1
     """The last one applied; -1: none in this round."""

@@ -73,7 +73,7 @@ BLAME_SECONDS = 1.0
 
 
 class Order(Enum):
-    """What a rank does at a step boundary: the answer of `WorkerLink.boundary`."""
+    """Tells a rank what to do at a step boundary: the answer of `WorkerLink.boundary`."""
 
     GO = "go"
     FENCE = "fence"
@@ -154,12 +154,12 @@ class WorkerLink:
 
     @property
     def agent(self) -> bool:
-        """Whether there is an agent at all."""
+        """True if there is an agent at all."""
         return self._connection is not None
 
     @property
     def over(self) -> bool:
-        """Whether the round has ended."""
+        """True once the round has ended."""
         return self._over_round >= self.round
 
     @classmethod
@@ -343,7 +343,8 @@ class WorkerLink:
         os._exit(0)
 
     def wait_at_fence(self, step: int) -> None:
-        """As `fenced` with FENCE, for a worker that recovers in process; returns when all stand."""
+        """Wait until all workers stand at the fence: `fenced` for a worker that recovers in
+        process."""
         self._send(Fenced(step))
         with self._changed:
             while not self.over:

@@ -1,4 +1,4 @@
-"""What would change the training's state beside the loop's `apply` is refused, in words.
+"""Refuses changes of the training's state beside the loop's `apply`, in words.
 
 A step that a lost peer undoes is done again. So whatever changes weights, moments, a loss scale or
 a schedule has one place, `apply`, which a step reaches once and with all its gradients reduced.
@@ -85,7 +85,7 @@ class StepGuard:
             GradScaler.scale = original  # type: ignore[method-assign]
 
     def schedule(self) -> list[int]:
-        """How often each scheduler in `extra` was stepped."""
+        """Return how often each scheduler in `extra` was stepped."""
         return [part.last_epoch for _, part in self._schedulers]
 
     def moved(self, schedule: list[int]) -> str:
@@ -161,7 +161,7 @@ class StepGuard:
 
 
 def _wraps(part: object, optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the part is another library's wrapping of the optimizer, and saves it."""
+    """Return whether the part is another library's wrapping of the optimizer, and saves it."""
     if isinstance(part, LRScheduler):
         return False
     groups = getattr(part, "param_groups", None)

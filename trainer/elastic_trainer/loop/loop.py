@@ -324,7 +324,7 @@ class ElasticLoop:
         self._undone = ExtraBackup(self.optimizer, self._extra)
 
     def _take_back(self) -> None:
-        """What was begun of a step leaves no trace."""
+        """Undo what was begun of a step."""
         self._buffers.restore()
         self._begun = False
 
@@ -359,7 +359,7 @@ class ElasticLoop:
         return True
 
     def _attempt(self, collective: Callable[[], None]) -> bool:
-        """Whether it came to its end; False where the round broke meanwhile."""
+        """Run a collective; return False where the round broke meanwhile."""
         try:
             collective()
         except RuntimeError:

@@ -1,4 +1,4 @@
-"""What torchrun's variables say of a process, kept true while its place changes."""
+"""Keeps torchrun's variables true while a process' place changes."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ class RoundMember:
         self._store = None
 
     def collectives(self) -> int:
-        """How many this process has begun in the round."""
+        """The number of collectives that this process has begun in the round."""
         if self._torch_group is None:
             return 0
         return int(self._torch_group._get_sequence_number_for_group())  # type: ignore[attr-defined]
@@ -143,7 +143,7 @@ class RoundMember:
 
     @property
     def forsaken(self) -> bool:
-        """Whether a peer's connection has ended, or there never was one to each."""
+        """Return whether a peer's connection has ended, or there never was one to each."""
         connections = self._connections
         return connections is None or not connections.intact(self.group.world - 1)
 

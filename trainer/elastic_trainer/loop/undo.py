@@ -1,4 +1,4 @@
-"""What a step that is undone must leave as it was, kept at little cost while all goes well."""
+"""Backs up what an undone step must leave as it was, at little cost while all goes well."""
 
 from __future__ import annotations
 

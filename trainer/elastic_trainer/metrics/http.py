@@ -43,7 +43,7 @@ def json_answer(code: str, value: dict[str, Any]) -> Answer:
 
 
 def text_answer(text: str) -> Answer:
-    """Of metrics, as Prometheus reads them."""
+    """Return an answer with metrics, as Prometheus reads them."""
     return Answer("200 OK", text.encode(), "text/plain; version=0.0.4; charset=utf-8")
 
 

@@ -1,4 +1,4 @@
-"""What agents and the coordinator tell one another in a node check: `PUT /check`, as JSON.
+"""Messages of agents and the coordinator in a node check: `PUT /check`, as JSON.
 
 An agent says again and again that it is there, with its newest report; each answer is its order. So
 nothing is lost with a request, an answer, or a coordinator.
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Report:
-    """What came of an agent's own part in its trial."""
+    """The end of an agent's own part in its trial."""
 
     check: str = ""
     round: int = 0

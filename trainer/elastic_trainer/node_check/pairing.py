@@ -1,4 +1,4 @@
-"""Who meets whom in the next round of a node check; pure.
+"""Groups the nodes for the next round of a node check; pure.
 
 The first two rounds are those of DLRover's article: neighbours meet; members of groups that failed
 meet nodes of groups that passed. Where these two leave a doubt, further ones follow, until each

@@ -41,7 +41,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class _Judgement:
-    """What the trials say; worked out once a round."""
+    """The judgement on all trials so far; worked out once a round."""
 
     trials: int
     evidence: Evidence
@@ -305,7 +305,8 @@ class Session:
         return Over(found.value, reason)
 
     def _note_on(self, agent: str, evidence: Evidence) -> str:
-        """What went wrong with a node that is not proven; of one that is, others were the cause."""
+        """Return the failure of a node that is not proven; of one that is, others were the
+        cause."""
         if agent in evidence.proven:
             return ""
         beside = self._judged.failed_beside.get(agent, set())

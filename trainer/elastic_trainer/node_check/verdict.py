@@ -1,4 +1,4 @@
-"""What the trials of a node check say of each node; pure.
+"""Judges each node by the trials of a node check; pure.
 
 A trial passes only if all its members are sound, so one that passes proves them all. One that fails
 says that one of them is broken, and which one once all the others are proven.
@@ -26,7 +26,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Trial:
-    """What came of one group of nodes in one round."""
+    """The end of one group's trial in one round."""
 
     round: int
     members: tuple[str, ...]

@@ -1,1 +1,1 @@
-"""What agents, shard clients and the coordinator say to each other, and the token they show."""
+"""The protocol of agents, shard clients and the coordinator, and the token they show."""

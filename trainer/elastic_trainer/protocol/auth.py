@@ -1,4 +1,4 @@
-"""Who may speak to a coordinator: holders of the job's token, of its version, and of its shape."""
+"""Checks who may speak to a coordinator: holders of the job's token, of its version and shape."""
 
 from __future__ import annotations
 
@@ -54,6 +54,7 @@ def check_compatible(hello: Hello, job: str, processes: Iterable[tuple[int, int]
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server bound to `host`. Raises OSError if unknown."""
+    """Return whether only this machine can reach a server bound to `host`. Raises OSError if
+    unknown."""
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     return all(ipaddress.ip_address(str(item[4][0])).is_loopback for item in found)

@@ -1,4 +1,4 @@
-"""How long a peer may be silent, and gRPC's options that end the stream of one that is."""
+"""Ends the stream of a peer that is silent for too long, by gRPC's options."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ seem late. Those who heard nothing from it for 3 s connect anew by themselves; t
 
 
 def options(seconds: float) -> list[tuple[str, int]]:
-    """Of a server or a client, that notices within so long.
+    """Return options for a server or client that notices a silent peer within so long.
 
     gRPC's own threads answer a ping, so a long computation is no silence.
     """

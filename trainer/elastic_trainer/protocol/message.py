@@ -1,4 +1,4 @@
-"""What agents and the coordinator tell each other, as values; coordinator.proto explains them.
+"""Messages of agents and the coordinator, as values; coordinator.proto explains them.
 
 The state machine and its tests see only these; `encode` and `decode` are the way to the wire.
 Field names are the proto's, so both go by reflection.

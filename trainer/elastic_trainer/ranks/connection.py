@@ -56,7 +56,7 @@ class Connections:
         """By inode, what was shut: descriptors of our own, as gloo closes its own."""
 
     def listeners(self) -> set[Address]:
-        """Where this process has begun to listen since this was made."""
+        """Return the addresses at which this process has begun to listen since this was made."""
         found = _sockets()
         new = (_local(number, listens=True) for inode, number in found.items() if self._new(inode))
         return {address for address in new if address is not None}
@@ -87,7 +87,8 @@ class Connections:
             self._held.clear()
 
     def intact(self, peers: int) -> bool:
-        """Whether each of so many peers is still connected; False too where that can't be told."""
+        """Return whether each of so many peers is still connected; False too where that can't be
+        told."""
         with self._lock:
             if self._sealed is None or self._over or self._held:
                 return False
@@ -165,7 +166,8 @@ def _inode(end: socket.socket) -> str:
 
 
 def _local(number: int, *, listens: bool = False) -> Address | None:
-    """Where a TCP socket is; None for what is none, or doesn't listen where it should."""
+    """Return the address of a TCP socket; None for other files, or one that should listen and does
+    not."""
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as end:
         if end.family not in (socket.AF_INET, socket.AF_INET6) or end.type != socket.SOCK_STREAM:
             return None
@@ -176,7 +178,7 @@ def _local(number: int, *, listens: bool = False) -> Address | None:
 
 
 def _remote(number: int) -> Address | None:
-    """Where a TCP socket is connected to; None for one that isn't."""
+    """Return the address that a TCP socket is connected to; None for one that isn't."""
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as end:
         return _address(end.getpeername())
     return None

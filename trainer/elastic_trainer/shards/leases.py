@@ -1,4 +1,5 @@
-"""Who works on what: `step(state, event, now) -> (state, answer)`, pure; one state a data set.
+"""Hands out ranges of samples: `step(state, event, now) -> (state, answer)`, pure; one state a data
+set.
 
 Asynchronous workers fetch leases of the stream that `Shards` describes. What counts as consumed is
 not theirs to say: a sample is consumed when it is in the model, so the model's *owner* (the process
@@ -135,7 +136,7 @@ Answer = Leases | Later | Done | Refused
 
 
 def step(state: State, event: Event, now: float) -> tuple[State, Answer]:
-    """What an event changes, and what its sender is answered."""
+    """Return the state after an event, and the answer to its sender."""
     match event:
         case Opened():
             return _opened(state, event)

@@ -30,7 +30,7 @@ class Ranges:
 
     @classmethod
     def union(cls, intervals: Iterable[tuple[int, int]]) -> Ranges:
-        """Of intervals in any order, which may touch and overlap."""
+        """Return the union of intervals in any order, which may touch and overlap."""
         bounds: list[int] = []
         for start, stop in sorted(intervals):
             if bounds and start <= bounds[-1]:
@@ -40,7 +40,7 @@ class Ranges:
         return cls(tuple(bounds))
 
     def __len__(self) -> int:
-        """How many positions."""
+        """Return the number of positions."""
         return sum(self.bounds[1::2]) - sum(self.bounds[::2])
 
     def __bool__(self) -> bool:

@@ -1,4 +1,4 @@
-"""How all epochs of a data set are cut into leases. Pure."""
+"""Cuts all epochs of a data set into leases. Pure."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Shards:
                 yield start, (start := min(stop, start - position + end))
 
     def difference(self, other: Shards) -> str | None:
-        """What makes a position of `other` another sample; None if nothing does."""
+        """Return what makes a position of `other` another sample; None if nothing does."""
         for name in ("samples", "seed"):
             if getattr(self, name) != getattr(other, name):
                 return f"expected {name}={getattr(self, name)}, found {getattr(other, name)}"

@@ -93,7 +93,7 @@ class Calls:
 
     @property
     def stuck(self) -> bool:
-        """Whether a call that was left behind is still under way."""
+        """True while a call that was left behind is still under way."""
         return self._left_behind is not None and not self._left_behind.answer.done()
 
     @contextmanager
@@ -132,7 +132,7 @@ class Calls:
         return call.answer.result()
 
     def _comes(self, call: _Call[Any], seconds: float) -> bool:
-        """Whether its answer comes; False once it was silent for so long."""
+        """Return whether the call's answer comes; False once it was silent for so long."""
         looks = max(LOOKS, seconds / LOOK_SECONDS)
         interval = LOOK_SECONDS if math.isinf(seconds) else seconds / looks
         silent = 0

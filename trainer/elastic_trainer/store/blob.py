@@ -118,7 +118,7 @@ def flat(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def mesh_key(mesh: DeviceMesh) -> MeshKey:
-    """What tells one mesh from another, in every process alike."""
+    """Return a key that tells one mesh from another, in every process alike."""
     ranks = mesh.mesh
     return (
         mesh.device_type,

@@ -1,4 +1,4 @@
-"""What a commit's marker holds: which step it is of, and what verifies its files. No I/O."""
+"""A commit's marker: the step that it is of, and the digests of its files. No I/O."""
 
 from __future__ import annotations
 

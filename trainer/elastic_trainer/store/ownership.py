@@ -1,4 +1,5 @@
-"""Whose folder it is, and which of the job's processes may write to it. Content of files, no I/O.
+"""Decides whose folder it is, and which of the job's processes may write to it. Content of files,
+no I/O.
 
     TRAINING     the training's id, drawn when the folder is first used, and the job it belongs to
     EPOCH-<run>  the claim of the process that publishes the commits of that run
@@ -60,7 +61,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What TRAINING holds."""
+    """The content of TRAINING."""
 
     id: str
     job: Job = Job()

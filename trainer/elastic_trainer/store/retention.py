@@ -1,4 +1,4 @@
-"""Which directories of a storage may go. Pure."""
+"""Decides which directories of a storage may go. Pure."""
 
 from __future__ import annotations
 

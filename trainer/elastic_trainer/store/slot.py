@@ -156,7 +156,7 @@ class Slot:
 
     @contextlib.contextmanager
     def locked(self, *, exclusive: bool) -> Iterator[bool]:
-        """Whether it could be locked against the other kind; not waited for."""
+        """Lock the slot against the other kind, without waiting; yield whether it could be done."""
         try:
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -283,7 +283,7 @@ class Slots:
         return self._put(label.training, lambda slot: slot.write(label, blob))
 
     def copy(self, training: str, size: int, fill: Callable[[torch.Tensor], None]) -> Slot:
-        """As `write`, of another slot's content; see Slot.copy."""
+        """Write another slot's content, as Slot.copy does."""
         return self._put(training, lambda slot: slot.copy(size, fill))
 
     def _put(self, training: str, put: Callable[[Slot], None]) -> Slot:
@@ -334,7 +334,7 @@ def payload_size(blob: Blob) -> int:
 
 
 def _payload_start(skeleton: int) -> int:
-    """Where the tensors begin."""
+    """Return the offset at which the tensors begin, in bytes."""
     return PAYLOAD + -(-skeleton // ALIGNMENT) * ALIGNMENT
 
 

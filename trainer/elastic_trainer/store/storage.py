@@ -65,7 +65,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What a look at all markers found."""
+    """The result of a look at all markers."""
 
     commits: tuple[Commit, ...] = ()
     """Newest first."""
@@ -283,7 +283,7 @@ class Storage(OwnedFolder):
         return decode(content, name, marker)
 
     def _beside_marker(self, name: str) -> list[str]:
-        """What is in a directory; nothing where it is gone meanwhile."""
+        """Return the files of a directory; nothing where it is gone meanwhile."""
         return self._files.names(name) if name in self._names_once() else []
 
     def _verified(self, commit: Commit, name: str, look: Callable[[], tuple[FileRecord, T]]) -> T:
@@ -479,7 +479,7 @@ class Storage(OwnedFolder):
             return Found(Condition.UNREADABLE)
 
     def _is_abandoned(self, name: str) -> bool:
-        """Whether nobody goes on writing what has no marker."""
+        """Return whether nobody goes on writing the directory, which has no marker."""
         if name == self._began:
             return False
         if self._claim is not None:
