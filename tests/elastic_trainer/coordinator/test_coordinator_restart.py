@@ -9,6 +9,7 @@ from elastic_trainer.coordinator.model import (
     Phase,
 )
 from elastic_trainer.protocol.message import (
+    MOST_PLACES,
     Committed,
     FenceCancel,
     Fenced,
@@ -16,8 +17,11 @@ from elastic_trainer.protocol.message import (
     Hello,
     Join,
     Member,
+    NewestCommit,
     Round,
     RoundOver,
+    WorkersFailed,
+    newest_commits,
 )
 
 from tests.elastic_trainer.coordinator.world import Job
@@ -101,6 +105,32 @@ def test_commits_that_know_a_later_round_end_this_one_so_no_number_is_used_twice
     job.link(0, 1)
     job.say("a0", Committed(57, 400), Committed(58, 410))
     assert job.state.phase is Phase.RUNNING and job.state.committed_step == 410
+
+
+def test_a_round_tells_the_newest_commit_of_each_storage() -> None:
+    job = Job(min_nodes=1, max_nodes=2).running(0, 1)
+    job.say("a0", Committed(1, 20, place="x"), Committed(1, 40, place="x"))
+    job.say("a0", Committed(1, 5, place="y"), Committed(1, 30, place="x"))  # told late
+    job.say("a1", Committed(1, 50, in_memory=True), WorkersFailed(1))
+    job.join(0, 1)
+    told = job.last("a1", Round)
+    assert set(told.commits) == {NewestCommit("x", 40), NewestCommit("y", 5)}
+
+
+def test_a_restarted_coordinator_hears_of_the_commits_from_who_knows_them() -> None:
+    job = adopted(commits=(NewestCommit("x", 60), NewestCommit("y", 9)))
+    hello_again(job, commits=(NewestCommit("x", 40),))
+    job.say("a1", WorkersFailed(5))
+    job.join(0, 1)
+    assert set(job.last("a0", Round).commits) == {NewestCommit("x", 60), NewestCommit("y", 9)}
+
+
+def test_only_the_storages_told_of_last_are_remembered() -> None:
+    told = [NewestCommit(str(number), number) for number in range(2 * MOST_PLACES)]
+    again = NewestCommit("70", 3)
+    kept = newest_commits([*told, again])
+    assert len(kept) == MOST_PLACES
+    assert kept[-1] == NewestCommit("70", 70) and NewestCommit("0", 0) not in kept
 
 
 def test_what_is_in_memory_knows_its_round_too() -> None:

@@ -13,6 +13,7 @@ from elastic_trainer.coordinator.model import Received, Settings
 from elastic_trainer.coordinator.server import CoordinatorServer
 from elastic_trainer.metrics.http import BODY_BYTES, CONNECTIONS, Request, json_answer, serve_http
 from elastic_trainer.protocol.message import (
+    Committed,
     Dismissed,
     Failed,
     FenceStop,
@@ -21,6 +22,7 @@ from elastic_trainer.protocol.message import (
     Join,
     Linked,
     Member,
+    NewestCommit,
     Progress,
     Round,
     decode,
@@ -33,6 +35,8 @@ from elastic_trainer.protocol.message import (
     "message",
     [
         Hello("a", 1, "h", 2, Round(3, (Member("b", 1, "c"),), "d", 4, "e"), pids=(5, 6)),
+        Hello("a", commits=(NewestCommit("p", 7), NewestCommit("q", 8))),
+        Committed(1, 7, place="p"),
         Hello("a"),
         Join(7),
         Progress(1, 2, 0.5, 640),
@@ -45,7 +49,8 @@ def test_messages_survive_the_wire(message: Any) -> None:
 
 
 def test_orders_survive_the_wire() -> None:
-    for message in (FenceStop(1, 2, 3, True), Dismissed("x"), Round(1, (Member("a", 0, "b"),))):
+    told = Round(1, (Member("a", 0, "b"),), commits=(NewestCommit("p", 7),))
+    for message in (FenceStop(1, 2, 3, True), Dismissed("x"), told):
         assert decode(encode_coordinator(message)) == message
 
 

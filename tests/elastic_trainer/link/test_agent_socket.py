@@ -20,7 +20,7 @@ from elastic_trainer.link import message as link
 from elastic_trainer.link.message import decode_from_agent, encode
 from elastic_trainer.link.peer import Peer, refusal
 from elastic_trainer.link.progress import ProgressPage
-from elastic_trainer.protocol.message import FenceReply, WorkersFailed
+from elastic_trainer.protocol.message import Committed, FenceReply, NewestCommit, WorkersFailed
 
 pytestmark = pytest.mark.process
 
@@ -265,6 +265,18 @@ async def test_saved_names_a_slot_of_the_memory_folder_and_no_path(
     assert [Path(one.path).name for one in served.saved] == ["slot-0"]
 
 
+async def test_a_worker_may_ask_what_is_known_of_a_storages_commits(served: Served) -> None:
+    worker = await served.worker()
+    served.server.learn((NewestCommit("ours", 40), NewestCommit("other", 90)))  # by a round
+    worker.say(link.Committed(1, 60, "ours"))
+    answers = []
+    for place in ("ours", "other", "unheard of"):
+        worker.say(link.AskNewestCommit(place))
+        answers.append(await worker.answer())
+    assert answers == [link.NewestCommit(60), link.NewestCommit(90), link.NewestCommit(-1)]
+    assert Committed(1, 60, place="ours") in served.told
+
+
 async def test_nothing_that_a_worker_says_ends_the_agents_service(served: Served) -> None:
     """Whatever comes, it is refused in words or heard, and the next worker is served."""
     chance = random.Random(7)
@@ -275,7 +287,8 @@ async def test_nothing_that_a_worker_says_ends_the_agents_service(served: Served
             link.Stopped(),
             link.StepInProgress(3, 4),
             link.Fenced(2),
-            link.Committed(1, 5),
+            link.Committed(1, 5, "place"),
+            link.AskNewestCommit("place"),
             SAVED,
             link.Settle(True),
             link.Failing(),
@@ -301,6 +314,6 @@ async def test_nothing_that_a_worker_says_ends_the_agents_service(served: Served
         assert isinstance(heard[-1], link.Refused), heard
     served.server.begin(1)
     worker = await served.worker()
-    worker.say(link.Committed(1, 1234))
+    worker.say(link.Committed(1, 1234, ""))
     await served.until(lambda: served.server.committed_step == 1234)
     worker.writer.close()

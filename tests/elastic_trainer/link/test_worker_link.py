@@ -13,7 +13,7 @@ from typing import BinaryIO
 import pytest
 from elastic_trainer.link import message
 from elastic_trainer.link.message import FromAgent, FromWorker, decode_from_worker, encode
-from elastic_trainer.link.worker_link import Order, WorkerLink
+from elastic_trainer.link.worker_link import LinkError, Order, WorkerLink
 
 PATIENCE = 60.0
 
@@ -42,6 +42,7 @@ def link() -> Iterator[tuple[WorkerLink, AgentEnd]]:
     with theirs:
         yield link, AgentEnd(theirs)
         link._closing = True  # its agent goes, and it should not
+        theirs.shutdown(socket.SHUT_RDWR)  # an AgentEnd's file would keep the socket open
     reader.join(PATIENCE)
     ours.close()
 
@@ -89,6 +90,33 @@ def test_a_fence_asked_for_with_the_place_counts(link: tuple[WorkerLink, AgentEn
     assert agent.heard() == message.StepInProgress(1, -1)
     agent.say(message.StopAt(1, 5, leaving=False, commit=False))
     assert worker.boundary(5) is Order.FENCE
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"), [(message.NewestCommit(40), 40), (message.RoundOver(1), LinkError)]
+)
+def test_who_asks_for_commits_hears_of_them_or_of_the_rounds_end(
+    link: tuple[WorkerLink, AgentEnd], answer: FromAgent, found: object
+) -> None:
+    worker, agent = link
+    heard: list[object] = []
+
+    def ask() -> None:
+        try:
+            heard.append(worker.newest_commit("place"))
+        except LinkError as error:
+            heard.append(type(error))
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    assert agent.heard() == message.AskNewestCommit("place")
+    agent.say(answer)
+    asking.join(PATIENCE)
+    assert heard == [found]
+
+
+def test_without_an_agent_no_commits_are_known() -> None:
+    assert WorkerLink(None).newest_commit("place") == -1
 
 
 DEAF = """

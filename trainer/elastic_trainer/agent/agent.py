@@ -335,6 +335,7 @@ class Agent:
             processes=self.identity.processes,
             node=self.identity.node,
             grace_seconds=self._grace_left() if self._leaving else 0.0,
+            commits=self._workers.commits,
         )
 
     def _refuse_to_join(self, reason: str) -> None:
@@ -413,6 +414,7 @@ class Agent:
 
     def _begin(self, begun: Round) -> None:
         self._last_round = max(self._last_round, begun.round)
+        self._workers.learn(begun.commits)
         if self._joining is None:
             self._stream.tell(WorkersFailed(begun.round))  # nobody here to start workers
             return

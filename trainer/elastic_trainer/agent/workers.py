@@ -9,7 +9,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,13 @@ from elastic_trainer.protocol.message import (
     FenceStop,
     Finished,
     Linked,
+    NewestCommit,
     Progress,
     Round,
     Stopped,
     Transferring,
     WorkersFailed,
+    newest_commits,
 )
 from elastic_trainer.store.persister import Persister, Saved
 from elastic_trainer.store.slot import Label
@@ -71,6 +73,8 @@ class WorkerServer:
         self._memory = memory
         self.local = LocalRound()
         self.committed_step = -1
+        self.commits: tuple[NewestCommit, ...] = ()
+        """The newest in each storage, as far as this agent knows."""
         self.step_times = StepTimes()
         self._tell = tell
         self._failing = failing
@@ -93,6 +97,7 @@ class WorkerServer:
             link.StepInProgress: self._on_step_in_progress,
             link.Fenced: self._on_fenced,
             link.Committed: self._on_committed,
+            link.AskNewestCommit: self._on_ask_newest_commit,
             link.Saved: self._on_saved,
             link.Settle: self._on_settle,
             link.Finished: self._on_finished,
@@ -110,6 +115,10 @@ class WorkerServer:
         await self._listener.start()
 
     # ---- from the coordinator
+
+    def learn(self, commits: Iterable[NewestCommit]) -> None:
+        """Note what was committed, by this node or another."""
+        self.commits = newest_commits((*self.commits, *commits))
 
     def begin(self, number: int) -> None:
         """Before the workers of a round are started."""
@@ -324,7 +333,13 @@ class WorkerServer:
             self._tell(Fenced(local.fence, fenced.step))
 
     def _on_committed(self, local: LocalRound, worker: Worker, done: link.Committed) -> None:
-        self._committed(done.step, done.round)
+        self._committed(done.step, done.round, done.place)
+
+    def _on_ask_newest_commit(
+        self, local: LocalRound, worker: Worker, asked: link.AskNewestCommit
+    ) -> None:
+        steps = (one.step for one in self.commits if one.place == asked.place)
+        worker.tell(link.NewestCommit(max(steps, default=-1)))
 
     def _on_saved(self, local: LocalRound, worker: Worker, saved: link.Saved) -> None:
         if self._memory is None:
@@ -399,12 +414,14 @@ class WorkerServer:
     def _on_goodbye(self, local: LocalRound, worker: Worker, _: link.Goodbye) -> None:
         worker.closing = True
 
-    def _committed(self, step: int, round_: int) -> None:
+    def _committed(self, step: int, round_: int, place: str) -> None:
         self.committed_step = max(self.committed_step, step)
-        self._tell(Committed(round_, step))
+        if place:
+            self.learn((NewestCommit(place, step),))
+        self._tell(Committed(round_, step, place=place))
 
     def _stored(self, saved: Saved, label: Label) -> None:
-        self._committed(saved.step, label.round)
+        self._committed(saved.step, label.round, label.place)
 
     def _superseded(self, saved: Saved, reason: str) -> None:
         """End what another process has replaced; its own next round may have, which is no harm."""

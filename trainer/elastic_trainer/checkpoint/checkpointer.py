@@ -422,7 +422,7 @@ class Checkpointer:
                 write_replica(
                     self.storage, step=step, run=run, state=self._captured(), round_=round_
                 )
-                self.link.committed(step)
+                self.link.committed(step, place=self._place)
         except StorageError:
             self.saved = None
             raise

@@ -44,7 +44,7 @@ from elastic_trainer.store.errors import (
 )
 from elastic_trainer.store.folder import FileRecord, is_url
 from elastic_trainer.store.replica import await_devices
-from elastic_trainer.store.slot import Label, Slot
+from elastic_trainer.store.slot import Label, Slot, digest_of_location
 from elastic_trainer.store.storage import Storage
 
 EXTRA = "extra.pt"
@@ -95,7 +95,8 @@ class Shards:
     """Methods are for all ranks at once.
 
     Args:
-        told: called with a step and the round that made it, on rank 0, once it is in storage.
+        told: called with a step, the round that made it and the digest of the storage's location,
+            on rank 0, once it is there.
         mirror: another node's memory for this rank's part.
     """
 
@@ -103,7 +104,7 @@ class Shards:
         self,
         storage: Storage,
         state: ModelState,
-        told: Callable[[int, int], None],
+        told: Callable[[int, int, str], None],
         mirror: Mirror | None = None,
     ) -> None:
         self._mirror = mirror
@@ -228,7 +229,7 @@ class Shards:
         raise_together(told.error, ranks)
         self._stored = step
         if rank == 0:
-            self._told(step, round_)
+            self._told(step, round_, digest_of_location(self._storage.location))
 
     # ---- loading
 
@@ -284,7 +285,7 @@ class Shards:
         self._state.give({**wanted, **rest, "cursor": commit.cursor})
         if group.rank == 0:
             self._state.give_generators(rest)
-            self._told(commit.step, commit.round)
+            self._told(commit.step, commit.round, digest_of_location(self._storage.location))
 
     def _try_together(self, what: str, operation: Callable[[], None]) -> None:
         """Try again while all ranks find the storage unavailable; rank 0's clock says how long."""

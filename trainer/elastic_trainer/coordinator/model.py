@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from elastic_trainer.protocol.message import AgentMessage, CoordinatorMessage, Failed, Round
+from elastic_trainer.protocol.message import (
+    AgentMessage,
+    CoordinatorMessage,
+    Failed,
+    NewestCommit,
+    Round,
+)
 
 
 class Phase(Enum):
@@ -201,6 +207,8 @@ class State:
     """Why the next round will have been made."""
     step: int = -1
     committed_step: int = -1
+    commits: tuple[NewestCommit, ...] = ()
+    """The newest in each storage: a folder without any isn't a new one."""
     samples: tuple[tuple[float, int], ...] = ()
     """Recent (time, step), for the speed."""
     rounds: tuple[RoundRecord, ...] = ()

@@ -106,7 +106,10 @@ def _form(draft: Draft, chosen: list[Agent]) -> None:
     state, now = draft.state, draft.now
     members = tuple(Member(a.agent, a.pod_index, a.address) for a in chosen)
     number = state.last_round + 1
-    made = Round(number, members, chosen[0].address, chosen[0].store_port, state.reason)
+    first = chosen[0]
+    made = Round(
+        number, members, first.address, first.store_port, state.reason, commits=state.commits
+    )
     for agent in chosen:
         draft.put(
             replace(

@@ -37,6 +37,7 @@ from elastic_trainer.protocol.message import (
     Join,
     Leave,
     Linked,
+    NewestCommit,
     Progress,
     Round,
     RoundOver,
@@ -44,6 +45,7 @@ from elastic_trainer.protocol.message import (
     Transferring,
     WorkersFailed,
     WorkersSucceeded,
+    newest_commits,
 )
 
 SPEED_WINDOW = 5.0
@@ -209,6 +211,7 @@ def _hello(draft: Draft, hello: Hello) -> None:
         last_round=max(state.last_round, hello.last_round, running.round if running else 0),
         last_fence=max(state.last_fence, hello.fence),
         committed_step=max(state.committed_step, hello.committed_step),
+        commits=newest_commits((*state.commits, *hello.commits)),
     )
     if running is not None:
         if state.phase is Phase.FORMING and state.round is None and running.round >= before:
@@ -362,6 +365,9 @@ def _committed(draft: Draft, agent: Agent, message: Committed) -> None:
         attached = [one for one in draft.state.agents.values() if one.attached]
         step = min((one.held_step for one in attached), default=-1)
     state = draft.state
+    if message.place:
+        told = NewestCommit(message.place, message.step)
+        state = replace(state, commits=newest_commits((*state.commits, told)))
     draft.state = replace(
         state,
         committed_step=max(state.committed_step, step),

@@ -74,6 +74,15 @@ class Committed:
     round: int
     """That made it."""
     step: int
+    place: str
+    """Digest of the storage's path or URL."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskNewestCommit:
+    """Asks for NewestCommit, of the storage whose path or URL has this digest."""
+
+    place: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +218,14 @@ class Settled:
 
 
 @dataclass(frozen=True, slots=True)
+class NewestCommit:
+    """The answer to AskNewestCommit: the newest step that the job is known to have committed."""
+
+    step: int
+    """-1: none."""
+
+
+@dataclass(frozen=True, slots=True)
 class NoNextRound:
     """Training is complete: an idle worker has nothing to wait for."""
 
@@ -227,6 +244,7 @@ FromWorker = (
     | StepInProgress
     | Fenced
     | Committed
+    | AskNewestCommit
     | Saved
     | Settle
     | Finished
@@ -238,7 +256,17 @@ FromWorker = (
     | GivenUp
     | Goodbye
 )
-FromAgent = AskStep | StopAt | StopCancelled | RoundOver | Place | Settled | NoNextRound | Refused
+FromAgent = (
+    AskStep
+    | StopAt
+    | StopCancelled
+    | RoundOver
+    | Place
+    | Settled
+    | NewestCommit
+    | NoNextRound
+    | Refused
+)
 
 FROM_WORKER: tuple[type[FromWorker], ...] = FromWorker.__args__
 FROM_AGENT: tuple[type[FromAgent], ...] = FromAgent.__args__

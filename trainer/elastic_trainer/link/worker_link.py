@@ -28,6 +28,7 @@ from typing import Any, NoReturn
 from elastic_trainer.link import error_file
 from elastic_trainer.link.message import (
     LINE_BYTES,
+    AskNewestCommit,
     AskStep,
     Committed,
     Failing,
@@ -40,6 +41,7 @@ from elastic_trainer.link.message import (
     Idle,
     Joined,
     MessageError,
+    NewestCommit,
     NoNextRound,
     Parked,
     Place,
@@ -139,6 +141,8 @@ class WorkerLink:
         self._changed = threading.Condition()
         self._settled: str | None = None
         """The answer to `settle`; None: there is none yet."""
+        self._newest: int | None = None
+        """The answer to `newest_commit`; None: there is none yet."""
         self._sending = threading.Lock()
         self._progress: ProgressPage | None = None
         self._handlers: dict[type, Callable[[Any], FromWorker | None]] = {
@@ -148,6 +152,7 @@ class WorkerLink:
             RoundOver: self._on_round_over,
             Place: self._on_place,
             Settled: self._on_settled,
+            NewestCommit: self._on_newest_commit,
             NoNextRound: self._on_no_next_round,
             Refused: self._on_refused,
         }
@@ -250,14 +255,32 @@ class WorkerLink:
         self._send(Stopped())
         return Order.LEAVE if self._leaving else Order.FENCE
 
-    def committed(self, step: int, round_: int = 0) -> None:
+    def committed(self, step: int, round_: int = 0, place: str = "") -> None:
         """A commit for `step` is durable; rank 0 says it.
 
         Args:
             round_: that made it, of a commit found in storage: later rounds must have higher
                 numbers, also where nobody is left to remember it.
+            place: digest of the storage's path or URL, for `newest_commit`; empty: in none.
         """
-        self._send(Committed(round_ or self.round, step))
+        self._send(Committed(round_ or self.round, step, place))
+
+    def newest_commit(self, place: str) -> int:
+        """The newest step that the job is known to have committed to a storage; -1 if none is. Not
+        all that was committed is known; what a round tells is what was known when it began.
+
+        Raises LinkError if the round is over before.
+        """
+        if self._connection is None:
+            return -1
+        with self._changed:
+            self._newest = None
+            self._send(AskNewestCommit(place))
+            while self._newest is None and not self.over:
+                self._changed.wait()
+            if self._newest is None:
+                raise LinkError("the round is over; the next one's agents know of the commits")
+            return self._newest
 
     def stalled(self, seconds: float) -> None:
         """A commit has kept this process from training for so long; for its metrics."""
@@ -468,6 +491,9 @@ class WorkerLink:
 
     def _on_settled(self, settled: Settled) -> None:
         self._settled = settled.error
+
+    def _on_newest_commit(self, newest: NewestCommit) -> None:
+        self._newest = newest.step
 
     def _on_no_next_round(self, _: NoNextRound) -> None:
         self._home = True

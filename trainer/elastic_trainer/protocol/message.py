@@ -20,6 +20,9 @@ VERSION = 4
 """Of the protocol; the parts of a job must speak the same."""
 
 
+MOST_PLACES = 64
+"""Storages of a job whose newest commits are remembered."""
+
 STEPS_PATIENCE = 4.0
 """Long steps, as measured lately, that a worker may take to notice that its round is over:
 its agent waits so long before it kills it, and the coordinator before it goes on without it."""
@@ -33,6 +36,22 @@ class Member:
 
 
 @dataclass(frozen=True)
+class NewestCommit:
+    """The newest step that was brought to a storage, which `place` tells from others."""
+
+    place: str = ""
+    step: int = -1
+
+
+def newest_commits(told: Iterable[NewestCommit]) -> tuple[NewestCommit, ...]:
+    """Return one a place, of the MOST_PLACES that were told of last."""
+    newest: dict[str, int] = {}
+    for one in told:
+        newest[one.place] = max(one.step, newest.pop(one.place, one.step))
+    return tuple(NewestCommit(*item) for item in list(newest.items())[-MOST_PLACES:])
+
+
+@dataclass(frozen=True)
 class Round:
     """A round's members by rank."""
 
@@ -41,6 +60,7 @@ class Round:
     master_address: str = ""
     master_port: int = 0
     reason: str = ""
+    commits: tuple[NewestCommit, ...] = ()
 
     def rank_of(self, agent: str) -> int | None:
         return next((i for i, member in enumerate(self.members) if member.agent == agent), None)
@@ -69,6 +89,7 @@ class Hello:
     succeeded: bool = False
     node: str = ""
     grace_seconds: float = 0.0
+    commits: tuple[NewestCommit, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -120,6 +141,7 @@ class Committed:
     round: int = 0
     step: int = -1
     in_memory: bool = False
+    place: str = ""
 
 
 @dataclass(frozen=True)
@@ -250,6 +272,7 @@ _VALUES = {
     kind.__name__: kind
     for kind in (
         Member,
+        NewestCommit,
         *AgentMessage.__args__,
         *CoordinatorMessage.__args__,
     )
@@ -296,9 +319,9 @@ def _from_proto(proto: Any) -> Any:
         item = getattr(proto, field.name)
         if field.name == "round" and not isinstance(item, int):
             item = _from_proto(item) if proto.HasField("round") else None
-        elif field.name == "members":
-            members: Iterable[Any] = item
-            item = tuple(_from_proto(one) for one in members)
+        elif field.name in ("members", "commits"):
+            values: Iterable[Any] = item
+            item = tuple(_from_proto(one) for one in values)
         elif field.name == "pids":
             item = tuple(item)
         fields[field.name] = item
