@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from tests.queue_policy.world import GPU, NOW, gpus, job, node, pods, ruled, world
 from volcano_elastic.api.queue_policy import Grow, Mode, QueuePolicy, Surplus
-from volcano_elastic.cli.explain import give_way, newcomer
+from volcano_elastic.cli.explain import newcomer, victims_for
 from volcano_elastic.cli.main import main
 from volcano_elastic.cli.manifest_changes import apply
 from volcano_elastic.cli.top import top_json, view
@@ -393,7 +393,7 @@ def test_explain_names_the_jobs_there_are(saved: Any) -> None:
 
 def test_nobody_gives_way_where_idle_room_does() -> None:
     roomy = replace(FULL, nodes=(*FULL.nodes, node("m", 4)))
-    assert give_way(roomy, NOW, newcomer(A, NOW)) == ()
+    assert victims_for(roomy, NOW, newcomer(A, NOW)) == ()
 
 
 RING = (Queue("default", parent="up"), Queue("up", parent="default"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from volcano_elastic.cli.describe import picture, text
+from volcano_elastic.cli.describe import description, text
 
 Object = dict[str, Any]
 
@@ -36,7 +36,7 @@ JOB = {
         "elastic": {"desired": 4, "ready": 3, "min": 2, "max": 8, "restarts": 1},
     },
 }
-TOLD = {
+COORDINATOR = {
     "round": 8,
     "phase": "running",
     "world": 4,
@@ -78,7 +78,7 @@ POD = {
 
 
 def test_a_job_is_described_with_its_failures_first_one_first() -> None:
-    found = picture(JOB, [POD], TOLD, None)
+    found = description(JOB, [POD], COORDINATOR, None)
     json.dumps(found)
     assert [one["rank"] for one in found["failures"]] == [1, 2, 0]
     assert len(found["rounds"]) == 10 and found["rounds"][-1]["round"] == 30
@@ -97,13 +97,13 @@ def test_a_job_is_described_with_its_failures_first_one_first() -> None:
     assert "ls /logs/failed/round-7-rank-1" in said
     assert "Given up" not in said
     assert "Given up: it came twice" in text(
-        picture(JOB, [], TOLD | {"verdict": "it came twice"}, None)
+        description(JOB, [], COORDINATOR | {"verdict": "it came twice"}, None)
     )
 
 
 def test_without_a_coordinator_it_says_why_and_what_is_known_still() -> None:
     job = {"metadata": {"name": "bert"}}
-    found = picture(job, [], None, "pod bert-worker-0 does not run")
+    found = description(job, [], None, "pod bert-worker-0 does not run")
     assert found["coordinator"] is None and found["failures"] == []
     said = text(found)
     assert "default/bert: not begun" in said
@@ -120,18 +120,20 @@ def test_a_node_check_names_those_that_are_not_proven_or_slow() -> None:
         {**node, "node": "n3", "worker": 2, "straggler": True},
     ]
     check = {"rounds": 2, "seconds": 3.5, "over": "nothing is left to find out", "nodes": nodes}
-    found = picture(JOB, [POD], TOLD | {"check": check}, None)
+    found = description(JOB, [POD], COORDINATOR | {"check": check}, None)
     assert found["nodeCheck"] == check
     told = text(found)
     assert "Node check: 2 of 3 nodes are proven sound after 2 rounds\n" in told
     assert "  n2 (worker 1) is condemned: SIGABRT\n  n3 (worker 2) is a straggler\n" in told
     assert "n1 (" not in told
-    assert "Node check" not in text(picture(JOB, [POD], TOLD, None))
+    assert "Node check" not in text(description(JOB, [POD], COORDINATOR, None))
 
 
 def test_nodes_that_are_kept_out_are_named_with_the_reason() -> None:
-    told = TOLD | {"excluded": [{"node": "n7", "workers": [3, 4], "reason": "2 device errors"}]}
-    found = picture(JOB, [POD], told, None)
+    told = COORDINATOR | {
+        "excluded": [{"node": "n7", "workers": [3, 4], "reason": "2 device errors"}]
+    }
+    found = description(JOB, [POD], told, None)
     assert found["excluded"] == told["excluded"]
     assert "  n7 (workers 3, 4): 2 device errors" in text(found)
-    assert "no further round" not in text(picture(JOB, [POD], TOLD, None))
+    assert "no further round" not in text(description(JOB, [POD], COORDINATOR, None))

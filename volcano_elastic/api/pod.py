@@ -48,13 +48,13 @@ def requests_of_each(specs: Iterable[PodSpec]) -> list[dict[str, int]]:
     found: list[dict[str, int]] = []
     last: list[Any] | None = None
     for spec in specs:
-        said = _said_of_requests(spec)
-        found.append(found[-1] if said == last else requests(spec))
-        last = said
+        fields = _request_fields(spec)
+        found.append(found[-1] if fields == last else requests(spec))
+        last = fields
     return found
 
 
-def _said_of_requests(spec: PodSpec) -> list[Any]:
+def _request_fields(spec: PodSpec) -> list[Any]:
     """Return all parts of the spec that `requests` reads."""
     containers = [container.get("resources") for container in spec.get("containers") or ()]
     steps = [(c.get("restartPolicy"), c.get("resources")) for c in spec.get("initContainers") or ()]

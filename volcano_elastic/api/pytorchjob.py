@@ -212,8 +212,8 @@ class PyTorchJob:
         """The time at which the job finished; None if it has not, or no field says when. Kubeflow's
         operator gives no completionTime to a job that an exit code ended, only the condition."""
         ends = [c.get("lastTransitionTime") for c in self.conditions if condition.finished([c])]
-        told = map(moment.parse_optional, [self.status.get("completionTime"), *ends])
-        return next((time for time in told if time is not None), None)
+        times = map(moment.parse_optional, [self.status.get("completionTime"), *ends])
+        return next((time for time in times if time is not None), None)
 
     @property
     def desired(self) -> int | None:

@@ -26,7 +26,7 @@ _ROUNDS = 10
 _SECONDS = 5.0
 """For the coordinator to answer."""
 
-Told = Mapping[str, Any]
+CoordinatorStatus = Mapping[str, Any]
 
 
 @click.command()
@@ -64,8 +64,11 @@ def describe(job: str, kubeconfig: str | None, as_json: bool) -> None:
         click.echo(text(found))
 
 
-def picture(
-    obj: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], told: Told | None, silent: str | None
+def description(
+    obj: Mapping[str, Any],
+    pods: Sequence[Mapping[str, Any]],
+    told: CoordinatorStatus | None,
+    silent: str | None,
 ) -> dict[str, Any]:
     """Return the description as JSON values.
 
@@ -110,7 +113,7 @@ def picture(
         "nodeCheck": told.get("check"),
         "failures": failures,
         "pods": [_pod(pod) for pod in pods],
-        "look": _look(meta, pods, failures),
+        "look": _where_to_look(meta, pods, failures),
     }
 
 
@@ -132,8 +135,10 @@ def _pod(pod: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _look(
-    meta: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], failures: Sequence[Told]
+def _where_to_look(
+    meta: Mapping[str, Any],
+    pods: Sequence[Mapping[str, Any]],
+    failures: Sequence[Mapping[str, Any]],
 ) -> list[str]:
     """Commands that show more, of the pod that failed first if one did."""
     from volcano_elastic.api.role import elastic
@@ -205,7 +210,7 @@ def text(found: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _node_check(check: Told) -> list[str]:
+def _node_check(check: Mapping[str, Any]) -> list[str]:
     nodes = check["nodes"]
     proven = sum(one["verdict"] == "proven" for one in nodes)
     state = "" if check["over"] else ", under way"
@@ -221,7 +226,7 @@ def _node_check(check: Told) -> list[str]:
     return lines
 
 
-def _failure(one: Told) -> list[str]:
+def _failure(one: Mapping[str, Any]) -> list[str]:
     time = datetime.fromtimestamp(float(one["time"]), UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
     code = one["signal"] or (f"exit code {one['exitCode']}" if one["exitCode"] else "gave way")
     head = (
@@ -255,12 +260,12 @@ async def _describe(client: Client, name: str) -> dict[str, Any]:
         told, silent = await _coordinator(client, parse(obj), pods)
     except InvalidJob as error:
         told, silent = None, f"the job can't be carried out: {error}"
-    return picture(obj, pods, told, silent)
+    return description(obj, pods, told, silent)
 
 
 async def _coordinator(
     client: Client, job: PyTorchJob, pods: Sequence[Object]
-) -> tuple[Told | None, str | None]:
+) -> tuple[CoordinatorStatus | None, str | None]:
     """Return the coordinator's answer, or why there is none."""
     from volcano_elastic.kube.client import ApiError
     from volcano_elastic.operator.coordinator_client import endpoint
@@ -283,7 +288,7 @@ async def _coordinator(
 
 async def ask_coordinator(
     client: Client, namespace: str, pod: str, url: str, headers: Mapping[str, str]
-) -> tuple[Told | None, str | None]:
+) -> tuple[CoordinatorStatus | None, str | None]:
     """Return its /status, or why there is none. Through the API server, which reaches pods from
     anywhere; else straight at the pod."""
     import asyncio

@@ -130,8 +130,8 @@ def explanation(job: Job, snapshot: Snapshot, now: datetime) -> Explanation:
         decision=next((d for d in made.decisions if d.job == job.key), None),
         stay=made.unchanged.get(job.key),
         blocked=made.blocked.get(job.key),
-        gives_way=give_way(snapshot, now, job),
-        next=give_way(snapshot, now, probe),
+        gives_way=victims_for(snapshot, now, job),
+        next=victims_for(snapshot, now, probe),
         policy=policy,
         cooldown=cooldown_left(job, policy, now),
         last_change=last_change(job, now),
@@ -245,7 +245,7 @@ def _reason(reason: Reason) -> dict[str, str]:
     return {"reason": str(reason), "words": WORDS[reason]}
 
 
-def give_way(snapshot: Snapshot, now: datetime, claim: Job) -> tuple[Decision, ...]:
+def victims_for(snapshot: Snapshot, now: datetime, claim: Job) -> tuple[Decision, ...]:
     """Return the jobs that shrink for `claim`, and would not without it; it need not exist yet."""
     others = tuple(job for job in snapshot.jobs if job.key != claim.key)
     pods = tuple(pod for pod in snapshot.pods if pod.job != claim.key)

@@ -322,8 +322,8 @@ class JobState:
             if self.by_role.departing:
                 more = Reason.WAITING_FOR_PODS
         more = more or growth_end(self, size) or Reason.NO_ROOM
-        calm = no_change(more, self.why_not_less(size, asked=False))
-        return Kept((calm, no_change(more, self.why_not_less(size, asked=True))), ready)
+        unasked = no_change(more, self.why_not_less(size, asked=False))
+        return Kept((unasked, no_change(more, self.why_not_less(size, asked=True))), ready)
 
     def held_back(self, size: int) -> Reason | None:
         """Why this job may not even be offered room beyond `size`; None if it may."""
@@ -414,9 +414,9 @@ def cooldown(job: Job, policy: QueuePolicy) -> timedelta:
     resizes may follow each other the faster the less they cost this job. It is never less than the
     policy's stabilization.
     """
-    said = [told for told in (job.cooldown, policy.grow.cooldown) if told is not None]
-    if said:
-        wait = max(said)
+    given = [one for one in (job.cooldown, policy.grow.cooldown) if one is not None]
+    if given:
+        wait = max(given)
     elif job.pause is None:
         wait = UNMEASURED_COOLDOWN
     else:
@@ -456,8 +456,8 @@ def weight(job: Job, policy: QueuePolicy) -> float:
 
 
 def cap(job: Job, policy: QueuePolicy) -> int:
-    """The most the job may have, by its max and unit, its wish (scaler hpa) and the policy."""
-    most, beyond = _wish(job), policy.surplus.max_per_job
+    """The most the job may have, by its max and unit, its request (scaler hpa) and the policy."""
+    most, beyond = _requested(job), policy.surplus.max_per_job
     if beyond is not None:
         most = min(most, job.min + int(beyond / units(job.pod_requests, policy.resource)))
     return _whole(job, most)
@@ -465,12 +465,12 @@ def cap(job: Job, policy: QueuePolicy) -> int:
 
 def capped_by(job: Job, policy: QueuePolicy) -> Reason:
     """The bound that `cap` comes from."""
-    if cap(job, policy) < _whole(job, _wish(job)):
+    if cap(job, policy) < _whole(job, _requested(job)):
         return Reason.AT_MAX_PER_JOB
-    return Reason.AT_REPLICAS if _wish(job) < job.max else Reason.AT_MAX
+    return Reason.AT_REPLICAS if _requested(job) < job.max else Reason.AT_MAX
 
 
-def _wish(job: Job) -> int:
+def _requested(job: Job) -> int:
     if job.scaler == "hpa" and job.replicas is not None:
         return min(job.max, job.replicas)
     return job.max

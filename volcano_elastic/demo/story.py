@@ -72,7 +72,7 @@ async def play(out: Path, console: Console) -> None:
     judged = await asyncio.gather(judge(A, out, slow), judge(B, out, slow))
     results = dict(zip("ab", judged, strict=True))
     _report(recorder, results, recovery, out, console)
-    _insist(recorder, results, slow)
+    _check_promises(recorder, results, slow)
 
 
 async def _course(recorder: Recorder, out: Path, slow: float) -> Recovery:
@@ -224,7 +224,7 @@ def _report(
     console.print(f"picture: {picture}\nfigures: {out / 'report.json'}", soft_wrap=True)
 
 
-def _insist(recorder: Recorder, results: dict[str, TrainingResult], slow: float) -> None:
+def _check_promises(recorder: Recorder, results: dict[str, TrainingResult], slow: float) -> None:
     timeline = recorder.timeline
     for name, result in results.items():
         if result.lost or result.repeated:

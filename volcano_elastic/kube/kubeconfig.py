@@ -110,13 +110,13 @@ def _of_files(paths: str) -> Access:
         user = merged["users"].get_with_name(context["user"])
         configuration = Configuration()
         loader.load_and_set(configuration)
-        told = dict(user["user"].value) if "user" in user and user.value["user"] else {}
+        fields = dict(user["user"].value) if "user" in user and user.value["user"] else {}
         proxy = _proxy(configuration, "proxy-url" in cluster)
         headers = _headers(configuration)
-        if "exec" in told and not headers and not configuration.cert_file:
+        if "exec" in fields and not headers and not configuration.cert_file:
             raise KubeconfigError(
                 f"kubeconfig {paths}: expected credentials from the plug-in "
-                f"{told['exec'].get('command')!r}, found none; run it by hand, and see the log"
+                f"{fields['exec'].get('command')!r}, found none; run it by hand, and see the log"
             )
         folder = Path(user.path or paths).absolute().parent
 
@@ -125,7 +125,7 @@ def _of_files(paths: str) -> Access:
                 loader.load_and_set(configuration)
             return _headers(configuration)
 
-        renew = _renewing(told, folder, again)
+        renew = _renewing(fields, folder, again)
         return _access(configuration, context.get("namespace") or "default", proxy, renew)
     except (ConfigException, KeyError, TypeError, AttributeError, ValueError) as error:
         raise KubeconfigError(

@@ -64,13 +64,13 @@ class RetryPolicy:
 
         Raises whatever the last try raised.
         """
-        told = ""
+        logged = ""
 
         def before_sleep(state: tenacity.RetryCallState) -> None:
-            nonlocal told
+            nonlocal logged
             reason = _reason(state)
-            if reason != told:
-                told = reason
+            if reason != logged:
+                logged = reason
                 _log.log(level, "%s: %s; trying again", what, reason)
             failed(reason)
 

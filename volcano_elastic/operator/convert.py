@@ -62,7 +62,7 @@ def convert_job(
     # What Kueue admitted is a fixed size to the planner.
     policy = None if job.kueue else job.elastic
     spec = sized.pod_spec if sized else {}
-    told = job.status.get("elastic") or {}
+    reported = job.status.get("elastic") or {}
     least = job.least_size if policy else count
     return Job(
         key=job.key,
@@ -80,14 +80,14 @@ def convert_job(
         cooldown=policy.cooldown if policy else None,
         scaler=policy.scaler if policy else "none",
         last_scale=job.last_scale,
-        last_reason=told.get("lastScaleReason"),
+        last_reason=reported.get("lastScaleReason"),
         succeeded=min(succeeded, count if policy is None else policy.max),
         master_requests=requests(job, leader.role) if leader else None,
-        speeds=_speeds(told.get("speeds")),
-        gpu_hours=_positive(told.get("gpuHours")),
+        speeds=_speeds(reported.get("speeds")),
+        gpu_hours=_positive(reported.get("gpuHours")),
         unmodelled=_unmodelled(job, podgroup),
         replicas=count if policy is not None and policy.scaler == "hpa" else None,
-        pause=_seconds(told.get("pauseSeconds")),
+        pause=_seconds(reported.get("pauseSeconds")),
     )
 
 

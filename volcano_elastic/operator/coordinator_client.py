@@ -64,8 +64,8 @@ def read(body: bytes, job: PyTorchJob) -> Report:
     if policy is None or not isinstance(answer, dict) or answer.get("job") != job.key:
         return Report()
     speeds = {}
-    told = answer.get("speeds")
-    for size, speed in told.items() if isinstance(told, dict) else ():
+    speeds_by_world = answer.get("speeds")
+    for size, speed in speeds_by_world.items() if isinstance(speeds_by_world, dict) else ():
         known = size.isdecimal() and len(size) < 7
         workers = rendezvous.workers(job, int(size)) if known else 0
         if 1 <= workers <= policy.max and _sensible(speed):
@@ -87,17 +87,17 @@ def read(body: bytes, job: PyTorchJob) -> Report:
     )
 
 
-def _nodes(told: object) -> tuple[int, int] | None:
-    if not isinstance(told, dict):
+def _nodes(found: object) -> tuple[int, int] | None:
+    if not isinstance(found, dict):
         return None
-    low, high = told.get("min"), told.get("max")
+    low, high = found.get("min"), found.get("max")
     return (low, high) if isinstance(low, int) and isinstance(high, int) else None
 
 
-def _heard(told: object) -> frozenset[int] | None:
-    if not isinstance(told, dict):
+def _heard(pids: object) -> frozenset[int] | None:
+    if not isinstance(pids, dict):
         return None
-    return frozenset(int(index) for index in told if index.isdecimal() and len(index) < 7)
+    return frozenset(int(index) for index in pids if index.isdecimal() and len(index) < 7)
 
 
 def owed(job: PyTorchJob, report: Report) -> tuple[int, int] | None:
@@ -128,12 +128,12 @@ async def tell_range(
 ) -> None:
     """Tells the coordinator how many agents a round may have. One that did not hear is asked again
     like any other."""
-    told = {"min": nodes[0], "max": nodes[1]}
-    code, body = await _request(session, "PUT", f"{url}/range", job, token, told)
+    asked = {"min": nodes[0], "max": nodes[1]}
+    code, body = await _request(session, "PUT", f"{url}/range", job, token, asked)
     if code == 200:
         _log.info("%s: rounds may have %d to %d nodes", job.key, *nodes)
     elif code not in (0, 401):
-        _log.warning("%s: %s/range refuses %s: %d %r", job.key, url, told, code, body[:300])
+        _log.warning("%s: %s/range refuses %s: %d %r", job.key, url, asked, code, body[:300])
 
 
 async def _request(
@@ -142,13 +142,13 @@ async def _request(
     url: str,
     job: PyTorchJob,
     token: str,
-    told: Mapping[str, int] | None = None,
+    content: Mapping[str, int] | None = None,
 ) -> tuple[int, bytes]:
     """Return code and body of the answer; 0 if there is none, or one of more than 1 MiB."""
 
     async def once() -> tuple[int, bytes]:
         async with session.request(
-            method, url, headers={HEADER: token}, json=told, allow_redirects=False
+            method, url, headers={HEADER: token}, json=content, allow_redirects=False
         ) as answer:
             body = b""
             async for chunk in answer.content.iter_any():

@@ -52,7 +52,7 @@ AT_ONCE = 32
 # Events of so many jobs at once: the rest wait for them, so that pods need not.
 _TELLERS = 8
 # A failure is tried again sooner than it need be told again.
-_FAILURE_TOLD_EVERY = timedelta(minutes=1)
+_FAILURE_REPORTED_EVERY = timedelta(minutes=1)
 # The garbage collector takes seconds for what a deleted job leaves; longer is worth a word.
 _COLLECTED = timedelta(seconds=30)
 _LEAVING = "is being deleted; waiting for it to go"
@@ -83,11 +83,11 @@ class Executor:
         self._cluster = cluster
         self._client = cluster.client
         self.tokens = Tokens(cluster.client)
-        self._untold: dict[str, deque[Object]] = {}
+        self._unsent: dict[str, deque[Object]] = {}
         """By job's uid, its events that are not told yet: in order, whoever reads them later."""
-        self._telling: set[asyncio.Task[None]] = set()
+        self._sending: set[asyncio.Task[None]] = set()
         self._tellers = asyncio.Semaphore(_TELLERS)
-        self._told: dict[str, dict[str, tuple[str, datetime]]] = {}
+        self._sent: dict[str, dict[str, tuple[str, datetime]]] = {}
         """By job's uid and reason, the last of the events that would repeat themselves."""
         cluster.jobs.on_change(self._forget)
 
@@ -97,7 +97,7 @@ class Executor:
             if stage is Stage.TELL:
                 for action in due:
                     if isinstance(action, EmitEvent):
-                        self._tell(job, action, now)
+                        self._send(job, action, now)
                 return
             if not due:
                 continue
@@ -108,7 +108,7 @@ class Executor:
                 if isinstance(answer, BaseException)
             ]
             if failures:
-                self._tell_failures(job, failures, now)
+                self._report_failures(job, failures, now)
             for action, error in failures:
                 # Without an autoscaler of its own the job still goes on.
                 if not (isinstance(action, CreateAutoscaler) and isinstance(error, NameTaken)):
@@ -116,10 +116,10 @@ class Executor:
 
     async def settle(self, seconds: float) -> None:
         """Gives events under way that long to be told."""
-        if self._telling:
-            await asyncio.wait(self._telling, timeout=seconds)
+        if self._sending:
+            await asyncio.wait(self._sending, timeout=seconds)
 
-    def _tell_failures(
+    def _report_failures(
         self, job: Object, failures: Sequence[tuple[Action, BaseException]], now: datetime
     ) -> None:
         """Says what the API server won't have, e.g. beyond a quota: one event for a burst."""
@@ -128,25 +128,25 @@ class Executor:
             if _is_refusal(error):
                 verb, noun = _words(action)
                 by_reason.setdefault(f"Failed{verb}{noun}", []).append(str(error))
-        told = self._told.setdefault(job["metadata"]["uid"], {})
+        sent = self._sent.setdefault(job["metadata"]["uid"], {})
         for reason, messages in by_reason.items():
-            last = told.get(reason)
-            if last is None or now >= last[1] + _FAILURE_TOLD_EVERY:
+            last = sent.get(reason)
+            if last is None or now >= last[1] + _FAILURE_REPORTED_EVERY:
                 more = f" (and {len(messages) - 1} more)" if len(messages) > 1 else ""
-                told[reason] = (messages[0], now)
-                self._tell(job, EmitEvent(reason, f"Error: {messages[0]}{more}", True), now)
+                sent[reason] = (messages[0], now)
+                self._send(job, EmitEvent(reason, f"Error: {messages[0]}{more}", True), now)
 
     def _forget(self, old: Object | None, new: Object | None) -> None:
         if old is not None and new is None:
-            self._told.pop(old["metadata"]["uid"], None)
+            self._sent.pop(old["metadata"]["uid"], None)
 
-    def _tell(self, job: Object, action: EmitEvent, now: datetime) -> None:
+    def _send(self, job: Object, action: EmitEvent, now: datetime) -> None:
         if action.deduplicated:
-            told = self._told.setdefault(job["metadata"]["uid"], {})
-            last = told.get(action.reason)
+            sent = self._sent.setdefault(job["metadata"]["uid"], {})
+            last = sent.get(action.reason)
             if last is not None and last[0] == action.message:
                 return
-            told[action.reason] = (action.message, now)
+            sent[action.reason] = (action.message, now)
         body = event.make(
             job,
             reason=action.reason,
@@ -156,22 +156,22 @@ class Executor:
             warning=action.warning,
         )
         uid = job["metadata"]["uid"]
-        if uid in self._untold:
-            self._untold[uid].append(body)
+        if uid in self._unsent:
+            self._unsent[uid].append(body)
             return
-        self._untold[uid] = deque([body])
-        task = asyncio.get_running_loop().create_task(self._tell_all(uid))
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
+        self._unsent[uid] = deque([body])
+        task = asyncio.get_running_loop().create_task(self._send_all(uid))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
 
-    async def _tell_all(self, uid: str) -> None:
-        untold = self._untold[uid]
+    async def _send_all(self, uid: str) -> None:
+        unsent = self._unsent[uid]
         try:
-            while untold:
+            while unsent:
                 async with self._tellers:
-                    await self._emit(untold.popleft())
+                    await self._emit(unsent.popleft())
         finally:
-            del self._untold[uid]
+            del self._unsent[uid]
 
     async def _emit(self, body: Object) -> None:
         try:

@@ -106,12 +106,12 @@ def message(failures: Sequence[Failure]) -> str:
     text = " ".join(first.message[:_MOST_MESSAGE].split())
     code = "" if first.exit_code is None else f", exit code {first.exit_code}"
     time = first.time.strftime("%H:%M:%S.%f")[:-3]
-    told = f"Round {first.round}: rank {first.rank} failed first at {time} UTC{code}: {text}"
+    text = f"Round {first.round}: rank {first.rank} failed first at {time} UTC{code}: {text}"
     if others:
         ranks = ", ".join(str(one.rank) for one in others[:_MOST_RANKS])
         more = f" and {len(others) - _MOST_RANKS} more" if len(others) > _MOST_RANKS else ""
-        told += f"; then rank{'s' if len(others) > 1 else ''} {ranks}{more}"
-    return told
+        text += f"; then rank{'s' if len(others) > 1 else ''} {ranks}{more}"
+    return text
 
 
 def event_name(pod: str, job_uid: str, first: Failure) -> str:

@@ -67,8 +67,8 @@ def pause_to_write(known: Any, pause: timedelta | None) -> float | None:
     if pause is None:
         return None
     seconds = pause.total_seconds()
-    told = isinstance(known, int | float)
-    return None if told and abs(seconds - known) <= _PAUSE_NOISE * known else seconds
+    is_known = isinstance(known, int | float)
+    return None if is_known and abs(seconds - known) <= _PAUSE_NOISE * known else seconds
 
 
 def used(use: Use | None, units: float, desired: int, hours: float, now: datetime) -> Use:
@@ -109,7 +109,7 @@ class Measurement:
         """Returns the token of the job with this uid; may raise as Tokens.of does."""
         self._uses: dict[str, Use] = {}
         """By uid."""
-        self._told: dict[str, set[tuple[int, int, int]]] = {}
+        self._reported: dict[str, set[tuple[int, int, int]]] = {}
         """By uid, the failures that an Event was made of."""
         self._excluded: dict[str, set[str]] = {}
         """By uid, the excluded nodes likewise."""
@@ -171,7 +171,7 @@ class Measurement:
         # Before its first size is written, there is nothing to add to.
         jobs = [j for j in self._builder.parsed() if j.elastic and j.desired is not None]
         self._uses = {j.uid: self._uses[j.uid] for j in jobs if j.uid in self._uses}
-        self._told = {j.uid: self._told[j.uid] for j in jobs if j.uid in self._told}
+        self._reported = {j.uid: self._reported[j.uid] for j in jobs if j.uid in self._reported}
         self._excluded = {j.uid: self._excluded[j.uid] for j in jobs if j.uid in self._excluded}
         free = asyncio.Semaphore(_AT_ONCE)
 
@@ -188,7 +188,7 @@ class Measurement:
             return
         report = await self._hear(session, job)
         await self._tell(job, obj, report.failures)
-        await self._tell_excluded(job, obj, report.excluded)
+        await self._report_excluded(job, obj, report.excluded)
         assert job.desired is not None
         elastic = job.status["elastic"]
         change: dict[str, Any] = {}
@@ -243,9 +243,9 @@ class Measurement:
 
     async def _tell(self, job: PyTorchJob, obj: Object, failures: Sequence[Failure]) -> None:
         """Emits one Warning a round, about the pod whose worker failed first."""
-        told = self._told.setdefault(job.uid, set())
-        new = [failure for failure in failures if failure.identity not in told]
-        told |= {failure.identity for failure in new}
+        reported = self._reported.setdefault(job.uid, set())
+        new = [failure for failure in failures if failure.identity not in reported]
+        reported |= {failure.identity for failure in new}
         for group in failure_report.by_round(new):
             name = replica_name(job.name, elastic(), group[0].worker)
             about = self._cluster.pods.get(f"{job.namespace}/{name}") or obj
@@ -254,14 +254,14 @@ class Measurement:
                 job, about, failure_report.REASON, failure_report.message(group), event_name
             )
 
-    async def _tell_excluded(
+    async def _report_excluded(
         self, job: PyTorchJob, obj: Object, excluded: Sequence[Exclusion]
     ) -> None:
         """Emits one Warning a node that is left out of training, about the job."""
-        told = self._excluded.setdefault(job.uid, set())
+        reported = self._excluded.setdefault(job.uid, set())
         for one in excluded:
-            if one.node not in told:
-                told.add(one.node)
+            if one.node not in reported:
+                reported.add(one.node)
                 name = one.event_name(job.name, job.uid)
                 await self._warn(job, obj, failure_report.EXCLUDED, one.message, name)
 

@@ -70,9 +70,9 @@ def left_alone(job: PyTorchJob) -> bool:
 
 def _contested(job: PyTorchJob, foreign: _Write) -> bool:
     """Both wrote. Saying so was a write too, hence what was said counts as well."""
-    said = str((job.status.get("elastic") or {}).get("message") or "")
+    message = str((job.status.get("elastic") or {}).get("message") or "")
     ours = _ours(job)
-    return said.startswith(ALONE) or (ours is not None and foreign.time >= ours.time)
+    return message.startswith(ALONE) or (ours is not None and foreign.time >= ours.time)
 
 
 def _ours(job: PyTorchJob) -> _Write | None:

@@ -61,8 +61,8 @@ class Leave:
     uid: str
     grace: timedelta | None = None
     """None: its own. Zero: the object goes at once, since its processes have ended."""
-    told: bool = True
-    """Whether its deletion is worth an event."""
+    announced: bool = True
+    """Its deletion is worth an event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,15 +112,15 @@ def desired(view: View, settings: Settings) -> Desired:
         refused, events = status.refused_edit(job, "; ".join(view.in_force.differs))
         return Desired(status=refused, events=tuple(events))
     wanted = size.size(job, view.replicas, view.observed.resize)
-    told = _status(view, wanted)
+    new_status = _status(view, wanted)
     result = outcome.outcome(
         job, view.replicas, wanted, status.restarts(job, view.replicas), view.now
     )
     if result is None:
-        return _running(view, settings, wanted, told, new)
+        return _running(view, settings, wanted, new_status, new)
     states = (State.LOST,) if result.succeeded else (State.LOST, State.RETRY)
     new += event.exited(job, [r for r in view.replicas if r.state in states])
-    ended = status.ended(told, result, view.now)
+    ended = status.ended(new_status, result, view.now)
     return _cleaned_up(view, ended, view.now, new)
 
 
@@ -138,7 +138,7 @@ def _status(view: View, wanted: size.Size | None) -> Status:
 
 
 def _cleaned_up(
-    view: View, told: Status, completed: datetime, events: Sequence[EmitEvent] = ()
+    view: View, new_status: Status, completed: datetime, events: Sequence[EmitEvent] = ()
 ) -> Desired:
     """Pods go by cleanPodPolicy, the PodGroup after the last active pod, the job after its time to
     live."""
@@ -162,7 +162,7 @@ def _cleaned_up(
     if rest:
         look_again.append(rest)
     return Desired(
-        status=told,
+        status=new_status,
         events=tuple(events),
         leave=tuple(Leave(r.name, r.uid) for r in going),
         services=KEEP if policy == "None" else Services(),
@@ -193,7 +193,7 @@ def _running(
     view: View,
     settings: Settings,
     wanted: size.Size | None,
-    told: Status,
+    new_status: Status,
     events: list[EmitEvent],
 ) -> Desired:
     job, observed, now = view.job, view.observed, view.now
@@ -204,7 +204,7 @@ def _running(
     if not observed.pods and observed.admission_wait:
         plan.create.clear()
         look_again.append(observed.admission_wait)
-    annotations = _handed_on(view, plan)
+    annotations = _restarts_taken_over(view, plan)
     change = _protection(job, plan)
     for name in (*change.promote, *change.demote):
         value = preemptable(protected=name in change.promote)
@@ -215,17 +215,20 @@ def _running(
     if observed.lost_at is not None:
         look_again.append(max(timedelta(0), observed.lost_at - now))
     if job.run_policy.active_deadline is not None:
-        start = moment.parse(told["startTime"])
+        start = moment.parse(new_status["startTime"])
         look_again.append(start + job.run_policy.active_deadline - now)
     return Desired(
-        status=told,
+        status=new_status,
         burst=any(r.live and not r.ready for r in view.replicas),
         events=(*events, *_explained(view, plan, wanted)),
         create=create,
         leave=(
             *(Leave(r.name, r.uid, _grace(r, wanted, observed.grace)) for r in plan.leave),
             # Processes of these are gone; without grace their indexes are free at once.
-            *(Leave(r.name, r.uid, timedelta(0), told=r.state in _STILL_THERE) for r in plan.clear),
+            *(
+                Leave(r.name, r.uid, timedelta(0), announced=r.state in _STILL_THERE)
+                for r in plan.clear
+            ),
         ),
         annotations=annotations,
         services=_services(view, plan),
@@ -261,11 +264,13 @@ def _explained(view: View, plan: placement.Placement, wanted: size.Size | None) 
     return events
 
 
-def _handed_on(view: View, plan: placement.Placement) -> dict[str, dict[str, str]]:
+def _restarts_taken_over(view: View, plan: placement.Placement) -> dict[str, dict[str, str]]:
     """Have another pod remember the restarts of those that have gone; return its annotations."""
     before = status.restarts(view.job, view.replicas) - sum(r.restarts for r in view.replicas)
-    heir = plan.hand_on(before) if before > 0 else None
-    return {} if heir is None else {heir.name: {RESTARTS: str(heir.taken_over + before)}}
+    successor = plan.take_over_restarts(before) if before > 0 else None
+    if successor is None:
+        return {}
+    return {successor.name: {RESTARTS: str(successor.taken_over + before)}}
 
 
 def _protected_count(job: PyTorchJob) -> int:
@@ -290,7 +295,7 @@ def _protection(job: PyTorchJob, plan: placement.Placement) -> protection.Change
         )
         for rank, r in enumerate(sorted(plan.keep, key=lambda r: (-r.role.priority, r.index)))
     ]
-    return protection.rebalance(members, _protected_count(job), demote=plan.calm)
+    return protection.rebalance(members, _protected_count(job), demote=plan.complete)
 
 
 def _pods(

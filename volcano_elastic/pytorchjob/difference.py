@@ -83,7 +83,7 @@ def _pods(desired: Desired) -> list[Action]:
         *(DeletePod(pod.name, pod.uid, pod.grace) for pod in leave),
         *(CreatePod(body) for body in create),
         *event.done("Create", "Pod", [body["metadata"]["name"] for body in create]),
-        *event.done("Delete", "Pod", [pod.name for pod in leave if pod.told]),
+        *event.done("Delete", "Pod", [pod.name for pod in leave if pod.announced]),
     ]
 
 

@@ -48,11 +48,11 @@ class Placement:
     """When the next failed or stuck pod may be made again."""
 
     @property
-    def calm(self) -> bool:
+    def complete(self) -> bool:
         """True while nothing comes and nothing goes."""
         return not (self.leave or self.clear or self.create or self.retry_at)
 
-    def hand_on(self, restarts: int) -> Replica | None:
+    def take_over_restarts(self, restarts: int) -> Replica | None:
         """Have another pod take over the restarts of pods that have gone, so that the job's go on
         adding up: a new one if there is any, else the one that is returned."""
         if self.create:

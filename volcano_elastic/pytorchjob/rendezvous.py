@@ -130,15 +130,15 @@ class InForce:
 
 def in_force(job: PyTorchJob, pod: Mapping[str, Any] | None) -> InForce:
     """`pod` is the one of the running pods that the others go by; None if none is there to stay."""
-    told = _told(pod)
-    if "PET_NNODES" not in told:
+    variables = _variables_of(pod)
+    if "PET_NNODES" not in variables:
         return InForce(job)
     policy = job.elastic
-    if (policy is not None) != ("PET_RDZV_BACKEND" in told):
+    if (policy is not None) != ("PET_RDZV_BACKEND" in variables):
         return InForce(job, (f"{_POLICY}: must not be added or removed {_UNTIL}",), torn=True)
     if policy is None:
         return InForce(job)
-    asked, found = of(job), _read(told)
+    asked, found = of(job), _read(variables)
     differs = [
         f"{_PATHS[name]}: {shown(getattr(asked, name))} is asked for, and "
         f"{shown(getattr(found, name))} is in force"
@@ -160,7 +160,7 @@ def in_force(job: PyTorchJob, pod: Mapping[str, Any] | None) -> InForce:
         if found.backend == BACKEND:
             policy = replace(policy, node_unit=found.node_unit)
             job = replace(job, elastic=policy, nproc_per_node=found.nproc_per_node)
-    low, high = _range(told["PET_NNODES"], job)
+    low, high = _range(variables["PET_NNODES"], job)
     if not hosted(job) and (policy.min < low or policy.max > high):
         # The size follows the job's range all the same: it must not depend on when it was edited.
         differs.append(
@@ -216,7 +216,7 @@ def _own_host(job: PyTorchJob, coordinator: str) -> str:
     return replica_name(job.name, job.sized.role, 0)
 
 
-def _told(pod: Mapping[str, Any] | None) -> dict[str, str]:
+def _variables_of(pod: Mapping[str, Any] | None) -> dict[str, str]:
     containers = ((pod or {}).get("spec") or {}).get("containers") or ()
     trains: Mapping[str, Any] = next((c for c in containers if c.get("name") == CONTAINER), {})
     env = trains.get("env") or ()
@@ -224,24 +224,24 @@ def _told(pod: Mapping[str, Any] | None) -> dict[str, str]:
     return {v["name"]: v.get("value") or "" for v in env[first:]}
 
 
-def _read(told: Mapping[str, str]) -> Rendezvous:
-    host, _, port = told.get("PET_RDZV_ENDPOINT", "").rpartition(":")
+def _read(variables: Mapping[str, str]) -> Rendezvous:
+    host, _, port = variables.get("PET_RDZV_ENDPOINT", "").rpartition(":")
     found = Rendezvous(
-        backend=told["PET_RDZV_BACKEND"],
+        backend=variables["PET_RDZV_BACKEND"],
         host=host,
         port=int(port) if port.isdecimal() else 0,
-        id=told.get("PET_RDZV_ID", ""),
-        conf=told.get("PET_RDZV_CONF", ""),
-        standalone="PET_STANDALONE" in told,
+        id=variables.get("PET_RDZV_ID", ""),
+        conf=variables.get("PET_RDZV_CONF", ""),
+        standalone="PET_STANDALONE" in variables,
     )
     if found.backend != BACKEND:
         return found
-    unit = told.get("VOLCANO_ELASTIC_NODE_UNIT", "")
+    unit = variables.get("VOLCANO_ELASTIC_NODE_UNIT", "")
     return replace(
         found,
-        coordinator=told.get("VOLCANO_ELASTIC_COORDINATOR", "worker0"),
+        coordinator=variables.get("VOLCANO_ELASTIC_COORDINATOR", "worker0"),
         node_unit=int(unit) if unit.isdecimal() else 1,
-        nproc_per_node=told.get("PET_NPROC_PER_NODE", "auto"),
+        nproc_per_node=variables.get("PET_NPROC_PER_NODE", "auto"),
     )
 
 

@@ -72,11 +72,11 @@ def begun(job: PyTorchJob, now: datetime) -> Status:
 def counted(status: Status, job: PyTorchJob, view: Sequence[Replica]) -> Status:
     """The status with its pods counted. Once the job is over, pods that are cleaned up still
     count as what they were."""
-    told = status.get("replicaStatuses") or {} if job.finished else {}
+    reported = status.get("replicaStatuses") or {} if job.finished else {}
 
     def count(role: Role) -> dict[str, Any]:
         mine = [r for r in view if r.role is role]
-        before = told.get(role.name) or {}
+        before = reported.get(role.name) or {}
         succeeded = sum(r.state is State.SUCCEEDED for r in mine)
         failed = sum(_failed(r) for r in mine)
         return {
@@ -215,19 +215,19 @@ def ended(status: Status, outcome: Outcome, now: datetime) -> Status:
 def scale_ignored(job: PyTorchJob) -> list[EmitEvent]:
     """Return a warning if somebody set the elastic role's replicas where they don't count, e.g. by
     kubectl scale."""
-    policy, told = job.elastic, (job.status.get("elastic") or {}).get("replicas")
+    policy, reported = job.elastic, (job.status.get("elastic") or {}).get("replicas")
     sized = job.sized
-    if policy is None or sized is None or policy.scaler == "hpa" or job.kueue or told is None:
+    if policy is None or sized is None or policy.scaler == "hpa" or job.kueue or reported is None:
         return []
-    wish = sized.replicas
-    if wish == told:
+    asked = sized.replicas
+    if asked == reported:
         return []
     return [
         EmitEvent(
             "ScaleIgnored",
-            f"{sized.role.name}.replicas went from {told} to {wish}, which changes nothing: scaler "
-            f"{policy.scaler} has the queue's policy size this job between {policy.min} and "
-            f"{policy.max}; set elasticPolicy.minReplicas and maxReplicas, or scaler: hpa",
+            f"{sized.role.name}.replicas went from {reported} to {asked}, which changes nothing: "
+            f"scaler {policy.scaler} has the queue's policy size this job between {policy.min} "
+            f"and {policy.max}; set elasticPolicy.minReplicas and maxReplicas, or scaler: hpa",
             warning=True,
         )
     ]
@@ -242,9 +242,9 @@ def change(
     if not patch:
         return []
     if burst and _only_counts(patch):
-        told = moment.parse_optional(old.get("lastReconcileTime"))
-        if told is not None and told <= now < told + _BURST:
-            return [Requeue(told + _BURST - now)]
+        reported = moment.parse_optional(old.get("lastReconcileTime"))
+        if reported is not None and reported <= now < reported + _BURST:
+            return [Requeue(reported + _BURST - now)]
     patch["lastReconcileTime"] = moment.timestamp(now)
     actions: list[Action] = [PatchStatus(patch)]
     before = {(c["type"], c["status"], c.get("reason")) for c in old.get("conditions") or ()}

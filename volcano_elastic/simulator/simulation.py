@@ -335,8 +335,8 @@ class _Simulation:
         )
 
     def _cooldown(self, queue: str) -> timedelta:
-        said = self._policy(queue).grow.cooldown
-        return COOLDOWN if said is None else said
+        given = self._policy(queue).grow.cooldown
+        return COOLDOWN if given is None else given
 
     def _policy(self, queue: str) -> QueuePolicy:
         found = self._policies.get(queue)
