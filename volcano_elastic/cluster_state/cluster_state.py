@@ -87,8 +87,7 @@ class QueueState:
     @fact
     def giver_nodes(self) -> frozenset[str]:
         """Names of the nodes with pods of jobs that might give some."""
-        pods = (pod for s in self.jobs if s.may_give for pod in s.by_role.bound.values())
-        return frozenset(pod.node for pod in pods if pod.node is not None)
+        return frozenset().union(*[state.nodes for state in self.jobs if state.may_give])
 
     @fact
     def waiting(self) -> Sequence[Claim]:

@@ -131,7 +131,9 @@ class _Grouping:
             self._change_nodes(gone_nodes, come_nodes)
         jobs, gone, come = self._jobs(pods_of, of)
         on |= {node.name for node in come_nodes}
-        on |= {pod.node for state in (*gone, *come) for pod in state.pods}
+        # Where pods have come, `on` says so already.
+        keys = {state.job.key for state in (*gone, *come)}
+        on |= {pod.node for key in keys for pod in before.pods_of.get(key, ())}
         members, joined = regrouped(
             {name: queue.jobs for name, queue in before.queues.items()},
             gone,

@@ -223,6 +223,11 @@ class JobState:
         return JobPods(bound, unbound, excess, departing, master_bound, held)
 
     @fact
+    def nodes(self) -> frozenset[str]:
+        """Names of the nodes that its workers are on."""
+        return frozenset([pod.node for pod in self.by_role.bound.values() if pod.node is not None])
+
+    @fact
     def held(self) -> Vector:
         """Amounts that its pods hold in the queue."""
         return self.by_role.held

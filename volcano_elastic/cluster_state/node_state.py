@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import accumulate
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -19,42 +19,80 @@ LOST_AFTER = timedelta(seconds=5)
 NOBODY = ""
 """The queue of a claim that has no surplus of its own anywhere."""
 
-_index, _running, _protected = (attrgetter(name) for name in ("index", "running", "protected"))
+_job, _index, _running, _protected = map(attrgetter, ("job", "index", "running", "protected"))
 
 
-class Most(NamedTuple):
-    """The most surplus of any job, and the highest index of its pods, both negative."""
+class LeastOption(NamedTuple):
+    """A bound on what any set of a node's pods that makes room for one more pod costs."""
 
+    pods: int
+    slots: int
+    """The most that it makes room for."""
+    protected: int
+    running: int
+    own: bool
+    """Whether all of them may be of the queue that asks."""
     surplus: float
+    """Of the job that has least, negative."""
     last: int
+    """Highest index, negative."""
 
 
 @dataclass(frozen=True, eq=False)
 class NodeSurplus:
-    """Pods of one node that might leave, before the plan."""
+    """Pods of one node that might leave, before the plan: bounds, as others' are not told apart."""
 
     jobs: tuple[JobState, ...]
     largest: Vector
     """The most that any one pod holds, by dimension."""
-    total: Vector
     idle: int
     """Pods that don't run."""
     unprotected: int
-    units: bool
-    """Whether some leave in units."""
-    queues: frozenset[tuple[str, Vector]]
-    most: Mapping[str, Most]
-    """Of any one job, by queue and, under `NOBODY`, of all."""
-    together: tuple[tuple[int, float], ...]
-    """How many pods the jobs with most surplus may give together at most, one job more each time,
-    and the surplus of the last of them, negative."""
+    last: int
+    """Highest index."""
+    owners: frozenset[str]
+    """Queues of the jobs."""
+    givers: Sequence[tuple[float, int, str]]
+    """Of each job its surplus, negative, the pods that it may give here, its queue; in order."""
 
-    def surplus_of(self, pods: int) -> float | None:
-        """Return a bound, negative, on the smallest surplus among jobs that give `pods` together;
-        None if they can't."""
-        for together, surplus in self.together:
-            if together >= pods:
-                return surplus
+    @fact
+    def units(self) -> bool:
+        """Whether some leave in units."""
+        return any(state.unit > 1 for state in self.jobs)
+
+    @fact
+    def queues(self) -> frozenset[tuple[str, Vector]]:
+        """Queues, with what pods of theirs hold."""
+        return frozenset([(state.job.queue, state.shape.vector) for state in self.jobs])
+
+    def least(self, left: Vector, shape: Shape, queue: str, protected: bool) -> LeastOption | None:
+        """Return what an option costs at least while this much room is left; None if there is none.
+        `protected`: whether protected pods may leave."""
+        slots = slots_in(left, shape)
+        pods = won = 1
+        for i, amount in shape.needs:
+            lack = (slots + 1) * amount - left[i]
+            if lack > 0:
+                largest = self.largest[i]
+                if not largest:
+                    return None
+                if pods * largest < lack:
+                    pods = -(-lack // largest)
+                # Without any one of its pods an option would not do.
+                if (won - 1) * amount < largest - amount:
+                    won = 1 + (largest - 1) // amount
+        beyond = pods - self.unprotected if pods > self.unprotected else 0
+        if beyond and not protected:
+            return None
+        running = pods - self.idle if pods > self.idle else 0
+        for own in (True, False) if queue in self.owners else (False,):
+            missing = pods
+            for surplus, count, owner in self.givers:
+                if not own or owner == queue:
+                    missing -= count
+                    if missing <= 0:
+                        # The jobs with most surplus give all.
+                        return LeastOption(pods, won, beyond, running, own, surplus, -self.last)
         return None
 
 
@@ -127,7 +165,7 @@ class NodeState:
         found = self._ordered.get(job)
         if found is None:
             found = self._ordered[job] = sorted(
-                self._workers[job],
+                self._workers.get(job, ()),
                 key=lambda pod: (pod.protected, pod.running, -pod.index, pod.key),
             )
         return found
@@ -135,37 +173,50 @@ class NodeState:
     @fact
     def surplus(self) -> NodeSurplus | None:
         """Its pods that might leave for claims; None if there are none."""
-        mine = tuple([s for s in self.jobs if s.may_give and s.job.key in self._workers])
+        pods = [pod for pod in self.pods if pod.index and pod.job is not None]
+        counts = Counter(map(_job, pods))
+        mine = tuple([state for state in self.jobs if state.may_give and state.job.key in counts])
         if not mine:
             return None
-        idle = unprotected = last = 0
-        counts: dict[Vector, int] = {}
-        most: dict[str, float] = {}
-        giving: list[tuple[float, int]] = []
-        for state in mine:
-            pods, queue = self._workers[state.job.key], state.job.queue
-            count = len(pods)
-            idle += count - sum(map(_running, pods))
-            unprotected += count - sum(map(_protected, pods))
-            last = max(last, *map(_index, pods))
-            counts[state.shape.vector] = counts.get(state.shape.vector, 0) + count
-            most[queue] = min(most.get(queue, 0.0), -state.most_surplus)
-            giving.append((-state.most_surplus, min(count, state.job.desired - state.job.min)))
-        most[NOBODY] = min(most.values())
-        giving.sort()
-        sums = accumulate([pods for _, pods in giving])
-        totals = ([amount * count for amount in vector] for vector, count in counts.items())
+        givers = [
+            (-state.most_surplus, min(counts[job.key], job.desired - job.min), job.queue)
+            for state in mine
+            for job in (state.job,)
+        ]
         return NodeSurplus(
             jobs=mine,
-            largest=tuple(map(max, zip(*counts, strict=True))),
-            total=tuple(map(sum, zip(*totals, strict=True))),
-            idle=idle,
-            unprotected=unprotected,
-            units=any(state.unit > 1 for state in mine),
-            queues=frozenset([(state.job.queue, state.shape.vector) for state in mine]),
-            most={queue: Most(amount, -last) for queue, amount in most.items()},
-            together=tuple(zip(sums, [surplus for surplus, _ in giving], strict=True)),
+            largest=tuple(map(max, zip(*{state.shape.vector for state in mine}, strict=True))),
+            idle=len(pods) - sum(map(_running, pods)),
+            unprotected=len(pods) - sum(map(_protected, pods)),
+            last=max(map(_index, pods)),
+            owners=frozenset([queue for _, _, queue in givers]),
+            givers=sorted(givers),
         )
+
+    @fact
+    def surplus_total(self) -> Vector:
+        """Amounts of all pods that might leave for claims."""
+        total = (0,) * len(self.allocatable)
+        for state in self.surplus.jobs if self.surplus is not None else ():
+            count = len(self._workers.get(state.job.key, ()))
+            total = tuple([a + b * count for a, b in zip(total, state.shape.vector, strict=True)])
+        return total
+
+    @fact
+    def _least_options(self) -> dict[tuple[Shape, str, bool], LeastOption | None]:
+        return {}
+
+    def least_option(self, shape: Shape, queue: str, protected: bool) -> LeastOption | None:
+        """Return what an option here costs at least while all of its idle room is left."""
+        surplus = self.surplus
+        if surplus is None:
+            return None
+        asked = (shape, queue if queue in surplus.owners else NOBODY, protected)
+        try:
+            return self._least_options[asked]
+        except KeyError:
+            found = self._least_options[asked] = surplus.least(self.idle, *asked)
+            return found
 
     @fact
     def _idle_slots(self) -> dict[Shape, int]:
@@ -184,7 +235,9 @@ def slots_in(free: Sequence[int], shape: Shape) -> int:
     """Return how many pods of a shape fit into an amount of room."""
     least = UNLIMITED
     for i, amount in shape.needs:
+        if free[i] < amount:
+            return 0
         slots = free[i] // amount
         if slots < least:
             least = slots
-    return max(0, least)
+    return least

@@ -296,5 +296,5 @@ class Draft:
 
     def nodes_of(self, job: JobDraft) -> list[int]:
         """Numbers of the nodes that pods of the job were on."""
-        found = {self.nodes.index(pod.node) for pod in job.state.by_role.bound.values()}
+        found = map(self.nodes.index, job.state.nodes)
         return [n for n in found if n is not None]

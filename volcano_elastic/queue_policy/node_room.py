@@ -15,7 +15,7 @@ idle room first, so growth (idle only) can never stand in a claim's way.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from enum import IntEnum
 
@@ -138,11 +138,9 @@ class NodeRoom:
         base, taken = self.bases[kind][n], self.taken.get(n)
         return base if taken is None else _sum(base, taken, -1)
 
-    def expect(self, surplus: Mapping[int, Vector]) -> None:
+    def expect(self, surplus: Iterable[Vector]) -> None:
         """Set what is reclaimable: releasing, and by node what surplus could leave besides."""
-        self.bases[Room.RECLAIMABLE].extend(self.bases[Room.RELEASING])
-        for n, vector in surplus.items():
-            self.bases[Room.RECLAIMABLE][n] = _sum(self.bases[Room.RECLAIMABLE][n], vector)
+        self.bases[Room.RECLAIMABLE].extend(map(_sum, self.bases[Room.RELEASING], surplus))
 
     def take(self, n: int, vector: Vector, times: int = 1) -> None:
         """Give away room on node n, or take it back if `times` is negative."""

@@ -62,8 +62,6 @@ class ClaimPlacement:
     def __init__(self, draft: Draft) -> None:
         self._draft, self._nodes, self._queues = draft, draft.nodes, draft.queues
         self._search = VictimSearch(draft)
-        queues = draft.cluster.queues.values()
-        self._yields_from = min([queue.yields_from for queue in queues], default=math.inf)
         self.from_idle: set[str] = set()
         """Keys of the claims served by idle room alone."""
         self.from_surplus: set[str] = set()
@@ -113,7 +111,8 @@ class ClaimPlacement:
         """Return whether surplus of any job may leave for the claim."""
         if claim.priority is None:
             return not claim.unmodelled
-        return claim.priority >= self._yields_from
+        queues = self._draft.cluster.queues.values()
+        return claim.priority >= min([queue.yields_from for queue in queues], default=math.inf)
 
     def _why_impossible(self, claim: Claim) -> str | None:
         """Why the claim could not be served even if all surplus left; None if it might be. As long

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from volcano_elastic.cluster_state.claim import Claim
 from volcano_elastic.cluster_state.fit import Shape, Vector
 from volcano_elastic.cluster_state.job_state import JobState
-from volcano_elastic.cluster_state.node_state import NOBODY, NodeSurplus, slots_in
+from volcano_elastic.cluster_state.node_state import NOBODY, slots_in
 from volcano_elastic.queue_policy.draft import Draft, JobDraft
 from volcano_elastic.queue_policy.node_room import Room
 from volcano_elastic.queue_policy.option import (
@@ -69,18 +69,12 @@ class VictimSearch:
 
     # What there is
 
-    def surplus(self, n: int) -> NodeSurplus | None:
-        """The surplus on node n before the plan."""
-        return self._nodes.states[n].surplus
-
     def might_fit(self, shape: Shape, count: int) -> bool:
         """Return whether so many pods of a shape might fit if all surplus left."""
         left = count
         for n in self._nodes.eligible(shape)[:GLANCE]:
-            surplus, room = self.surplus(n), self._nodes.left(n)
-            if surplus is not None:
-                room = tuple(map(add, room, surplus.total))
-            left -= slots_in(room, shape)
+            room = map(add, self._nodes.left(n), self._nodes.states[n].surplus_total)
+            left -= slots_in(tuple(room), shape)
             if left <= 0:
                 return True
         return self.reclaimable_slots(shape) >= count
@@ -88,8 +82,7 @@ class VictimSearch:
     def reclaimable_slots(self, shape: Shape) -> int:
         """Return an upper bound of the pods of a shape that would fit if all surplus left."""
         if not self._nodes.bases[Room.RECLAIMABLE]:
-            found = ((n, self.surplus(n)) for n in range(len(self._nodes.states)))
-            self._nodes.expect({n: surplus.total for n, surplus in found if surplus is not None})
+            self._nodes.expect([state.surplus_total for state in self._nodes.states])
         return self._nodes.slots(shape, Room.RECLAIMABLE).total()
 
     def nodes_in(self, queue: str) -> frozenset[int]:
@@ -206,44 +199,36 @@ class VictimSearch:
 
     def _least(self, n: int, request: VictimRequest) -> Rank | None:
         """Node n's option has no smaller rank; None if it has no option."""
-        surplus = self.surplus(n)
-        if surplus is None or self._nodes.states[n].idle_slots(request.shape) < 0:
+        state = self._nodes.states[n]
+        if state.idle_slots(request.shape) < 0 or (surplus := state.surplus) is None:
             return None
-        left, needs = self._nodes.left(n), request.shape.needs
-        slots = slots_in(left, request.shape)
-        pods = won = 1
-        for i, amount in needs:
-            lack, largest = (slots + 1) * amount - left[i], surplus.largest[i]
-            if lack > 0:
-                if not largest:
-                    return None
-                pods = max(pods, -(-lack // largest))
-                # Without any one of its pods an option would not do.
-                won = max(won, 1 + (largest - 1) // amount)
-        of_any = surplus.surplus_of(pods)
-        if of_any is None or (pods > surplus.unprotected and not request.protected):
+        asked = request.shape, request.queue, request.protected
+        if n in self._nodes.changed or state.terminating:
+            found = surplus.least(self._nodes.left(n), *asked)
+        else:
+            found = state.least_option(*asked)
+        if found is None:
             return None
-        right, share = 0, 0.0
-        most = None if request.queue == NOBODY else surplus.most.get(request.queue)
-        if most is None:
-            most = surplus.most[NOBODY]._replace(surplus=of_any)
+        right, share = OWN
+        if not found.own:
             right = 1
             if self._any_right:
                 rights = [self._right(*each) for each in surplus.queues]
                 right, share = min([r.right for r in rights]), min([r.share for r in rights])
-        cost = pods
+        cost = found.pods
         if surplus.units and any(
             self._draft.job(state.job.key).unit_remainder for state in surplus.jobs
         ):
             cost = 0
         return Rank(
-            cost / min(request.need, won),
+            cost / min(request.need, found.slots),
             cost,
-            max(0, pods - surplus.unprotected),
-            max(0, pods - surplus.idle),
+            found.protected,
+            found.running,
             right,
             share,
-            *most,
+            found.surplus,
+            found.last,
         )
 
     def _right(self, queue: str, vector: Vector) -> Right:
