@@ -13,6 +13,7 @@ from volcano_elastic.api.role import elastic
 from volcano_elastic.podgroup.pod_annotation import is_protected
 from volcano_elastic.pytorchjob import action as a
 from volcano_elastic.pytorchjob.observed import Observed, Resize
+from volcano_elastic.pytorchjob.out_of_memory import shortages
 from volcano_elastic.pytorchjob.pod import PodTemplate, Resources
 from volcano_elastic.pytorchjob.reconcile import reconcile
 from volcano_elastic.pytorchjob.service import ServiceTemplate
@@ -113,6 +114,7 @@ class World:
         self.admission_wait = timedelta(0)
         self.lost: dict[str, str] = {}
         """By uid, why."""
+        self.nodes: list[Object] = []
         self._uids = 0
 
     # The operator
@@ -129,6 +131,9 @@ class World:
             protect=self.protect,
             grace=self.grace,
             lost=self.lost,
+            shortages=shortages(
+                parse(copy.deepcopy(self.job)), self.pods.values(), self.nodes, self.now
+            ),
         )
 
     def reconcile(self) -> list[a.Action]:
@@ -270,6 +275,22 @@ class World:
                 {"name": "pytorch", "restartCount": 0, "state": {"terminated": ended}}
             ],
         }
+
+    def run_out_of_memory(self, name: str, *, in_place: bool = False) -> None:
+        """As a kubelet tells it; `in_place` where it has started the container again."""
+        ended = {
+            "exitCode": 137,
+            "reason": "OOMKilled",
+            "finishedAt": moment.timestamp(self.now),
+        }
+        if not in_place:
+            self.fail(name, 137)
+            self.pods[name]["status"]["containerStatuses"][0]["state"]["terminated"] = ended
+            return
+        again = {"running": {"startedAt": moment.timestamp(self.now)}}
+        found = self.pods[name]["status"]["containerStatuses"][0]
+        found |= {"restartCount": found["restartCount"] + 1, "state": again}
+        found["lastState"] = {"terminated": ended}
 
     def leaving(self, name: str, *, evicted: bool = False) -> None:
         self.pods[name]["metadata"]["deletionTimestamp"] = moment.timestamp(self.now)

@@ -16,6 +16,9 @@ from volcano_elastic.api.pytorchjob_defaults import bounds, defaulted, scaler
 from volcano_elastic.api.pytorchjob_shape import CLEAN_POD_POLICIES
 from volcano_elastic.api.pytorchjob_shape import CONTROLLER as CONTROLLER
 from volcano_elastic.api.pytorchjob_shape import (
+    MOST_MEMORY_ANNOTATION as MOST_MEMORY_ANNOTATION,
+)
+from volcano_elastic.api.pytorchjob_shape import (
     SHARED_MEMORY_ANNOTATION as SHARED_MEMORY_ANNOTATION,
 )
 from volcano_elastic.api.pytorchjob_validation import BACKEND as BACKEND

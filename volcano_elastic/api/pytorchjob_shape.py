@@ -15,6 +15,7 @@ RDZV_BACKENDS = ("volcano-elastic", "c10d", "etcd", "etcd-v2")
 # Our own, on jobs.
 ANNOTATION_PREFIX = "volcano-elastic.io/"
 SHARED_MEMORY_ANNOTATION = ANNOTATION_PREFIX + "shared-memory"
+MOST_MEMORY_ANNOTATION = ANNOTATION_PREFIX + "most-memory"
 """A quantity; on pod templates too."""
 ADOPT_ANNOTATION = ANNOTATION_PREFIX + "adopt"
 """`true`: whoever wrote the job before us is gone."""

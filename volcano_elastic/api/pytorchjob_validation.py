@@ -16,6 +16,7 @@ from volcano_elastic.api.pytorchjob_defaults import bounds, end
 from volcano_elastic.api.pytorchjob_shape import (
     CONTROLLER,
     ELASTIC_POLICY,
+    MOST_MEMORY_ANNOTATION,
     REPLICA,
     RUN_POLICY,
     SHARED_MEMORY_ANNOTATION,
@@ -117,15 +118,16 @@ def _metadata(meta: Mapping[str, Any]) -> Iterator[Problem]:
         given = meta.get(field)
         if given is not None:
             yield from shape.problems(shape.Named(shape.Text()), given, f"metadata.{field}")
-    yield from _shared_memory(meta, "metadata")
+    for name in (SHARED_MEMORY_ANNOTATION, MOST_MEMORY_ANNOTATION):
+        yield from _memory(meta, "metadata", name)
 
 
-def _shared_memory(meta: Mapping[str, Any], path: str) -> Iterator[Problem]:
+def _memory(meta: Mapping[str, Any], path: str, name: str) -> Iterator[Problem]:
     annotations = meta.get("annotations")
-    found = annotations.get(SHARED_MEMORY_ANNOTATION) if isinstance(annotations, Mapping) else None
+    found = annotations.get(name) if isinstance(annotations, Mapping) else None
     if found is None:
         return
-    path += f".annotations[{SHARED_MEMORY_ANNOTATION}]"
+    path += f".annotations[{name}]"
     try:
         if quantity.milli(found) <= 0:
             yield invalid(path, found, "must be more than 0")
@@ -145,7 +147,8 @@ def _replica(kind: str, replica: Any) -> Iterator[Problem]:
         return
     template = replica.get("template") or {}
     yield from _containers(template, f"{path}.template.spec.containers")
-    yield from _shared_memory(template.get("metadata") or {}, f"{path}.template.metadata")
+    meta = template.get("metadata") or {}
+    yield from _memory(meta, f"{path}.template.metadata", SHARED_MEMORY_ANNOTATION)
     count = replica.get("replicas")
     if count is None:
         count = found_role.default_replicas

@@ -11,6 +11,7 @@ from volcano_elastic.api.pytorchjob_shape import (
     ADOPT_ANNOTATION,
     ANNOTATION_PREFIX,
     CLEAN_POD_POLICIES,
+    MOST_MEMORY_ANNOTATION,
     RDZV_BACKENDS,
     SHARED_MEMORY_ANNOTATION,
     SPEC,
@@ -85,7 +86,7 @@ def _scheduler(replica: Mapping[str, Any]) -> str:
 
 
 def _annotations(annotations: Mapping[str, Any]) -> Iterator[str]:
-    known = {SHARED_MEMORY_ANNOTATION: None, ADOPT_ANNOTATION: None}
+    known = dict.fromkeys((SHARED_MEMORY_ANNOTATION, MOST_MEMORY_ANNOTATION, ADOPT_ANNOTATION))
     for name in annotations:
         if name.startswith(ANNOTATION_PREFIX) and name not in known:
             yield f"unknown annotation {name}" + shape.likely(name, known)

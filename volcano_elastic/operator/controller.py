@@ -24,6 +24,7 @@ from volcano_elastic.operator.token import BadKey
 from volcano_elastic.pytorchjob.action import Action, Requeue
 from volcano_elastic.pytorchjob.guard import refuse
 from volcano_elastic.pytorchjob.observed import Observed, Resize
+from volcano_elastic.pytorchjob.out_of_memory import shortages
 from volcano_elastic.pytorchjob.reconcile import reconcile
 from volcano_elastic.pytorchjob.settings import DEFAULTS, Settings
 
@@ -179,6 +180,7 @@ class Controller:
             grace=policy.shrink.grace,
             lost=losses.lost,
             lost_at=losses.look_at,
+            shortages=shortages(parsed, self._cluster.pods_of(job), self._cluster.nodes, now),
         )
         return reconcile(parsed, observed, now, self._settings)
 

@@ -126,6 +126,7 @@ _NEEDED = (
     "status.elastic.lastScaleReason",
     "status.elastic.restarts",
     "status.elastic.message",
+    "status.elastic.memory",
     "status.elastic.speeds",
     "status.elastic.pauseSeconds",
     "status.elastic.gpuHours",

@@ -17,11 +17,20 @@ from typing import Any
 
 from volcano_elastic.api import condition, moment
 from volcano_elastic.api import pod as api_pod
+from volcano_elastic.api.amount import Bytes
 from volcano_elastic.api.pytorchjob import PyTorchJob
 from volcano_elastic.api.role import Role
 from volcano_elastic.podgroup import podgroup, protection
 from volcano_elastic.podgroup.pod_annotation import PREEMPTABLE, preemptable
-from volcano_elastic.pytorchjob import autoscaler, event, outcome, placement, size, status
+from volcano_elastic.pytorchjob import (
+    autoscaler,
+    event,
+    out_of_memory,
+    outcome,
+    placement,
+    size,
+    status,
+)
 from volcano_elastic.pytorchjob.action import EmitEvent
 from volcano_elastic.pytorchjob.label import coordinator_name, is_first, replica_name
 from volcano_elastic.pytorchjob.observed import Replica, State
@@ -40,6 +49,7 @@ _UNTIL_RESUMED = (
 )
 
 _STILL_THERE = (State.LEAVING, State.NODE_LOST)
+_NAMED = (State.LIVE, State.RETRY, State.SUCCEEDED, State.OUT_OF_MEMORY)
 
 Object = dict[str, Any]
 
@@ -134,6 +144,7 @@ def _status(view: View, wanted: size.Size | None) -> Status:
     found = status.counted(status.begun(job, now), job, view.replicas)
     found = status.sized(found, job, view.replicas, wanted, now)
     found = status.progressed(found, job, view.replicas, now)
+    found = status.with_memory(found, job, view.replicas)
     return status.queued(found, job, view.observed.podgroup)
 
 
@@ -209,7 +220,7 @@ def _running(
     for name in (*change.promote, *change.demote):
         value = preemptable(protected=name in change.promote)
         annotations[name] = annotations.get(name, {}) | {PREEMPTABLE: value}
-    create = _pods(view, plan, change, settings)
+    create = _pods(view, plan, change, settings, out_of_memory.remembered_in(new_status))
     if plan.retry_at is not None:
         look_again.append(plan.retry_at - now)
     if observed.lost_at is not None:
@@ -254,6 +265,9 @@ def _explained(view: View, plan: placement.Placement, wanted: size.Size | None) 
     events += event.exited(job, failed)
     gone = [r for r in plan.clear if r.state is State.NODE_LOST]
     events += event.node_lost(gone, view.observed.lost)
+    short = [r for r in (*plan.clear, *plan.leave) if r.state is State.OUT_OF_MEMORY]
+    events += event.out_of_memory(short)
+    events += event.no_more_memory(view.replicas)
     kept = podgroup.queue_in_force(job, view.observed.podgroup)
     if job.uses_volcano and kept != job.queue:
         message = (
@@ -299,9 +313,17 @@ def _protection(job: PyTorchJob, plan: placement.Placement) -> protection.Change
 
 
 def _pods(
-    view: View, plan: placement.Placement, change: protection.Change, settings: Settings
+    view: View,
+    plan: placement.Placement,
+    change: protection.Change,
+    settings: Settings,
+    memory: Mapping[str, Bytes],
 ) -> tuple[Object, ...]:
-    """Return the pods that come; those that the minimum still lacks are protected."""
+    """Return the pods that come; those that the minimum still lacks are protected.
+
+    Args:
+        memory: by name, what those that once ran out of memory ask for.
+    """
     job, observed = view.job, view.observed
     protected_now = sum(r.protected or r.name in change.promote for r in plan.keep)
     templates = {role: PodTemplate(job, role, settings) for role in {n.role for n in plan.create}}
@@ -317,6 +339,7 @@ def _pods(
             failures=new.failures,
             protect=observed.protect,
             resources=observed.resources.get(name),
+            memory=memory.get(name),
         )
         made.append(body)
     return tuple(made)
@@ -371,7 +394,7 @@ def _services(view: View, plan: placement.Placement) -> Services:
         r.name: (r.role, r.index)
         for r in view.replicas
         # A leaving pod is still spoken to until it has gone.
-        if r.name not in dismissed and r.state in (State.LIVE, State.RETRY, State.SUCCEEDED)
+        if r.name not in dismissed and r.state in _NAMED
     }
     needed |= {replica_name(job.name, n.role, n.index): (n.role, n.index) for n in plan.create}
     held = {r.name for r in view.all_replicas} | {coordinator_name(job)}

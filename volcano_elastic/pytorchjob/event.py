@@ -67,6 +67,35 @@ def node_lost(gone: Iterable[Replica], why: Mapping[str, str]) -> list[EmitEvent
     ]
 
 
+def out_of_memory(gone: Iterable[Replica]) -> list[EmitEvent]:
+    """Return one event for each amount of memory that was too little."""
+    by_amount: dict[str, list[str]] = {}
+    for replica in gone:
+        if (found := replica.shortage) is not None and found.more is not None:
+            bound = f", the most that it can have: {found.bound}" if found.bound else ""
+            text = f"ran out of {found.had} of memory, made anew with {found.more}{bound}"
+            by_amount.setdefault(text, []).append(replica.name)
+    return [
+        EmitEvent("OutOfMemory", f"{_listed('Pod', names)} {text}", True)
+        for text, names in sorted(by_amount.items())
+    ]
+
+
+def no_more_memory(view: Iterable[Replica]) -> list[EmitEvent]:
+    """Return one event for each pod that ran out of memory and can't have more."""
+    return [
+        EmitEvent(
+            "OutOfMemory",
+            f"Pod: {replica.name} ran out of {found.had} of memory and can't have more: "
+            f"{found.bound}; it is restarted as its restartPolicy says",
+            True,
+            deduplicated=True,
+        )
+        for replica in view
+        if (found := replica.shortage) is not None and found.more is None
+    ]
+
+
 def _listed(noun: str, names: Sequence[str]) -> str:
     if len(names) == 1:
         return f"{noun}: {names[0]}"

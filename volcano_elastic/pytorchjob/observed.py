@@ -10,10 +10,13 @@ from typing import Any
 
 from volcano_elastic.api import moment
 from volcano_elastic.api import pod as api_pod
+from volcano_elastic.api.amount import Bytes
 from volcano_elastic.api.pytorchjob import CONTAINER, PyTorchJob
 from volcano_elastic.api.role import Role, labelled
 from volcano_elastic.podgroup.pod_annotation import is_protected
+from volcano_elastic.pytorchjob import out_of_memory
 from volcano_elastic.pytorchjob.label import REPLICA_INDEX, REPLICA_TYPE
+from volcano_elastic.pytorchjob.out_of_memory import Shortage
 from volcano_elastic.pytorchjob.pod import FAILURES, RESTARTS, Resources
 
 
@@ -51,6 +54,8 @@ class Observed:
     """By uid, why a pod that nobody has ended is lost with its node."""
     lost_at: datetime | None = None
     """When a pod may be lost by what is known now, and the job is to be looked at anew."""
+    shortages: Mapping[str, Shortage] = field(default_factory=dict)
+    """By uid, which pods ran out of memory, and what each is given."""
 
 
 class State(StrEnum):
@@ -68,6 +73,8 @@ class State(StrEnum):
     """Failed for good."""
     NODE_LOST = "node lost"
     """Lost with its node: made again at the same index, which counts as no failure."""
+    OUT_OF_MEMORY = "no memory"
+    """Ran out of memory: made again with more at the same index, which counts as no failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +92,7 @@ class Replica:
     protected: bool
     restarts: int
     """Restarts of the replica so far, by the kubelet and by the operator, one that is due
-    included."""
+    included, and without those that brought it more memory."""
     taken_over: int
     """How many of `restarts` were of pods before this one."""
     failures: int
@@ -100,10 +107,19 @@ class Replica:
     ended: datetime | None
     """When its last container ended."""
     exit_code: int | None
+    shortage: Shortage | None
+    """None: it has not run out of memory."""
+    comes_back: bool
+    """Leaving, and made again at the same index with more memory."""
 
     @property
     def live(self) -> bool:
         return self.state is State.LIVE
+
+    @property
+    def runs_out_of_memory(self) -> bool:
+        """True where it ran out of memory and its pod goes on, restarted by the kubelet."""
+        return self.state is State.OUT_OF_MEMORY and self.running
 
     @property
     def first(self) -> bool:
@@ -113,16 +129,14 @@ class Replica:
 
 def replicas(job: PyTorchJob, observed: Observed) -> list[Replica]:
     """Return the job's pods in falling task priority."""
-    found = [
-        replica
-        for pod in observed.pods
-        if (replica := _replica(job, pod, lost=pod["metadata"].get("uid") in observed.lost))
-        is not None
-    ]
+    given = out_of_memory.remembered(job)
+    found = [replica for pod in observed.pods if (replica := _replica(job, pod, observed, given))]
     return sorted(found, key=lambda r: (-r.role.priority, r.index))
 
 
-def _replica(job: PyTorchJob, pod: Mapping[str, Any], *, lost: bool) -> Replica | None:
+def _replica(
+    job: PyTorchJob, pod: Mapping[str, Any], observed: Observed, given: Mapping[str, Bytes]
+) -> Replica | None:
     meta, status = pod["metadata"], pod.get("status") or {}
     spec, labels = pod.get("spec") or {}, meta.get("labels") or {}
     role = labelled(labels.get(REPLICA_TYPE, ""))
@@ -146,8 +160,21 @@ def _replica(job: PyTorchJob, pod: Mapping[str, Any], *, lost: bool) -> Replica 
         policy=policy,
         code=code,
     )
-    if lost and not over:
+    shortage = observed.shortages.get(meta.get("uid", ""))
+    if meta.get("uid") in observed.lost and not over:
         state = State.NODE_LOST
+    elif shortage is not None and shortage.more and state in (State.LIVE, State.RETRY):
+        state = State.OUT_OF_MEMORY
+    more = given.get(meta["name"])
+    comes_back = (
+        state is State.LEAVING
+        and evicted is None
+        and more is not None
+        and out_of_memory.request(pod) < more
+    )
+    restarts = api_pod.restarts(pod) + (state is State.RETRY)
+    if (comes_back or state is State.OUT_OF_MEMORY) and out_of_memory.restarted_in_place(pod):
+        restarts -= 1
     taken_over = _count(annotations, RESTARTS)
     return Replica(
         role=role,
@@ -159,7 +186,7 @@ def _replica(job: PyTorchJob, pod: Mapping[str, Any], *, lost: bool) -> Replica 
         running=running,
         ready=running and (ready is None or ready.get("status") == "True"),
         protected=is_protected(pod),
-        restarts=taken_over + api_pod.restarts(pod) + (state is State.RETRY),
+        restarts=taken_over + restarts,
         taken_over=taken_over,
         failures=_count(annotations, FAILURES),
         created=moment.parse(meta["creationTimestamp"]),
@@ -168,6 +195,8 @@ def _replica(job: PyTorchJob, pod: Mapping[str, Any], *, lost: bool) -> Replica 
         evicted=evicted,
         ended=api_pod.finished_at(pod) if over else None,
         exit_code=code,
+        shortage=shortage,
+        comes_back=comes_back,
     )
 
 

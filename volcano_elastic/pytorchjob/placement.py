@@ -91,6 +91,8 @@ def _fixed(out: Placement, role: Role, mine: list[Replica], count: int, now: dat
             _wait_for(out, replica, now)
         elif replica.state is State.NODE_LOST:
             _anew(out, replica)
+        elif replica.state is State.OUT_OF_MEMORY:
+            _with_more_memory(out, replica)
     for replica in mine:
         if replica.index >= count:
             _dismiss(out, replica)
@@ -122,6 +124,10 @@ def _elastic(out: Placement, role: Role, mine: list[Replica], size: Size, now: d
             out.keep.append(replica)
         elif replica.state is State.NODE_LOST:
             _anew(out, replica)
+        elif replica.state is State.OUT_OF_MEMORY:
+            _with_more_memory(out, replica)
+        elif replica.state is State.LEAVING:
+            _wait_for(out, replica, now)
         else:
             _again(out, replica, now)
     if first is not None and first.state in _PRESENT:
@@ -138,6 +144,8 @@ def _elastic(out: Placement, role: Role, mine: list[Replica], size: Size, now: d
             _wait_for(out, first, now)
         elif first.state is State.NODE_LOST:
             _anew(out, first)
+        elif first.state is State.OUT_OF_MEMORY:
+            _with_more_memory(out, first)
         return
     taken = {r.index for r in mine if r not in out.clear} | {0}
     taken |= {new.index for new in out.create if new.role.elastic}
@@ -147,9 +155,9 @@ def _elastic(out: Placement, role: Role, mine: list[Replica], size: Size, now: d
 
 
 def _dismiss(out: Placement, replica: Replica) -> None:
-    if replica.live:
+    if replica.live or replica.runs_out_of_memory:
         out.leave.append(replica)
-    elif replica.state in (State.RETRY, State.EVICTED, State.NODE_LOST):
+    elif replica.state in (State.OUT_OF_MEMORY, State.RETRY, State.EVICTED, State.NODE_LOST):
         out.clear.append(replica)
 
 
@@ -169,13 +177,22 @@ def _member(replica: Replica) -> bool:
     """Return whether the pod fills a place of the job's size, now or once it is made again."""
     if replica.state is State.NODE_LOST:
         return replica.leaves_by is None
-    return replica.state in (State.LIVE, State.RETRY)
+    return replica.comes_back or replica.state in (State.LIVE, State.RETRY, State.OUT_OF_MEMORY)
 
 
 def _anew(out: Placement, replica: Replica) -> None:
-    """Made again at once, and elsewhere: no scheduler gives a pod to a node in trouble."""
+    """Made again at once. Where its node is lost, elsewhere: no scheduler gives a pod to a node in
+    trouble."""
     out.clear.append(replica)
     out.create.append(New(replica.role, replica.index, replica.restarts, replica.failures))
+
+
+def _with_more_memory(out: Placement, replica: Replica) -> None:
+    """Made again at once; if its container runs again, that is told to leave before."""
+    if replica.runs_out_of_memory:
+        out.leave.append(replica)
+    else:
+        _anew(out, replica)
 
 
 def _wait_for(out: Placement, replica: Replica, now: datetime) -> None:

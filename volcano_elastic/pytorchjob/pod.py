@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from volcano_elastic.api import pod as api_pod
+from volcano_elastic.api.amount import Bytes
 from volcano_elastic.api.pytorchjob import (
     CONTAINER,
     SCHEDULER,
@@ -20,7 +21,7 @@ from volcano_elastic.api.pytorchjob import (
 )
 from volcano_elastic.api.role import Role
 from volcano_elastic.podgroup.pod_annotation import pod_annotations
-from volcano_elastic.pytorchjob import environment, label
+from volcano_elastic.pytorchjob import environment, label, out_of_memory
 from volcano_elastic.pytorchjob.init_container import init_container
 from volcano_elastic.pytorchjob.settings import DEFAULTS, Settings
 
@@ -77,6 +78,7 @@ class PodTemplate:
         failures: int = 0,
         protect: timedelta | None = None,
         resources: Resources | None = None,
+        memory: Bytes | None = None,
     ) -> Object:
         """Return the pod with this index.
 
@@ -86,6 +88,7 @@ class PodTemplate:
             failures: as FAILURES says.
             protect: as in pod_annotations.
             resources: its own; None: the template's.
+            memory: the least that its training container asks for; None: as much as it says.
         """
         job, role = self._job, self._role
         annotations = dict(self._annotations)
@@ -102,6 +105,13 @@ class PodTemplate:
         if resources:
             containers = [
                 _with_resources(c, resources) if c["name"] == CONTAINER else c for c in containers
+            ]
+        if memory is not None:
+            containers = [
+                _with_resources(c, out_of_memory.resources(c, memory))
+                if c["name"] == CONTAINER
+                else c
+                for c in containers
             ]
         return {
             "apiVersion": "v1",

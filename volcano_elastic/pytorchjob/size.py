@@ -22,6 +22,7 @@ EVICTED = "Evicted"
 REPLICAS_FAILED = "ReplicasFailed"
 LIMITS_CHANGED = "LimitsChanged"
 KUEUE = "SizedByKueue"
+_PRESENT = (State.LIVE, State.SUCCEEDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +67,8 @@ def size(job: PyTorchJob, view: Sequence[Replica], resize: Resize | None) -> Siz
 
 
 def _after_losses(job: PyTorchJob, workers: Sequence[Replica], current: int) -> Size:
-    places = (State.LIVE, State.RETRY, State.SUCCEEDED, State.NODE_LOST)
-    there = sum(r.state in places for r in workers)
+    places = (*_PRESENT, State.RETRY, State.NODE_LOST, State.OUT_OF_MEMORY)
+    there = sum(r.comes_back or r.state in places for r in workers)
     missing = max(0, current - there)
     evicted = sum(_newly(r.evicted, job.last_scale) for r in workers if _evicted(r))
     lost = min(missing, len(newly_lost(job, workers)))

@@ -14,6 +14,7 @@ from volcano_elastic.pytorchjob import label
 from volcano_elastic.pytorchjob.action import Action, EmitEvent, PatchStatus, Requeue
 from volcano_elastic.pytorchjob.coexistence import ALONE
 from volcano_elastic.pytorchjob.observed import Replica, State
+from volcano_elastic.pytorchjob.out_of_memory import remembered
 from volcano_elastic.pytorchjob.outcome import Outcome
 from volcano_elastic.pytorchjob.size import Size
 
@@ -67,6 +68,21 @@ def begun(job: PyTorchJob, now: datetime) -> Status:
     status["conditions"] = conditions
     status.setdefault("startTime", moment.timestamp(now))
     return status
+
+
+def with_memory(status: Status, job: PyTorchJob, view: Sequence[Replica]) -> Status:
+    """The status with what pods that ran out of memory ask for from now on."""
+    given = {
+        r.name: r.shortage.more
+        for r in view
+        if r.state is State.OUT_OF_MEMORY and r.shortage is not None and r.shortage.more
+    }
+    if not given:
+        return status
+    known = remembered(job)
+    memory = known | {name: max(more, known.get(name, more)) for name, more in given.items()}
+    told = {name: str(memory[name]) for name in sorted(memory)}
+    return status | {"elastic": dict(status.get("elastic") or {}) | {"memory": told}}
 
 
 def counted(status: Status, job: PyTorchJob, view: Sequence[Replica]) -> Status:
@@ -134,7 +150,7 @@ def progressed(status: Status, job: PyTorchJob, view: Sequence[Replica], now: da
     """The status with Running or Restarting."""
     conditions: list[condition.Condition] = status["conditions"]
     active = [r for r in view if r.live and r.running]
-    failed = [r for r in view if r.state is State.RETRY]
+    failed = [r for r in view if r.state in (State.RETRY, State.OUT_OF_MEMORY)]
     was_running = condition.is_true(conditions, "Running")
     if job.elastic is not None:
         size = sum(r.role.elastic for r in active)
@@ -264,4 +280,6 @@ def _only_counts(patch: Mapping[str, Any]) -> bool:
 
 
 def _failed(replica: Replica) -> bool:
+    if replica.state is State.OUT_OF_MEMORY:
+        return not replica.running
     return replica.state in (State.RETRY, State.LOST, State.EVICTED)

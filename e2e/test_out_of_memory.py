@@ -1,0 +1,82 @@
+"""A process that needs more memory than its pod's limit gets it, step by step."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.stage import Stage, running
+from embedded_cluster.conformance.control_plane import ControlPlane
+from volcano_elastic.kube.resource import EVENTS, PODS, PYTORCHJOBS
+
+pytestmark = pytest.mark.e2e
+# Holds 200 MiB until it is told to go.
+PROGRAM = """\
+import pathlib, sys, time
+held = bytearray(b"x") * (200 * 2**20)
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.05)
+"""
+FIRST, ENOUGH = "64Mi", "256Mi"
+PATIENCE = 90.0
+
+
+def _job(go: Path) -> dict[str, Any]:
+    container = {
+        "name": "pytorch",
+        "image": "train:1",
+        "command": ["python", "-c", PROGRAM, str(go)],
+        "resources": {"limits": {"memory": FIRST}},
+    }
+    template = {"spec": {"terminationGracePeriodSeconds": 1, "containers": [container]}}
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": "hungry", "namespace": "default"},
+        "spec": {
+            "pytorchReplicaSpecs": {"Worker": {"replicas": 1, "template": template}},
+            "runPolicy": {"cleanPodPolicy": "None", "backoffLimit": 1},
+        },
+    }
+
+
+async def _until_it_has(stage: Stage, amount: str) -> None:
+    client, wanted = stage.recorder.jobs.client, {"memory": amount}
+    deadline = stage.recorder.now() + PATIENCE
+    while True:
+        pods = (await client.list(PODS, "default"))["items"]
+        asked = [pod["spec"]["containers"][0]["resources"].get("requests") for pod in pods]
+        if asked == [wanted]:
+            return
+        if stage.recorder.now() > deadline:
+            pytest.fail(f"not within {PATIENCE:.0f} s: its pod asks for {amount}\n{stage.story()}")
+        await asyncio.sleep(0.05)
+
+
+async def test_a_process_gets_as_much_memory_as_it_needs_and_finishes(
+    fresh_control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    async with running(fresh_control_plane, tmp_path) as stage:
+        client = stage.recorder.jobs.client
+        await client.create(PYTORCHJOBS, _job(go))
+        await _until_it_has(stage, ENOUGH)
+        go.touch()
+
+        def finished() -> str | None:
+            return stage.recorder.timeline.finished.get("hungry", (0, None))[1]
+
+        await stage.until(finished, "the job ends")
+        assert finished() == "Succeeded", stage.story()
+        pod = await client.get(PODS, "hungry-worker-0", "default")
+        resources = pod["spec"]["containers"][0]["resources"]
+        assert resources == {"requests": {"memory": ENOUGH}, "limits": {"memory": ENOUGH}}
+        job = await client.get(PYTORCHJOBS, "hungry", "default")
+        assert job["status"]["elastic"]["memory"] == {"hungry-worker-0": ENOUGH}
+        assert not job["status"]["elastic"].get("restarts"), "it cost no restart"
+        events = (await client.list(EVENTS, "default"))["items"]
+        told = [e["message"] for e in events if e["reason"] == "OutOfMemory"]
+        assert any("ran out of 128Mi of memory, made anew with 256Mi" in text for text in told)
