@@ -92,7 +92,7 @@ class AgentLink(WorkerLink):
     def boundary(self, step: int, samples: int = 0) -> Order:
         return self.order if step == self.at else Order.GO
 
-    def committed(self, step: int, round_: int = 0) -> None:
+    def committed(self, step: int, round_: int = 0, place: str = "") -> None:
         self.told.append(("committed", step))
 
     def fenced(self, step: int, order: Order) -> NoReturn:

@@ -39,7 +39,11 @@ class SealingLink(WorkerLink):
     def __init__(self) -> None:
         super().__init__(None)
         self.stores = True
+        self.known = -1
         self.told: list[Saved] = []
+
+    def newest_commit(self, place: str) -> int:
+        return self.known
 
     def saved(
         self,
@@ -75,6 +79,7 @@ class Script:
         url: str | None = None,
         *,
         commits: str = "commits",
+        known: int = -1,
         **options: Any,
     ) -> None:
         torch.manual_seed(len(list(folder.iterdir())) if folder.exists() else 0)
@@ -84,6 +89,7 @@ class Script:
         samples = TensorDataset(values, values.sum(1, keepdim=True))
         self.data = ElasticDataset(samples, batch_size=4, epochs=3, group=ProcessGroup())
         self.link = SealingLink()
+        self.link.known = known
         slots = folder / "slots"
         slots.mkdir(parents=True, exist_ok=True)
         self.checkpointer = Checkpointer(
@@ -227,6 +233,41 @@ class TestCheckpointer:
         (tmp_path / "unmounted").rename(tmp_path / "commits")
         assert Script(tmp_path).data.steps == 4
         shutil.rmtree(tmp_path / "commits")
+        assert Script(tmp_path, fresh=True).data.steps == 0
+
+    def test_an_empty_folder_is_not_new_where_the_jobs_nodes_know_of_its_commits(
+        self, tmp_path: Path
+    ) -> None:
+        commits = tmp_path / "commits"
+        commits.mkdir()
+        impatient = {"storage_patience": timedelta(seconds=0.1)}
+        early = Script(tmp_path, known=40, restore=False, **impatient)
+        assert list(commits.iterdir()) == []  # before the round is asked
+        words = r"step 40 was committed to it: is the volume mounted\?.*fresh=True"
+        with pytest.raises(StorageError, match=words):
+            early.checkpointer.restore()
+        with pytest.raises(StorageError, match=words):
+            Script(tmp_path, known=40, **impatient)
+        assert list(commits.iterdir()) == []
+        # Another volume, where somebody else's training was begun.
+        Storage(commits).open()
+        with pytest.raises(StorageError, match=r"holds no commit, but .*step 40 was committed"):
+            Script(tmp_path, known=40, **impatient)
+        fresh = Script(tmp_path, known=40, fresh=True)
+        assert fresh.data.steps == 0
+        fresh.train(3)
+        fresh.checkpointer.finish()
+        assert Script(tmp_path, known=40).data.steps == 3
+
+    def test_a_folder_that_has_lost_all_its_commits_is_not_begun_anew(self, tmp_path: Path) -> None:
+        Script(tmp_path, every=2).train(4)
+        Script(tmp_path).checkpointer.finish()
+        for path in [*(tmp_path / "slots").iterdir()]:
+            path.unlink()  # new pods
+        for path in (tmp_path / "commits").glob("step-*"):
+            shutil.rmtree(path)
+        with pytest.raises(StorageError, match=r"FIRST-COMMIT says that step 4 .*fresh=True"):
+            Script(tmp_path)
         assert Script(tmp_path, fresh=True).data.steps == 0
 
     def test_a_folder_that_vanishes_before_the_first_save_is_not_begun_anew(

@@ -129,6 +129,11 @@ class TestRefusal:
         reason = why_not_begin(self.NOTHING_FOUND, [has()], stored)
         assert reason is not None and "step-8/state.pt is missing" in reason
 
+    def test_commits_that_are_all_gone_are_no_new_folder(self) -> None:
+        gone = Stored(gone="step 4 was committed to it")
+        reason = why_not_begin(self.NOTHING_FOUND, [has(), has()], gone)
+        assert reason == "it holds no commit, but step 4 was committed to it"
+
     def test_memory_of_a_training_that_was_kept_here_is_not_dropped(self) -> None:
         survivor = has(orphaned=(("other", (5, 900)),), host="pod-1")
         reason = why_not_begin(self.NOTHING_FOUND, [has(), survivor], Stored())

@@ -84,3 +84,26 @@ def test_where_nobody_is_live_storage_decides(job: Job) -> None:
     assert job.wait(0) != 0
     assert "Input/output error" in job.logs()
     assert not (job.folder / "commits").exists()
+
+
+FORGETFUL = "import os\ndel os.environ['VOLCANO_ELASTIC_MEMORY']\n" + SCRIPT
+"""Its nodes remember nothing of what they trained."""
+
+
+def test_a_volume_that_is_not_mounted_is_waited_for_where_nobody_remembers(job: Job) -> None:
+    job.script.write_text(FORGETFUL)
+    job.start(0)
+    told = job.stepping(1)
+    storage = Storage(job.folder / "commits")
+    job.until("there are commits", lambda _: bool(storage.commits()))
+    before = storage.commits()[0]
+    (job.folder / "commits").rename(job.folder / "unmounted")
+    (job.folder / "commits").mkdir()
+    os.kill(told["pids"]["0"][0], signal.SIGKILL)
+    said = "this job's nodes know that step"
+    job.until("the new worker says why it waits", lambda _: said in job.logs())
+    assert os.listdir(job.folder / "commits") == []
+    (job.folder / "commits").rmdir()
+    (job.folder / "unmounted").rename(job.folder / "commits")
+    job.until("training goes on", lambda _: storage.commits()[0].run > before.run)
+    assert storage.commits()[0].step > before.step

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from elastic_trainer.retry import STORAGE_SECONDS_VARIABLE
 from elastic_trainer.store.errors import StorageError
 from elastic_trainer.store.folder import MARKER, HashedFile
 from elastic_trainer.store.replica import write_replica
-from elastic_trainer.store.storage import Storage
+from elastic_trainer.store.storage import FIRST_COMMIT, Storage
 
 
 def commit(storage: Storage, step: int, content: bytes = b"state" * 9, run: int = 1) -> None:
@@ -48,7 +49,24 @@ class TestStorage:
         assert found is not None
         assert (found.step, found.run, found.cursor["position"]) == (5, 1, 5)
         assert storage.read(found, "state.pt") == b"hello world"
-        assert sorted(path.name for path in storage.folder.iterdir()) == ["step-5"]
+        assert sorted(path.name for path in storage.folder.glob("step-*")) == ["step-5"]
+
+    def test_that_there_were_commits_is_known_when_all_are_gone(self, tmp_path: Path) -> None:
+        storage = Storage(tmp_path, keep=2)
+        assert storage.first_commit() is None
+        for step in (5, 10, 15, 20):
+            commit(storage, step)
+        for path in tmp_path.glob("step-*"):
+            shutil.rmtree(path)
+        assert storage.first_commit() == 5
+        (tmp_path / FIRST_COMMIT).write_bytes(b"")  # torn
+        assert storage.first_commit() == -1
+
+    def test_a_new_folder_may_be_looked_at_without_making_it_ones_own(self, tmp_path: Path) -> None:
+        storage = Storage(tmp_path / "commits")
+        assert storage.open(create=False, known=lambda: "a reason to wait") == ""
+        assert not (tmp_path / "commits").exists()
+        assert storage.open() == storage.open(create=False)
 
     def test_a_commit_torn_at_any_byte_is_passed_over(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -165,7 +183,7 @@ class TestStorage:
         storage.prepare()
         for step in (1, 2, 10, 11):
             commit(storage, step)
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["step-10", "step-11"]
+        assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-10", "step-11"]
 
     def test_one_commit_is_never_enough(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="at least 2"):

@@ -23,7 +23,7 @@ from elastic_trainer.store.errors import (
 from elastic_trainer.store.folder import MARKER, FileRecord
 from elastic_trainer.store.ownership import TRAINING
 from elastic_trainer.store.retention import Condition, Found, removable
-from elastic_trainer.store.storage import ABANDONED_SECONDS, Storage, Survey
+from elastic_trainer.store.storage import ABANDONED_SECONDS, FIRST_COMMIT, Storage, Survey
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -189,7 +189,13 @@ class TestWriting:
             commit(storage, 2, run=7)
         assert files.raised == 2
         assert steps(tmp_path) == [2, 1]
-        assert sorted(os.listdir(tmp_path)) == ["EPOCH-7", TRAINING, "step-1", "step-2"]
+        assert sorted(os.listdir(tmp_path)) == [
+            "EPOCH-7",
+            FIRST_COMMIT,
+            TRAINING,
+            "step-1",
+            "step-2",
+        ]
 
     @pytest.mark.parametrize("error", ["EIO", "ENOSPC", "EROFS"])
     @pytest.mark.parametrize("operation", ["begin", "write", "rename", "written"])
@@ -285,7 +291,13 @@ class TestRetention:
         with failing(files, "read", error, name=f"step-2/{MARKER}"):
             for step in (3, 4, 5):
                 commit(storage, step)
-        assert sorted(os.listdir(tmp_path)) == [TRAINING, "step-2", "step-4", "step-5"]
+        assert sorted(os.listdir(tmp_path)) == [
+            FIRST_COMMIT,
+            TRAINING,
+            "step-2",
+            "step-4",
+            "step-5",
+        ]
         assert newest(storage) == 5
 
     def test_one_wrong_read_is_no_damage(
@@ -305,6 +317,7 @@ class TestRetention:
         # Nor is one that never reads the same: neither it nor an older commit is used.
         with (
             misreading(files, "record", times=10**9),
+            storage.patience(0.05),
             pytest.raises(
                 UnavailableError,
                 match=r"step-2/state\.pt can't be read: it reads differently each time",

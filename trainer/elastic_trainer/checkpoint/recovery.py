@@ -52,6 +52,8 @@ class Stored:
     commits: tuple[Identity, ...] = ()
     unusable: tuple[str, ...] = ()
     """What is wrong with those commits that aren't what was written."""
+    gone: str = ""
+    """How it is known, where there are no commits, that there were some; empty: it isn't."""
     run: int = 0
     """The run that begins, which rank 0 has claimed the storage for; 0: it hasn't."""
     refusal: str | None = None
@@ -176,6 +178,8 @@ def why_not_begin(found: Recovery, available: Sequence[Available], stored: Store
         return None
     if stored.unusable:
         return "none of the commits can be used: " + "; ".join(stored.unusable)
+    if stored.gone:
+        return f"it holds no commit, but {stored.gone}"
     orphaned = [(state, one.host) for one in available for _, state in one.orphaned]
     if orphaned:
         (_, step), host = max(orphaned)

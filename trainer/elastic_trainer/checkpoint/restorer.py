@@ -36,7 +36,7 @@ from elastic_trainer.store.errors import OwnershipError, StorageError, Unavailab
 from elastic_trainer.store.ownership import Job
 from elastic_trainer.store.replica import read_replica
 from elastic_trainer.store.slot import Label, Slot, SlotError, digest_of_location
-from elastic_trainer.store.storage import Storage
+from elastic_trainer.store.storage import FIRST_COMMIT, Storage
 
 EARLY_SECONDS = 5.0
 """For so long at most a storage that fails is tried again before live peers are looked for."""
@@ -179,13 +179,15 @@ class Restorer:
         """Before this process's peers, if it has any yet, wait for it: find out which training the
         folder is of. They may hand the state over where it can't be read here just now.
 
+        An empty folder stays so: whether it is new or has lost what it held, the round may know.
+
         Raises:
             StorageError: the folder can be read, and can't be used.
         """
         self._memory = memory
         try:
             with self._storage.patience(EARLY_SECONDS):
-                self.training = self._open_storage()
+                self.training = self._open_storage(create=False)
         except UnavailableError as error:
             log.warning("looking for live peers before the checkpoint folder: %s", error)
         except StorageError as error:
@@ -227,17 +229,35 @@ class Restorer:
                 found = replace(found, mirrored=self._memory.mirror.look(self._group))
         return found
 
-    def _open_storage(self) -> str:
-        """The training that the folder is of, as this node sees it. Raises StorageError."""
+    def _open_storage(self, *, create: bool = True) -> str:
+        """The training that the folder is of, as this node sees it; empty where it is new and not
+        to be created. Raises StorageError."""
 
         def known() -> str:
             found = self._memory.orphaned("", self._place) if self._memory is not None else ()
             if not found:
-                return ""
+                return self._known_commit()
             _, (_, step) = max(found, key=lambda one: one[1])
             return f"this node's memory knows step {step} of a training that was kept there"
 
-        return self._storage.open(self._job, self._resume_from, known=known, fresh=self._fresh)
+        return self._storage.open(
+            self._job, self._resume_from, known=known, fresh=self._fresh, create=create
+        )
+
+    def _known_commit(self) -> str:
+        """What the round knows of this folder's commits, in words; empty: nothing."""
+        step = self._link.newest_commit(self._place)
+        return f"this job's nodes know that step {step} was committed to it" if step >= 0 else ""
+
+    def _why_gone(self) -> str:
+        """How it is known that there were commits; empty: it isn't. Raises StorageError."""
+        if known := self._known_commit():
+            return known
+        step = self._storage.first_commit()
+        if step is None:
+            return ""
+        which = f"step {step}" if step >= 0 else "a step"
+        return f"its {FIRST_COMMIT} says that {which} was committed to it"
 
     def _ask_storage(self, everyone: Sequence[Available]) -> Stored:
         """By rank 0: what there is to go on from, once nobody else may write any more."""
@@ -246,11 +266,12 @@ class Restorer:
             least = max(next_run(everyone) - 1, self._data.last_run())
             claim, survey = self._storage.take_over(least, self.token)
             self._storage.own(self._job)
+            gone = "" if survey.commits else self._why_gone()
         except StorageError as error:
             return Stored(refusal=str(error))
         self._commits = survey.commits
         identities = tuple(commit.identity for commit in survey.commits)
-        return Stored(identities, survey.damaged, claim.run)
+        return Stored(identities, survey.damaged, gone, claim.run)
 
     def _refuse_stranger(self, everyone: Sequence[Available]) -> None:
         """Refuse a folder that the pods don't share; on all ranks, or, where others have a live

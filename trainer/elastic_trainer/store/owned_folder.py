@@ -90,6 +90,7 @@ class OwnedFolder:
         *,
         known: Callable[[], str] = str,
         fresh: bool = False,
+        create: bool = True,
     ) -> str:
         """Find out which training's folder this is; make it one where it is new. On any node.
 
@@ -98,8 +99,10 @@ class OwnedFolder:
             resume_from: uid or name of another job whose training may be continued.
             known: returns why this folder can't be new, if it can't; it is waited for then.
             fresh: `known` is no reason not to begin anew.
+            create: if False, a new folder stays as it is, and isn't waited for.
 
-        Returns: the training's id: what is kept elsewhere of another is not to be mixed in.
+        Returns: the training's id: what is kept elsewhere of another is not to be mixed in. Empty:
+            the folder is new, and not to be made one's own.
 
         Raises:
             OwnershipError: it is another job's.
@@ -113,6 +116,8 @@ class OwnedFolder:
             with contextlib.suppress(FileNotFoundError):
                 if TRAINING in self._files.names():
                     return _whole(self._files.read(TRAINING))
+            if not create:
+                return b""
             nonlocal reason
             reason = "" if fresh else known()
             if reason:
@@ -133,6 +138,8 @@ class OwnedFolder:
                     "beginning"
                 )
             raise type(error)(f"{error}{advice}") from error.__cause__
+        if not content:
+            return ""
         self._training = Training.decode(content, where)
         self._training.check_owner(job, resume_from, self.location)
         return self._training.id

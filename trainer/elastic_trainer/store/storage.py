@@ -2,6 +2,7 @@
 
     TRAINING               which training this is, and whose, see ownership.py
     EPOCH-<run>            who may publish
+    FIRST-COMMIT           notes that there were commits, should there be none any more
     step-120/state.pt      written and fsynced in a directory of a temporary name
     step-120/COMMITTED     last: step, run, round, cursor, the files' sizes and digests, its own
 
@@ -56,6 +57,9 @@ from elastic_trainer.store.retention import Condition, Found, removable
 
 ABANDONED_SECONDS = 3600.0
 """After so long without a change, what somebody unknown began to write is not being written."""
+
+FIRST_COMMIT = "FIRST-COMMIT"
+"""Made after the first commit, for good; holds the step."""
 
 _WRITING = re.compile(re.escape(TEMPORARY) + r"(\d+)-[0-9a-f]{32}-.*")
 
@@ -157,6 +161,24 @@ class Storage(OwnedFolder):
             least = newest
 
     # ---- reading
+
+    def first_commit(self) -> int | None:
+        """Return the step of the first commit that was noted here, whether it is still there or
+        not; -1 where that can't be told, None where there was none, or an older version's only.
+
+        Raises:
+            UnavailableError: it can't be read.
+        """
+
+        def read() -> bytes | None:
+            if FIRST_COMMIT not in self._names_once():
+                return None
+            return self._files.read(FIRST_COMMIT)
+
+        content = self._attempt(f"{self.location}/{FIRST_COMMIT} can't be read", read)
+        if content is None:
+            return None
+        return int(content) if content.isdigit() else -1
 
     def survey(self) -> Survey:
         """Look at all markers; files aren't looked at.
@@ -427,7 +449,7 @@ class Storage(OwnedFolder):
         # Nothing is acknowledged that a new claim's holder may not have seen.
         self._check_claim()
         self._began = None
-        self._retain()
+        self._retain(step)
         return replace(commit, place=place)
 
     def _write_marker(self, written: str, commit: Commit) -> None:
@@ -439,10 +461,12 @@ class Storage(OwnedFolder):
 
     # ---- retention
 
-    def _retain(self) -> None:
-        """A storage that can't be tidied up now is so after the next commit."""
+    def _retain(self, step: int) -> None:
+        """A storage that can't be tidied up now, or take a note, is asked after the next commit."""
         try:
             names = self._names_once()
+            if FIRST_COMMIT not in names:
+                self._files.create(FIRST_COMMIT, str(step).encode())
             self._first_seen = {
                 seen: since for seen, since in self._first_seen.items() if seen[0] in names
             }
