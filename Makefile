@@ -9,7 +9,7 @@ MOVIELENS := build/movielens
 INTEGRATIONS := build/integrations
 
 .PHONY: help demo check test test-integrations e2e controlplane sdk lint bench experiments \
-  movielens proto requirements clean
+  movielens proto requirements release chart-check clean
 
 help: ## says what each target does
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,6 +64,19 @@ BENCH ?= planner leases checkpoint operator trainer
 bench: .venv/ready ## the benchmarks, or those that BENCH names
 	set -e; for name in $(BENCH); do $(BIN)/python -m benchmarks.$$name; done
 
+# Both wheels and the chart into dist/VERSION, from the last commit; then a commit and a tag, here.
+release: .venv/ready ## `make release VERSION=0.2.0` builds, dates the changelog, tags; publishes nothing
+	$(BIN)/python deploy/release.py $(VERSION)
+
+# Helm from its Go module: minutes once, then nothing.
+HELM_VERSION := v3.19.0
+HELM := build/helm/helm
+chart-check: .venv/ready controlplane $(HELM) ## the Helm chart: lint, beside kustomize, on a real kube-apiserver
+	$(BIN)/python -m pytest tests/documents/test_chart.py e2e/test_chart.py --control-plane real
+
+$(HELM):
+	GOBIN=$(abspath build/helm) go install helm.sh/helm/v3/cmd/helm@$(HELM_VERSION)
+
 # Hours of traces in minutes; SECTIONS names some of them, TRACES the folder of the traces.
 TRACES ?= ../shared/traces
 experiments: .venv/ready movielens ## writes docs/experiments.md anew: half an hour and more
@@ -114,4 +127,4 @@ $(SDK)/ready: .venv/ready e2e/sdk/requirements.txt
 	touch $@
 
 clean: ## removes what was installed and built
-	rm -rf .venv demo-out build
+	rm -rf .venv demo-out build dist

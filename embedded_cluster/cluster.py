@@ -15,10 +15,10 @@ from typing import Self
 import aiohttp
 import yaml
 
-import volcano_elastic
 from embedded_cluster import kubeconfig_file
 from embedded_cluster.component import ClusterError, Component
 from embedded_cluster.readiness import HOST, free_port, is_free, is_ready
+from volcano_elastic import assets
 from volcano_elastic.kube.client import AlreadyExists, ApiError, Client
 from volcano_elastic.kube.resource import CRDS, NODES, Object
 
@@ -30,10 +30,6 @@ _RESTART_SECONDS = 0.5
 _STOP_SECONDS = {"kubelet": 12.0}
 # A program of others, which has no /readyz that we know, is well when it has lived this long.
 _FOREIGN_SECONDS = 4.0
-
-
-def crds_folder() -> Path:
-    return Path(volcano_elastic.__file__).resolve().parent.parent / "crds"
 
 
 class LocalCluster:
@@ -211,9 +207,9 @@ class LocalCluster:
     async def _serve_crds(self) -> None:
         if self._existing:
             return
-        files = sorted(crds_folder().glob("*.yaml"))
+        files = sorted(assets.CRDS.glob("*.yaml"))
         if not files:
-            raise ClusterError(f"no CRDs: expected YAML files in {crds_folder()}, found none")
+            raise ClusterError(f"no CRDs: expected YAML files in {assets.CRDS}, found none")
         documents = [doc for file in files for doc in yaml.safe_load_all(file.read_text()) if doc]
         async with self.client() as client:
             for crd in documents:

@@ -9,11 +9,12 @@ import yaml
 
 from embedded_cluster.scheduler.actions import ACTIONS
 from embedded_cluster.scheduler.plugins import ARGUMENTS
+from volcano_elastic import assets
 from volcano_elastic.scheduler_conf import configuration as scheduler_configuration
 from volcano_elastic.scheduler_conf.configuration import Configuration
 
-DEFAULT = Path(__file__).parents[2] / "manifests" / "volcano-scheduler.conf"
-"""Read from the checkout, so that there is one copy of it."""
+DEFAULT = assets.SCHEDULER_CONFIGURATIONS["capacity"]
+"""The file that clusters are given, so that there is one copy of it."""
 
 
 class ConfigurationError(Exception):

@@ -29,6 +29,12 @@ pytestmark = pytest.mark.process
 
 DOCUMENTS = [
     ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
+    ROOT / "CODE_OF_CONDUCT.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "llms.txt",
+    ROOT / "deploy" / "chart" / "README.md",
     ROOT / "embedded_cluster" / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
 ]

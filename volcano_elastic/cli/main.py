@@ -22,6 +22,8 @@ _COMMANDS: Mapping[str, str] = {
     "resume": "hold:resume",
     "simulate": "simulate:simulate",
     "check-config": "check_config:check_config",
+    "crds": "assets:crds",
+    "scheduler-config": "assets:scheduler_config",
     "completion": "completion:completion",
 }
 """By name, where it lives in this package. Imported when asked for: each needs other libraries, and

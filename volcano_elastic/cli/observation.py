@@ -191,7 +191,7 @@ async def objects(client: Client, kind: Resource) -> list[Object]:
         if kind == PYTORCHJOBS:
             raise Trouble(
                 f"{client.access.server.partition('/token/')[0]} serves no PyTorchJobs; "
-                "install the CRDs: kubectl apply -f crds/"
+                "install the CRDs: volcano-elastic crds | kubectl apply --server-side -f -"
             ) from error
         # Without Volcano, or without policies, there are simply none.
         return []

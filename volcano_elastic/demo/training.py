@@ -9,11 +9,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from volcano_elastic import assets
 from volcano_elastic.api.role import elastic
 from volcano_elastic.kube.resource import Object
 
-ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "examples" / "digits.py"
+SCRIPT = assets.EXAMPLES.resolve() / "digits.py"
 # 80 % of scikit-learn's 1,797 digits.
 SAMPLES = 1437
 _JUDGE_SECONDS = 60.0

@@ -20,7 +20,7 @@ from volcano_elastic.pytorchjob.coexistence import missing_fields
 
 _log = logging.getLogger(__name__)
 CRD_NAME = f"{PYTORCHJOBS.plural}.{PYTORCHJOBS.group}"
-REPAIR = "kubectl apply --server-side --force-conflicts -f crds/kubeflow.org_pytorchjobs.yaml"
+REPAIR = "volcano-elastic crds | kubectl apply --server-side --force-conflicts -f -"
 # A CRD is stored before every API server serves its schema; a status written between is pruned.
 _SETTLE_SECONDS = 2.0
 

@@ -1,0 +1,198 @@
+"""The Helm chart makes of manifests/ what kustomize makes of it, and its values are described."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deploy.release import pack_chart
+from tests.documents.test_manifests import build, one
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "deploy" / "chart"
+NAMESPACE = "volcano-elastic-system"
+HELM = shutil.which("helm") or str(ROOT / "build" / "helm" / "helm")
+Object = dict[str, Any]
+needs_helm = pytest.mark.skipif(not Path(HELM).exists(), reason="no helm: make build/helm/helm")
+
+
+def helm(*arguments: str) -> str:
+    """Return what helm printed; the test fails if it did."""
+    code, out, said = _helm(*arguments)
+    assert code == 0, said
+    return out
+
+
+def _helm(*arguments: str) -> tuple[int, str, str]:
+    command = [HELM, *arguments, "--kube-version", "1.34.0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stdout, done.stderr
+
+
+def template(*values: str, chart: Path = CHART, namespace: str = NAMESPACE) -> list[Object]:
+    sets = [word for value in values for word in ("--set", value)]
+    text = helm("template", "volcano-elastic", str(chart), "-n", namespace, *sets)
+    return [found for found in yaml.safe_load_all(text) if found]
+
+
+def by_name(objects: list[Object]) -> dict[tuple[str, str, str], Object]:
+    made = {}
+    for obj in objects:
+        meta = obj["metadata"]
+        if not meta.get("annotations", True):
+            del meta["annotations"]
+        made[obj["kind"], meta.get("namespace", ""), meta["name"]] = obj
+    return made
+
+
+# Without helm
+
+
+def test_the_schema_describes_every_value_and_no_other() -> None:
+    def names(value: Any, schema: Object, path: str) -> None:
+        assert (schema.get("type") == "object") == isinstance(value, dict), path
+        if "properties" in schema:
+            assert schema["additionalProperties"] is False, path
+            # Helm itself gives each chart `global`.
+            assert value.keys() == schema["properties"].keys() - {"global"}, path
+            for name, child in value.items():
+                names(child, schema["properties"][name], f"{path}.{name}")
+
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    names(values, json.loads((CHART / "values.schema.json").read_text()), "values")
+
+
+def test_the_templates_read_every_file_that_kustomize_does() -> None:
+    texts = "".join(file.read_text() for file in (CHART / "templates").iterdir())
+    read = set(re.findall(r'"((?:base|webhook|monitoring)/[\w-]+\.yaml)"', texts))
+    for folder in ("base", "webhook", "monitoring"):
+        kustomization = ROOT / "manifests" / folder / "kustomization.yaml"
+        resources = yaml.safe_load(kustomization.read_text())["resources"]
+        assert {f"{folder}/{name}" for name in resources} <= read, folder
+    assert all((CHART / "files" / "manifests" / name).is_file() for name in read)
+
+
+def test_the_packed_chart_is_the_same_each_time(tmp_path: Path) -> None:
+    made = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        made.append(pack_chart(ROOT, tmp_path / name, "0.0.1", 1_700_000_000).read_bytes())
+    assert made[0] == made[1]
+
+
+# With helm (`make chart-check`)
+
+
+@pytest.mark.process
+@needs_helm
+def test_helm_finds_nothing_to_complain_of() -> None:
+    assert "0 chart(s) failed" in helm("lint", "--strict", str(CHART))
+
+
+@pytest.mark.process
+@needs_helm
+@pytest.mark.parametrize("packed", [False, True], ids=["folder", "packed"])
+def test_the_chart_is_what_kustomize_builds(packed: bool, tmp_path: Path) -> None:
+    chart = pack_chart(ROOT, tmp_path, "0.0.1", 0) if packed else CHART
+    # Helm makes namespaces by --create-namespace, and would delete CRDs, hence jobs.
+    ours = by_name(template("namespace.create=true", "crds.keep=false", chart=chart))
+    assert ours == by_name(build("manifests/default"))
+
+
+@pytest.mark.process
+@needs_helm
+def test_the_pod_monitor_is_what_kustomize_builds() -> None:
+    ours = one(template("podMonitor.enabled=true"), "PodMonitor")
+    assert ours == one(build("manifests/monitoring"), "PodMonitor")
+
+
+@pytest.mark.process
+@needs_helm
+def test_a_release_lives_in_its_own_namespace() -> None:
+    objects = template(namespace="elsewhere")
+    assert NAMESPACE not in json.dumps(objects)
+    assert {o["metadata"].get("namespace") for o in objects} == {
+        None,
+        "elsewhere",
+        "volcano-system",
+    }
+
+
+@pytest.mark.process
+@needs_helm
+def test_crds_are_upgraded_with_the_release_and_outlive_it() -> None:
+    crds = [o for o in template() if o["kind"] == "CustomResourceDefinition"]
+    assert len(crds) == 2
+    for crd in crds:
+        assert crd["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    kinds = {o["kind"] for o in template("crds.enabled=false")}
+    assert "CustomResourceDefinition" not in kinds
+
+
+@pytest.mark.process
+@needs_helm
+def test_values_reach_the_pods() -> None:
+    digest = f"sha256:{'0' * 64}"
+    objects = template(
+        "replicas=3",
+        "image.repository=registry.example.com/operator",
+        f"image.digest={digest}",
+        "extraArgs={--lost-after=120}",
+        "resources.limits.memory=4Gi",
+        "nodeSelector.pool=system",
+        "priorityClassName=system-cluster-critical",
+        "podLabels.team=ml",
+    )
+    deployment = one(objects, "Deployment")["spec"]
+    pod = deployment["template"]["spec"]
+    (container,) = pod["containers"]
+    assert deployment["replicas"] == 3
+    assert container["image"] == f"registry.example.com/operator@{digest}"
+    assert container["args"][-1] == "--lost-after=120" and len(container["args"]) > 3
+    assert container["resources"] == {"limits": {"memory": "4Gi"}}
+    assert pod["nodeSelector"] == {"pool": "system"}
+    assert pod["priorityClassName"] == "system-cluster-critical"
+    labels = deployment["template"]["metadata"]["labels"]
+    assert deployment["selector"]["matchLabels"].items() <= labels.items()
+    assert labels["team"] == "ml"
+
+
+@pytest.mark.process
+@needs_helm
+def test_parts_can_be_left_out() -> None:
+    kinds = {o["kind"] for o in template("podDisruptionBudget.enabled=false")}
+    assert "PodDisruptionBudget" not in kinds
+    kinds = {o["kind"] for o in template("webhooks.enabled=false", "networkPolicy.enabled=false")}
+    assert not kinds & {"NetworkPolicy", "ValidatingWebhookConfiguration"}
+
+
+@pytest.mark.process
+@needs_helm
+def test_a_service_monitor_finds_the_metrics() -> None:
+    objects = template("serviceMonitor.enabled=true", "serviceMonitor.interval=15s")
+    monitor = one(objects, "ServiceMonitor")["spec"]
+    service = next(o for o in objects if o["metadata"]["name"] == "volcano-elastic-metrics")
+    assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    (endpoint,), (port,) = monitor["endpoints"], service["spec"]["ports"]
+    assert endpoint == {"port": port["name"], "path": "/metrics", "interval": "15s"}
+    pod = one(objects, "Deployment")["spec"]["template"]
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    assert port["targetPort"] in {p["name"] for p in pod["spec"]["containers"][0]["ports"]}
+
+
+@pytest.mark.process
+@needs_helm
+@pytest.mark.parametrize(
+    "value",
+    ["replica=3", "replicas=0", "image.pullPolicy=Sometimes", "extraArgs={lost}", "crds.keep=yes"],
+)
+def test_a_value_that_is_none_is_refused(value: str) -> None:
+    code, _, said = _helm("template", "volcano-elastic", str(CHART), "--set", value)
+    assert code and "don't meet the specifications of the schema" in said
