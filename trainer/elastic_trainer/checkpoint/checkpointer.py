@@ -149,6 +149,9 @@ class Checkpointer:
         to bring that to storage; 0: it isn't."""
         self.save_time = timedelta(0)
         """How long the last save held training up."""
+        self.before_save: Callable[[Identity], None] | None = None
+        """Brings what is split over the ranks to storage, on all of them, for this state's commit
+        to name it."""
         refuse_silent_aborts(backend(), os.environ)
         self._state = ModelState(model, optimizer, data, extra or {})
         self._memory = memory
@@ -302,7 +305,7 @@ class Checkpointer:
         Raises:
             StorageError: it can't be brought there.
         """
-        if self.saved != self.data.steps:
+        if self._is_unsaved():
             try:
                 self._save()
             except SupersededError as superseded:
@@ -322,6 +325,13 @@ class Checkpointer:
         self.link.stalled(self._clock() - began)
         if together:
             self._group.barrier()
+
+    def _is_unsaved(self) -> bool:
+        """Whether this rank has to save, or all of them to help another."""
+        unsaved = self.saved != self.data.steps
+        if self.before_save is not None:
+            unsaved = any(self._group.gather(unsaved))
+        return unsaved
 
     def _flush_shards(self) -> int:
         assert self._shards is not None
@@ -405,6 +415,8 @@ class Checkpointer:
         """
         self._warn_of_schedules()
         began = self._clock()
+        if self.before_save is not None:
+            self.before_save(self._identity)
         self.saved = self.data.steps
         try:
             step, run, shards = self.data.steps, self.run, self._shards

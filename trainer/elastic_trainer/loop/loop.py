@@ -35,7 +35,7 @@ import torch
 
 from elastic_trainer.checkpoint.checkpointer import Checkpointer
 from elastic_trainer.checkpoint.model_state import Stateful
-from elastic_trainer.checkpoint.recovery import NOTHING
+from elastic_trainer.checkpoint.recovery import NOTHING, Identity
 from elastic_trainer.data.dataset import ElasticDataset
 from elastic_trainer.link.worker_link import Order, WorkerLink
 from elastic_trainer.loop.guard import StepGuard
@@ -47,6 +47,7 @@ from elastic_trainer.loop.refusal import (
 )
 from elastic_trainer.loop.round_member import RoundMember, data_parallel
 from elastic_trainer.loop.seed import seed_generators
+from elastic_trainer.loop.split_state import split_states
 from elastic_trainer.loop.undo import BufferBackup, ExtraBackup
 
 log = logging.getLogger(__name__)
@@ -137,9 +138,10 @@ class ElasticLoop:
         self.optimizer = optimizer
         self.data = data
         self.rank, self.world = 0, 1
+        self._split = split_states(model)
         # Looked up when it is called, as a scheduler that is made later replaces `step`.
         self._apply = (lambda: optimizer.step()) if apply is None else apply
-        self._extra = dict(extra or {})
+        self._extra = {**(extra or {}), **{part.name: part for part in self._split}}
         self._guard = StepGuard(model, optimizer, self._extra, custom=apply is not None)
         self._wrap = wrap or data_parallel
         self._begin = begin
@@ -165,7 +167,7 @@ class ElasticLoop:
             optimizer=optimizer,
             data=data,
             every=every,
-            extra=extra,
+            extra=self._extra,
             keep=keep,
             link=self.link,
             restore=False,
@@ -173,6 +175,8 @@ class ElasticLoop:
             resume_from=resume_from,
             storage_patience=storage_patience,
         )
+        if self._split:
+            self.checkpointer.before_save = self._save_split
         refuse_order(data)
         refuse_sharded(model)
         if wrap is None:
@@ -225,7 +229,8 @@ class ElasticLoop:
                 if over or (self.stepped and self._stopping):
                     break
             # Who stops waits for nobody: the next collective of those who don't tells them so.
-            finish = partial(self.checkpointer.finish, together=not self._stopping)
+            together = not self._stopping or bool(self._split)
+            finish = partial(self.checkpointer.finish, together=together)
             ended = not over and self._attempt(finish)
             self._disconnect()
             if ended:
@@ -278,6 +283,8 @@ class ElasticLoop:
             self._buffers.save()
         self._schedule = self._guard.schedule()
         self._guard.in_body = True
+        for part in self._split:
+            part.begin_batch()
         return self.data.micro_batch(self.model)
 
     def _zero_gradients(self) -> None:
@@ -288,6 +295,13 @@ class ElasticLoop:
     def _modules(self) -> list[torch.nn.Module]:
         others = [one for one in self._extra.values() if isinstance(one, torch.nn.Module)]
         return [self.module, *others]
+
+    def _push(self) -> None:
+        """The last of what a body communicates: of a step's split state, once all is known."""
+        for part in self._split:
+            part.end_batch(counts=self.data.weight != 0)
+            if self.data.last:
+                part.push((self.checkpointer.run, self.data.steps + 1))
 
     def _end_batch(self) -> None:
         if self._passed:
@@ -307,6 +321,8 @@ class ElasticLoop:
         self._half_applied = guard.applying = True
         try:
             self._apply()
+            for part in self._split:
+                part.apply()
         finally:
             guard.applying = False
         if self._member.collectives() != collectives:
@@ -326,6 +342,8 @@ class ElasticLoop:
     def _take_back(self) -> None:
         """Undo what was begun of a step."""
         self._buffers.restore()
+        for part in self._split:
+            part.undo()
         self._begun = False
 
     def _forget_what_followed(self) -> None:
@@ -352,11 +370,21 @@ class ElasticLoop:
             return True
         if self.link.commit_wanted and not self._attempt(partial(checkpointer.commit, stored=True)):
             return True
+        if not self._attempt(partial(self._hand_over, order is Order.LEAVE)):
+            return True
         if order is Order.LEAVE:
             self.data.close()
             self.link.fenced(self.data.steps, order)
         self.link.wait_at_fence(self.data.steps)
         return True
+
+    def _hand_over(self, leaves: bool) -> None:
+        for part in self._split:
+            part.hand_over(leaves)
+
+    def _save_split(self, identity: Identity) -> None:
+        for part in self._split:
+            part.save(self.checkpointer.storage, identity)
 
     def _attempt(self, collective: Callable[[], None]) -> bool:
         """Run a collective; return False where the round broke meanwhile."""
@@ -397,8 +425,14 @@ class ElasticLoop:
 
     def _level(self) -> None:
         """Every rank gets the newest state; the run begins."""
-        self.checkpointer.restore(self._identity, share=True)
+        whole = [part.meet(self._member.group, self._identity) for part in self._split]
+        self.checkpointer.restore(self._identity if all(whole) else NOTHING, share=True)
         self._identity = (self.checkpointer.parent, self.data.steps)
+        for part in self._split:
+            part.level(self._identity, self.link.round, self.checkpointer.storage)
+        if self._split and self._identity == NOTHING:
+            # A rank that is lost before the first commit takes its part of the beginning with it.
+            self.checkpointer.commit(stored=False)
         # Who stopped after the last step did so for those that hadn't come so far.
         self._stopping = any(self._member.group.gather(self._stopping))
         self.model = self._wrap(self.module) if self.world > 1 else self.module
@@ -421,11 +455,22 @@ class _Step:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        self._loop._guard.in_body = False
+        loop = self._loop
+        loop._guard.in_body = False
         self._synchronization.__exit__(kind, error, trace)
         if error is None:
-            self._loop._end_batch()
+            try:
+                loop._push()
+            except RuntimeError as broken:
+                if self._is_undone(broken):
+                    return True
+                raise
+            loop._end_batch()
             return False
+        return self._is_undone(error)
+
+    def _is_undone(self, error: BaseException) -> bool:
+        """Whether a lost peer was the reason, so that the step is done again."""
         loop = self._loop
         if not isinstance(error, RuntimeError):
             return False

@@ -373,6 +373,37 @@ class Storage(OwnedFolder):
 
     def begin(self, step: int) -> str:
         """Return a place for the files of a commit that others write. Raises as `write`."""
+        return self._begin(f"step-{step}", self._refused(step))
+
+    def begin_beside(self, name: str) -> str:
+        """Return a place for files that commits name. Raises as `write`."""
+        return self._begin(name, f"{self.location}/{name} can't be written")
+
+    def publish_beside(self, written: str, name: str) -> str:
+        """Let what `begin_beside` gave stay; return its name. Raises as `write`."""
+        try:
+            self._check_claim()
+            place = self._attempt(
+                f"{self.location}/{name} can't be written",
+                lambda: self._files.publish(written, name),
+            )
+        except BaseException as error:
+            self._fail(written, error)
+            raise
+        self._began = None
+        return place
+
+    def read_beside(self, path: str) -> bytes:
+        """Return a file at what `publish_beside` gave. Raises UnavailableError."""
+        return self._attempt(
+            f"{self.location}/{path} can't be read", lambda: self._files.read(path)
+        )
+
+    def remove_beside(self, name: str) -> None:
+        """Remove what `publish_beside` gave. Raises OSError."""
+        self._files.remove(name)
+
+    def _begin(self, name: str, refused: str) -> str:
         if self._training is None and self._adopted:
             self.expect(self._adopted)
         self._check_claim()
@@ -383,9 +414,9 @@ class Storage(OwnedFolder):
                 self._files.make()
             else:
                 self._names_once()  # a folder that is gone isn't made anew
-            return self._files.begin(f"step-{step}", run)
+            return self._files.begin(name, run)
 
-        self._began = self._attempt(self._refused(step), begin)
+        self._began = self._attempt(refused, begin)
         return self._began
 
     def abandon(self, written: str) -> None:

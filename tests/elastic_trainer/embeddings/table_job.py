@@ -1,0 +1,81 @@
+"""A small click training whose tables' end can be compared: run under torchrun, or alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+from elastic_trainer import ElasticDataset, ElasticLoop
+from elastic_trainer.embeddings.elastic_embedding import ElasticEmbedding
+from elastic_trainer.embeddings.row_optimizer import Adagrad, Adam
+from torch.utils.data import TensorDataset
+
+SAMPLES, BATCH = 1200, 24
+
+
+class Clicks(torch.nn.Module):
+    """Two tables, one whose rows are admitted late and evicted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        double = {"dtype": torch.float64, "seed": 5}
+        self.items = ElasticEmbedding("items", 4, optimizer=Adagrad(lr=0.1), **double)
+        self.users = ElasticEmbedding(
+            "users",
+            3,
+            mode="mean",
+            optimizer=Adam(lr=0.02),
+            admit_after=2,
+            evict_idle=12,
+            evict_every=5,
+            **double,
+        )
+        self.out = torch.nn.Linear(7, 1).double()
+
+    def forward(self, items: torch.Tensor, users: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.out(torch.cat([self.items(items), self.users(users)], dim=1))
+        return found
+
+
+def clicks() -> ElasticDataset:
+    generator = torch.Generator().manual_seed(1)
+    # Ids that few samples share, all over 62 bits.
+    items = torch.randint(0, 900, (SAMPLES, 3), generator=generator) * 5_123_456_789_012_345
+    users = torch.randint(0, 400, (SAMPLES, 2), generator=generator) << 50
+    target = torch.randn(SAMPLES, 1, generator=generator, dtype=torch.float64)
+    return ElasticDataset(TensorDataset(items, users, target), global_batch=BATCH, epochs=500)
+
+
+def train(folder: Path, pace: float = 0.0, last_step: int | None = None) -> None:
+    """Train until the folder has a file `enough`, or to a step; write what came of it."""
+    torch.manual_seed(0)
+    net = Clicks()
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+    loop = ElasticLoop(folder / "commits", model=net, optimizer=optimizer, data=clicks(), every=7)
+    for items, users, target in loop:
+        with loop.step():
+            loss = torch.nn.functional.mse_loss(loop.model(items, users), target)
+            (loop.weight * loss).backward()
+            enough = torch.tensor(float((folder / "enough").exists()))
+            if loop.world > 1:
+                torch.distributed.all_reduce(enough)  # so that all ranks stop at one step
+        with (folder / f"steps-{os.getpid()}").open("a") as log:
+            log.write(f"{loop.steps}\n")
+        time.sleep(pace)
+        if loop.stepped and (loop.steps == last_step or (enough and last_step is None)):
+            loop.stop()
+    parts = {
+        one.name: [part.tolist() for part in one.table.entries().tensors()]
+        for one in (net.items, net.users)
+    }
+    dense = [value.flatten().tolist() for value in net.state_dict().values()]
+    written = {"tables": parts, "dense": dense, "steps": loop.steps, "world": loop.world}
+    (folder / f"end-{loop.rank}.json").write_text(json.dumps(written))
+
+
+if __name__ == "__main__":
+    train(Path(sys.argv[1]), pace=0.02)

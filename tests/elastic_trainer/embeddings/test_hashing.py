@@ -1,0 +1,77 @@
+"""Rows' first values, and the index that finds rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from elastic_trainer.embeddings.hashing import first_values, mix
+from elastic_trainer.embeddings.row_index import RowIndex
+from hypothesis import given
+from hypothesis import strategies as st
+
+IDS = st.lists(st.integers(0, 2**63 - 1), max_size=300, unique=True)
+
+
+def values(ids: list[int], *, seed: int = 1, table: str = "items") -> np.ndarray:
+    found: np.ndarray = first_values(
+        np.array(ids, dtype=np.int64), 16, seed=seed, table=table, bound=0.25
+    )
+    return found
+
+
+def test_words_are_mixed_as_splitmix64_does() -> None:
+    # The first numbers that its reference implementation draws from seed 1234567.
+    golden = 0x9E3779B97F4A7C15
+    states = np.array([(1234567 + k * golden) % 2**64 for k in (1, 2, 3)], dtype=np.uint64)
+    assert [int(one) for one in mix(states)] == [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+    ]
+
+
+@given(IDS, st.randoms())
+def test_a_row_begins_alike_whoever_asks_in_whatever_order(ids: list[int], random: object) -> None:
+    whole = values(ids)
+    shuffled = list(range(len(ids)))
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert (values([ids[one] for one in shuffled]) == whole[shuffled]).all()
+    for place in shuffled[:3]:
+        assert (values([ids[place]])[0] == whole[place]).all()
+
+
+def test_rows_are_uniform_and_differ_by_seed_table_and_id() -> None:
+    found = values(list(range(20_000)))
+    assert -0.25 <= found.min() < -0.2499 and 0.2499 < found.max() < 0.25
+    assert abs(found.mean()) < 0.001
+    assert found.var() == pytest.approx(0.25**2 / 3, rel=0.01)
+    correlation = np.corrcoef(found[:-1].ravel(), found[1:].ravel())[0, 1]
+    assert abs(correlation) < 0.01
+    assert len(np.unique(found)) == found.size
+    others = values([7]), values([7], seed=2), values([7], table="users"), values([8])
+    assert len({one.tobytes() for one in others}) == 4
+
+
+@given(st.lists(IDS, max_size=6))
+def test_an_index_finds_what_a_dictionary_finds(batches: list[list[int]]) -> None:
+    index, expected = RowIndex(), {}
+    for batch in batches:
+        new = [one for one in batch if one not in expected]
+        rows = np.arange(len(expected), len(expected) + len(new), dtype=np.int64)
+        index.insert(np.array(new, dtype=np.int64), rows)
+        expected.update(zip(new, rows.tolist(), strict=True))
+    asked = [one for batch in batches for one in batch] + [0, 1, 2**63 - 1]
+    found = index.find(np.array(asked, dtype=np.int64))
+    assert found.tolist() == [expected.get(one, -1) for one in asked]
+    assert len(index) == len(expected)
+
+
+def test_an_index_grows_and_shrinks() -> None:
+    index = RowIndex()
+    ids = np.arange(100_000, dtype=np.int64) * 1024
+    index.insert(ids, np.arange(len(ids), dtype=np.int64))
+    assert (index.find(ids) == np.arange(len(ids))).all()
+    large = index.nbytes
+    index.keep(ids[:10], np.arange(10, dtype=np.int64))
+    assert index.find(ids[:12]).tolist() == [*range(10), -1, -1]
+    assert index.nbytes < large / 100

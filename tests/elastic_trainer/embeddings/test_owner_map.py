@@ -1,0 +1,70 @@
+"""Which holder has which bucket."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from elastic_trainer.embeddings.hashing import BUCKETS, buckets
+from elastic_trainer.embeddings.owner_map import NOBODY, OwnerMap, assign
+from hypothesis import given
+from hypothesis import strategies as st
+
+HOLDERS = st.integers(1, 40)
+
+
+def moved(before: OwnerMap, after: OwnerMap) -> int:
+    return sum(a != b for a, b in zip(before.owners, after.owners, strict=True))
+
+
+@given(HOLDERS)
+def test_each_holder_has_an_even_share(holders: int) -> None:
+    counts = Counter(OwnerMap.even(1, holders).owners)
+    assert set(counts) == set(range(holders))
+    assert max(counts.values()) - min(counts.values()) <= 1
+
+
+@given(HOLDERS, HOLDERS)
+def test_a_change_moves_the_fewest_buckets_that_leave_shares_even(n: int, m: int) -> None:
+    before = OwnerMap.even(1, n)
+    present = [owner if owner < m else NOBODY for owner in before.owners]
+    after = assign(2, present, m)
+    counts = Counter(after.owners)
+    assert max(counts.values()) - min(counts.values()) <= 1
+    # No even map keeps more: a holder keeps what it has, up to its share.
+    shares = sorted((BUCKETS // m + (place < BUCKETS % m) for place in range(m)), reverse=True)
+    had = sorted((present.count(one) for one in range(m)), reverse=True)
+    assert moved(before, after) == BUCKETS - sum(map(min, shares, had))
+
+
+def test_a_fifth_holder_gets_a_fifth_and_nothing_else_moves() -> None:
+    before = OwnerMap.even(1, 4)
+    after = assign(2, before.owners, 5)
+    assert moved(before, after) == len(after.held_by(4)) == 204
+    assert after.version == 2
+
+
+@given(st.lists(st.integers(-1, 6), min_size=BUCKETS, max_size=BUCKETS), st.integers(7, 9))
+def test_whatever_was_held_by_whom_every_bucket_gets_one_owner(
+    present: list[int], holders: int
+) -> None:
+    after = assign(3, present, holders)
+    counts = Counter(after.owners)
+    assert max(counts.values()) - min(counts.values()) <= 1
+    assert after == assign(3, present, holders)
+
+
+def test_a_holder_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="bucket 3 is held by 2: expected one of 2"):
+        assign(1, [0, 1, NOBODY, 2] + [0] * (BUCKETS - 4), 2)
+    with pytest.raises(ValueError, match="expected at least 1"):
+        assign(1, [NOBODY] * BUCKETS, 0)
+    with pytest.raises(ValueError, match="expected 1024"):
+        OwnerMap(1, (0,))
+
+
+def test_ids_in_a_row_fall_evenly_into_buckets() -> None:
+    counts = np.bincount(buckets(np.arange(1_024_000, dtype=np.int64)), minlength=BUCKETS)
+    assert len(counts) == BUCKETS
+    assert counts.min() > 800 and counts.max() < 1200

@@ -1,0 +1,107 @@
+"""Tables under real torchrun agents: they end as in an undisturbed run."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.elastic_trainer.embeddings import table_job
+from tests.elastic_trainer.torchrun_job import Job
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    job = Job(folder, Path(table_job.__file__).read_text())
+    yield job
+    job.close()
+
+
+def end(folder: Path) -> dict[str, Any]:
+    """What the last round's ranks wrote, their parts of the tables put together."""
+    first = json.loads((folder / "end-0.json").read_text())
+    ranks = [
+        json.loads((folder / f"end-{rank}.json").read_text()) for rank in range(first["world"])
+    ]
+    assert all(one["dense"] == first["dense"] for one in ranks)
+    tables = {}
+    for name in first["tables"]:
+        columns: list[list[Any]] = [[] for _ in first["tables"][name]]
+        for one in ranks:
+            for column, part in zip(columns, one["tables"][name], strict=True):
+                column.extend(part)
+        rows = sorted(zip(*columns[:5], strict=True), key=lambda row: row[0])
+        assert len({row[0] for row in rows}) == len(rows), f"{name} has rows twice"
+        tables[name] = rows, sorted(zip(*columns[5:], strict=True))
+    return {"tables": tables, "dense": first["dense"], "steps": first["steps"]}
+
+
+def assert_undisturbed(job: Job, folder: Path) -> None:
+    found = end(job.folder)
+    folder.mkdir()
+    table_job.train(folder, last_step=found["steps"])
+    expected = end(folder)
+    assert found["steps"] == expected["steps"]
+    close(found["dense"], expected["dense"])
+    for name, (rows, candidates) in expected["tables"].items():
+        mine, others = found["tables"][name]
+        # ids, how often seen, and when last: exactly
+        assert [(row[0], row[3], row[4]) for row in mine] == [
+            (row[0], row[3], row[4]) for row in rows
+        ]
+        assert others == candidates
+        for column in (1, 2):
+            close([row[column] for row in mine], [row[column] for row in rows])
+    assert expected["tables"]["users"][1], "no candidates: the test shows less than it says"
+    assert len(expected["tables"]["items"][0]) > 300
+
+
+def close(found: list[Any], expected: list[Any]) -> None:
+    for one, other in zip(found, expected, strict=True):
+        pair = (torch.tensor(part, dtype=torch.float64) for part in (one, other))
+        torch.testing.assert_close(*pair, rtol=0, atol=1e-12)
+
+
+def test_tables_end_as_undisturbed_over_joins_leaves_and_kills(job: Job, tmp_path: Path) -> None:
+    draw = random.Random(20)
+    job.start(0)
+    told = job.stepping(1)
+    running = [0]
+    for kind in ("join", "join", "kill", "leave", "join", "kill", "join", "leave", "kill"):
+        if kind == "join":
+            index = next(one for one in range(4) if one not in running)
+            job.start(index)
+            running.append(index)
+        elif kind == "leave":
+            index = draw.choice(running[1:])
+            job.agents[index].send_signal(signal.SIGTERM)
+            running.remove(index)
+            job.wait(index)
+        else:
+            os.kill(told["pids"][str(draw.choice(running))][0], signal.SIGKILL)
+        told = job.stepping(len(running), after_round=told["round"])
+    (job.folder / "enough").touch()
+    assert [job.wait(index) for index in running] == [0] * len(running), job.logs()
+    assert_undisturbed(job, tmp_path / "undisturbed")
+    assert goes_back(job), "no process went back to a commit: the test shows less than it says"
+
+
+def goes_back(job: Job) -> int:
+    """How often a process that lived on did steps anew."""
+    found = 0
+    for path in job.folder.glob("steps-*"):
+        steps = [int(line) for line in path.read_text().split()]
+        found += sum(after <= before for before, after in itertools.pairwise(steps))
+    return found

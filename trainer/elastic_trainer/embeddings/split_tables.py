@@ -1,0 +1,255 @@
+"""SplitTables: a model's tables in step with its training, whichever ranks hold them.
+
+A step's gradients reach their holders before anybody applies it: a rank that passes the barrier of
+`push` knows that all others have received theirs. So of survivors that stand on both sides of a
+step, those behind apply what they received, and all stand where the most advanced one does.
+
+Buckets move likewise: received ones are held before the barrier, given ones are dropped behind it.
+Where it breaks some buckets are held twice, in the same state, and none is held by nobody.
+
+A holder that is lost takes its buckets with it, so all ranks go back to the newest commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+
+from elastic_trainer.checkpoint.recovery import NOTHING, Identity
+from elastic_trainer.embeddings.exchange import Update, swap, swap_counts
+from elastic_trainer.embeddings.hashing import BUCKETS
+from elastic_trainer.embeddings.owner_map import NOBODY, OwnerMap, assign
+from elastic_trainer.embeddings.table import Entries
+from elastic_trainer.embeddings.table_files import read_tables, write_tables
+from elastic_trainer.ranks.process_group import ProcessGroup
+from elastic_trainer.store.errors import StorageError
+from elastic_trainer.store.storage import Storage
+
+if TYPE_CHECKING:
+    from elastic_trainer.embeddings.elastic_embedding import ElasticEmbedding
+
+
+class SplitTables:
+    """Keeps ElasticEmbeddings in step. ElasticLoop makes and calls one; a loop of your own does
+
+        tables = SplitTables([model.items, model.users])
+        tables.begin()                       # once the process group is there
+        for batch in batches:
+            loss(model(batch)).backward()
+            optimizer.step()
+            tables.step()                    # on all ranks
+
+    Args:
+        modules: ElasticEmbeddings, the same ones in the same order on all ranks.
+
+    Raises:
+        ValueError: two have one name.
+    """
+
+    name = "elastic_trainer.embeddings"
+
+    def __init__(self, modules: Sequence[torch.nn.Module]) -> None:
+        self._embeddings = cast("Sequence[ElasticEmbedding]", modules)
+        names = [one.name for one in self._embeddings]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(
+                f"several tables are named {', '.join(twice)}: expected a name of its own for "
+                "each; for several features of one table, call one ElasticEmbedding for each"
+            )
+        self._group = ProcessGroup()
+        self._held: set[int] = set(range(BUCKETS))
+        self._identity = NOTHING
+        """Of the tables' state."""
+        self._pending: tuple[Identity, list[Update]] | None = None
+        """A step that this rank has received, and not applied."""
+        self._newest = NOTHING
+        """What any rank had live when they met."""
+        self._present: list[int] = []
+        """By bucket, who had it in that state; NOBODY where a holder is gone."""
+        self._files: dict[str, Any] = {}
+        """The parts of the commit that was saved or restored last."""
+
+    # ---- a loop of one's own
+
+    def begin(self) -> None:
+        """Divide empty tables among the ranks of torch's process group."""
+        self._group = ProcessGroup.current()
+        self._start_empty(0)
+
+    def step(self) -> None:
+        """Apply the gradients of all forward passes since the last one. On all ranks."""
+        self.end_batch(counts=True)
+        self.push((0, self._identity[1] + 1))
+        self.apply()
+
+    # ---- a step
+
+    def begin_batch(self) -> None:
+        for one in self._embeddings:
+            one.begin_batch()
+
+    def end_batch(self, *, counts: bool) -> None:
+        for one in self._embeddings:
+            one.end_batch(counts)
+
+    def push(self, identity: Identity) -> None:
+        updates = [one.push() for one in self._embeddings]
+        self._pending = identity, updates
+        if self._group.world > 1:
+            self._group.barrier()
+
+    def apply(self) -> None:
+        assert self._pending is not None
+        identity, updates = self._pending
+        for one, update in zip(self._embeddings, updates, strict=True):
+            one.apply_update(update)
+        self._identity, self._pending = identity, None
+
+    def undo(self) -> None:
+        for one in self._embeddings:
+            one.forget_batches()
+
+    # ---- a round
+
+    def meet(self, group: ProcessGroup, live: Identity) -> bool:
+        self._group = group
+        received = self._pending[0] if self._pending is not None else NOTHING
+        said = group.gather((live, self._identity, received, sorted(self._held)))
+        self._newest = max(one for one, _, _, _ in said)
+        self._present = [NOBODY] * BUCKETS
+        for rank, (_, identity, pending, held) in enumerate(said):
+            if self._newest != NOTHING and self._newest in (identity, pending):
+                for bucket in held:
+                    if self._present[bucket] == NOBODY:
+                        self._present[bucket] = rank
+        return NOBODY not in self._present
+
+    def level(self, identity: Identity, version: int, storage: Storage) -> None:
+        if identity == self._newest and NOBODY not in self._present:
+            self._catch_up(identity)
+            mine = {one for one, rank in enumerate(self._present) if rank == self._group.rank}
+            self._drop(self._held - mine)
+            self._move(assign(version, self._present, self._group.world))
+        elif identity != NOTHING:
+            self._load(version, storage)
+        elif self._newest == NOTHING:
+            self._start_empty(version)
+        else:
+            raise StorageError(
+                f"a rank was lost with its part of the tables, of step {self._newest[1]}, and "
+                f"{storage.location} has no commit to go back to: expected one of step 0 at least"
+            )
+        self._identity, self._pending = identity, None
+
+    def hand_over(self, leaves: bool) -> None:
+        leaving = self._group.gather(leaves)
+        if not any(leaving) or all(leaving) or self._group.world == 1:
+            return
+        stays = [rank for rank, one in enumerate(leaving) if not one]
+        number = {rank: place for place, rank in enumerate(stays)}
+        owners = self._embeddings[0].owners
+        present = [number.get(owner, NOBODY) for owner in owners.owners]
+        target = assign(owners.version + 1, present, len(stays))
+        self._move(OwnerMap(target.version, tuple(stays[one] for one in target.owners)))
+
+    def _catch_up(self, identity: Identity) -> None:
+        """Come to this state, if it isn't this rank's already."""
+        if self._identity == identity:
+            return
+        if self._pending is not None and self._pending[0] == identity:
+            self.apply()
+        else:
+            self._hold_nothing()
+
+    def _hold_nothing(self) -> None:
+        for one in self._embeddings:
+            one.table.clear()
+        self._held = set()
+        self._pending = None
+
+    def _drop(self, given: set[int]) -> None:
+        if not given:
+            return
+        for one in self._embeddings:
+            one.table.drop(given)
+        self._held -= given
+
+    def _set_owners(self, owners: OwnerMap) -> None:
+        for one in self._embeddings:
+            one.owners, one.group = owners, self._group
+        self._held = set(owners.held_by(self._group.rank))
+
+    def _start_empty(self, version: int) -> None:
+        self._hold_nothing()
+        self._set_owners(OwnerMap.even(version, self._group.world))
+
+    def _move(self, owners: OwnerMap) -> None:
+        """Give each bucket that is held here to its owner, and take what others give."""
+        if self._group.world == 1:
+            self._set_owners(owners)
+            return
+        goes: list[set[int]] = [set() for _ in range(self._group.world)]
+        for bucket in self._held:
+            if owners.owners[bucket] != self._group.rank:
+                goes[owners.owners[bucket]].add(bucket)
+        steps = self._group.gather([one.table.step for one in self._embeddings])
+        received = [_swapped(one, goes) for one in self._embeddings]
+        for one, entries, step in zip(
+            self._embeddings, received, np.max(steps, axis=0), strict=True
+        ):
+            one.table.put(entries)
+            one.table.step = int(step)
+        self._held |= set(owners.held_by(self._group.rank))
+        self._group.barrier()
+        self._drop(set().union(*goes))
+        self._set_owners(owners)
+
+    # ---- commits
+
+    def save(self, storage: Storage, identity: Identity) -> None:
+        parts = {
+            one.name: (one.table.settings.describe(), one.table.step, one.table.entries())
+            for one in self._embeddings
+        }
+        self._files = write_tables(storage, self._group, identity, parts)
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self._files)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._files = dict(state_dict)
+
+    def _load(self, version: int, storage: Storage) -> None:
+        if not self._files:
+            raise StorageError(
+                f"the commit in {storage.location} has no tables: expected those of "
+                f"{', '.join(one.name for one in self._embeddings)}; start in a new folder"
+            )
+        self._hold_nothing()
+        owners = OwnerMap.even(version, self._group.world)
+        mine = set(owners.held_by(self._group.rank))
+        expected = {one.name: one.table.settings.describe() for one in self._embeddings}
+        for steps, parts in read_tables(storage, self._files, expected):
+            for one in self._embeddings:
+                one.table.put(parts[one.name].of_buckets(mine))
+                one.table.step = steps[one.name]
+        self._set_owners(owners)
+
+
+def _swapped(embedding: ElasticEmbedding, goes: Sequence[Iterable[int]]) -> Entries:
+    """Give each rank the rows of these buckets; return what this one gets."""
+    whole = embedding.table.entries()
+    parts = [whole.of_buckets(list(one)) for one in goes]
+    columns = [one.tensors() for one in parts]
+    rows, candidates = [len(one.ids) for one in parts], [len(one.candidates) for one in parts]
+    rows_received, candidates_received = swap_counts(rows), swap_counts(candidates)
+    swapped = [
+        swap(torch.cat([one[number] for one in columns]), sent, received)
+        for number, (sent, received) in enumerate(
+            [(rows, rows_received)] * 5 + [(candidates, candidates_received)] * 3
+        )
+    ]
+    return Entries(*swapped)

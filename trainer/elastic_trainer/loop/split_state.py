@@ -1,0 +1,76 @@
+"""SplitState: state of a model that is split over a round's ranks, and kept in step by the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+from elastic_trainer.checkpoint.recovery import Identity
+from elastic_trainer.ranks.process_group import ProcessGroup
+from elastic_trainer.store.storage import Storage
+
+
+class SplitState(Protocol):
+    """Each rank has a part, which only it changes; so a lost rank's isn't anybody's.
+
+    A step: `begin_batch` and `end_batch` around each batch; `push`, in which ranks exchange what
+    they will change; `apply`, which doesn't communicate. Nobody applies a step before all have
+    received what they need for it: so who has not applied it, when the round breaks, still can.
+
+    A round: `meet` tells whether the newest state is still whole; when the replicated state is
+    there, `level` gives each rank its part of the split one. `hand_over` and `save`: before ranks
+    leave, and before the replicated state is saved, which has `state_dict` in it.
+    """
+
+    name: str
+    """Of its part in a commit."""
+
+    def begin_batch(self) -> None: ...
+
+    def end_batch(self, *, counts: bool) -> None:
+        """Args:
+        counts: False where this rank's batch only kept pace with the others'.
+        """
+
+    def push(self, identity: Identity) -> None:
+        """Exchange, on all ranks, what the step changes that will be known as `identity`."""
+
+    def apply(self) -> None: ...
+
+    def undo(self) -> None:
+        """Forget the batches of a step that broke."""
+
+    def meet(self, group: ProcessGroup, live: Identity) -> bool:
+        """Tell whether the ranks still have all parts of the newest state that any has live; else
+        a commit is to be restored. On all ranks."""
+
+    def level(self, identity: Identity, version: int, storage: Storage) -> None:
+        """Give each rank its part of the state that `meet` found, or that was restored.
+
+        Raises:
+            StorageError: a part can't be read.
+        """
+
+    def hand_over(self, leaves: bool) -> None:
+        """Before some ranks leave: give their parts to the others. On all ranks, between steps."""
+
+    def save(self, storage: Storage, identity: Identity) -> None:
+        """Bring all parts to storage. On all ranks. Raises StorageError, the same on all."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where in storage the parts are."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
+
+
+def split_states(model: torch.nn.Module) -> list[SplitState]:
+    """Return the split states of a model's modules: those that have a `make_split_state`, called
+    once with all modules that name the same."""
+    found: dict[Callable[..., SplitState], list[torch.nn.Module]] = {}
+    for module in model.modules():
+        make = getattr(module, "make_split_state", None)
+        if make is not None:
+            found.setdefault(make, []).append(module)
+    return [make(modules) for make, modules in found.items()]

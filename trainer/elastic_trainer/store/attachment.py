@@ -1,0 +1,87 @@
+"""Attachments: files that a commit names, but that are too large, or too many's, to be in it.
+
+    tables-<run>-<step>/0.pt, 1.pt, …
+
+They are whole before the commit that names them is begun, and stay until no commit can.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+
+import xxhash
+
+from elastic_trainer.retry import describe
+from elastic_trainer.store.commit import STEP
+from elastic_trainer.store.errors import DamagedError, SilentError
+from elastic_trainer.store.folder import FileRecord
+from elastic_trainer.store.storage import Storage
+
+IN_MEMORY = 4
+"""Commits that may be in processes' and agents' memory only, and be named there."""
+
+log = logging.getLogger(__name__)
+
+
+class Attachments:
+    """Those of one kind in a storage.
+
+    Args:
+        storage: of the commits.
+        kind: what their directories' names begin with.
+    """
+
+    def __init__(self, storage: Storage, kind: str) -> None:
+        self._storage, self._kind = storage, kind
+        self._pattern = re.compile(rf"{kind}-(\d+)-(\d+)(?:-.*)?")
+
+    def begin(self, identity: tuple[int, int]) -> str:
+        """Return a place for the files of this run and step. Raises StorageError."""
+        return self._storage.begin_beside(self._name(identity))
+
+    def publish(self, written: str, identity: tuple[int, int]) -> str:
+        """Return the name under which they stay; remove those that nothing can name any more.
+
+        Raises:
+            StorageError: another process has claimed the storage, or it can't be written.
+        """
+        place = self._storage.publish_beside(written, self._name(identity))
+        try:
+            names = self._storage.names("")
+            for name in self._superfluous(names):
+                self._storage.remove_beside(name)
+        except (OSError, SilentError) as error:
+            log.warning(
+                "%s keeps older %s for now: %s", self._storage.location, self._kind, describe(error)
+            )
+        return place
+
+    def read(self, path: str, record: FileRecord) -> bytes:
+        """Return a file. Raises DamagedError or UnavailableError."""
+        content = self._storage.read_beside(path)
+        found = FileRecord(len(content), xxhash.xxh3_128_hexdigest(content))
+        if found != record:
+            raise DamagedError(
+                f"{self._storage.location}/{path} is damaged: expected {record.size} bytes with "
+                f"digest {record.xxh3}, found {found.size} with {found.xxh3}"
+            )
+        return content
+
+    def _name(self, identity: tuple[int, int]) -> str:
+        run, step = identity
+        return f"{self._kind}-{run}-{step}"
+
+    def _superfluous(self, names: Sequence[str]) -> list[str]:
+        return superfluous(names, self._pattern, self._storage.keep + IN_MEMORY)
+
+
+def superfluous(names: Sequence[str], pattern: re.Pattern[str], newest: int) -> list[str]:
+    """Return the attachments that may go: older than the `newest` ones, and of no step that a
+    commit in the folder is of. Pure."""
+    steps = {int(match[1]) for name in names if (match := STEP.fullmatch(name))}
+    found = sorted(
+        (int(match[1]), int(match[2]), name) for name in names if (match := pattern.fullmatch(name))
+    )
+    return [name for _, step, name in found[:-newest] if step not in steps]
