@@ -157,6 +157,7 @@ def planned(text: str) -> Result:
         (("jobs", 0, "cooldown"), "-PT5S", "jobs[0].cooldown: must be from 0 to 3.2e+09 s, found"),
         (("jobs", 0, "created"), "0001-01-01T00:00:00Z", "must be a year from 1900 to 2999"),
         (("jobs", 0, "speeds"), {"0": 1.0}, "jobs[0].speeds[0]: must be a size of at least 1"),
+        (("jobs", 0, "speeds"), {"1": 1e308}, "speeds[1]: must be at most 1000000000000.0, found"),
         (("jobs", 0, "scaler"), "vpa", 'must be one of volcano, hpa, none, found "vpa"'),
         (("jobs", 1, "key"), "ns/a", 'jobs[1].key: must differ from jobs[0]\'s, found "ns/a"'),
         (("pods", 3, "key"), "ns/a-worker-0", "pods[3].key: must differ from pods[0]'s"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,6 +12,7 @@ from tests.operation_count import operations
 from tests.pytorchjob.world import job_object
 from volcano_elastic.api.queue_policy import Mode, QueuePolicy
 from volcano_elastic.operator.snapshot_builder import KINDS, SnapshotBuilder, snapshot_of
+from volcano_elastic.queue_policy.plan import plan
 from volcano_elastic.snapshot.snapshot import Memory, Requirement, Snapshot
 
 Object = dict[str, Any]
@@ -178,6 +180,15 @@ def test_what_was_measured_is_read_back() -> None:
     assert seen.pause == timedelta(seconds=0.1)
     assert (seen.speeds, seen.gpu_hours) == ({1: 100.0, 2: 190.0}, 1.5)
     assert (seen.scaler, seen.replicas) == ("hpa", 3)
+
+
+def test_a_speed_that_no_training_has_is_not_planned_with() -> None:
+    job = job_object(elastic={"min": 1, "max": 8}, replicas=2)
+    speeds = {"1": 5e-324, "2": 190.0, "4": 1e308, "8": math.nan}
+    job["status"] = {"elastic": {"desired": 2, "speeds": speeds}}
+    seen = snapshot(jobs=[job])
+    assert seen.jobs[0].speeds == {2: 190.0}
+    plan(seen, datetime(2026, 1, 1, tzinfo=UTC))
 
 
 def test_required_node_affinity_is_read() -> None:

@@ -151,6 +151,20 @@ def test_gpus_move_to_who_gains_most_and_then_stay() -> None:
     assert plan(after, now + seconds(61)).decisions == ()
 
 
+def test_rebalancing_rests_whatever_else_has_changed_its_giver_since() -> None:
+    _, _, seen = unequal()
+    seen = ruled(seen)
+    made = plan(seen, NOW)
+    assert {d.reason for d in made.decisions} == {Reason.REBALANCED}
+    # Nobody has carried it out, and another change is the last that the jobs tell of.
+    jobs = [replace(j, last_scale=NOW, last_reason=Reason.GREW_INTO_IDLE) for j in seen.jobs]
+    jobs = [replace(j, cooldown=seconds(0)) for j in jobs]
+    later = replace(seen, jobs=tuple(jobs), memory=made.memory)
+    rested = plan(later, NOW + seconds(59))
+    assert rested.decisions == () and rested.memory.rebalanced == {"default": NOW}
+    assert plan(replace(later, memory=rested.memory), NOW + seconds(61)).decisions != ()
+
+
 def test_rebalancing_needs_the_gap_the_payback_and_the_cooldown() -> None:
     a, b, seen = unequal()
     assert plan(ruled(seen, rebalance=Rebalance(gap=0)), NOW).decisions == ()

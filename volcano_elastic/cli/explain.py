@@ -133,7 +133,7 @@ def explanation(job: Job, snapshot: Snapshot, now: datetime) -> Explanation:
         gives_way=victims_for(snapshot, now, job),
         next=victims_for(snapshot, now, probe),
         policy=policy,
-        cooldown=cooldown_left(job, policy, now),
+        cooldown=cooldown_left(job, policy, now, made.resting.get(job.key)),
         last_change=last_change(job, now),
         next_fits=probe.key
         not in plan(replace(snapshot, jobs=(*snapshot.jobs, probe)), now).blocked,

@@ -178,7 +178,10 @@ def top_json(observed: Observation, made: Plan) -> dict[str, Any]:
                 "running": running.get(job.key, 0),
                 "samplesPerSecond": job.speeds.get(job.desired),
                 "cooldownSeconds": cooldown_left(
-                    job, policies.get(job.queue) or QueuePolicy(job.queue), observed.time
+                    job,
+                    policies.get(job.queue) or QueuePolicy(job.queue),
+                    observed.time,
+                    made.resting.get(job.key),
                 ).total_seconds(),
                 "lastChange": job.last_scale and moment.micro_timestamp(job.last_scale),
                 "lastReason": job.last_reason,

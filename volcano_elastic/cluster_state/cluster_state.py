@@ -27,7 +27,7 @@ from volcano_elastic.cluster_state.fit import Dimensions, Shape, Vector
 from volcano_elastic.cluster_state.job_state import GrowthKey, JobState, LossKey
 from volcano_elastic.cluster_state.node_state import NodeState
 from volcano_elastic.cluster_state.queue_tree import QueueTree
-from volcano_elastic.cluster_state.reason import NoChange, Reason
+from volcano_elastic.cluster_state.reason import NoChange
 from volcano_elastic.cluster_state.speed import Curve, SizeSteps
 from volcano_elastic.snapshot.snapshot import Gang, Pod, Snapshot
 
@@ -111,12 +111,6 @@ class QueueState:
         """Until when which of them cool down, the last first."""
         found = ((s.kept.ready, s.job.key) for s in self.jobs if s.kept is not None)
         return sorted([(ready, key) for ready, key in found if ready is not None], reverse=True)
-
-    @fact
-    def rebalanced(self) -> datetime | None:
-        """The time at which rebalancing last changed a job of the queue; None: never."""
-        times = (s.job.last_scale for s in self.jobs if s.job.last_reason == Reason.REBALANCED)
-        return max((time for time in times if time is not None), default=None)
 
 
 def _waiting_claim(state: JobState) -> Claim:

@@ -19,6 +19,7 @@ from volcano_elastic.pytorchjob.label import COORDINATOR, REPLICA_INDEX, REPLICA
 from volcano_elastic.pytorchjob.pod import requests
 from volcano_elastic.pytorchjob.status import refused
 from volcano_elastic.snapshot.snapshot import (
+    SPEEDS,
     Gang,
     Job,
     Node,
@@ -126,7 +127,8 @@ def _speeds(raw: Any) -> dict[int, float]:
     if not isinstance(raw, Mapping):
         return {}
     found = {int(size): _positive(speed) for size, speed in raw.items() if str(size).isdigit()}
-    return {size: speed for size, speed in sorted(found.items()) if size and speed}
+    least, most = SPEEDS
+    return {size: speed for size, speed in sorted(found.items()) if size and least <= speed <= most}
 
 
 def _seconds(raw: Any) -> timedelta | None:

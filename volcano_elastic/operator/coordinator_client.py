@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -19,10 +18,12 @@ from volcano_elastic.operator import failure_report
 from volcano_elastic.operator.failure_report import Exclusion, Failure
 from volcano_elastic.operator.token import HEADER
 from volcano_elastic.pytorchjob import rendezvous
+from volcano_elastic.snapshot.snapshot import SPEEDS
 
 _log = logging.getLogger(__name__)
 _MOST_BYTES = 1 << 20
 _PAUSES = 5
+_LONGEST_PAUSE = 1e12
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +69,13 @@ def read(body: bytes, job: PyTorchJob) -> Report:
     for size, speed in speeds_by_world.items() if isinstance(speeds_by_world, dict) else ():
         known = size.isdecimal() and len(size) < 7
         workers = rendezvous.workers(job, int(size)) if known else 0
-        if 1 <= workers <= policy.max and _sensible(speed):
+        if 1 <= workers <= policy.max and _sensible(speed, *SPEEDS):
             speeds[workers] = float(f"{speed:.3g}")
     rounds = answer.get("rounds")
     pauses = [
         r["pause_seconds"]
         for r in (rounds if isinstance(rounds, list) else ())
-        if isinstance(r, dict) and _sensible(r.get("pause_seconds"))
+        if isinstance(r, dict) and _sensible(r.get("pause_seconds"), 0.0, _LONGEST_PAUSE)
     ]
     pause = timedelta(seconds=round(median(pauses[-_PAUSES:]), 2)) if pauses else None
     return Report(
@@ -108,12 +109,12 @@ def owed(job: PyTorchJob, report: Report) -> tuple[int, int] | None:
     return None if asked == report.nodes else asked
 
 
-def _sensible(number: object) -> bool:
+def _sensible(number: object, least: float, most: float) -> bool:
     return (
         isinstance(number, int | float)
         and not isinstance(number, bool)
-        and math.isfinite(number)
-        and 0 < number < 1e12
+        and number > 0
+        and least <= number <= most
     )
 
 

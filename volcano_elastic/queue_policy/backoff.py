@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from volcano_elastic.cluster_state.claim import Claim
 from volcano_elastic.cluster_state.cluster_state import ClusterState
-from volcano_elastic.cluster_state.job_state import UNPLACED_COOLDOWN, JobState, cooldown
+from volcano_elastic.cluster_state.job_state import JobState, cooldown
 from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.queue_policy.decision import Decision
 from volcano_elastic.snapshot.snapshot import Memory, SetAside, Unplaced
@@ -19,6 +19,8 @@ SET_ASIDE = timedelta(seconds=60)
 """It holds nothing for so long the first time, and twice as long each time after."""
 BLOCKED_AFTER = timedelta(seconds=60)
 MOST_DOUBLINGS = 10
+UNPLACED_COOLDOWN = timedelta(seconds=60)
+"""The least time from surplus that found no place to growth, unless a node comes."""
 
 
 class Backoff:
@@ -28,12 +30,16 @@ class Backoff:
         memory = cluster.snapshot.memory
         self._memory, self._nodes, self._now = memory, cluster.open_nodes, now
         self._unplaced = memory.unplaced
+        self.rebalanced = memory.rebalanced
+        """By queue, when rebalancing last took workers from a job of it."""
         if not memory.nodes:
             self._unplaced = {**_told_unplaced(cluster), **memory.unplaced}
+            self.rebalanced = {**_told_rebalanced(cluster), **memory.rebalanced}
         elif self._nodes != memory.nodes and not set(self._nodes) <= set(memory.nodes):
             self._unplaced = {
                 key: replace(found, node_came=True) for key, found in memory.unplaced.items()
             }
+        self.rebalanced = {q: at for q, at in self.rebalanced.items() if q in cluster.queues}
         self.stuck = {
             key for key, since in memory.blocked_since.items() if now - since >= BLOCKED_AFTER
         }
@@ -70,12 +76,12 @@ class Backoff:
             )
         return why
 
-    def resting(self, jobs: Mapping[str, JobState]) -> set[str]:
-        """Jobs whose growth stays away because their surplus found no place."""
+    def resting(self, jobs: Mapping[str, JobState]) -> dict[str, datetime]:
+        """Return until when growth stays away, by key of jobs whose surplus found no place."""
         return {
-            key
+            key: until
             for key, found in self._unplaced.items()
-            if key in jobs and self._now - found.last < self._rest(found, jobs[key])
+            if key in jobs and self._now < (until := found.last + self._rest(found, jobs[key]))
         }
 
     @staticmethod
@@ -106,7 +112,10 @@ class Backoff:
             # Long enough to grow once more and to fail once more.
             if key in jobs and now - found.last < 2 * self._rest(found, jobs[key]) + SET_ASIDE
         }
+        rebalanced = dict(self.rebalanced)
         for decision in decisions:
+            if decision.reason is Reason.REBALANCED:
+                rebalanced[jobs[decision.job].job.queue] = now
             if decision.reason is Reason.SURPLUS_UNPLACED:
                 before = self._unplaced.get(decision.job)
                 unplaced[decision.job] = Unplaced(now, 1 if before is None else before.times + 1)
@@ -119,9 +128,20 @@ class Backoff:
                 if claim.runs and claim.key not in self._aside
             },
             unplaced=unplaced,
+            rebalanced=rebalanced,
             nodes=self._nodes,
             ahead=tuple(sorted(ahead)),
         )
+
+
+def _told_rebalanced(cluster: ClusterState) -> dict[str, datetime]:
+    """Return what the jobs themselves tell where no plan before is remembered."""
+    found: dict[str, datetime] = {}
+    for state in cluster.jobs.values():
+        job = state.job
+        if job.last_reason == Reason.REBALANCED and job.last_scale is not None:
+            found[job.queue] = max(job.last_scale, found.get(job.queue, job.last_scale))
+    return found
 
 
 def _told_unplaced(cluster: ClusterState) -> dict[str, Unplaced]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import NamedTuple
 
 from volcano_elastic.api import quantity
@@ -75,6 +76,8 @@ class Plan:
     """Claims that cannot start even if all surplus left: job or gang key to a sentence."""
     blocked_pods: Mapping[str, str] = field(default_factory=dict)
     """The same of pods that ask for themselves: key to a sentence."""
+    resting: Mapping[str, datetime] = field(default_factory=dict)
+    """Jobs whose growth stays away since their surplus found no place: key to until when."""
     queues: Mapping[str, QueueFigures] = field(default_factory=dict)
     """As the snapshot shows them, before the decisions."""
     memory: Memory = field(default_factory=Memory)

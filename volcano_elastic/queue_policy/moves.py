@@ -9,8 +9,7 @@ Takers are jobs; each asks for its next step. Donors are, in turn:
                   the change lasts (see `LASTS`) is more than the time both stand still
 
 Within a queue the policy's order decides; between queues what the next step is worth (see `speed`),
-`OWN_RIGHT` times as much where the queue deserves it, or before all others if its policy says so
-(`forOtherQueues: Borrowed`).
+and more where the queue deserves it (`JobState.worth_by_right`).
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from volcano_elastic.api.queue_policy import ForOtherQueues
 from volcano_elastic.cluster_state.fit import Shape
 from volcano_elastic.cluster_state.job_state import (
     GrowthKey,
@@ -41,10 +40,6 @@ LASTS = 1800.0
 its age is the best guess there is, but of a young job it says little."""
 PART_LASTS = 120.0
 """The same for a part of a step: the rest of it will stop the job again."""
-OWN_RIGHT = 2.0
-"""How much more a step counts that its queue deserves. Where a right outweighed everything, a queue
-of many jobs beside queues of few large ones took up to a third longer than under rigid scheduling
-(weeks of Philly), and all jobs together a tenth."""
 TRIES = 8
 """Givers looked at for one taker: with pods of several sizes few of the first may help."""
 
@@ -97,14 +92,19 @@ class Moves:
     """Gives jobs their next steps, the most worth first, from one donor after another."""
 
     def __init__(
-        self, draft: Draft, resting: Collection[str], newcomers: Sequence[JobDraft]
+        self,
+        draft: Draft,
+        resting: Collection[str],
+        rebalanced: Mapping[str, datetime],
+        newcomers: Sequence[JobDraft],
     ) -> None:
         """
         resting: keys of jobs that neither grow nor give.
+        rebalanced: by queue, when a job of it last gave to another's growth.
         newcomers: jobs that this plan lets start; what they get now costs them no pause.
         """
         self.draft, self._resting, self._newcomers = draft, resting, newcomers
-        self.seconds = draft.now.timestamp()
+        self.rebalanced, self.seconds = rebalanced, draft.now.timestamp()
         self.why: dict[str, Reason] = {}
         """Why those that had a turn grow no further."""
         self._lines: dict[tuple[str, Shape], Line] = {}
@@ -212,8 +212,7 @@ class FreeRoom:
         # from large ones what `OtherJobs` gives these back.
         if self._queues.beyond_deserved(line.queue, front.unit_vector):
             return worth, key
-        whole = front.policy.shrink.for_other_queues is ForOtherQueues.BORROWED
-        return -math.inf if whole else worth * OWN_RIGHT, key
+        return -front.worth_by_right(-worth), key
 
     def give(self, key: str) -> Outcome:
         """Let it grow by the next step, or by as much of it as there is room for."""
@@ -302,9 +301,10 @@ class OtherJobs:
         self._moves, self._draft, self._now = moves, moves.draft, moves.draft.now
         self._seconds = moves.seconds
         self._nodes, self._queues = moves.draft.nodes, moves.draft.queues
-        self._losses = [
-            key for queue in moves.draft.cluster.queues.values() for key in queue.losses
-        ]
+        queues = moves.draft.cluster.queues
+        self._trading = {name for name in queues if self._trades(name)}
+        """Queues whose jobs take part."""
+        self._losses = [key for name in self._trading for key in queues[name].losses]
         heapq.heapify(self._losses)
         self._front: list[Giver] = []
         """The cheapest givers, refused so far: most takers need no others."""
@@ -312,13 +312,13 @@ class OtherJobs:
         """The least that one of them loses a GPU, as if none were young."""
         self._left_over = False
         """Somebody has given, perhaps more than was taken."""
-        self._quiet: dict[str, bool] = {}
         self._out_of_reach: set[str] = set()
         """Queues whose jobs have too little to gain for any of the givers in front."""
 
     def reaches(self, line: Line) -> bool:
         """Return whether some job may still give to the line's queue."""
-        return self._left_over or line.queue not in self._out_of_reach
+        reached = self._left_over or line.queue not in self._out_of_reach
+        return reached and line.queue in self._trading
 
     def turn(self, line: Line, key: GrowthKey) -> Turn:
         """Return the job in front: between queues gains alone decide."""
@@ -327,7 +327,7 @@ class OtherJobs:
     def give(self, key: str) -> Outcome:
         """Move one step from the jobs that lose least by it, if this job gains enough more."""
         taker = self._draft.job(key)
-        if taker.size != taker.job.desired or not self._trades(taker):
+        if taker.size != taker.job.desired or taker.job.scaler != "volcano":
             return Outcome.DONE
         served = self._serve(taker)
         if served is None and taker.state.rank is None:
@@ -335,15 +335,11 @@ class OtherJobs:
             return Outcome.NOBODY_TAKES
         return Outcome.TOOK if served else Outcome.DONE
 
-    def _trades(self, job: JobDraft) -> bool:
-        """Return whether the job takes part in rebalancing."""
-        rules, queue = job.state.policy.rebalance, job.job.queue
-        if not rules.gap or job.job.scaler != "volcano" or self._moves.rests(job.job.key):
-            return False
-        if queue not in self._quiet:
-            last = self._draft.cluster.queues[queue].rebalanced
-            self._quiet[queue] = last is not None and self._now - last < rules.cooldown
-        return not self._quiet[queue]
+    def _trades(self, queue: str) -> bool:
+        """Return whether jobs of the queue take part in rebalancing now."""
+        rules = self._draft.cluster.policies[queue].rebalance
+        last = self._moves.rebalanced.get(queue)
+        return bool(rules.gap) and (last is None or self._now - last >= rules.cooldown)
 
     def _giver(self, turn: int) -> Giver | None:
         """The job with the cheapest loss but `turn`; None if there are not so many."""
@@ -355,10 +351,8 @@ class OtherJobs:
             step = giver.state.steps.down(giver.size)
             count = giver.size - max(step.size, giver.job.min)
             given = [amount * count for amount in giver.state.shape.vector]
-            state, cost = giver.state, key.loss
-            if not self._queues.borrows(giver.job.queue, given):
-                any_queue = state.policy.shrink.for_other_queues is ForOtherQueues.ANY
-                cost *= OWN_RIGHT if any_queue else math.inf
+            state, borrows = giver.state, self._queues.borrows(giver.job.queue, given)
+            cost = key.loss if borrows else state.worth_by_right(key.loss)
             gap, gpus = state.policy.rebalance.gap, count * state.unit_gpus
             each = key.loss / state.weight
             self._least_lost = min(self._least_lost, each)
@@ -372,8 +366,10 @@ class OtherJobs:
     def _next_loss(self) -> LossKey | None:
         while self._losses:
             found = heapq.heappop(self._losses)
+            if self._moves.rests(found.job):
+                continue
             giver = self._draft.job(found.job)
-            if giver.size > giver.job.desired or giver.pending_growth or not self._trades(giver):
+            if giver.size > giver.job.desired or giver.pending_growth:
                 # Who has just grown gives nothing.
                 continue
             now = loss_key(giver.state, giver.size)

@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -135,6 +136,7 @@ class _Planning:
             admitted=cluster.keys - claims.blocked.keys(),
             blocked=blocked.minimums,
             blocked_pods=blocked.pods,
+            resting=resting,
             queues=with_owed(queues, asking, cluster),
             memory=self._backoff.memory(
                 from_idle=claims.from_idle | self._reservation.kept_idle,
@@ -242,16 +244,17 @@ class _Planning:
 
     # Move
 
-    def _move(self, resting: set[str]) -> Moves:
+    def _move(self, resting: Collection[str]) -> Moves:
         draft = self._draft
         if draft.queues.keeps_free:
             draft.queues.open_growth(draft.nodes.free(Room.IDLE), draft.nodes.free(Room.RELEASING))
-        newcomers = (
+        newcomers = [
             draft.job(claim.key)
             for claim in self._claims.served.values()
             if claim.job is not None and not claim.runs
-        )
-        moves = Moves(draft, resting, [job for job in newcomers if self._may_grow_first(job)])
+        ]
+        newcomers = [job for job in newcomers if self._may_grow_first(job)]
+        moves = Moves(draft, resting, self._backoff.rebalanced, newcomers)
         moves.run()
         return moves
 

@@ -10,12 +10,13 @@ from datetime import datetime, timedelta
 
 from volcano_elastic.api.problem import Problem, shown
 from volcano_elastic.snapshot.codec import Observation
+from volcano_elastic.snapshot.snapshot import SPEEDS
 
-_LEAST: Mapping[str, int] = dict.fromkeys(
+_LEAST: Mapping[str, float] = dict.fromkeys(
     ("max_step", "node_unit", "times", "weight", "young_weight"), 1
-)
+) | {"speeds": SPEEDS[0]}
 """Of numbers by their field, where it is not 0."""
-_MOST: Mapping[str, int] = {"min_efficiency": 1, "percent": 100}
+_MOST: Mapping[str, float] = {"min_efficiency": 1, "percent": 100, "speeds": SPEEDS[1]}
 _LARGEST = 2**63 - 1
 _LONGEST = timedelta(seconds=3.2e9)
 """As in a policy."""

@@ -15,6 +15,9 @@ from volcano_elastic.api.role import elastic
 Instant = Annotated[datetime, Meta(tz=True)]
 """Files must say the time zone: plans compare these with now."""
 
+SPEEDS = (1e-6, 1e12)
+"""Bounds of a speed in samples a second; what is measured beyond them is no speed."""
+
 # Resource name to amount, in the resource's own base unit times 1000 (1 GPU = 1000, 1 CPU = 1000,
 # 1 byte = 1000), as `volcano_elastic.api.quantity.milli` parses them.
 Resources = Mapping[str, int]
@@ -211,6 +214,8 @@ class Memory:
     unplaced: Mapping[str, Unplaced] = field(default_factory=dict)
     nodes: tuple[str, ...] = ()
     """Names of the nodes that took pods; none before the first plan."""
+    rebalanced: Mapping[str, Instant] = field(default_factory=dict)
+    """By queue, when rebalancing last took workers from a job of it."""
     ahead: tuple[str, ...] = ()
     """Claims that surplus leaves for though one that goes before them is blocked, as it might not
     ask for that surplus, say: until they start they go first, or it would take what leaves."""
