@@ -1,7 +1,6 @@
 """Measures how long a plan takes, from a built snapshot, and what the planner keeps in memory.
 
     python -m benchmarks.planner [--json] [--jobs N --pods N --nodes N] [--repeat N]
-    python -m benchmarks.planner --code     lines, files and classes of the planner's packages
 
 Cases: `calm` is a full cluster with nothing to do, `growth` has a tenth of its GPUs idle, `claims`
 has newcomers that all surplus together can just about serve, `sizes` has as many whose pods are of
@@ -29,7 +28,6 @@ Garbage is collected before, not during: the operator freezes what it has built 
 from __future__ import annotations
 
 import argparse
-import ast
 import gc
 import json
 import statistics
@@ -39,7 +37,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 from volcano_elastic.queue_policy.decision import Plan
 from volcano_elastic.queue_policy.plan import Planner
@@ -291,16 +288,6 @@ def _milliseconds(planner: Planner, snapshot: Snapshot, now: datetime) -> float:
     return (time.process_time() - start) * 1000
 
 
-def print_code() -> None:
-    """Lines as `wc -l` counts them, blank ones and docstrings included."""
-    for package in ("snapshot", "cluster_state", "queue_policy"):
-        sources = [p.read_text() for p in sorted(Path("volcano_elastic", package).glob("*.py"))]
-        lines = sum(source.count("\n") for source in sources)
-        nodes = (found for source in sources for found in ast.walk(ast.parse(source)))
-        classes = sum(isinstance(found, ast.ClassDef) for found in nodes)
-        print(f"{package:14}{lines:>6} lines{len(sources):>4} files{classes:>4} classes")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--jobs", type=int, help="with --pods and --nodes: one size of your own")
@@ -309,11 +296,7 @@ def main() -> None:
     parser.add_argument("--case", choices=CASES, action="append", help="once or more; default all")
     parser.add_argument("--repeat", type=int, default=5, help="plans timed for each figure")
     parser.add_argument("--json", action="store_true", help="one JSON array instead of the table")
-    parser.add_argument("--code", action="store_true", help="how much code the planner is")
     given = parser.parse_args()
-    if given.code:
-        print_code()
-        return
     own = (given.jobs, given.pods, given.nodes)
     if any(own) and (not all(n and n > 0 for n in own) or given.pods < given.jobs):
         parser.error("expected --jobs, --pods and --nodes together, at least one pod a job")

@@ -25,7 +25,7 @@ from embedded_cluster.apiserver.builtin import (
     PRIORITY_CLASS,
     SYSTEM_PRIORITIES,
 )
-from embedded_cluster.apiserver.collector import Collector
+from embedded_cluster.apiserver.garbage_collector import GarbageCollector
 from embedded_cluster.apiserver.journal import JournalError, SqliteJournal
 from embedded_cluster.apiserver.registry import Registry
 from embedded_cluster.apiserver.request import WriteOptions
@@ -94,7 +94,7 @@ async def serve(
         for kind in registry.put(crd.obj):
             strategy.reread(kind, store)
     rest = Rest(store, _now, random.SystemRandom())
-    Collector(store, registry, rest, loop.call_soon)
+    GarbageCollector(store, registry, rest, loop.call_soon)
     server = Server(
         store,
         registry,

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
-from embedded_cluster.apiserver import rule, schema
+from embedded_cluster.apiserver import cel, schema
 from embedded_cluster.apiserver.builtin import BUILTIN
 from embedded_cluster.apiserver.kind import Column, Kind
 from embedded_cluster.apiserver.status import Cause, forbidden_field, invalid_value, required
@@ -155,7 +155,7 @@ def _keyword_causes(root: Object, path: str, *, typed: bool) -> Iterator[Cause]:
         schema.compiled(root.get("pattern", ""))
     except ValueError as error:
         yield invalid_value(f"{path}.pattern", root["pattern"], f"must be a pattern: {error}")
-    yield from rule.check(root, path)
+    yield from cel.check(root, path)
     for key, sub in (root.get("properties") or {}).items():
         yield from _schema_causes(sub, f"{path}.properties[{key}]", typed=typed)
     for name in ("items", "additionalProperties", "not"):

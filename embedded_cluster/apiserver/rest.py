@@ -10,10 +10,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from embedded_cluster.apiserver import (
-    applied,
     patch,
     pod,
     scale,
+    server_side_apply,
     strategy,
     validation,
 )
@@ -239,10 +239,10 @@ class Rest:
             if not named:
                 raise bad_request("metadata.name must be provided for an object that is new")
             nothing: Object = {"metadata": {}}
-            fresh = applied.apply(nothing, configuration, target, options, now)
+            fresh = server_side_apply.apply(nothing, configuration, target, options, now)
             fresh["metadata"].pop("resourceVersion", None)
             return self.create(kind, target.namespace, fresh, whole)
-        new = applied.apply(stored.copy(), configuration, target, options, now)
+        new = server_side_apply.apply(stored.copy(), configuration, target, options, now)
         managed = new["metadata"]["managedFields"]
         return self._change(target, stored, new, strict, managed=managed)
 

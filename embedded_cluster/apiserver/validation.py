@@ -8,10 +8,10 @@ from typing import Any
 
 from embedded_cluster.apiserver import (
     builtin_rule,
+    cel,
     custom_resource,
     json_path,
     pod,
-    rule,
     schema,
 )
 from embedded_cluster.apiserver.builtin import (
@@ -138,7 +138,7 @@ def _custom(kind: Kind, obj: Object, old: Object | None) -> list[Cause]:
         replicas = _at(obj, path := kind.scale["specReplicasPath"])
         if isinstance(replicas, int) and replicas < 0:
             causes.insert(0, invalid_value(path, replicas, "should be a non-negative integer"))
-    return [*causes, *rule.causes(obj, old, kind.schema, causes)]
+    return [*causes, *cel.causes(obj, old, kind.schema, causes)]
 
 
 def _metadata(kind: Kind, meta: Object) -> Iterator[Cause]:

@@ -30,7 +30,7 @@ _FIRST_RETRY, _LAST_RETRY = 1.0, 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Do:
+class ContainerCommand:
     """To terminate is preStop, then SIGTERM."""
 
     what: Literal["start", "terminate", "kill"]
@@ -38,7 +38,7 @@ class Do:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class RunProbe:
     """Run a probe; its answer goes to `answered`."""
 
     container: Container
@@ -46,7 +46,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class PodEvent:
     """An event about the pod."""
 
     reason: str
@@ -54,7 +54,7 @@ class Tell:
     warning: bool = False
 
 
-Action = Do | Ask | Tell
+Action = ContainerCommand | RunProbe | PodEvent
 
 
 class Lifecycle:
@@ -125,7 +125,7 @@ class Lifecycle:
 
     def not_made(
         self, container: Container, message: str, now: datetime, *, mounting: bool = False
-    ) -> list[Tell]:
+    ) -> list[PodEvent]:
         """It, or with `mounting` a volume of it, can't be made as things are; it is tried again."""
         container.starting = False
         if self.stopping:
@@ -137,10 +137,10 @@ class Lifecycle:
         container.failures += 1
         container.retry_at = now + timedelta(seconds=seconds)
         if mounting:
-            return [Tell("FailedMount", message, warning=True)]
+            return [PodEvent("FailedMount", message, warning=True)]
         return [self._failed(container, message)]
 
-    def not_started(self, container: Container, message: str, now: datetime) -> list[Tell]:
+    def not_started(self, container: Container, message: str, now: datetime) -> list[PodEvent]:
         """Its command can't be run, which counts as its end."""
         container.starting = False
         self._begin(container, now)
@@ -148,8 +148,8 @@ class Lifecycle:
         return [self._failed(container, message)]
 
     @staticmethod
-    def _failed(container: Container, message: str) -> Tell:
-        return Tell("Failed", f"container {container.name}: {message}", warning=True)
+    def _failed(container: Container, message: str) -> PodEvent:
+        return PodEvent("Failed", f"container {container.name}: {message}", warning=True)
 
     def given_up(self, container: Container) -> None:
         """Its start was not carried out, since the pod is stopping."""
@@ -173,7 +173,7 @@ class Lifecycle:
 
     def answered(
         self, container: Container, asked: probe.Probe, success: bool, output: str, now: datetime
-    ) -> list[Tell]:
+    ) -> list[PodEvent]:
         """Take a probe's answer; one about an earlier run is ignored."""
         if not any(asked is one for one in container.probes):
             return []
@@ -181,11 +181,13 @@ class Lifecycle:
         kind = asked.kind.removesuffix("Probe")
         told = []
         if not success:
-            told.append(Tell("Unhealthy", f"{kind.title()} probe failed: {output}", warning=True))
+            told.append(
+                PodEvent("Unhealthy", f"{kind.title()} probe failed: {output}", warning=True)
+            )
         if asked.failed and container.stop is None:
             self._stop(container, timedelta(seconds=self._grace(asked.spec)), now)
             message = f"Container {container.name} failed {kind} probe, will be restarted"
-            told.append(Tell("Killing", message))
+            told.append(PodEvent("Killing", message))
         return told
 
     def _grace(self, probe: Object) -> float:
@@ -228,7 +230,7 @@ class Lifecycle:
             if self._reached(end, now):
                 message = "Pod was active on the node longer than the specified deadline"
                 self.fail(PodFailure("DeadlineExceeded", message), now)
-                actions.append(Tell("DeadlineExceeded", message))
+                actions.append(PodEvent("DeadlineExceeded", message))
         if self.stopping:
             self._stop_some(now)
         else:
@@ -272,14 +274,14 @@ class Lifecycle:
                 self._wait(container, Waiting("CrashLoopBackOff", message))
                 container.retry_at = due
                 self._reached(due, now)
-                return [Tell("BackOff", message, warning=True)]
+                return [PodEvent("BackOff", message, warning=True)]
         if container.retry_at is not None and not self._reached(container.retry_at, now):
             return []
         if not container.failures and (isinstance(ended, Terminated) or container.last):
             longest = self._back_off * _LONGEST
             container.back_off = min(container.back_off * 2 or self._back_off, longest)
         container.starting = True
-        return [Do("start", container)]
+        return [ContainerCommand("start", container)]
 
     def _restarts(self, container: Container, ended: Terminated) -> bool:
         policy = self._policy
@@ -305,17 +307,17 @@ class Lifecycle:
             ready = [one for one in probe.due(container.probes) if self._reached(one.due, now)]
             for one in ready:
                 one.asked = True
-            return [Ask(container, one) for one in ready]
+            return [RunProbe(container, one) for one in ready]
         end: list[Action] = []
         if not stop.told:
             stop.told = True
             end = [
-                Tell("Killing", f"Stopping container {container.name}"),
-                Do("terminate", container),
+                PodEvent("Killing", f"Stopping container {container.name}"),
+                ContainerCommand("terminate", container),
             ]
         if not stop.killed and self._reached(stop.kill_at, now):
             stop.killed = True
-            end.append(Do("kill", container))
+            end.append(ContainerCommand("kill", container))
         return end
 
     # What it amounts to

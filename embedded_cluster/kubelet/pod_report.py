@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 
-from embedded_cluster.kubelet.lifecycle import Tell
+from embedded_cluster.kubelet.lifecycle import PodEvent
 from volcano_elastic.kube import event
 from volcano_elastic.kube.client import ApiError, Client, Conflict, NotFound
 from volcano_elastic.kube.informer import Informer
@@ -64,7 +64,7 @@ class PodReport:
     async def annotate(self, annotations: dict[str, str | None]) -> None:
         await self._patch({"metadata": {"annotations": annotations}}, None)
 
-    async def tell(self, told: Tell) -> None:
+    async def tell(self, told: PodEvent) -> None:
         body = event.make(
             self._about,
             reason=told.reason,

@@ -19,10 +19,10 @@ from embedded_cluster.kubelet import environment, fault, handler, termination, v
 from embedded_cluster.kubelet.container import Container
 from embedded_cluster.kubelet.lifecycle import (
     Action,
-    Ask,
-    Do,
+    ContainerCommand,
     Lifecycle,
-    Tell,
+    PodEvent,
+    RunProbe,
 )
 from embedded_cluster.kubelet.names import Names
 from embedded_cluster.kubelet.pod_report import PodReport
@@ -85,7 +85,7 @@ class PodWorker:
             self._life.stop(float(30 if grace is None else grace), self._host.now())
         if (wanted := fault.annotated(pod)) != self._fault:
             before, self._fault = self._fault, wanted
-            self._spawn(self._suffer(before, wanted))
+            self._spawn(self._apply_fault(before, wanted))
         self._happened.set()
 
     def removed(self) -> None:
@@ -147,15 +147,15 @@ class PodWorker:
 
     def _do(self, action: Action) -> None:
         match action:
-            case Do("start", container):
+            case ContainerCommand("start", container):
                 self._spawn(self._start(container))
-            case Do("terminate", container):
+            case ContainerCommand("terminate", container):
                 self._spawn(self._terminate(container))
-            case Do(_, container):
+            case ContainerCommand(_, container):
                 self._host.runtime.kill(self._processes[container.name])
-            case Ask():
+            case RunProbe():
                 self._spawn(self._ask(action))
-            case Tell():
+            case PodEvent():
                 self._tell(action)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -196,10 +196,10 @@ class PodWorker:
         else:
             self._processes[container.name] = process
             life.started(container, f"process://{process.pid}", self._host.now())
-            self._tell(Tell("Started", f"Started container {container.name}"))
+            self._tell(PodEvent("Started", f"Started container {container.name}"))
             self._spawn(self._await_end(container, process))
             if fault.parse(self._fault) and self._fault.startswith("freeze"):
-                await self._suffer("", self._fault)
+                await self._apply_fault("", self._fault)
 
     async def _command(self, container: Container) -> Command:
         """Raises ConfigError, NotMounted, StartError."""
@@ -276,10 +276,10 @@ class PodWorker:
         if left <= 0:
             return
         if hook and (why := await self._carry_out(hook, container, process, left)):
-            self._tell(Tell("FailedPreStopHook", f"PreStopHook failed: {why}", warning=True))
+            self._tell(PodEvent("FailedPreStopHook", f"PreStopHook failed: {why}", warning=True))
         self._host.runtime.terminate(process)
 
-    async def _ask(self, ask: Ask) -> None:
+    async def _ask(self, ask: RunProbe) -> None:
         process = self._processes.get(ask.container.name)
         if process is not None:
             why = await self._carry_out(ask.probe.spec, ask.container, process, ask.probe.seconds)
@@ -296,7 +296,7 @@ class PodWorker:
     def _status(self) -> Object:
         return self._life.status(self._pod, self._address, self._host.now())
 
-    def _tell(self, *told: Tell) -> None:
+    def _tell(self, *told: PodEvent) -> None:
         if not self._report.closed and not self._shut_down:
             for one in told:
                 self._spawn(self._report.tell(one))
@@ -306,7 +306,7 @@ class PodWorker:
 
     # Faults
 
-    async def _suffer(self, before: str, wanted: str) -> None:
+    async def _apply_fault(self, before: str, wanted: str) -> None:
         if (was := fault.parse(before)) and was.kind == "freeze":
             for process in self._hit(was):
                 self._host.runtime.thaw(process)
@@ -314,7 +314,7 @@ class PodWorker:
         if now is None:
             if wanted:
                 message = f"{fault.ANNOTATION}: expected kill, oom, evict or freeze, found {wanted}"
-                self._tell(Tell("UnknownFault", message, warning=True))
+                self._tell(PodEvent("UnknownFault", message, warning=True))
             return
         if now.kind == "freeze":
             for process in self._hit(now):

@@ -144,8 +144,8 @@ def why_unready(session: Session, job: Job) -> str:
 
 
 def _origin(session: Session, job: Job) -> str:
-    if hindrance := session.hindrance(job):
-        return hindrance
+    if unschedulable_reason := session.unschedulable_reason(job):
+        return unschedulable_reason
     if session.phase.get(job.key) == "Pending":
         return session.reasons.get(job.key, "it has not been let in to its queue yet")
     told = ((task.name, session.reasons.get(task.uid)) for task in job.tasks)

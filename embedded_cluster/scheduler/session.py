@@ -187,10 +187,10 @@ class Session:
             for job in self.jobs.values()
             if self.count(job, TaskStatus.PENDING)
             and self.phase.get(job.key) != "Pending"
-            and self.hindrance(job) is None
+            and self.unschedulable_reason(job) is None
         ]
 
-    def hindrance(self, job: Job) -> str | None:
+    def unschedulable_reason(self, job: Job) -> str | None:
         """Why no pod of the job can be placed, whatever room there is."""
         queue = self.queues.get(job.queue) if job.queue else None
         if job.refused or (queue and queue.refused):

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from volcano_elastic.operator import handover
-from volcano_elastic.pytorchjob import desired, observed
+from volcano_elastic.pytorchjob import desired, observed, size
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "architecture.md").read_text()
@@ -33,14 +33,14 @@ def states_of_a_pod() -> str:
 
 @pytest.mark.parametrize(
     "table",
-    [table_of(desired), states_of_a_pod(), table_of(handover)],
-    ids=["job", "pod", "handover"],
+    [table_of(desired), states_of_a_pod(), table_of(size).split("\n\n")[0], table_of(handover)],
+    ids=["job", "pod", "size", "handover"],
 )
 def test_states_are_drawn_as_the_code_has_them(table: str) -> None:
     assert f"```text\n{table}\n```" in TEXT, f"docs/architecture.md should draw\n{table}"
 
 
 def test_what_the_map_of_the_code_points_to_is_there() -> None:
-    found = re.findall(r"`((?:volcano_elastic|trainer|tests)/[\w/]+\.py)`", TEXT)
+    found = re.findall(r"`((?:volcano_elastic|trainer|tests|crds|benchmarks)/[\w/.-]+\.\w+)`", TEXT)
     assert len(found) > 20
     assert [name for name in found if not (ROOT / name).exists()] == []

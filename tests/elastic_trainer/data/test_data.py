@@ -7,8 +7,8 @@ import pytest
 import torch
 from elastic_trainer.data.cursor import Cursor
 from elastic_trainer.data.dataset import ElasticDataset
-from elastic_trainer.data.permutation import LARGEST, Permutation
 from elastic_trainer.ranks.process_group import ProcessGroup
+from elastic_trainer.shards.permutation import LARGEST, Permutation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, TensorDataset

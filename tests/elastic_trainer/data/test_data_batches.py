@@ -18,9 +18,9 @@ from elastic_trainer.data.audit import verify
 from elastic_trainer.data.cursor import Cursor
 from elastic_trainer.data.dataset import ElasticDataset
 from elastic_trainer.data.order import ElasticOrder
-from elastic_trainer.data.permutation import Permutation
 from elastic_trainer.data.sampler import ElasticSampler
 from elastic_trainer.ranks.process_group import ProcessGroup
+from elastic_trainer.shards.permutation import Permutation
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset

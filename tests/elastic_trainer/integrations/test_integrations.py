@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 from elastic_trainer.data.audit import verify
-from elastic_trainer.data.permutation import Permutation
 from elastic_trainer.data.sampler import ElasticSampler
 from elastic_trainer.ranks.process_group import ProcessGroup
+from elastic_trainer.shards.permutation import Permutation
 from torch.utils.data import DataLoader, TensorDataset
 
 pytestmark = [

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from embedded_cluster.apiserver import patch, rule
+from embedded_cluster.apiserver import cel, patch
 from embedded_cluster.apiserver.builtin import NAMESPACE
 from embedded_cluster.apiserver.custom_resource import kinds_of
 from embedded_cluster.apiserver.request import Target, WriteOptions
@@ -135,7 +135,7 @@ def test_what_an_element_was_is_found_without_a_look_at_all_others() -> None:
     }
     old = [Element(name=f"n{number}", size=number) for number in range(500)]
     new = [{**one, "size": 7} for one in reversed(old)]
-    assert len(rule.causes(new, old, keyed, [])) == 500 - 8
+    assert len(cel.causes(new, old, keyed, [])) == 500 - 8
     assert Element.looks <= 2 * 500
 
 

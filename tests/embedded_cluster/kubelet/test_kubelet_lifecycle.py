@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from embedded_cluster.kubelet.container import Container, Running, Terminated, Waiting
 from embedded_cluster.kubelet.lifecycle import (
     Action,
-    Ask,
-    Do,
+    ContainerCommand,
     Lifecycle,
-    Tell,
+    PodEvent,
+    RunProbe,
 )
 from embedded_cluster.kubelet.pod_status import PodFailure, phase_of
 
@@ -41,10 +41,10 @@ class World:
         self.pod, self.now = pod, _NOW
         self.life = Lifecycle(pod, _NOW)
         self.running: dict[str, Container] = {}
-        self.told: list[Tell] = []
+        self.told: list[PodEvent] = []
         self.terminated: list[str] = []
         self.killed: list[str] = []
-        self.asked: list[Ask] = []
+        self.asked: list[RunProbe] = []
         self.starts: Counter[str] = Counter()
 
     def go(self, seconds: float = 0.0) -> World:
@@ -61,21 +61,21 @@ class World:
 
     def _do(self, action: Action) -> None:
         match action:
-            case Do("start", container):
+            case ContainerCommand("start", container):
                 assert container.name not in self.running
                 self.starts[container.name] += 1
                 self.running[container.name] = container
                 self.life.started(container, "process://1", self.now)
                 self.go()
-            case Do("terminate", container):
+            case ContainerCommand("terminate", container):
                 assert container.name in self.running
                 self.terminated.append(container.name)
-            case Do(_, container):
+            case ContainerCommand(_, container):
                 self.killed.append(container.name)
                 self.end(container.name, 137)
-            case Ask():
+            case RunProbe():
                 self.asked.append(action)
-            case Tell():
+            case PodEvent():
                 self.told.append(action)
 
     def end(self, name: str, code: int) -> World:
@@ -116,7 +116,7 @@ def test_the_first_restart_is_at_once_and_the_next_ones_double_to_five_minutes()
     assert pauses == [0, 10, 20, 40, 80, 160, 300, 300]
     assert world.container()["restartCount"] == 8
     text = "back-off 10s restarting failed container=main pod=p_ns(u)"
-    assert Tell("BackOff", text, warning=True) in world.told
+    assert PodEvent("BackOff", text, warning=True) in world.told
 
 
 def test_ten_minutes_without_an_end_are_forgiven() -> None:
@@ -177,7 +177,7 @@ def test_readiness_follows_its_probe_and_holds_up_nothing_else() -> None:
     assert world.container()["ready"], "one failure is forgiven"
     world.go(2).answer(False)
     assert not world.container()["ready"] and world.running and not world.terminated
-    assert world.told[-1] == Tell("Unhealthy", "Readiness probe failed: no", warning=True)
+    assert world.told[-1] == PodEvent("Unhealthy", "Readiness probe failed: no", warning=True)
 
 
 def test_a_container_that_fails_its_liveness_probe_is_stopped_and_started_anew() -> None:
@@ -188,7 +188,7 @@ def test_a_container_that_fails_its_liveness_probe_is_stopped_and_started_anew()
     world.go(10).answer(False)
     assert world.terminated == ["main"] and world.running
     text = "Container main failed liveness probe, will be restarted"
-    assert Tell("Killing", text) in world.told
+    assert PodEvent("Killing", text) in world.told
     world.go(6.9)
     assert not world.killed
     world.go(0.2)
@@ -245,7 +245,7 @@ def test_two_seconds_are_the_least_grace_but_for_a_pod_that_is_gone() -> None:
 def test_a_pod_deleted_while_it_starts_starts_nothing_more() -> None:
     life = Lifecycle(_pod(initContainers=[{"name": "a"}]), _NOW)
     (start,) = life.advance(_NOW)
-    assert isinstance(start, Do) and start.what == "start"
+    assert isinstance(start, ContainerCommand) and start.what == "start"
     life.stop(30, _NOW)
     assert life.advance(_NOW) == [] and not life.over
     life.given_up(start.container)
@@ -298,7 +298,7 @@ def test_what_cannot_be_made_is_tried_again_ever_more_seldom() -> None:
     now, pauses = _NOW, []
     for _ in range(7):
         (start,) = life.advance(now)
-        assert isinstance(start, Do) and start.what == "start"
+        assert isinstance(start, ContainerCommand) and start.what == "start"
         life.not_made(start.container, "why", now)
         assert life.advance(now) == [] and life.wake is not None
         pauses.append((life.wake - now).total_seconds())
@@ -313,7 +313,7 @@ def test_what_cannot_be_made_is_tried_again_ever_more_seldom() -> None:
 def test_what_a_deleted_pod_lacks_is_not_told(mounting: bool) -> None:
     life = Lifecycle(_pod(), _NOW)
     (start,) = life.advance(_NOW)
-    assert isinstance(start, Do) and start.what == "start"
+    assert isinstance(start, ContainerCommand) and start.what == "start"
     life.stop(30, _NOW)
     assert life.not_made(start.container, "gone with it", _NOW, mounting=mounting) == []
     assert life.advance(_NOW) == [] and life.over

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import ctypes
 import logging
 import os
 import signal
@@ -14,6 +13,7 @@ from typing import Any
 
 from elastic_trainer.coordinator.model import Settings
 from elastic_trainer.node_check.session import Limits
+from elastic_trainer.parent_death import die_with
 from elastic_trainer.protocol.keepalive import HEARTBEAT_TIMEOUT_VARIABLE, heartbeat_timeout
 
 EXIT_ADDRESS = 3
@@ -35,8 +35,6 @@ CHECK_VARIABLE = "VOLCANO_ELASTIC_CHECK_SECONDS"
 """The least that a trial of a node check may take; without any that passes, six times as long."""
 QUIET_VARIABLE = "VOLCANO_ELASTIC_CHECK_QUIET_SECONDS"
 """How long a node check waits for a further node once it has enough to begin with."""
-
-_PR_SET_PDEATHSIG = 1
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -66,13 +64,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--parent", type=int, default=0, help="pid to die with; 0: none")
     return parser.parse_args(arguments)
-
-
-def die_with(parent: int) -> None:
-    """Have the kernel kill this process when `parent` ends."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        sys.exit(0)  # it ended before we asked
 
 
 async def serve(options: argparse.Namespace, settings: Settings, limits: Limits) -> int:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
-import signal
 import threading
 from collections.abc import Callable
 
-_PR_SET_PDEATHSIG = 1
+from elastic_trainer.parent_death import kill_with_parent
 
 
 class LoaderProcess:
@@ -25,7 +23,7 @@ class LoaderProcess:
 
     def __call__(self, worker: int) -> None:
         if os.getppid() == self._trainer:
-            ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            kill_with_parent()
         if os.getppid() != self._trainer:
             # It ended before we asked, or our parent is a fork server, which its children keep up.
             threading.Thread(target=_end_with_trainer, name="trainer", daemon=True).start()

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
-from elastic_trainer.data.permutation import Permutation
+from elastic_trainer.shards.permutation import Permutation
 
 
 class Mixture(Dataset[Any]):

@@ -12,10 +12,10 @@ from typing import Any, SupportsIndex
 
 from elastic_trainer.data.audit import AuditLog, RunStart, last_run
 from elastic_trainer.data.cursor import Cursor, Share
-from elastic_trainer.data.permutation import Permutation
 from elastic_trainer.data.prefetched import DrawnBatch
 from elastic_trainer.data.seeded import IndexBatch
 from elastic_trainer.ranks.process_group import ProcessGroup
+from elastic_trainer.shards.permutation import Permutation
 
 _END = object()
 

@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from elastic_trainer.launch.cuda import cuda_is_initialised
+from elastic_trainer.parent_death import die_with
 
 PRELOAD_VARIABLE = "VOLCANO_ELASTIC_PRELOAD"
 """Modules (comma-separated) that a pod's workers will import, beside the ones below; a name with a
@@ -48,7 +49,6 @@ PRELOADED = (
 )
 
 _HEAD = struct.Struct("!I")
-_PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 
 
@@ -178,7 +178,7 @@ def preload_names(environment: dict[str, str]) -> list[str]:
 
 
 def _serve(control: socket.socket, parent: int, preload: Sequence[str]) -> NoReturn:
-    _die_with(parent)
+    die_with(parent)
     _name("ve-zygote")
     os.setpgid(0, 0)  # a terminal's Ctrl-C is for torchrun, which then tells the workers
     _forget_handlers()
@@ -270,7 +270,7 @@ def _start(
         signal.set_wakeup_fd(-1)
         _forget_handlers()
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        _die_with(zygote)
+        die_with(zygote)
         signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         for descriptor in (session_read, session_write, *own):
             os.close(descriptor)
@@ -315,12 +315,6 @@ def _forget_handlers() -> None:
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
-
-
-def _die_with(parent: int) -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def _name(name: str) -> None:

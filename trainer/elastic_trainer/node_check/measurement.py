@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from elastic_trainer.agent.identity import NODE_VARIABLE
-from elastic_trainer.coordinator.__main__ import die_with
+from elastic_trainer.parent_death import die_with
 
 FAULT_VARIABLE = "VOLCANO_ELASTIC_NODE_CHECK_FAULT"
 """For drills: `crash`, `hang`, `wrong` or `slow` makes this node's processes do so in a check;

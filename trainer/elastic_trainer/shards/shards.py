@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from elastic_trainer.shards.ranges import Ranges
 
 if TYPE_CHECKING:
-    from elastic_trainer.data.permutation import Indices, Permutation
+    from elastic_trainer.shards.permutation import Indices, Permutation
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,8 @@ class Shards:
 
 @lru_cache(maxsize=16)
 def _permutation(samples: int, seed: int, epoch: int) -> Permutation:
-    from elastic_trainer.data.permutation import Permutation  # late: the coordinator needs no numpy
+    from elastic_trainer.shards.permutation import (
+        Permutation,  # late: the coordinator needs no numpy
+    )
 
     return Permutation(samples, seed=seed, epoch=epoch)

@@ -22,7 +22,7 @@ Place = tuple[ResourceKey, str, str]
 _BATCH = 100
 
 
-class Collector:
+class GarbageCollector:
     """Background, foreground and orphaning deletion by owner uid; namespaces; CRDs' objects.
 
     Level-triggered: a change only enqueues places to look at, and each look decides afresh.
