@@ -24,7 +24,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests.elastic_trainer.fault_job import NODES, TAIL_FAULT, FaultyJob, Nursery
+from tests.elastic_trainer.fault_job import NODES, TAIL_FAULT, FaultyJob, FaultyNursery
 from tests.elastic_trainer.fault_kinds import Faults
 from tests.elastic_trainer.fault_oracle import (
     check_commits,
@@ -214,7 +214,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # all ends with us
     # What loses its parent becomes our child, so that nothing left behind goes unseen.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    nursery = Nursery()
+    nursery = FaultyNursery()
     with contextlib.ExitStack() as stack:
         folder = options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(parents=True, exist_ok=True)

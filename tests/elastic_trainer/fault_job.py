@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
-from elastic_trainer.launch.zygote import Zygote
+from elastic_trainer.launch.zygote import PRELOADED
 
 from tests.elastic_trainer.fault_proxy import Proxy
+from tests.elastic_trainer.nursery import Nursery
 from tests.elastic_trainer.torchrun_job import Job
 
 SAMPLES, BATCH, SEED = 2048, 8, 3
@@ -91,47 +88,20 @@ if loop.rank == 0:
 )
 
 
-# Agents and workers are forks, for whom no interpreter looks at PYTHONPATH.
-_ZYGOTE = f"""
-import socket, sys
-from elastic_trainer.launch.zygote import PRELOADED, _serve
-modules = ["{__package__}.faulty_node.sitecustomize", *PRELOADED, "torch.distributed.run"]
-_serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), modules)
-"""
-
-
-class Nursery:
-    """Starts agents with torch imported: a node's start is not what is tried here.
-
-    Their storage can be made to fail and their clocks to jump, see faulty_node/sitecustomize.py.
-    """
+class FaultyNursery(Nursery):
+    """Starts agents whose storage can be made to fail and whose clocks to jump, see
+    faulty_node/sitecustomize.py."""
 
     def __init__(self) -> None:
-        # Not forked from this process, whose threads may hold locks that nobody would release.
-        ours, theirs = socket.socketpair()
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _ZYGOTE, str(theirs.fileno()), str(os.getpid())],
-            pass_fds=[theirs.fileno()],
-            cwd=Path(__file__).parents[2],
-        )
-        theirs.close()
-        self._zygote = Zygote(ours, self._process.pid)
-        self.pid = self._process.pid
-        assert self._zygote.wait_ready(120.0), f"ended with code {self._process.poll()}"
+        # Agents and workers are forks, for whom no interpreter looks at PYTHONPATH.
+        super().__init__([f"{__package__}.faulty_node.sitecustomize", *PRELOADED])
         os.environ["PYTHONPATH"] = str(Path(__file__).parent / "faulty_node")
-
-    def start(self, arguments: list[str], environment: dict[str, str], log: Any) -> Any:
-        return self._zygote.launch(arguments, environment, [log.fileno(), log.fileno()])
-
-    def close(self) -> None:
-        self._zygote.close()
-        self._process.wait()
 
 
 class FaultyJob(Job):
     """A job whose agents reach the coordinator through proxies."""
 
-    def __init__(self, folder: Path, nursery: Nursery, nodes: str) -> None:
+    def __init__(self, folder: Path, nursery: FaultyNursery, nodes: str) -> None:
         super().__init__(folder, SCRIPT, nodes)
         self.nursery = nursery
         self.proxies = {index: Proxy(self.port) for index in range(1, NODES)}

@@ -45,7 +45,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
 @pytest.mark.parametrize("warm", ["1", "0"], ids=["forked", "cold"])
 def test_a_script_beside_a_file_of_its_own_called_trainer_works(job: Job, warm: str) -> None:
     (job.folder / "trainer.py").write_text("SAMPLES = 6\n")
-    job.start(0, environment={"VOLCANO_ELASTIC_WARM": warm})
+    job.start(0, environment={"VOLCANO_ELASTIC_WARM": warm}, cold=True)
     assert job.wait(0) == 0, job.logs()
     assert (job.folder / "steps").read_text() == "3"
 

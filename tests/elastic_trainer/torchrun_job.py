@@ -20,8 +20,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from elastic_trainer.launch.zygote import ZygoteProcess
 from elastic_trainer.protocol.auth import HEADER
 from elastic_trainer.store.memory_folder import SHARED_MEMORY, folder_name
+
+from tests.elastic_trainer import nursery
 
 _PR_SET_PDEATHSIG = 1
 PATIENCE = 120.0
@@ -56,7 +59,7 @@ class Job:
         """What /status is asked with."""
         self.script = folder / "train.py"
         self.script.write_text(script)
-        self.agents: dict[int, subprocess.Popen[bytes]] = {}
+        self.agents: dict[int, subprocess.Popen[bytes] | ZygoteProcess] = {}
 
     def start(
         self,
@@ -64,7 +67,15 @@ class Job:
         restarts: int = 3,
         environment: Mapping[str, str] | None = None,
         options: Sequence[str] = (),
+        cold: bool = False,
     ) -> None:
+        """Start the agents of these pods.
+
+        Args:
+            cold: by `python -m torch.distributed.run`; else with torch imported. So it is, too,
+                where an interpreter has to look at PYTHONPATH.
+        """
+        cold = cold or "PYTHONPATH" in (environment or {})
         for index in indexes:
             variables = {
                 **os.environ,
@@ -77,15 +88,18 @@ class Job:
                 **(environment or {}),
             }
             arguments = [
-                *(sys.executable, "-m", "torch.distributed.run"),
+                *("-m", "torch.distributed.run"),
                 *("--nnodes", self.nodes, "--nproc-per-node", "1", "--max-restarts", str(restarts)),
                 *("--rdzv-backend", "volcano-elastic", "--rdzv-id", "test"),
                 *("--rdzv-endpoint", f"127.0.0.1:{self.port}", *options),
                 *(str(self.script), str(self.folder)),
             ]
             with open(self.folder / f"agent-{index}.log", "ab") as log:
+                if not cold:
+                    self.agents[index] = nursery.shared().start(arguments, variables, log)
+                    continue
                 self.agents[index] = subprocess.Popen(
-                    arguments,
+                    [sys.executable, *arguments],
                     env=variables,
                     stdout=log,
                     stderr=log,

@@ -13,19 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.elastic_trainer.fault_job import FaultyJob, Nursery
+from tests.elastic_trainer.fault_job import FaultyJob, FaultyNursery
 from tests.elastic_trainer.torchrun_job import PATIENCE
 
 pytestmark = pytest.mark.process
 
 
 @pytest.fixture
-def nursery() -> Iterator[Nursery]:
+def nursery() -> Iterator[FaultyNursery]:
     # As a program that starts agents may have: none of its handlers may be theirs.
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pytest makes errors of them, for forks too
-        nursery = Nursery()
+        nursery = FaultyNursery()
     try:
         yield nursery
     finally:
@@ -34,7 +34,7 @@ def nursery() -> Iterator[Nursery]:
 
 
 def test_sigterm_at_any_moment_after_the_start_ends_an_agent(
-    nursery: Nursery, tmp_path: Path
+    nursery: FaultyNursery, tmp_path: Path
 ) -> None:
     job = FaultyJob(tmp_path, nursery, "1:2")
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import urllib.request
@@ -82,7 +83,7 @@ def test_a_node_that_is_told_to_leave_during_a_check_leaves_with_its_processes(
     job.until("worker 1 is in a trial", lambda told: measuring() is not None)
     pid = measuring()
     assert pid is not None
-    job.agents[1].terminate()
+    job.agents[1].send_signal(signal.SIGTERM)
     assert job.wait(1) == 0
     job.until("its process has ended", lambda told: gone(pid))
 

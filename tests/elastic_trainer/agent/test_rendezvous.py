@@ -104,7 +104,7 @@ def test_a_job_survives_what_can_happen_to_it(job: Job) -> None:
 
     # An agent is killed: its worker goes with it, the rest go on.
     family = children(job.agents[1].pid)
-    job.agents[1].kill()
+    job.agents[1].send_signal(signal.SIGKILL)
     alone = job.stepping(world=1, after_round=left["round"])
     assert alone["ranks"] == {"0": 0}
     assert all(gone(pid) for pid in family.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -159,7 +160,7 @@ def test_torchrun_follows_the_range_above_and_below_what_it_was_started_with(
 
     put_range(job, 1, 3)
     for index in (1, 2):
-        job.agents[index].terminate()
+        job.agents[index].send_signal(signal.SIGTERM)
         assert job.wait(index) == 0, job.logs()
     alone = job.stepping(world=1, after_round=three["round"])
     assert alone["rounds"][-1]["first_step"] == alone["rounds"][-2]["last_step"] + 1

@@ -127,14 +127,14 @@ def test_a_worker_is_killed_then_a_node_leaves_and_comes_back(
     job = Job(tmp_path, script + END, nodes="1:2")
     preload = {"VOLCANO_ELASTIC_PRELOAD": f"{library},-torch._dynamo"}
     try:
-        job.start(0, 1, environment=preload)
+        job.start(0, 1, environment=preload, cold=True)
         told = job.stepping(world=2)
         os.kill(told["pids"]["1"][0], signal.SIGKILL)
         told = job.stepping(world=2, after_round=told["round"])
         job.agents[1].send_signal(signal.SIGTERM)
         assert job.wait(1) == 0
         told = job.stepping(world=1, after_round=told["round"])
-        job.start(1, environment=preload)
+        job.start(1, environment=preload, cold=True)
         told = job.stepping(world=2, after_round=told["round"])
         (tmp_path / "fast").touch()
         assert [job.wait(index) for index in (0, 1)] == [0, 0], job.logs()

@@ -58,7 +58,7 @@ def run(tmp_path: Path, driver: Path, **environment: str) -> tuple[str, str]:
     paths = {"LD_LIBRARY_PATH": str(driver), "PYTHONPATH": f"{driver}:{os.getcwd()}"}
     job = Job(tmp_path, SCRIPT, nodes="1")
     try:
-        job.start(0, environment={**paths, **environment})
+        job.start(0, environment={**paths, **environment}, cold=True)
         assert job.wait(0) == 0, job.logs()
     finally:
         job.close()
