@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from e2e.kubectl import Kubectl
+from e2e.test_doctor import doctor
 from embedded_cluster.component import Component
 from embedded_cluster.conformance.control_plane import ROOT, ControlPlane, EmbeddedControlPlane
 from volcano_elastic.kube.client import ApiError, Client
@@ -272,3 +273,8 @@ async def test_scaling_to_nothing_is_refused_and_to_something_is_not(
         await plain("scale", "pytorchjob", "scaled", "--replicas=3")
     finally:
         await plain("delete", "pytorchjob", "scaled")
+
+
+def test_the_doctor_finds_that_the_api_server_reaches_the_webhooks(guarded: Guarded) -> None:
+    _, found = doctor(guarded.plane.kubeconfig)
+    assert [one["status"] for one in found["webhooks"]] == ["OK"], found["webhooks"]

@@ -111,10 +111,10 @@ def test_an_installation_brings_scheduler_configurations_without_pitfalls(
 
 def test_an_installation_has_a_cluster_of_its_own(installed: Installation) -> None:
     kubeconfig = installed.folder / "kubeconfig"
-    command = [str(installed.programs / "volcano-elastic"), "local", "up", "--kubelet", "fake"]
+    program = [str(installed.programs / "volcano-elastic"), "local", "up", "--kubelet", "fake"]
     with (installed.folder / "up.log").open("w") as log:
         process = subprocess.Popen(
-            [*command, "--kubeconfig", str(kubeconfig)],
+            [*program, "--kubeconfig", str(kubeconfig)],
             cwd=installed.folder,
             env=dict(installed.environment),
             stdout=subprocess.PIPE,
@@ -125,7 +125,8 @@ def test_an_installation_has_a_cluster_of_its_own(installed: Installation) -> No
             assert process.stdout is not None
             line = process.stdout.readline()
             assert line.startswith("ready"), (installed.folder / "up.log").read_text()
-            installed.run("volcano-elastic", "plan", "--kubeconfig", str(kubeconfig))
+            for command in ("plan", "doctor"):
+                installed.run("volcano-elastic", command, "--kubeconfig", str(kubeconfig))
         finally:
             process.send_signal(signal.SIGTERM)
             process.communicate(timeout=_SECONDS)

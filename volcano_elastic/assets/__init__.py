@@ -19,5 +19,8 @@ SCHEDULER_CONFIGURATIONS = {
 }
 """What Volcano's scheduler is asked for, by the plugin that divides among queues."""
 
+OPERATOR_RIGHTS = _FOLDER / "manifests" / "base" / "rbac.yaml"
+"""The roles that the operator needs."""
+
 OURS = ("kubeflow.org_pytorchjobs.yaml", "policy.volcano-elastic.io_queuepolicies.yaml")
 """The CRDs that the operator brings; the others are Volcano's, for the embedded cluster."""

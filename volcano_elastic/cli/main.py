@@ -14,6 +14,7 @@ _COMMANDS: Mapping[str, str] = {
     "top": "top:top",
     "explain": "explain:explain",
     "describe": "describe:describe",
+    "doctor": "doctor:doctor",
     "check-nodes": "check_nodes:check_nodes",
     "plan": "plan:plan",
     "snapshot": "snapshot:snapshot",
@@ -55,6 +56,7 @@ def main() -> None:
       volcano-elastic local run job.yaml            run a job on this machine
       volcano-elastic local up                      a cluster for kubectl
       volcano-elastic operator --kubeconfig FILE    the operator on a real cluster
+      volcano-elastic doctor                        what the cluster lacks, and the repair
       volcano-elastic top                           queues and jobs, live
       volcano-elastic explain JOB                   why not more, why not less
       volcano-elastic describe JOB                  rounds, pauses, and what failed

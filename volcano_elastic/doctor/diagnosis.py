@@ -1,0 +1,37 @@
+"""What was found of one thing that elastic jobs need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Status(StrEnum):
+    """Gravest first."""
+
+    ERROR = "Error"
+    """Elastic jobs don't work, or a promise of theirs is broken."""
+    WARNING = "Warning"
+    """A promise doesn't hold in some situations."""
+    UNKNOWN = "Unknown"
+    """It could not be observed."""
+    OK = "OK"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    code: str
+    """Stable word to filter by."""
+    status: Status
+    found: str
+    consequence: str = ""
+    repair: str = ""
+    """What to do; empty where all is well."""
+
+
+def ok(code: str, found: str) -> Diagnosis:
+    return Diagnosis(code, Status.OK, found)
+
+
+def unknown(code: str, why: str, repair: str) -> Diagnosis:
+    return Diagnosis(code, Status.UNKNOWN, why, "nobody can say whether it is well", repair)
