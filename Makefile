@@ -66,7 +66,7 @@ bench: .venv/ready ## the benchmarks, or those that BENCH names
 
 # Both wheels and the chart into dist/VERSION, from the last commit; then a commit and a tag, here.
 release: .venv/ready ## `make release VERSION=0.2.0` builds, dates the changelog, tags; publishes nothing
-	$(BIN)/python deploy/release.py $(VERSION)
+	$(BIN)/python deploy/release.py $(VERSION) $(if $(URL),--url $(URL))
 
 # Helm from its Go module: minutes once, then nothing.
 HELM_VERSION := v3.19.0

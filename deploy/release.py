@@ -1,13 +1,14 @@
 """Makes a release on this machine: `make release VERSION=0.2.0`. Nothing is published.
 
-Both wheels and the chart are built from the last commit with the new version in it; only when that
-worked are the version and the changelog's date committed here, and the commit tagged. Left to do:
-push commit and tag, and upload what lies in dist/VERSION.
+Wheels, chart and kubectl plugin are built from the last commit with the new version in it; only when
+that worked are the version and the changelog's date committed here, and the commit tagged. Left
+to do: push commit and tag, and upload what lies in dist/VERSION.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import hashlib
 import io
 import os
@@ -23,7 +24,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 CHANGELOG = "CHANGELOG.md"
-CHART = "deploy/chart"
+CHART, KREW = "deploy/chart", "deploy/krew"
 VERSIONED: Mapping[str, str] = {
     "pyproject.toml": r'(?m)^version = "(.*)"$',
     "trainer/pyproject.toml": r'(?m)^version = "(.*)"$',
@@ -31,6 +32,7 @@ VERSIONED: Mapping[str, str] = {
     "examples/digits.yaml": r"image: volcano-elastic-trainer:(.*)",
     "deploy/operator.Containerfile": r"volcano-elastic-operator:(\S+) ",
     "deploy/trainer.Containerfile": r"volcano-elastic-trainer:([^\s)]+)",
+    "deploy/krew/kubectl-elastic": r"(?m)^version=(.*)$",
     "deploy/chart/Chart.yaml": r'(?m)^(?:version|appVersion): "?([^"\n]*)"?$',
 }
 """Every file that names the version, and where."""
@@ -115,18 +117,49 @@ def build_wheels(source: Path, out: Path, moment: int) -> list[Path]:
 
 def pack_chart(source: Path, out: Path, version: str, moment: int) -> Path:
     """Pack the chart as `helm package` does, with the files that its links lead to."""
-    made = out / f"volcano-elastic-{version}.tgz"
-    with tarfile.open(made, "w:gz", compresslevel=9, format=tarfile.PAX_FORMAT) as archive:
-        folder = source / CHART
-        for directory, subfolders, names in os.walk(folder, followlinks=True):
-            subfolders.sort()
-            for name in sorted(names):
-                file = Path(directory) / name
-                content = file.read_bytes()
-                member = tarfile.TarInfo(f"volcano-elastic/{file.relative_to(folder)}")
-                member.size, member.mtime, member.mode = len(content), moment, 0o644
-                archive.addfile(member, io.BytesIO(content))
+    folder = source / CHART
+    files = {
+        f"volcano-elastic/{file.relative_to(folder)}": file
+        for directory, _, names in os.walk(folder, followlinks=True)
+        for file in (Path(directory) / name for name in names)
+    }
+    return _pack(out / f"volcano-elastic-{version}.tgz", files, moment)
+
+
+def pack_plugin(source: Path, out: Path, version: str, moment: int, url: str) -> list[Path]:
+    """Pack the kubectl plugin and write its krew manifest; none without the project's URL."""
+    names = {"kubectl-elastic": source / KREW / "kubectl-elastic", "LICENSE": source / "LICENSE"}
+    made = _pack(out / f"kubectl-elastic-{version}.tar.gz", names, moment)
+    if not url:
+        return [made]
+    values = {"URL": url.rstrip("/"), "VERSION": version, "SHA256": _sha256(made)}
+    text = (source / KREW / "elastic.yaml").read_text()
+    for name, value in values.items():
+        text = text.replace(f"@{name}@", value)
+    manifest = out / "elastic.yaml"
+    # The comment is for who fills it in.
+    manifest.write_text(text[text.index("apiVersion:") :])
+    return [made, manifest]
+
+
+def _pack(made: Path, files: Mapping[str, Path], moment: int) -> Path:
+    """Write an archive that is the same each time."""
+    with (
+        made.open("wb") as raw,
+        gzip.GzipFile("", "wb", 9, raw, mtime=moment) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for name, file in sorted(files.items()):
+            content = file.read_bytes()
+            member = tarfile.TarInfo(name)
+            member.size, member.mtime = len(content), moment
+            member.mode = 0o755 if os.access(file, os.X_OK) else 0o644
+            archive.addfile(member, io.BytesIO(content))
     return made
+
+
+def _sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def export(root: Path, into: Path) -> None:
@@ -136,8 +169,11 @@ def export(root: Path, into: Path) -> None:
         archive.extractall(into, filter="tar")
 
 
-def release(root: Path, version: str, out: Path, today: date) -> list[Path]:
+def release(root: Path, version: str, out: Path, today: date, url: str = "") -> list[Path]:
     """Make the release of a checkout's last commit; return what is to be uploaded.
+
+    Args:
+        url: the project's, for the kubectl plugin's krew manifest; empty: without that.
 
     Raises:
         ReleaseError: see `released`; the checkout has changes, the tag is there, a build failed.
@@ -162,9 +198,8 @@ def release(root: Path, version: str, out: Path, today: date) -> list[Path]:
         for wheel, place in zip(built, made, strict=True):
             shutil.copyfile(wheel, place)
         made.append(pack_chart(source, out, version, moment))
-    digests = "".join(
-        f"{hashlib.sha256(one.read_bytes()).hexdigest()}  {one.name}\n" for one in made
-    )
+        made += pack_plugin(source, out, version, moment, url)
+    digests = "".join(f"{_sha256(one)}  {one.name}\n" for one in made)
     (out / "SHA256SUMS").write_text(digests)
     for name, text in new.items():
         (root / name).write_text(text)
@@ -183,11 +218,12 @@ def _git(root: Path, *arguments: str) -> str:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("version", help="such as 0.2.0")
+    parser.add_argument("--url", default="", help="the project's, for the krew manifest")
     parser.add_argument("--out", type=Path, help="default: dist/VERSION")
     given = parser.parse_args(arguments)
     out = given.out or ROOT / "dist" / given.version
     try:
-        made = release(ROOT, given.version, out, datetime.now(UTC).date())
+        made = release(ROOT, given.version, out, datetime.now(UTC).date(), given.url)
     except ReleaseError as error:
         print(f"no release: {error}", file=sys.stderr)
         return 1

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 import subprocess
 import tarfile
 from datetime import date
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,7 +31,7 @@ def test_all_files_name_one_version() -> None:
 def test_each_file_that_names_the_version_is_known_to_the_release() -> None:
     version = present(FILES)
     named = rf"(^version = \"|volcano-elastic[a-z-]*:){re.escape(version)}"
-    listed = ["git", "grep", "-lE", named]
+    listed = ["git", "grep", "-lE", named, "--", "deploy", "manifests", "examples", "*.toml"]
     found = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True).stdout.split()
     assert [name for name in found if name not in VERSIONED] == []
     assert len(found) > 3
@@ -83,7 +85,7 @@ def clone(tmp_path: Path) -> Path:
         if source.is_symlink():
             copy.symlink_to(source.readlink())
         else:
-            copy.write_bytes(source.read_bytes())
+            shutil.copy(source, copy)
     (made / CHANGELOG).write_text(NEWS[CHANGELOG])
     for command in (
         ["init", "-q"],
@@ -104,7 +106,7 @@ def git(folder: Path, *arguments: str) -> str:
 @pytest.mark.process
 def test_a_release_is_both_wheels_the_chart_and_a_tag(clone: Path) -> None:
     out = clone / "dist" / "9.9.9"
-    made = release(clone, "9.9.9", out, TODAY)
+    made = release(clone, "9.9.9", out, TODAY, "https://example.com/volcano-elastic/")
     assert (
         {file.name for file in made}
         == {file.name for file in out.iterdir()}
@@ -112,6 +114,8 @@ def test_a_release_is_both_wheels_the_chart_and_a_tag(clone: Path) -> None:
             "volcano_elastic-9.9.9-py3-none-any.whl",
             "volcano_elastic_trainer-9.9.9-py3-none-any.whl",
             "volcano-elastic-9.9.9.tgz",
+            "kubectl-elastic-9.9.9.tar.gz",
+            "elastic.yaml",
             "SHA256SUMS",
         }
     )
@@ -123,6 +127,15 @@ def test_a_release_is_both_wheels_the_chart_and_a_tag(clone: Path) -> None:
         assert all(member.isfile() for member in chart.getmembers()), "links are followed"
     assert "volcano-elastic/files/manifests/base/deployment.yaml" in names
     assert "volcano-elastic/files/crds/kubeflow.org_pytorchjobs.yaml" in names
+    plugin = yaml.safe_load((out / "elastic.yaml").read_text())["spec"]
+    assert plugin["version"] == "v9.9.9"
+    (platform,) = plugin["platforms"]
+    archive = out / "kubectl-elastic-9.9.9.tar.gz"
+    assert platform["sha256"] == hashlib.sha256(archive.read_bytes()).hexdigest()
+    assert platform["uri"].startswith("https://example.com/volcano-elastic/releases/")
+    assert platform["uri"].endswith(archive.name)
+    with tarfile.open(archive) as packed:
+        assert packed.getmember(platform["bin"]).mode == 0o755
     assert git(clone, "tag", "--points-at", "HEAD") == "v9.9.9"
     assert git(clone, "log", "-1", "--format=%s") == "Release 9.9.9"
     assert git(clone, "status", "--porcelain") == ""
@@ -149,3 +162,49 @@ def test_a_checkout_with_changes_is_not_released(clone: Path) -> None:
     with pytest.raises(ReleaseError, match="uncommitted"):
         release(clone, "9.9.9", clone / "dist", TODAY)
     assert git(clone, "tag") == ""
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    """A folder for PATH with kubectl's plugin and the shell."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "kubectl-elastic").symlink_to(ROOT / "deploy" / "krew" / "kubectl-elastic")
+    (folder / "sh").symlink_to(Path("/bin/sh").resolve())
+    return folder
+
+
+def plugin(programs: Path, *arguments: str) -> tuple[int, str]:
+    command = [str(programs / "kubectl-elastic"), *arguments]
+    done = subprocess.run(command, env={"PATH": str(programs)}, capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+
+def program(folder: Path, name: str, text: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+    (folder / name).chmod(0o755)
+
+
+@pytest.mark.process
+def test_the_kubectl_plugin_runs_the_installed_program_of_its_version(programs: Path) -> None:
+    said = f'[ "$1" = --version ] && echo "it, version {present(FILES)}" || echo "ran $*"'
+    program(programs, "volcano-elastic", said)
+    assert plugin(programs, "explain", "a job") == (0, "ran explain a job\n")
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("installed", [False, True], ids=["none", "another version"])
+def test_the_kubectl_plugin_fetches_its_version_where_it_is_not_installed(
+    programs: Path, installed: bool
+) -> None:
+    if installed:
+        program(programs, "volcano-elastic", "echo it, version 0.0.1")
+    program(programs, "uvx", 'echo "uvx $*"')
+    wanted = f"volcano-elastic[operator]=={present(FILES)}"
+    assert plugin(programs, "top") == (0, f"uvx --quiet --from {wanted} volcano-elastic top\n")
+
+
+@pytest.mark.process
+def test_the_kubectl_plugin_says_what_to_install(programs: Path) -> None:
+    code, said = plugin(programs, "top")
+    assert code == 2 and f"pip install 'volcano-elastic[operator]=={present(FILES)}'" in said
