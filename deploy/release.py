@@ -1,8 +1,8 @@
 """Makes a release on this machine: `make release VERSION=0.2.0`. Nothing is published.
 
-Wheels, chart and kubectl plugin are built from the last commit with the new version in it; only when
-that worked are the version and the changelog's date committed here, and the commit tagged. Left
-to do: push commit and tag, and upload what lies in dist/VERSION.
+Wheels, chart and kubectl plugin are built from the last commit with the new version in it; only
+when that worked are the version and the changelog's date committed here, and the commit tagged.
+Left to do: push commit and tag, and upload what lies in dist/VERSION.
 """
 
 from __future__ import annotations
