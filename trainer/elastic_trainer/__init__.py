@@ -7,6 +7,7 @@
 | ElasticLoop | a loop whose processes live on while their world changes |
 | ElasticDataset, ElasticSampler, Mixture | every sample once an epoch, whatever the world |
 | Checkpointer | commits of model, optimizer and data in a loop of one's own |
+| ElasticEmbedding, SplitTables | tables for any 64-bit id, split over the ranks |
 | ScaledLearningRate | a learning rate that follows the global batch, or the samples trained on |
 | SeededDataset | random numbers that belong to the sample, for a loader of one's own |
 | ShardClient, Ledger, Lease | data handed out in leases, for workers that don't train in step |
@@ -14,6 +15,7 @@
 | ProcessGroup | rank and world of a process, where a test gives them |
 | StorageError, MismatchError, LeaseError, LinkError | what goes wrong, in words |
 
+The tables' optimizers are in `elastic_trainer.embeddings.row_optimizer`.
 `elastic_trainer.integrations.huggingface` and `.lightning` need the extras of their names.
 
 Names are looked up when they are asked for (PEP 562): agent and coordinator, which are in this
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from elastic_trainer.data.sampler import ElasticSampler
     from elastic_trainer.data.seeded import SeededDataset
     from elastic_trainer.data.shard_client import LeaseError, ShardClient
+    from elastic_trainer.embeddings.elastic_embedding import ElasticEmbedding
+    from elastic_trainer.embeddings.split_tables import SplitTables
     from elastic_trainer.link.message import Place
     from elastic_trainer.link.worker_link import LinkError, Order, WorkerLink
     from elastic_trainer.loop.loop import ElasticLoop
@@ -44,6 +48,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Checkpointer",
     "ElasticDataset",
+    "ElasticEmbedding",
     "ElasticLoop",
     "ElasticSampler",
     "Lease",
@@ -58,6 +63,7 @@ __all__ = [
     "ScaledLearningRate",
     "SeededDataset",
     "ShardClient",
+    "SplitTables",
     "StorageError",
     "WorkerLink",
 ]
@@ -65,6 +71,7 @@ __all__ = [
 _MODULES = {
     "Checkpointer": "checkpoint.checkpointer",
     "ElasticDataset": "data.dataset",
+    "ElasticEmbedding": "embeddings.elastic_embedding",
     "ElasticLoop": "loop.loop",
     "ElasticSampler": "data.sampler",
     "Lease": "data.ledger",
@@ -79,6 +86,7 @@ _MODULES = {
     "ScaledLearningRate": "data.learning_rate",
     "SeededDataset": "data.seeded",
     "ShardClient": "data.shard_client",
+    "SplitTables": "embeddings.split_tables",
     "StorageError": "store.errors",
     "WorkerLink": "link.worker_link",
 }

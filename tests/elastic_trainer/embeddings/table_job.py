@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -12,6 +13,8 @@ import torch
 from elastic_trainer import ElasticDataset, ElasticLoop
 from elastic_trainer.embeddings.elastic_embedding import ElasticEmbedding
 from elastic_trainer.embeddings.row_optimizer import Adagrad, Adam
+from elastic_trainer.embeddings.split_tables import SplitTables
+from elastic_trainer.store.storage import Storage
 from torch.utils.data import TensorDataset
 
 SAMPLES, BATCH = 1200, 24
@@ -77,5 +80,43 @@ def train(folder: Path, pace: float = 0.0, last_step: int | None = None) -> None
     (folder / f"end-{loop.rank}.json").write_text(json.dumps(written))
 
 
+def die_at(point: str, folder: Path) -> None:
+    """Let the first process that comes to this point kill itself there, once in the job."""
+
+    def die() -> None:
+        try:
+            (folder / "died").touch(exist_ok=False)
+        except FileExistsError:
+            return
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    class Dying(SplitTables):
+        def push(self, identity: tuple[int, int]) -> None:
+            self._at_point("push", identity[1])
+            super().push(identity)
+
+        def apply(self) -> None:
+            self._at_point("apply", self._identity[1])
+            super().apply()
+
+        def save(self, storage: Storage, identity: tuple[int, int]) -> None:
+            self._at_point("save", identity[1])
+            super().save(storage, identity)
+
+        def _drop(self, given: set[int]) -> None:
+            # Behind the barrier of a move, of which this rank has told nobody.
+            if point == "join" and self._group.rank == 2:
+                die()
+            super()._drop(given)
+
+        def _at_point(self, here: str, step: int) -> None:
+            if here == point and step >= 10 and self._group.rank == 1:
+                die()
+
+    ElasticEmbedding.make_split_state = Dying
+
+
 if __name__ == "__main__":
+    if "DIE_AT" in os.environ:
+        die_at(os.environ["DIE_AT"], Path(sys.argv[1]))
     train(Path(sys.argv[1]), pace=0.02)

@@ -32,7 +32,7 @@ class ElasticEmbedding(torch.nn.Module):
     Args:
         name: of the table, which its rows' first values depend on; no two of a model alike.
         width: numbers in a row.
-        optimizer: of the rows, see row_optimizer.py.
+        optimizer: of the rows: SGD, Adagrad, RowwiseAdagrad or Adam of row_optimizer.py.
         mode: "sum" or "mean" of each bag's rows, or "sequence": a row for each id.
         seed, bound, dtype, admit_after, evict_idle, max_rows, evict_every: as TableSettings'.
 

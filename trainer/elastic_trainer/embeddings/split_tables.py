@@ -12,7 +12,7 @@ A holder that is lost takes its buckets with it, so all ranks go back to the new
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -239,10 +239,9 @@ class SplitTables:
         self._set_owners(owners)
 
 
-def _swapped(embedding: ElasticEmbedding, goes: Sequence[Iterable[int]]) -> Entries:
+def _swapped(embedding: ElasticEmbedding, goes: Sequence[Collection[int]]) -> Entries:
     """Give each rank the rows of these buckets; return what this one gets."""
-    whole = embedding.table.entries()
-    parts = [whole.of_buckets(list(one)) for one in goes]
+    parts = [embedding.table.entries(one) for one in goes]
     columns = [one.tensors() for one in parts]
     rows, candidates = [len(one.ids) for one in parts], [len(one.candidates) for one in parts]
     rows_received, candidates_received = swap_counts(rows), swap_counts(candidates)

@@ -108,12 +108,17 @@ class Entries:
 
     def of_buckets(self, wanted: Collection[int]) -> Entries:
         """Return those of these buckets."""
-        mask = np.zeros(BUCKETS, dtype=bool)
-        mask[list(wanted)] = True
-        rows = torch.from_numpy(mask[buckets(self.ids.numpy())])
-        candidates = torch.from_numpy(mask[buckets(self.candidates.numpy())])
+        rows = torch.from_numpy(_among(wanted, self.ids.numpy()))
+        candidates = torch.from_numpy(_among(wanted, self.candidates.numpy()))
         parts = [part[rows] for part in self.tensors()[:5]]
         return Entries(*parts, *[part[candidates] for part in self.tensors()[5:]])
+
+
+def _among(wanted: Collection[int], ids: Ids) -> NDArray[np.bool_]:
+    """Tell which ids are in these buckets."""
+    mask = np.zeros(BUCKETS, dtype=bool)
+    mask[list(wanted)] = True
+    return mask[buckets(ids)]
 
 
 @dataclass
@@ -188,12 +193,19 @@ class Table:
         if self.step % self.settings.evict_every == 0:
             self._evict()
 
-    def entries(self) -> Entries:
-        """Return a copy of all that is held here, by id: the same whoever held it before."""
+    def entries(self, wanted: Collection[int] | None = None) -> Entries:
+        """Return a copy of what is held here, or of some buckets of it, by id: so it is the same
+        whoever held it before."""
         rows = self._rows()
+        if wanted is not None:
+            rows = rows[_among(wanted, self._ids[rows])]
         rows = rows[np.argsort(self._ids[rows])]
         at = torch.from_numpy(rows)
-        candidates = [torch.from_numpy(part) for part in self._candidates.entries()]
+        counts = self._candidates.entries()
+        if wanted is not None:
+            asked = _among(wanted, counts[0])
+            counts = counts[0][asked], counts[1][asked], counts[2][asked]
+        candidates = [torch.from_numpy(part) for part in counts]
         return Entries(
             torch.from_numpy(self._ids[rows]),
             self._weights.index_select(0, at),
@@ -227,12 +239,10 @@ class Table:
 
     def drop(self, given: Collection[int]) -> None:
         """Hold these buckets no longer."""
-        mask = np.zeros(BUCKETS, dtype=bool)
-        mask[list(given)] = True
         rows = self._rows()
-        self._give_back(rows, mask[buckets(self._ids[rows])])
+        self._give_back(rows, _among(given, self._ids[rows]))
         ids, seen, last = self._candidates.entries()
-        stays = ~mask[buckets(ids)]
+        stays = ~_among(given, ids)
         self._candidates.replace(ids[stays], seen[stays], last[stays])
 
     def clear(self) -> None:

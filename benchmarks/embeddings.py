@@ -1,0 +1,181 @@
+"""Measures ElasticEmbedding beside torch's EmbeddingBag, and what a change of its holders costs.
+
+    python -m benchmarks.embeddings [--rows 1000000] [--width 32] [--batches 20]
+
+Forward, backward and update of batches of 65,536 random ids in bags of 16, one thread, in rows (ids
+of a batch) a second of CPU time, each kind in turn for a batch, so that other load meets all alike.
+With fbgemm installed (torch 2.14), its CPU kernel too. Then the table is held by two, then three
+processes, then two again, over gloo on loopback: how long ranks stand still, and how many rows move
+beside the fewest that could.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from elastic_trainer.checkpoint.recovery import NOTHING
+from elastic_trainer.embeddings.elastic_embedding import ElasticEmbedding
+from elastic_trainer.embeddings.hashing import buckets
+from elastic_trainer.embeddings.owner_map import OwnerMap
+from elastic_trainer.embeddings.row_optimizer import Adagrad, RowwiseAdagrad
+from elastic_trainer.embeddings.split_tables import SplitTables
+from elastic_trainer.embeddings.table import Table
+from elastic_trainer.ranks.process_group import ProcessGroup
+from elastic_trainer.store.storage import Storage
+
+IDS, BAG = 65_536, 16
+RATE = 0.01
+FILLED = (1, 1)
+"""The state in which each id has its row."""
+Step = Callable[[torch.Tensor], object]
+
+
+def fill(table: Table, ids: np.ndarray) -> None:
+    """Give each id a row."""
+    for part in np.array_split(ids, max(1, len(ids) // 100_000)):
+        nothing = torch.zeros(len(part), table.settings.width)
+        table.update(part, np.ones(len(part), dtype=np.int64), nothing, RATE)
+
+
+def steps(rows: int, width: int) -> dict[str, Step]:
+    """Return what trains on a batch, by name."""
+    offsets = torch.arange(0, IDS, BAG)
+    bag = torch.nn.EmbeddingBag(rows, width, mode="sum", sparse=True)
+    optimizer = torch.optim.Adagrad(bag.parameters(), lr=RATE)
+
+    def torch_step(ids: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        bag(ids, offsets).sum().backward()
+        optimizer.step()
+
+    found: dict[str, Step] = {"EmbeddingBag(sparse), Adagrad": torch_step}
+    for kind in (Adagrad(lr=RATE), RowwiseAdagrad(lr=RATE)):
+        embedding = ElasticEmbedding("table", width, optimizer=kind)
+        tables = SplitTables([embedding])
+        fill(embedding.table, np.arange(rows, dtype=np.int64))
+
+        def own_step(
+            ids: torch.Tensor, embedding: Any = embedding, tables: SplitTables = tables
+        ) -> None:
+            embedding(ids, offsets).sum().backward()
+            tables.step()
+
+        name = f"ElasticEmbedding, {type(kind).__name__}"
+        found[name] = own_step
+        print(f"{name}: {embedding.table.nbytes / rows:.0f} bytes a row")
+    print(f"EmbeddingBag, Adagrad: {8 * width} bytes a row, of ids counted beforehand")
+    with_fbgemm(found, rows, width, offsets)
+    return found
+
+
+def with_fbgemm(found: dict[str, Step], rows: int, width: int, offsets: torch.Tensor) -> None:
+    """Add fbgemm's CPU kernel where it is installed."""
+    try:
+        importlib.import_module("fbgemm_gpu")
+    except ImportError:
+        return
+    tbe: Any = importlib.import_module("fbgemm_gpu.split_table_batched_embeddings_ops_training")
+    host, cpu = tbe.EmbeddingLocation.HOST, tbe.ComputeDevice.CPU
+    kernel = tbe.SplitTableBatchedEmbeddingBagsCodegen(
+        [(rows, width, host, cpu)],
+        optimizer=tbe.OptimType.EXACT_ROWWISE_ADAGRAD,
+        learning_rate=RATE,
+    )
+    ends = torch.cat([offsets, torch.tensor([IDS])])
+    found["fbgemm's kernel, RowwiseAdagrad"] = lambda ids: kernel(ids, ends).sum().backward()
+
+
+def measure_updates(rows: int, width: int, batches: int) -> None:
+    kinds = steps(rows, width)
+    generator = torch.Generator().manual_seed(0)
+    seconds: dict[str, list[float]] = {name: [] for name in kinds}
+    for _ in range(batches + 2):
+        ids = torch.randint(0, rows, (IDS,), generator=generator)
+        for name, step in kinds.items():
+            began = time.process_time()
+            step(ids)
+            seconds[name].append(time.process_time() - began)
+    first = median(next(iter(seconds.values()))[2:])
+    for name, taken in seconds.items():
+        typical = median(taken[2:])
+        print(f"{name}: {IDS / typical / 1e6:.2f} M rows/s a core, {first / typical:.2f} times")
+
+
+def hold(rank: int, file: str, rows: int, width: int, rounds: tuple[int, ...]) -> None:
+    """Be one of the processes that hold the table; world sizes follow one another."""
+    torch.set_num_threads(1)
+    embedding = ElasticEmbedding("table", width, optimizer=Adagrad(lr=RATE))
+    tables = SplitTables([embedding])
+    ids = np.arange(rows, dtype=np.int64)
+    before: OwnerMap | None = None
+    for number, world in enumerate(rounds):
+        previous = rounds[number - 1] if number else world
+        if rank >= max(world, previous):
+            continue
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{file}-{number}",
+            rank=rank,
+            world_size=max(world, previous),
+        )
+        began = time.perf_counter()
+        state = FILLED if number else NOTHING
+        tables.meet(ProcessGroup.current(), state if rank < previous else NOTHING)
+        tables.level(state, number, Storage(file))
+        if world < previous:
+            tables.hand_over(leaves=rank >= world)
+        dist.barrier()
+        pause = time.perf_counter() - began
+        if not number:
+            fill(embedding.table, ids[embedding.owners.of(buckets(ids)) == rank])
+            tables.push(FILLED)
+            tables.apply()
+        elif rank == 0 and before is not None:
+            report(before, embedding.owners, ids, previous, world, pause)
+        before = embedding.owners
+        dist.destroy_process_group()
+
+
+def report(
+    before: OwnerMap, after: OwnerMap, ids: np.ndarray, n: int, m: int, pause: float
+) -> None:
+    place = buckets(ids)
+    moved = np.mean(before.of(place) != after.of(place))
+    fewest = 1 - min(n, m) / max(n, m)
+    print(
+        f"{n} to {m} holders: {pause:.2f} s of standing still, {moved:.1%} of {len(ids):,} rows "
+        f"moved (fewest {fewest:.1%})",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--width", type=int, default=32)
+    parser.add_argument("--batches", type=int, default=20)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", message="Sparse invariant checks")
+    measure_updates(given.rows, given.width, given.batches)
+    with tempfile.TemporaryDirectory() as folder:
+        rounds = (2, 3, 2)
+        file = os.path.join(folder, "group")
+        torch.multiprocessing.spawn(  # type: ignore[attr-defined]
+            hold, (file, given.rows, given.width, rounds), nprocs=max(rounds)
+        )
+
+
+if __name__ == "__main__":
+    main()
