@@ -1,13 +1,7 @@
-"""State from one rank to those that lack it, over the round's process group.
-
-A message that is half sent or half received when its connection ends is waited for without end:
-gloo tells only those of whose message nothing has gone or come yet. So a thread waits for each. It
-is left behind once the round is over, with the memory that gloo may still write to.
-"""
+"""State from one rank to those that lack it, over the round's process group."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -15,17 +9,13 @@ import torch
 import torch.distributed as dist
 
 from elastic_trainer.ranks.process_group import control_group
+from elastic_trainer.ranks.waiting import wait_in_round
 from elastic_trainer.store.blob import Blob, lay_out, read
 
 TOGETHER = 1 << 20
 """Bytes. Neighbouring tensors smaller than this travel in one message."""
 LARGEST = 1 << 28
 """Bytes of one message."""
-LOOK_SECONDS = 0.05
-"""Between looks at whether the round is over."""
-LAST_SECONDS = 1.0
-"""For a wait to end by itself after its round, as most do."""
-
 
 _TURN = torch.zeros(1, dtype=torch.uint8)
 """Tells a taker that its turn has come: until then others have theirs, for longer than a message of
@@ -59,7 +49,7 @@ def send(
     bounds = torch.tensor([bound for start, content in spans for bound in (start, len(content))])
     for rank in ranks:
         if (control := _own_control_group()) is not None:
-            dist.send(_TURN, rank, group=control)
+            _wait(dist.isend(_TURN, rank, group=control), _TURN, over)
         for tensor in (head, skeleton, bounds, *(content for _, content in spans)):
             if tensor.numel():
                 message = tensor.to(device)
@@ -94,7 +84,8 @@ def receive(
         return target
 
     if (control := _own_control_group()) is not None:
-        dist.recv(_TURN.clone(), source, group=control)
+        turn = _TURN.clone()
+        _wait(dist.irecv(turn, source, group=control), turn, over)
     length, size, count = take(torch.empty(3, dtype=torch.int64)).tolist()
     skeleton = take(torch.empty(length, dtype=torch.uint8)).numpy().tobytes()
     bounds = take(torch.empty(2 * count, dtype=torch.int64)).tolist()
@@ -110,23 +101,7 @@ def _wait(work: dist.Work | None, message: torch.Tensor, over: Callable[[], bool
     if message.device.type != "cpu":  # a stream waits, and it is this thread's
         work.wait()
         return
-    errors: list[Exception] = []
-
-    def wait() -> None:
-        try:
-            work.wait()
-        except Exception as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=wait, name="state's message", daemon=True)
-    thread.start()
-    while thread.is_alive():
-        ended = over()
-        thread.join(LAST_SECONDS if ended else LOOK_SECONDS)
-        if ended and thread.is_alive():
-            raise RuntimeError("the round ended in the midst of a message of the state")
-    if errors:
-        raise errors[0]
+    wait_in_round(work.wait, over, "a message of the state")
 
 
 def _spans(blob: Blob) -> Iterator[tuple[int, torch.Tensor]]:

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+from dataclasses import replace
 from datetime import timedelta
 
 import torch
@@ -66,6 +67,8 @@ class RoundMember:
             dist.init_process_group("gloo")
         self._torch_group = dist.group.WORLD if dist.is_initialized() else None
         self.group = ProcessGroup.current()
+        if place is not None:
+            self.group = replace(self.group, over=lambda: link.over)
 
     def _connect(self, link: WorkerLink, place: Place) -> None:
         self._connections = connections = Connections(place.port)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import MutableMapping
-from dataclasses import dataclass
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
+
+from elastic_trainer.ranks.waiting import wait_in_round
 
 T = TypeVar("T")
 
@@ -24,10 +26,15 @@ _control: MutableMapping[Any, Any] = WeakKeyDictionary()
 @dataclass(frozen=True, slots=True)
 class ProcessGroup:
     """Rank and world size of this process, and what its ranks tell one another; given to
-    ElasticDataset(group=…) where torch.distributed isn't asked."""
+    ElasticDataset(group=…) where torch.distributed isn't asked.
+
+    What ranks tell one another raises RuntimeError where one is lost, or the round is over.
+    """
 
     rank: int = 0
     world: int = 1
+    over: Callable[[], bool] | None = field(default=None, repr=False, compare=False)
+    """Tells whether the round is over; None: the process ends with its round."""
 
     @classmethod
     def current(cls) -> ProcessGroup:
@@ -54,7 +61,8 @@ class ProcessGroup:
         import torch.distributed as dist
 
         said: list[Any] = [value]
-        dist.broadcast_object_list(said, src=source, group=control_group())
+        group = control_group()
+        self._wait(lambda: dist.broadcast_object_list(said, src=source, group=group))
         agreed: T = said[0]
         return agreed
 
@@ -65,7 +73,8 @@ class ProcessGroup:
         import torch.distributed as dist
 
         said: list[Any] = [None] * self.world
-        dist.all_gather_object(said, value, group=control_group())
+        group = control_group()
+        self._wait(lambda: dist.all_gather_object(said, value, group=group))
         return said
 
     def barrier(self) -> None:
@@ -79,7 +88,14 @@ class ProcessGroup:
         if self.world > 1:
             import torch.distributed as dist
 
-            dist.barrier(group=control_group())
+            group = control_group()
+            self._wait(lambda: dist.barrier(group=group))
+
+    def _wait(self, collective: Callable[[], object]) -> None:
+        if self.over is None:
+            collective()
+        else:
+            wait_in_round(collective, self.over, "what its ranks tell one another")
 
 
 def control_group() -> Any:
