@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import re
 import ssl
 import stat
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -252,7 +254,8 @@ def test_in_a_pod_the_service_account_is_taken(tmp_path: Path) -> None:
     [
         (None, r"/config: No such file or directory; give --kubeconfig"),
         ("a: [", "is not YAML"),
-        ("[]", "expected current-context, contexts, clusters and users"),
+        ("[]", "expected an object, found a list, in .*/config at its top"),
+        ("\x00", "is not YAML"),
         (json.dumps({"current-context": "x", "contexts": []}), "name x in"),
         ("", "empty"),
     ],
@@ -279,3 +282,60 @@ def test_a_cluster_that_can_not_be_reached_so_is_told(
     file = write(tmp_path / "config", "https://api.example", **cluster)
     with pytest.raises(KubeconfigError, match=complaint):
         load(str(file))
+
+
+WRONG = (7, 1.5, True, "text", ["a"], {"a": 1}, "2026-01-01")
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
+    steps: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, dict | list):
+        steps = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, inner in steps:
+        yield from places(inner, (*path, key))
+
+
+def test_a_wrong_type_anywhere_is_a_sentence_with_its_place(tmp_path: Path) -> None:
+    user = {
+        "token": "s",
+        "client-certificate-data": "YQ==",
+        "exec": {
+            "apiVersion": "v1",
+            "command": "c",
+            "args": ["a"],
+            "env": [{"name": "n", "value": "v"}],
+        },
+    }
+    cluster = {"insecure-skip-tls-verify": True, "proxy-url": "http://p", "tls-server-name": "n"}
+    whole = yaml.safe_load(write(tmp_path / "whole", user=user, **cluster).read_text())
+    tried = 0
+    for path in places(whole):
+        for wrong in WRONG:
+            odd = copy.deepcopy(whole)
+            inner: Any = {"": odd}
+            for key in ("", *path)[:-1]:
+                inner = inner[key]
+            last = ("", *path)[-1]
+            if path[:1] in (("apiVersion",), ("kind",)) or type(inner[last]) is type(wrong):
+                continue
+            inner[last] = wrong
+            file = tmp_path / "config"
+            file.write_text(yaml.safe_dump(odd if path else wrong))
+            with pytest.raises(KubeconfigError) as told:
+                load(str(file))
+            text = str(told.value)
+            assert re.search(rf"expected [^,]+, found [^,]+, in {file} at ", text), text
+            assert "NoneType" not in text and "object has no" not in text and "<" not in text
+            tried += 1
+    assert tried > 100
+
+
+def test_a_certificate_that_is_no_base64_is_named_and_not_shown(tmp_path: Path) -> None:
+    file = write(tmp_path / "config", user={"client-key-data": "-----BEGIN"})
+    with pytest.raises(KubeconfigError, match=r"expected base64, .* at users\[0\].user.client-key"):
+        load(str(file))
+    numeric = write(tmp_path / "config", user={"token": 123456789})
+    with pytest.raises(KubeconfigError, match="expected a string, found a number") as told:
+        load(str(numeric))
+    assert "123456789" not in str(told.value)

@@ -19,6 +19,9 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from volcano_elastic.kube.kubeconfig_check import complaints
+
+_COMPLAINTS = 5
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
@@ -99,6 +102,7 @@ def _of_files(paths: str) -> Access:
     from kubernetes.config.kube_config import KubeConfigLoader, KubeConfigMerger
 
     try:
+        _check(paths)
         merged = KubeConfigMerger(paths).config
         if merged is None:
             raise KubeconfigError(
@@ -139,6 +143,22 @@ def _of_files(paths: str) -> Access:
         ) from error
     except yaml.YAMLError as error:
         raise KubeconfigError(f"kubeconfig {paths} is not YAML: {error}") from error
+
+
+def _check(paths: str) -> None:
+    """Raise KubeconfigError for fields of a wrong type in the files; those that exist."""
+    for file in map(Path, filter(None, paths.split(os.pathsep))):
+        if not file.exists():
+            continue
+        try:
+            found = list(complaints(file.expanduser()))
+        except yaml.YAMLError as error:
+            raise KubeconfigError(f"kubeconfig {file} is not YAML: {error}") from error
+        except UnicodeDecodeError as error:
+            raise KubeconfigError(f"kubeconfig {file} is not text: {error}") from error
+        if found:
+            more = f"; and {len(found) - _COMPLAINTS} more" if len(found) > _COMPLAINTS else ""
+            raise KubeconfigError(f"kubeconfig: {'; '.join(found[:_COMPLAINTS])}{more}")
 
 
 def _renewing(
