@@ -27,9 +27,9 @@ from volcano_elastic.cluster_state.fit import Dimensions, Shape, Vector
 from volcano_elastic.cluster_state.job_state import GrowthKey, JobState, LossKey
 from volcano_elastic.cluster_state.node_state import NodeState
 from volcano_elastic.cluster_state.queue_tree import QueueTree
-from volcano_elastic.cluster_state.reason import NoChange
+from volcano_elastic.cluster_state.reason import NoChange, Reason
 from volcano_elastic.cluster_state.speed import Curve, SizeSteps
-from volcano_elastic.snapshot.snapshot import Gang, Pod, Snapshot
+from volcano_elastic.snapshot.snapshot import Gang, Pod, Snapshot, Unplaced
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,6 +237,22 @@ class ClusterState:
     def keys(self) -> frozenset[str]:
         """Keys of all jobs."""
         return frozenset(self.jobs)
+
+    @fact
+    def told_unplaced(self) -> Mapping[str, Unplaced]:
+        """What jobs tell of surplus that found no place, by key."""
+        return {
+            key: Unplaced(state.job.last_scale, 1)
+            for key, state in self.jobs.items()
+            if state.job.last_reason == Reason.SURPLUS_UNPLACED and state.job.last_scale is not None
+        }
+
+    @fact
+    def told_rebalanced(self) -> Mapping[str, datetime]:
+        """What jobs tell of rebalancing, by queue: when it last took workers from one."""
+        jobs = [state.job for state in self.jobs.values()]
+        times = [(j.last_scale, j.queue) for j in jobs if j.last_reason == Reason.REBALANCED]
+        return {queue: at for at, queue in sorted((at, q) for at, q in times if at is not None)}
 
     def wishes(self, held: Mapping[str, Sequence[int]]) -> Mapping[str, list[int]]:
         """Amounts that every queue holds and would take, were there room."""

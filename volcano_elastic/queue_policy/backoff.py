@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 
 from volcano_elastic.cluster_state.claim import Claim
 from volcano_elastic.cluster_state.cluster_state import ClusterState
-from volcano_elastic.cluster_state.job_state import JobState, cooldown
+from volcano_elastic.cluster_state.job_state import cooldown
 from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.queue_policy.decision import Decision
-from volcano_elastic.snapshot.snapshot import Memory, SetAside, Unplaced
+from volcano_elastic.snapshot.snapshot import Freed, Memory, SetAside, Unplaced
 
 UNBOUND_AFTER = timedelta(seconds=15)
 """A claim that idle room alone has been enough for this long, and that has not started."""
@@ -29,12 +29,13 @@ class Backoff:
     def __init__(self, cluster: ClusterState, now: datetime) -> None:
         memory = cluster.snapshot.memory
         self._memory, self._nodes, self._now = memory, cluster.open_nodes, now
+        self._jobs = cluster.jobs
         self._unplaced = memory.unplaced
         self.rebalanced = memory.rebalanced
         """By queue, when rebalancing last took workers from a job of it."""
         if not memory.nodes:
-            self._unplaced = {**_told_unplaced(cluster), **memory.unplaced}
-            self.rebalanced = {**_told_rebalanced(cluster), **memory.rebalanced}
+            self._unplaced = {**cluster.told_unplaced, **memory.unplaced}
+            self.rebalanced = {**cluster.told_rebalanced, **memory.rebalanced}
         elif self._nodes != memory.nodes and not set(self._nodes) <= set(memory.nodes):
             self._unplaced = {
                 key: replace(found, node_came=True) for key, found in memory.unplaced.items()
@@ -45,6 +46,14 @@ class Backoff:
         }
         self.ahead = memory.ahead
         """Keys of the claims that go first."""
+        freed = memory.freed
+        live = {p.uid for p in cluster.snapshot.pods if not p.terminating} if freed else set()
+        self.freed = {
+            key: found.until
+            for key, found in freed.items()
+            if now < found.until and live.isdisjoint(found.uids)
+        }
+        """Until when no more surplus leaves for a pod, by key of its claim."""
         self._aside: dict[str, SetAside] = {}
         self._why: dict[datetime, str] = {}
         """What those that are set aside until then are told."""
@@ -60,8 +69,7 @@ class Backoff:
         since = self._memory.idle_since.get(key)
         if since is not None and self._now - since >= UNBOUND_AFTER:
             times = 1 if found is None else found.times + 1
-            wait = SET_ASIDE * 2 ** min(times - 1, MOST_DOUBLINGS)
-            found = SetAside(self._now + wait, times)
+            found = SetAside(self._again(times), times)
         if found is None:
             return None
         self._aside[key] = found
@@ -76,17 +84,22 @@ class Backoff:
             )
         return why
 
-    def resting(self, jobs: Mapping[str, JobState]) -> dict[str, datetime]:
+    def _again(self, times: int) -> datetime:
+        """Return when something is tried again that was in vain so many times."""
+        wait: timedelta = SET_ASIDE * 2 ** min(times - 1, MOST_DOUBLINGS)
+        return self._now + wait
+
+    def resting(self) -> dict[str, datetime]:
         """Return until when growth stays away, by key of jobs whose surplus found no place."""
         return {
             key: until
             for key, found in self._unplaced.items()
-            if key in jobs and self._now < (until := found.last + self._rest(found, jobs[key]))
+            if key in self._jobs and self._now < (until := found.last + self._rest(key, found))
         }
 
-    @staticmethod
-    def _rest(found: Unplaced, state: JobState) -> timedelta:
+    def _rest(self, key: str, found: Unplaced) -> timedelta:
         before = min(found.times - 1, MOST_DOUBLINGS)
+        state = self._jobs[key]
         wait = max(cooldown(state.job, state.policy), UNPLACED_COOLDOWN)
         # A node that comes and goes is not followed each time.
         return wait * (before if found.node_came else 2**before)
@@ -97,28 +110,37 @@ class Backoff:
         from_idle: set[str],
         ahead: Iterable[str],
         waiting: Iterable[Claim],
+        leaving: Mapping[str, Iterable[str]],
         decisions: Iterable[Decision],
-        jobs: Mapping[str, JobState],
     ) -> Memory:
         """Return what the next plan needs to know of this one.
 
         from_idle: keys of the claims, and of others' pods, that idle room alone was enough for.
         ahead: keys of the claims served that go first from now on.
+        leaving: by key of each pod's own claim, uids of the surplus that this plan takes for it.
         """
         old, now = self._memory, self._now
         unplaced = {
             key: found
             for key, found in self._unplaced.items()
             # Long enough to grow once more and to fail once more.
-            if key in jobs and now - found.last < 2 * self._rest(found, jobs[key]) + SET_ASIDE
+            if key in self._jobs and now - found.last < 2 * self._rest(key, found) + SET_ASIDE
         }
         rebalanced = dict(self.rebalanced)
         for decision in decisions:
             if decision.reason is Reason.REBALANCED:
-                rebalanced[jobs[decision.job].job.queue] = now
+                rebalanced[self._jobs[decision.job].job.queue] = now
             if decision.reason is Reason.SURPLUS_UNPLACED:
                 before = self._unplaced.get(decision.job)
                 unplaced[decision.job] = Unplaced(now, 1 if before is None else before.times + 1)
+        freed = {key: found for key, found in old.freed.items() if key in leaving}
+        for key, uids in leaving.items():
+            if uids:
+                last = old.freed.get(key)
+                # As long as nobody has carried it out it is the same time.
+                again = last is not None and set(last.uids).isdisjoint(uids)
+                times = 1 if last is None else last.times + again
+                freed[key] = Freed(self._again(times), times, tuple(sorted(uids)))
         return Memory(
             idle_since={key: old.idle_since.get(key, now) for key in sorted(from_idle)},
             set_aside=self._aside,
@@ -129,25 +151,7 @@ class Backoff:
             },
             unplaced=unplaced,
             rebalanced=rebalanced,
+            freed=freed,
             nodes=self._nodes,
             ahead=tuple(sorted(ahead)),
         )
-
-
-def _told_rebalanced(cluster: ClusterState) -> dict[str, datetime]:
-    """Return what the jobs themselves tell where no plan before is remembered."""
-    found: dict[str, datetime] = {}
-    for state in cluster.jobs.values():
-        job = state.job
-        if job.last_reason == Reason.REBALANCED and job.last_scale is not None:
-            found[job.queue] = max(job.last_scale, found.get(job.queue, job.last_scale))
-    return found
-
-
-def _told_unplaced(cluster: ClusterState) -> dict[str, Unplaced]:
-    """Return what the jobs themselves tell where no plan before is remembered."""
-    return {
-        key: Unplaced(state.job.last_scale, 1)
-        for key, state in cluster.jobs.items()
-        if state.job.last_reason == Reason.SURPLUS_UNPLACED and state.job.last_scale is not None
-    }

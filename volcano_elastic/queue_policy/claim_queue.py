@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from volcano_elastic.cluster_state.claim import Claim, ClaimOrder, Group, Kind
+from volcano_elastic.cluster_state.fit import Vector
 from volcano_elastic.queue_policy.backoff import Backoff
 from volcano_elastic.queue_policy.draft import Draft
 from volcano_elastic.queue_policy.messages import asked
@@ -37,7 +38,7 @@ class ClaimQueue:
         asking: the claims of those that have started.
         waiting: those of the others, in order.
         """
-        self._draft, self._placement = draft, ClaimPlacement(draft)
+        self._draft, self._placement = draft, ClaimPlacement(draft, backoff.freed)
         self._asking = {claim.key: claim for claim in asking}
         self._claims: Mapping[str, Claim] = {
             claim.key: claim
@@ -62,6 +63,17 @@ class ClaimQueue:
     def from_idle(self) -> set[str]:
         """Keys of the claims that idle room alone was enough for."""
         return self._placement.from_idle
+
+    @property
+    def leaving(self) -> dict[str, set[str]]:
+        """Uids of the surplus that leaves, by key of each claim of a pod for itself."""
+        taken = self._placement.taken
+        return {key: taken.get(key, set()) for key, c in self._claims.items() if c.pod is not None}
+
+    def kept_for_pods(self) -> dict[int, Vector]:
+        """Return by node the room kept for pods that ask for themselves."""
+        claims = (claim for claim in self.served.values() if claim.pod is not None)
+        return self._placement.promised({group.shape for c in claims for group in c.groups})
 
     @property
     def stuck(self) -> list[Claim]:
@@ -128,7 +140,8 @@ class ClaimQueue:
         """Why the claim cannot be served; None if it has been. Those that have not started and
         are like one that could not be need not be tried."""
         scope = self._draft.quotas.scope(claim.key)
-        alike = (claim.kind, scope) if claim.key not in self._asking else None
+        alone = claim.key in self._asking or claim.key in self._placement.freed
+        alike = None if alone else (claim.kind, scope)
         known = None if alike is None else self._refused.get(alike)
         if known is not None and known.version == self._draft.journal.version:
             return known.why

@@ -20,7 +20,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 from volcano_elastic.cluster_state.fit import Shape
 from volcano_elastic.cluster_state.job_state import (
@@ -59,6 +59,8 @@ class Outcome(Enum):
 Turn = tuple[float, GrowthKey]
 """A step's worth between queues, negative, and the job in front of a line; smallest first."""
 
+Donor: TypeAlias = "FreeRoom | OtherJobs"
+
 
 class Line:
     """Jobs of one queue and shape that may grow."""
@@ -67,25 +69,6 @@ class Line:
         self.queue, self.shape = queue, shape
         self.jobs = list(keys)
         """A heap, as any sorted list is."""
-
-
-class Donor(Protocol):
-    """A source of room for growth."""
-
-    by_gain: bool
-    """Whether the turn of a line depends on the job in front alone."""
-
-    def reaches(self, line: Line) -> bool:
-        """Return whether jobs of the line may get anything from this donor."""
-        ...
-
-    def turn(self, line: Line, key: GrowthKey) -> Turn:
-        """Return the line's turn with this donor, were `key` in front."""
-        ...
-
-    def give(self, key: str) -> Outcome:
-        """Give the job of this key its next step, as far as that goes."""
-        ...
 
 
 class Moves:
@@ -192,6 +175,7 @@ class FreeRoom:
     """Room that is idle, or releasing: then it is only promised."""
 
     by_gain = False
+    """The turn of a line does not depend on the job in front alone."""
 
     def __init__(self, moves: Moves, room: Room) -> None:
         self._moves, self._draft, self._room = moves, moves.draft, room
@@ -199,11 +183,14 @@ class FreeRoom:
 
     def reaches(self, line: Line) -> bool:
         """Return whether a node has room for a pod of the line's shape."""
+        if self._room is Room.IDLE and self._nodes.contested(line.shape):
+            return False
         return self._nodes.slots(line.shape, self._room).total() > 0
 
     def turn(self, line: Line, key: GrowthKey) -> Turn:
         """Return the step's worth, doubled while the queue deserves it, and the job in front."""
-        in_front = [one.jobs[0] for one in self._moves.of_queue[line.queue] if one.jobs]
+        lines = self._moves.of_queue[line.queue]
+        in_front = [key] if len(lines) == 1 else [one.jobs[0] for one in lines if one.jobs]
         ranked = self._draft.cluster.jobs[key.job].rank is not None
         # Within the queue ranks decide, whatever the jobs' pods ask for.
         worth = min(one.worth for one in in_front) if ranked else key.worth
@@ -299,7 +286,6 @@ class OtherJobs:
 
     def __init__(self, moves: Moves) -> None:
         self._moves, self._draft, self._now = moves, moves.draft, moves.draft.now
-        self._seconds = moves.seconds
         self._nodes, self._queues = moves.draft.nodes, moves.draft.queues
         queues = moves.draft.cluster.queues
         self._trading = {name for name in queues if self._trades(name)}
@@ -424,7 +410,7 @@ class OtherJobs:
             reached = reached or may or mine
             if not may or giver.job is taker:
                 continue
-            lasts = max(LASTS, self._seconds - max(created, giver.created))
+            lasts = max(LASTS, self._moves.seconds - max(created, giver.created))
             if (alone * giver.gpus - giver.lost) * lasts < pause + giver.pause:
                 continue
             for leaving in self._choices(giver.job, taker, giver.workers):

@@ -15,7 +15,7 @@ idle room first, so growth (idle only) can never stand in a claim's way.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import IntEnum
 
@@ -110,6 +110,8 @@ class NodeRoom:
         """Nodes of which anything has changed since the plan began."""
         self.changes: list[int] = []
         """The same as a log: each time again."""
+        self.kept: Mapping[int, Vector] = {}
+        """By node, what is taken for pods of others until a scheduler has bound them."""
         self._slots: dict[tuple[Shape, Room], Slots] = {}
         self._eligible: dict[tuple[object, ...], list[int]] = {}
 
@@ -132,6 +134,14 @@ class NodeRoom:
         if found is None:
             found = self._slots[shape, kind] = Slots(self, shape, kind)
         return found
+
+    def contested(self, shape: Shape) -> bool:
+        """Return whether a scheduler might bind such a pod to room that is kept for another."""
+        return any(
+            self.states[n].idle_slots(shape) >= 0
+            and slots_in(_sum(self.left(n), vector), shape) > 0
+            for n, vector in self.kept.items()
+        )
 
     def left(self, n: int, kind: Room = Room.RELEASING) -> Vector:
         """Room of node n that has not been given away."""

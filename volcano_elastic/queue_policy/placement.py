@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import product
 from operator import add
 from typing import NamedTuple
@@ -59,13 +60,17 @@ class _Attempt:
 class ClaimPlacement:
     """Serves claims, one after the other."""
 
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: Draft, freed: Mapping[str, datetime]) -> None:
+        """`freed`: until when no more surplus leaves for a claim, by its key."""
+        self.freed = freed
         self._draft, self._nodes, self._queues = draft, draft.nodes, draft.queues
         self._search = VictimSearch(draft)
         self.from_idle: set[str] = set()
         """Keys of the claims served by idle room alone."""
         self.from_surplus: set[str] = set()
         """Keys of those that somebody leaves for."""
+        self.taken: dict[str, set[str]] = {}
+        """Uids of the pods that leave, by key of the claim."""
         self._promises: dict[int, list[Shape]] = {}
         """By node, pods of claims that it has been promised to."""
         self._promised: Counter[Shape] = Counter()
@@ -80,7 +85,8 @@ class ClaimPlacement:
         if impossible is not None:
             return impossible
         own = None if claim.order.leader_placed else claim.key
-        kind = (claim.queue, claim.groups, own, claim.priority, self._scope(claim))
+        may_shrink = self._may_shrink(claim)
+        kind = (claim.queue, claim.groups, own, claim.priority, may_shrink, self._scope(claim))
         journal = self._draft.journal
         version, mark = journal.version, journal.mark()
         if self._failed.get(kind) == version:
@@ -88,7 +94,7 @@ class ClaimPlacement:
         if claim.job is not None:
             self._draft.job(claim.key).promise(claim.workers)
         may_move = bool(self._promised.keys() - {shape for shape, _ in claim.groups})
-        tries = product((False, True)[: 1 + self._may_shrink(claim)], (False, True)[: 1 + may_move])
+        tries = product((False, True)[: 1 + may_shrink], (False, True)[: 1 + may_move])
         if any(self._attempt(_Attempt(claim, own, protected), move) for protected, move in tries):
             if claim.job is not None:
                 # A job that was short of its minimum may have surplus again.
@@ -111,6 +117,8 @@ class ClaimPlacement:
         """Return whether surplus of any job may leave for the claim."""
         if claim.priority is None:
             return not claim.unmodelled
+        if claim.key in self.freed:
+            return False
         queues = self._draft.cluster.queues.values()
         return claim.priority >= min([queue.yields_from for queue in queues], default=math.inf)
 
@@ -156,6 +164,9 @@ class ClaimPlacement:
     def _too_little(self, what: str, claim: Claim) -> str:
         if claim.unmodelled:
             return f"{what}, and nobody shrinks for what can't be foreseen ({claim.unmodelled})"
+        if claim.key in self.freed:
+            until = self.freed[claim.key].isoformat(timespec="seconds")
+            return f"{what}, and others have what left for it: nothing leaves again until {until}"
         if not self._may_shrink(claim):
             return f"{what}, and no surplus gives way to a pod of priority {claim.priority}"
         if self._search.protected_until is not None:
@@ -193,6 +204,7 @@ class ClaimPlacement:
             return False
         if attempt.victims:
             self.from_surplus.add(claim.key)
+            self.taken[claim.key] = {victim.pod.uid for victim in attempt.victims}
         elif attempt.idle:
             self.from_idle.add(claim.key)
         self._promise(attempt.placed)
@@ -241,6 +253,12 @@ class ClaimPlacement:
             self._promises.setdefault(n, []).append(shape)
             self._promised[shape] += 1
         self._draft.journal.note(self._unpromise, placed)
+
+    def promised(self, shapes: Collection[Shape]) -> dict[int, Vector]:
+        """Return by node the room promised to pods of these shapes."""
+        promises = self._promises.items() if shapes else ()
+        found = {n: [s.vector for s in here if s in shapes] for n, here in promises}
+        return {n: tuple(map(sum, zip(*each, strict=True))) for n, each in found.items() if each}
 
     def _unpromise(self, placed: Sequence[Placed]) -> None:
         for n, shape in placed:

@@ -120,7 +120,7 @@ class _Planning:
         claims.run()
         self._unblock()
         self._reserve()
-        resting = self._backoff.resting(cluster.jobs)
+        resting = self._backoff.resting()
         moves = self._move(resting)
         decisions, blocked = self._decisions(), claims.said()
         return Plan(
@@ -142,8 +142,8 @@ class _Planning:
                 from_idle=claims.from_idle | self._reservation.kept_idle,
                 ahead=claims.ahead(),
                 waiting=claims.stuck,
+                leaving=claims.leaving,
                 decisions=decisions,
-                jobs=cluster.jobs,
             ),
         )
 
@@ -246,6 +246,7 @@ class _Planning:
 
     def _move(self, resting: Collection[str]) -> Moves:
         draft = self._draft
+        draft.nodes.kept = self._claims.kept_for_pods()
         if draft.queues.keeps_free:
             draft.queues.open_growth(draft.nodes.free(Room.IDLE), draft.nodes.free(Room.RELEASING))
         newcomers = [

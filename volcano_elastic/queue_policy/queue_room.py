@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from volcano_elastic.api.queue_policy import ForOtherQueues
 from volcano_elastic.cluster_state.fit import UNLIMITED, Vector
-from volcano_elastic.cluster_state.queue_tree import QueueTree
+from volcano_elastic.cluster_state.queue_tree import QueueTree, divide
 from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.queue_policy.journal import Journal
 
@@ -265,42 +265,3 @@ class QueueRoom:
         """Amount of dimension i that the queue holds beyond its deserved and its guarantee."""
         right = max(self._deserved[name][i], self.tree.guarantees[name][i])
         return max(0, self.used[name][i] - right) if right > 0 else 0
-
-
-def divide(
-    total: Sequence[int],
-    *,
-    weights: Mapping[str, int],
-    wishes: Mapping[str, Sequence[int]],
-    caps: Mapping[str, Sequence[int]],
-    floors: Mapping[str, Sequence[int]],
-) -> dict[str, list[int]]:
-    """Return what each queue deserves of `total` under the proportion plugin, by dimension.
-
-    Volcano's rounds, each dimension for itself: what remains is handed out by weight among the
-    queues that want more, each gets no more than the smaller of its wish and its cap and no less
-    than its floor, until nobody wants more or nothing remains. Where these rounds come to rest,
-    everybody has max(floor, min(goal, weight × level)) with the largest level that `total` allows.
-    """
-    given: dict[str, list[int]] = {name: [0] * len(total) for name in weights}
-    for i, everything in enumerate(total):
-        goals = {
-            name: max(min(wishes[name][i], caps[name][i]), floors[name][i]) for name in weights
-        }
-        shares = goals
-        if sum(goals.values()) > everything:
-            low, high = 0.0, max(goal / weights[name] for name, goal in goals.items())
-            shares = {name: floors[name][i] for name in goals}
-            for _ in range(60):
-                middle = (low + high) / 2
-                tried = {
-                    name: max(floors[name][i], min(goal, int(weights[name] * middle)))
-                    for name, goal in goals.items()
-                }
-                if sum(tried.values()) <= everything:
-                    low, shares = middle, tried
-                else:
-                    high = middle
-        for name, amount in shares.items():
-            given[name][i] = amount
-    return given

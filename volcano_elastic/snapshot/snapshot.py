@@ -191,6 +191,18 @@ class SetAside:
 
 
 @dataclass(frozen=True, slots=True)
+class Freed:
+    """Surplus that was told to leave for a pod that asks for itself."""
+
+    until: Instant
+    """None leaves again before, if it has been carried out."""
+    times: int
+    """How often in a row; each time is twice as long as the one before."""
+    uids: tuple[str, ...]
+    """Of the pods told to leave."""
+
+
+@dataclass(frozen=True, slots=True)
 class Unplaced:
     """Surplus of a job that found no place."""
 
@@ -216,6 +228,7 @@ class Memory:
     """Names of the nodes that took pods; none before the first plan."""
     rebalanced: Mapping[str, Instant] = field(default_factory=dict)
     """By queue, when rebalancing last took workers from a job of it."""
+    freed: Mapping[str, Freed] = field(default_factory=dict)
     ahead: tuple[str, ...] = ()
     """Claims that surplus leaves for though one that goes before them is blocked, as it might not
     ask for that surplus, say: until they start they go first, or it would take what leaves."""
