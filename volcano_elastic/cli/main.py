@@ -16,6 +16,7 @@ _COMMANDS: Mapping[str, str] = {
     "describe": "describe:describe",
     "doctor": "doctor:doctor",
     "check-nodes": "check_nodes:check_nodes",
+    "history": "history:history",
     "plan": "plan:plan",
     "snapshot": "snapshot:snapshot",
     "replay": "plan:replay",

@@ -1,0 +1,240 @@
+"""Keeps runs in a database: SQLite in a file by default, PostgreSQL for a cluster.
+
+Whatever goes wrong there is a HistoryError. Who advises then does without history; jobs know
+nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+from alembic.util import CommandError
+from sqlalchemy.engine import Connection, make_url
+from sqlalchemy.exc import SQLAlchemyError
+
+from volcano_elastic.api.amount import Bytes, Cpu
+from volcano_elastic.brain.estimate.amounts import Amounts
+from volcano_elastic.brain.estimate.histogram import Histogram
+from volcano_elastic.brain.history.run import PodLoad, Run
+from volcano_elastic.brain.history.schema import POD_LOADS, RUNS, SPEEDS
+
+_MIGRATIONS = "volcano_elastic.brain.history:migrations"
+_EPOCH = datetime.fromtimestamp(0, UTC)
+_MOST_RUNS = 10_000
+_PARTS = (SPEEDS, POD_LOADS)
+
+
+class HistoryError(Exception):
+    """The database can't be used now; the message says which, and what it answers."""
+
+
+class History:
+    """Runs in the database at `url`, as SQLAlchemy writes it: `sqlite:////var/lib/brain/history.db`,
+    `postgresql+psycopg://user:password@host/name`. Not for several threads at once.
+
+    Raises:
+        HistoryError: the URL makes no sense. All methods raise it where the database fails.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            parsed = make_url(url)
+            self.name: str = parsed.render_as_string(hide_password=True)
+            # A server may have been restarted since the connection was made.
+            self._engine = sa.create_engine(parsed, pool_pre_ping=True)
+        except (SQLAlchemyError, ImportError, ValueError) as error:
+            raise HistoryError(f"expected a database's URL, found {url!r}: {error}") from None
+        if parsed.get_backend_name() == "sqlite":
+            sa.event.listen(self._engine, "connect", _keep_references)
+
+    def migrate(self) -> None:
+        """Makes the tables, or brings them to this version; keeps what is in them."""
+        config = Config()
+        config.set_main_option("script_location", _MIGRATIONS)
+        with self._transaction() as connection:
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+
+    def close(self) -> None:
+        """Closes all connections; the next call makes new ones."""
+        self._engine.dispose()
+
+    def write(self, run: Run) -> None:
+        """Keeps the run as it is now, in place of what was known of it."""
+        with self._transaction() as connection:
+            _forget(connection, [run.uid])
+            connection.execute(sa.insert(RUNS), _row(run))
+            for table, rows in ((SPEEDS, _speed_rows(run)), (POD_LOADS, _load_rows(run))):
+                if rows:
+                    connection.execute(sa.insert(table), rows)
+
+    def run(self, uid: str) -> Run | None:
+        """Return one run; None: nothing is known of it."""
+        return next(iter(self._runs(RUNS.c.uid == uid, 1)), None)
+
+    def runs(
+        self,
+        *,
+        namespace: str | None = None,
+        name: str | None = None,
+        user: str | None = None,
+        queue: str | None = None,
+        most: int = _MOST_RUNS,
+    ) -> list[Run]:
+        """Return the newest runs for which all that is given holds, newest first."""
+        asked = (
+            (RUNS.c.namespace, namespace),
+            (RUNS.c.name, name),
+            (RUNS.c.user_name, user),
+            (RUNS.c.queue, queue),
+        )
+        wanted = [column == value for column, value in asked if value is not None]
+        return self._runs(sa.and_(sa.true(), *wanted), most)
+
+    def forget(self, before: datetime) -> int:
+        """Removes runs that were last seen before that time; return how many."""
+        with self._transaction() as connection:
+            old = sa.select(RUNS.c.uid).where(RUNS.c.seen < _milliseconds(before))
+            found = [str(row[0]) for row in connection.execute(old)]
+            _forget(connection, found)
+            return len(found)
+
+    def _runs(self, wanted: Any, most: int) -> list[Run]:
+        newest = sa.select(RUNS).where(wanted).order_by(RUNS.c.created.desc(), RUNS.c.uid)
+        with self._transaction() as connection:
+            rows = list(connection.execute(newest.limit(most)).mappings())
+            uids = [str(row["uid"]) for row in rows]
+            speeds, loads = (_by_run(connection, table, uids) for table in _PARTS)
+        return [_run(row, speeds.get(row["uid"], ()), loads.get(row["uid"], ())) for row in rows]
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        try:
+            with self._engine.begin() as connection:
+                yield connection
+        except (SQLAlchemyError, CommandError) as error:
+            reason = getattr(error, "orig", None) or error
+            raise HistoryError(f"{self.name}: {reason}".strip()) from error
+
+
+def _keep_references(connection: Any, _record: object) -> None:
+    connection.execute("PRAGMA foreign_keys=ON")
+
+
+def _forget(connection: Connection, uids: Sequence[str]) -> None:
+    for few in _in_hundreds(uids):
+        connection.execute(sa.delete(RUNS).where(RUNS.c.uid.in_(few)))
+
+
+def _in_hundreds(uids: Sequence[str]) -> Iterator[Sequence[str]]:
+    for first in range(0, len(uids), 100):
+        yield uids[first : first + 100]
+
+
+def _by_run(
+    connection: Connection, table: sa.Table, uids: Sequence[str]
+) -> dict[str, list[Mapping[str, Any]]]:
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for few in _in_hundreds(uids):
+        rows = connection.execute(sa.select(table).where(table.c.run.in_(few))).mappings()
+        for row in rows:
+            found.setdefault(row["run"], []).append(dict(row))
+    return found
+
+
+def _row(run: Run) -> dict[str, Any]:
+    return {
+        "uid": run.uid,
+        "namespace": run.namespace,
+        "name": run.name,
+        "user_name": run.user,
+        "queue": run.queue,
+        "image": run.image,
+        "data_set": run.data_set,
+        "labels": dict(run.labels),
+        "created": _milliseconds(run.created),
+        "seen": _milliseconds(run.seen),
+        "ended": None if run.ended is None else _milliseconds(run.ended),
+        "outcome": run.outcome,
+        "restarts": run.restarts,
+        "out_of_memory": run.out_of_memory,
+    }
+
+
+def _speed_rows(run: Run) -> list[dict[str, Any]]:
+    return [
+        {"run": run.uid, "workers": workers, "samples_per_second": speed}
+        for workers, speed in run.speeds.items()
+    ]
+
+
+def _load_rows(run: Run) -> list[dict[str, Any]]:
+    return [
+        {
+            "run": run.uid,
+            "role": load.role,
+            "pod_index": load.index,
+            "requested_cpu": load.requested.cpu.count,
+            "requested_memory": load.requested.memory.count,
+            "peak_cpu": load.peak.cpu.count,
+            "peak_memory": load.peak.memory.count,
+            "since": _milliseconds(load.cpu.since),
+            "cpu": {str(bucket): weight for bucket, weight in load.cpu.weights.items()},
+            "memory": {str(bucket): weight for bucket, weight in load.memory.weights.items()},
+        }
+        for load in run.loads
+    ]
+
+
+def _run(
+    row: Mapping[Any, Any],
+    speeds: Sequence[Mapping[str, Any]],
+    loads: Sequence[Mapping[str, Any]],
+) -> Run:
+    ordered = sorted(loads, key=lambda load: (load["role"], load["pod_index"]))
+    return Run(
+        uid=row["uid"],
+        namespace=row["namespace"],
+        name=row["name"],
+        user=row["user_name"],
+        queue=row["queue"],
+        image=row["image"],
+        data_set=row["data_set"],
+        labels=row["labels"],
+        created=_moment(row["created"]),
+        seen=_moment(row["seen"]),
+        ended=None if row["ended"] is None else _moment(row["ended"]),
+        outcome=row["outcome"],
+        restarts=row["restarts"],
+        out_of_memory=row["out_of_memory"],
+        speeds={one["workers"]: one["samples_per_second"] for one in speeds},
+        loads=tuple(_load(load) for load in ordered),
+    )
+
+
+def _load(row: Mapping[str, Any]) -> PodLoad:
+    since = _moment(row["since"])
+    cpu = {int(bucket): float(weight) for bucket, weight in row["cpu"].items()}
+    memory = {int(bucket): float(weight) for bucket, weight in row["memory"].items()}
+    return PodLoad(
+        role=row["role"],
+        index=row["pod_index"],
+        requested=Amounts(Cpu(row["requested_cpu"]), Bytes(row["requested_memory"])),
+        peak=Amounts(Cpu(row["peak_cpu"]), Bytes(row["peak_memory"])),
+        cpu=Histogram(Cpu, since, cpu),
+        memory=Histogram(Bytes, since, memory),
+    )
+
+
+def _milliseconds(time: datetime) -> int:
+    return (time - _EPOCH) // timedelta(milliseconds=1)
+
+
+def _moment(milliseconds: int) -> datetime:
+    return _EPOCH + timedelta(milliseconds=milliseconds)

@@ -1,0 +1,1 @@
+"""Alembic's scripts: each version of the database's schema, from the one before."""
