@@ -9,7 +9,7 @@ MOVIELENS := build/movielens
 INTEGRATIONS := build/integrations
 
 .PHONY: help demo check test test-integrations e2e controlplane sdk lint bench experiments \
-  movielens proto requirements release chart-check clean
+  movielens proto requirements release chart-check monitoring clean
 
 help: ## says what each target does
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,6 +76,9 @@ chart-check: .venv/ready controlplane $(HELM) ## the Helm chart: lint, beside ku
 
 $(HELM):
 	GOBIN=$(abspath build/helm) go install helm.sh/helm/v3/cmd/helm@$(HELM_VERSION)
+
+monitoring: .venv/ready ## writes Grafana's dashboards and Prometheus' rules anew
+	$(BIN)/python -m deploy.monitoring
 
 # Hours of traces in minutes; SECTIONS names some of them, TRACES the folder of the traces.
 TRACES ?= ../shared/traces

@@ -108,9 +108,11 @@ def test_the_chart_is_what_kustomize_builds(packed: bool, tmp_path: Path) -> Non
 
 @pytest.mark.process
 @needs_helm
-def test_the_pod_monitor_is_what_kustomize_builds() -> None:
-    ours = one(template("podMonitor.enabled=true"), "PodMonitor")
-    assert ours == one(build("manifests/monitoring"), "PodMonitor")
+def test_monitoring_is_what_kustomize_builds() -> None:
+    ours = template("podMonitor.enabled=true", "alerts.enabled=true", "dashboards.enabled=true")
+    for kind in ("PodMonitor", "PrometheusRule"):
+        assert one(ours, kind) == one(build("manifests/monitoring"), kind)
+    assert one(ours, "ConfigMap") == one(build("manifests/dashboards"), "ConfigMap")
 
 
 @pytest.mark.process

@@ -24,7 +24,11 @@ pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parents[2]
 Object = dict[str, Any]
-BUILDS = ("crds", "manifests", "manifests/base", "manifests/default", "manifests/monitoring")
+BUILDS = (
+    "crds",
+    *("manifests", "manifests/base", "manifests/default"),
+    *("manifests/monitoring", "manifests/dashboards"),
+)
 
 
 def build(folder: str | Path) -> list[Object]:

@@ -1,0 +1,582 @@
+"""Writes Grafana's dashboards and Prometheus' rules: `make monitoring`.
+
+    python -m deploy.monitoring
+
+Panels and alerts are a line or two each here; what they ask for is held to what the code exports by
+tests/documents/test_monitoring.py. Metrics of jobs carry the label `job`, so they must be scraped
+with honor_labels (docs/monitoring.md).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+DASHBOARDS = ROOT / "manifests" / "dashboards"
+RULES = ROOT / "manifests" / "monitoring" / "rules.yaml"
+RUNBOOKS = "docs/runbooks.md"
+_O, _T = "volcano_elastic_", "volcano_elastic_trainer_"
+_WIDTH, _HEIGHT, _COLUMNS = 8, 7, 3
+_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+
+
+@dataclass(frozen=True)
+class Panel:
+    title: str
+    help: str
+    queries: Mapping[str, str]
+    """Expressions by legend."""
+    unit: str = "short"
+    stacked: bool = False
+
+
+@dataclass(frozen=True)
+class Dashboard:
+    name: str
+    title: str
+    panels: Sequence[Panel]
+    variable: str = ""
+    """A label to choose by, and all by default; empty: none."""
+    values: str = ""
+    """The metric whose labels are offered."""
+
+
+@dataclass(frozen=True)
+class Alert:
+    name: str
+    expression: str
+    lasting: str
+    severity: str
+    summary: str
+
+
+def _p99(metric: str, by: str = "", where: str = "") -> str:
+    labels = "le" + (f", {by}" if by else "")
+    return f"histogram_quantile(0.99, sum by ({labels}) (rate({_O}{metric}_bucket{where}[5m])))"
+
+
+def _amount(figure: str) -> str:
+    """Of each chosen queue, as the leader says; who led before may still say what was."""
+    metric = f'{_O}queue_amount{{queue=~"$queue", figure="{figure}"}}'
+    return f"max by (queue) ({metric} and on (instance) ({_O}leader == 1))"
+
+
+def _per_job(expression: str) -> str:
+    return f"max by (job) ({expression})"
+
+
+OPERATOR = Dashboard(
+    "operator",
+    "volcano-elastic / operator",
+    [
+        Panel(
+            "Leaders",
+            "Exactly one replica writes.",
+            {
+                "leaders": f"sum({_O}leader)",
+                "CRD has our fields": f"min({_O}schema_complete)",
+            },
+        ),
+        Panel(
+            "Jobs by state",
+            "Their latest condition.",
+            {"{{state}}": f"max by (state) (sum by (state, instance) ({_O}jobs))"},
+            stacked=True,
+        ),
+        Panel(
+            "Decisions",
+            "Sizes that the planner changed, a minute, by reason.",
+            {"{{reason}}": f"60 * sum by (reason) (rate({_O}decisions_total[5m]))"},
+            stacked=True,
+        ),
+        Panel(
+            "Jobs that are due",
+            "Not taken up yet.",
+            {"due": f"max({_O}work_queue_depth)"},
+        ),
+        Panel(
+            "Wait in the queue, 99 %",
+            "From being due to being taken up.",
+            {"wait": _p99("work_queue_wait_seconds")},
+            "s",
+        ),
+        Panel(
+            "A pass over a job, 99 %",
+            "Its writes included.",
+            {"{{outcome}}": _p99("reconcile_seconds", "outcome")},
+            "s",
+        ),
+        Panel(
+            "Passes",
+            "A second, by outcome; conflicts are tried again at once.",
+            {"{{outcome}}": f"sum by (outcome) (rate({_O}reconcile_seconds_count[5m]))"},
+            "ops",
+        ),
+        Panel(
+            "Plan, 99 %",
+            "From the informers to a plan.",
+            {"plan": _p99("plan_seconds")},
+            "s",
+        ),
+        Panel(
+            "Actions",
+            "Done for jobs, a second.",
+            {"{{action}}": f"sum by (action) (rate({_O}actions_total[5m]))"},
+            "ops",
+        ),
+        Panel(
+            "Requests to the API server",
+            "A second, by code; 0 is no answer.",
+            {"{{code}}": f"sum by (code) (rate({_O}api_requests_total[5m]))"},
+            "ops",
+        ),
+        Panel(
+            "Answers of the API server, 99 %",
+            "By verb; a watch's until it began.",
+            {"{{verb}}": _p99("api_request_seconds", "verb")},
+            "s",
+        ),
+        Panel(
+            "Own writes come back",
+            "How long the latest took, by watch.",
+            {"{{resource}}": f"max by (resource) ({_O}informer_lag_seconds)"},
+            "s",
+        ),
+        Panel(
+            "Objects held",
+            "By informers.",
+            {"{{resource}}": f"max by (resource) ({_O}informer_objects)"},
+        ),
+        Panel(
+            "Watches",
+            "Events a second, and full lists an hour: a list means that a watch was lost.",
+            {
+                "events {{resource}}": f"sum by (resource) (rate({_O}informer_events_total[5m]))",
+                "lists an hour": f"sum(increase({_O}informer_lists_total[1h]))",
+            },
+        ),
+        Panel(
+            "Processor and memory",
+            "Of each replica; cores, and GiB.",
+            {
+                "cores {{instance}}": "rate(process_cpu_seconds_total[5m]) "
+                f"and on (instance) {_O}leader",
+                "GiB {{instance}}": "process_resident_memory_bytes / 2^30 "
+                f"and on (instance) {_O}leader",
+            },
+        ),
+    ],
+)
+
+_QUEUE = '{queue=~"$queue"'
+QUEUES = Dashboard(
+    "queues",
+    "volcano-elastic / queues",
+    [
+        Panel(
+            "What a queue holds",
+            "In the policy's resource: minimums can't be taken, surplus gives way.",
+            {
+                "{{queue}} minimums": _amount("guaranteed"),
+                "{{queue}} surplus": _amount("surplus"),
+            },
+            stacked=True,
+        ),
+        Panel(
+            "Free",
+            "What the queue could still use.",
+            {"{{queue}}": _amount("free")},
+        ),
+        Panel(
+            "Owed to minimums",
+            "Wanted by minimums that wait.",
+            {"{{queue}}": _amount("owed_to_minimums")},
+        ),
+        Panel(
+            "Borrowed",
+            "Beyond what the queue deserves.",
+            {"{{queue}}": _amount("borrowed")},
+        ),
+        Panel(
+            "Workers",
+            "Sums of the unfinished elastic jobs; ready below desired: pods are on their way.",
+            {
+                "{{queue}} {{size}}": f"max by (queue, size) ({_O}workers{_QUEUE}}})",
+            },
+        ),
+        Panel(
+            "Jobs by state",
+            "Their latest condition.",
+            {"{{queue}} {{state}}": f"max by (queue, state) ({_O}jobs{_QUEUE}}})"},
+            stacked=True,
+        ),
+        Panel(
+            "Minimums that can't start",
+            "Of all queues, though all surplus left.",
+            {"blocked": f"max({_O}plan_blocked_claims)"},
+        ),
+        Panel(
+            "Share of max",
+            "How much of what jobs could use they have.",
+            {
+                "{{queue}}": f'max by (queue) ({_O}workers{_QUEUE}, size="ready"}}) / '
+                f'max by (queue) ({_O}workers{_QUEUE}, size="max"}})',
+            },
+            "percentunit",
+        ),
+        Panel(
+            "Resizes",
+            "Of all queues, an hour, by reason.",
+            {"{{reason}}": f"sum by (reason) (increase({_O}decisions_total[1h]))"},
+            stacked=True,
+        ),
+    ],
+    "queue",
+    f"{_O}jobs",
+)
+
+_JOB = '{job=~"$job"}'
+JOB = Dashboard(
+    "job",
+    "volcano-elastic / job",
+    [
+        Panel(
+            "Size",
+            "Nodes and workers of the round.",
+            {
+                "{{job}} nodes": f"max by (job) ({_T}world_nodes{_JOB})",
+                "{{job}} workers": f"max by (job) ({_T}world_size{_JOB})",
+            },
+        ),
+        Panel(
+            "Speed",
+            "Steps a second, lately.",
+            {"{{job}}": f"max by (job) ({_T}steps_per_second{_JOB})"},
+        ),
+        Panel(
+            "Samples",
+            "A second, of all ranks.",
+            {"{{job}}": f"max by (job) ({_T}samples_per_second{_JOB})"},
+        ),
+        Panel(
+            "A step",
+            "Mean of the last five minutes, by node; one above the others is slow.",
+            {
+                "{{job}} {{worker}}": f"rate({_T}step_seconds_total{_JOB}[5m]) / "
+                f"rate({_T}steps_total{_JOB}[5m])"
+            },
+            "s",
+        ),
+        Panel(
+            "Pauses",
+            "Of the newest change of rounds, and from step to step.",
+            {
+                "{{job}} round": f"max by (job) ({_T}pause_seconds{_JOB})",
+                "{{job}} recovery": f"max by (job) ({_T}recovery_seconds{_JOB})",
+            },
+            "s",
+        ),
+        Panel(
+            "Time lost",
+            "Share of time in recoveries, and in commits.",
+            {
+                "{{job}} recoveries": _per_job(f"rate({_T}recovery_seconds_total{_JOB}[1h])"),
+                "{{job}} commits": _per_job(f"rate({_T}checkpoint_stall_seconds_total{_JOB}[1h])"),
+            },
+            "percentunit",
+        ),
+        Panel(
+            "Rounds and restarts",
+            "An hour; a restart starts processes anew, a round need not.",
+            {
+                "{{job}} rounds": f"max by (job) (delta({_T}round{_JOB}[1h]))",
+                "{{job}} restarts": f"sum by (job) (increase({_T}restarts_total{_JOB}[1h]))",
+                "{{job}} recoveries": f"max by (job) (increase({_T}recoveries_total{_JOB}[1h]))",
+            },
+        ),
+        Panel(
+            "Failures",
+            "Of workers, an hour; nodes that are left out.",
+            {
+                "{{job}} failures": f"max by (job) (increase({_T}failures_total{_JOB}[1h]))",
+                "{{job}} excluded": f"max by (job) ({_T}excluded_nodes{_JOB})",
+            },
+        ),
+        Panel(
+            "Steps not committed",
+            "They would be done again if all nodes were lost now.",
+            {
+                "{{job}}": _per_job(f"{_T}step{_JOB}")
+                + " - "
+                + _per_job(f"{_T}committed_step{_JOB}"),
+            },
+        ),
+    ],
+    "job",
+    f"{_T}round",
+)
+
+COORDINATOR = Dashboard(
+    "coordinator",
+    "volcano-elastic / coordinators",
+    [
+        Panel(
+            "Agents that are connected",
+            "More than nodes of the round: some wait to be let in.",
+            {
+                "{{job}} agents": f"max by (job) ({_T}agents)",
+                "{{job}} nodes": f"max by (job) ({_T}world_nodes)",
+            },
+        ),
+        Panel(
+            "Worker's round behind the newest",
+            "For long: an agent doesn't follow.",
+            {"{{job}}": f"max by (job) ({_T}round) - min by (job) ({_T}worker_round)"},
+        ),
+        Panel(
+            "Longest pauses",
+            "The ten jobs that paused longest at their newest change.",
+            {"{{job}}": f"topk(10, max by (job) ({_T}pause_seconds))"},
+            "s",
+        ),
+        Panel(
+            "Most failures",
+            "Of workers, an hour.",
+            {"{{job}}": f"topk(10, max by (job) (increase({_T}failures_total[1h])))"},
+        ),
+        Panel(
+            "Nodes left out",
+            "By job.",
+            {"{{job}}": f"max by (job) ({_T}excluded_nodes) > 0"},
+        ),
+        Panel(
+            "Rounds",
+            "An hour; the ten jobs with most.",
+            {"{{job}}": f"topk(10, max by (job) (delta({_T}round[1h])))"},
+        ),
+    ],
+)
+
+BOARDS = (OPERATOR, QUEUES, JOB, COORDINATOR)
+
+ALERTS = (
+    Alert(
+        "VolcanoElasticNoLeader",
+        f"(sum({_O}leader) or vector(0)) < 1",
+        "2m",
+        "critical",
+        "No operator leads: no job is created, resized or finished.",
+    ),
+    Alert(
+        "VolcanoElasticTwoLeaders",
+        f"sum({_O}leader) > 1",
+        "1m",
+        "critical",
+        "More than one operator believes that it leads.",
+    ),
+    Alert(
+        "VolcanoElasticSchemaIncomplete",
+        f"min({_O}schema_complete) == 0",
+        "1m",
+        "critical",
+        "The served CRD lacks our fields: no PyTorchJob is written.",
+    ),
+    Alert(
+        "VolcanoElasticReconcileFails",
+        f'sum(rate({_O}reconcile_seconds_count{{outcome="failed"}}[10m])) > 0',
+        "15m",
+        "warning",
+        "Passes over some job fail again and again.",
+    ),
+    Alert(
+        "VolcanoElasticApiRefuses",
+        f'sum by (verb, resource) (rate({_O}api_requests_total{{code=~"401|403"}}[10m])) > 0',
+        "10m",
+        "warning",
+        "The API server refuses {{ $labels.verb }} on {{ $labels.resource }}.",
+    ),
+    Alert(
+        "VolcanoElasticQueueSlow",
+        f"{_p99('work_queue_wait_seconds')} > 5",
+        "15m",
+        "warning",
+        "Jobs wait for over 5 s until the operator takes them up.",
+    ),
+    Alert(
+        "VolcanoElasticPlanSlow",
+        f"{_p99('plan_seconds')} > 5",
+        "15m",
+        "warning",
+        "A plan takes over 5 s.",
+    ),
+    Alert(
+        "VolcanoElasticWatchesLost",
+        f"sum by (resource) (increase({_O}informer_lists_total[1h])) > 20",
+        "5m",
+        "warning",
+        "Watches of {{ $labels.resource }} can't be resumed.",
+    ),
+    Alert(
+        "VolcanoElasticMinimumsWait",
+        f'max by (queue) ({_O}queue_amount{{figure="owed_to_minimums"}} '
+        f"and on (instance) ({_O}leader == 1)) > 0",
+        "1h",
+        "info",
+        "Minimums of queue {{ $labels.queue }} have waited for an hour.",
+    ),
+    Alert(
+        "VolcanoElasticClaimsBlocked",
+        f"max({_O}plan_blocked_claims and on (instance) ({_O}leader == 1)) > 0",
+        "1h",
+        "info",
+        "Some job could not start even if all surplus left.",
+    ),
+    Alert(
+        "VolcanoElasticTrainingStands",
+        f"{_per_job(f'{_T}world_nodes')} > 0 and {_per_job(f'changes({_T}step[30m])')} == 0 "
+        f"and {_per_job(f'{_T}step offset 30m')} >= 0",
+        "5m",
+        "warning",
+        "Job {{ $labels.job }} has applied no step for half an hour.",
+    ),
+    Alert(
+        "VolcanoElasticCommitsStand",
+        f"{_per_job(f'changes({_T}committed_step[2h])')} == 0 "
+        f"and {_per_job(f'changes({_T}step[2h])')} > 0 and {_per_job(f'{_T}step offset 2h')} >= 0",
+        "10m",
+        "warning",
+        "Job {{ $labels.job }} trains, and has committed nothing for two hours.",
+    ),
+    Alert(
+        "VolcanoElasticWorkersFail",
+        f"max by (job) (increase({_T}failures_total[1h])) > 10",
+        "5m",
+        "warning",
+        "Workers of job {{ $labels.job }} fail again and again.",
+    ),
+    Alert(
+        "VolcanoElasticNodesExcluded",
+        f"max by (job) ({_T}excluded_nodes) > 0",
+        "5m",
+        "warning",
+        "Job {{ $labels.job }} leaves {{ $value }} nodes out.",
+    ),
+)
+
+
+def dashboard_json(board: Dashboard) -> dict[str, Any]:
+    return {
+        "uid": f"volcano-elastic-{board.name}",
+        "title": board.title,
+        "tags": ["volcano-elastic"],
+        "schemaVersion": 39,
+        "editable": False,
+        "refresh": "30s",
+        "time": {"from": "now-6h", "to": "now"},
+        "templating": {"list": list(_variables(board))},
+        "panels": [_panel(number, panel) for number, panel in enumerate(board.panels)],
+    }
+
+
+def _variables(board: Dashboard) -> Sequence[dict[str, Any]]:
+    source = {"name": "datasource", "label": "Source", "type": "datasource", "query": "prometheus"}
+    if not board.variable:
+        return [source]
+    query = f"label_values({board.values}, {board.variable})"
+    choice = {
+        "name": board.variable,
+        "type": "query",
+        "datasource": _SOURCE,
+        "query": {"query": query, "refId": board.variable},
+        "refresh": 2,
+        "includeAll": True,
+        "multi": True,
+        "allValue": ".*",
+        "current": {"text": ["All"], "value": ["$__all"]},
+    }
+    return [source, choice]
+
+
+def _panel(number: int, panel: Panel) -> dict[str, Any]:
+    custom = {"fillOpacity": 20 if panel.stacked else 0, "showPoints": "never"}
+    stacking = {"mode": "normal" if panel.stacked else "none"}
+    return {
+        "id": number + 1,
+        "type": "timeseries",
+        "title": panel.title,
+        "description": panel.help,
+        "datasource": _SOURCE,
+        "gridPos": {
+            "x": number % _COLUMNS * _WIDTH,
+            "y": number // _COLUMNS * _HEIGHT,
+            "w": _WIDTH,
+            "h": _HEIGHT,
+        },
+        "fieldConfig": {
+            "defaults": {"unit": panel.unit, "min": 0, "custom": custom | {"stacking": stacking}},
+            "overrides": [],
+        },
+        "options": {
+            "tooltip": {"mode": "multi", "sort": "desc"},
+            "legend": {"displayMode": "list", "placement": "bottom"},
+        },
+        "targets": [
+            {
+                "refId": chr(ord("A") + at),
+                "datasource": _SOURCE,
+                "expr": query,
+                "legendFormat": legend,
+            }
+            for at, (legend, query) in enumerate(panel.queries.items())
+        ],
+    }
+
+
+def rules() -> dict[str, Any]:
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PrometheusRule",
+        "metadata": {"name": "volcano-elastic", "namespace": "volcano-elastic-system"},
+        "spec": {
+            "groups": [
+                {
+                    "name": "volcano-elastic",
+                    "rules": [
+                        {
+                            "alert": alert.name,
+                            "expr": alert.expression,
+                            "for": alert.lasting,
+                            "labels": {"severity": alert.severity},
+                            "annotations": {
+                                "summary": alert.summary,
+                                "runbook": f"{RUNBOOKS}#{alert.name.lower()}",
+                            },
+                        }
+                        for alert in ALERTS
+                    ],
+                }
+            ]
+        },
+    }
+
+
+def files() -> dict[Path, str]:
+    """Return what is to be written, by place."""
+    written = {
+        DASHBOARDS / f"{board.name}.json": json.dumps(dashboard_json(board), indent=2) + "\n"
+        for board in BOARDS
+    }
+    head = "# Written by `make monitoring`.\n"
+    written[RULES] = head + yaml.safe_dump(rules(), sort_keys=False, width=100)
+    return written
+
+
+if __name__ == "__main__":
+    for place, text in files().items():
+        place.write_text(text)
