@@ -11,7 +11,7 @@ from elastic_trainer.checkpoint.recovery import (
     Source,
     Stored,
     choose_recovery_source,
-    find_stranger,
+    find_other_training,
     next_run,
     why_not_begin,
 )
@@ -141,8 +141,8 @@ class TestRefusal:
 
     def test_pods_that_see_other_folders_are_found(self) -> None:
         other = Available(training="other")
-        assert find_stranger([has(), has()]) is None
-        assert find_stranger([has(), other]) == 1
+        assert find_other_training([has(), has()]) is None
+        assert find_other_training([has(), other]) == 1
         # Whoever is live knows which it is, a newcomer doesn't, be it rank 0.
-        assert find_stranger([other, has((3, 9))]) == 0
-        assert find_stranger([has((3, 9)), Available()]) is None
+        assert find_other_training([other, has((3, 9))]) == 0
+        assert find_other_training([has((3, 9)), Available()]) is None

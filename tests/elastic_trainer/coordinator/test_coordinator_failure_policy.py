@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from elastic_trainer.coordinator.failure_policy import FRUITLESS_ROUNDS, FRUITLESS_SECONDS
+from elastic_trainer.coordinator.failure_policy import NO_PROGRESS_ROUNDS, NO_PROGRESS_SECONDS
 from elastic_trainer.coordinator.model import Lost, Phase
 from elastic_trainer.coordinator.status import status
 from elastic_trainer.failures.node_fault import node_fault
@@ -119,10 +119,10 @@ def test_what_failed_before_the_coordinators_restart_counts_for_nothing() -> Non
 
 def test_rounds_without_a_step_end_the_job_though_each_was_another_nodes_fault() -> None:
     job = Job(min_nodes=1, max_nodes=4).running(0, 1, 2, 3)
-    for number in range(FRUITLESS_ROUNDS):
+    for number in range(NO_PROGRESS_ROUNDS):
         assert job.state.phase is Phase.RUNNING
         fail(job, number % 4, None, Failed(code=1, message=f"ImportError: {number}"))
-    assert job.state.verdict == (
+    assert job.state.failure_reason == (
         "5 rounds in a row failed before their first step; the last: ImportError: 4"
     )
 
@@ -140,16 +140,16 @@ def test_rounds_without_a_step_end_the_job_though_each_was_another_nodes_fault()
 )
 def test_only_workers_that_failed_by_themselves_count(failed: Failed, counts: bool) -> None:
     job = Job(min_nodes=2, max_nodes=2).running(0, 1)
-    for _ in range(FRUITLESS_ROUNDS):
+    for _ in range(NO_PROGRESS_ROUNDS):
         fail(job, 0, None, failed)
     assert (job.state.phase is Phase.FAILED) is counts
 
 
 def test_a_step_or_a_long_life_between_starts_the_count_anew() -> None:
-    for step, seconds in ((1, 0.0), (None, FRUITLESS_SECONDS + 1.0)):
+    for step, seconds in ((1, 0.0), (None, NO_PROGRESS_SECONDS + 1.0)):
         job = Job(min_nodes=2, max_nodes=2).running(0, 1)
-        for number in range(2 * FRUITLESS_ROUNDS - 1):
-            fruitful = number == FRUITLESS_ROUNDS - 1
+        for number in range(2 * NO_PROGRESS_ROUNDS - 1):
+            fruitful = number == NO_PROGRESS_ROUNDS - 1
             job.pass_time(seconds if fruitful else 0.0)
             fail(job, 0, step if fruitful else None, Failed(code=1))
         assert job.state.phase is Phase.RUNNING
@@ -238,7 +238,9 @@ def test_too_few_healthy_nodes_fail_the_job() -> None:
     job = Job(min_nodes=2, max_nodes=2).running(0, 1)
     fail(job, 1, 7, NO_GPU)
     fail(job, 1, 7, NO_GPU)
-    assert job.state.verdict.startswith("too few nodes are left without worker 1: its devices")
+    assert job.state.failure_reason.startswith(
+        "too few nodes are left without worker 1: its devices"
+    )
 
 
 def test_an_error_of_one_node_alone_leaves_it_out_and_if_another_has_it_too_fails_the_job() -> None:
@@ -253,7 +255,7 @@ def test_an_error_of_one_node_alone_leaves_it_out_and_if_another_has_it_too_fail
 
 def test_a_node_that_can_not_start_is_left_out_after_five_rounds() -> None:
     job = Job(min_nodes=1, max_nodes=2).running(0, 1)
-    for _ in range(FRUITLESS_ROUNDS):
+    for _ in range(NO_PROGRESS_ROUNDS):
         assert len(job.members()) == 2
         fail(job, 1, None, Failed(code=1, message="ImportError: x"))
     assert job.members() == ["a0"]

@@ -123,7 +123,7 @@ class Agent:
         self._metrics = WorkerMetrics()
         self._fatal: str | None = None
         """Why no worker is to be started again."""
-        self._verdict = False
+        self._job_failed = False
         """The coordinator says so; workers that run are to be ended."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="agent", daemon=True)
@@ -187,7 +187,7 @@ class Agent:
         """Return whether the round that the workers are in is over; true for that round only. Also
         for workers that are to be ended for good, as `join` then says."""
         current = self._current
-        return self._verdict or (current is not None and self._ended_round == current.round)
+        return self._job_failed or (current is not None and self._ended_round == current.round)
 
     def worker_failed(self, exit_: Exit) -> None:
         """Before torchrun removes what the worker left."""
@@ -343,7 +343,7 @@ class Agent:
             return
         future = self._joining[1]
         if future is None:  # torchrun asks for no round while workers wait in process
-            self._condemn(f"refused: {reason}")
+            self._fail_permanently(f"refused: {reason}")
         elif not future.done():
             future.set_exception(RefusedError(reason))
 
@@ -378,7 +378,7 @@ class Agent:
         elif isinstance(message, FenceCancel):
             self._workers.cancel(message.fence)
         elif isinstance(message, Standby):
-            self._stand_by()
+            self._prewarm()
         elif isinstance(message, Completed):
             self._complete = self._released = True
             self._dismiss_if_complete()
@@ -428,13 +428,13 @@ class Agent:
                 return
             rank = begun.rank_of(self.identity.agent)
             assert rank is not None, f"round {begun.round} was sent to an agent that isn't in it"
-            self._workers.carry(begun, rank)
+            self._workers.reassign(begun, rank)
             return
         self._workers.begin(begun.round)
         if not future.done():
             future.set_result(begun)
 
-    def _stand_by(self) -> None:
+    def _prewarm(self) -> None:
         """The workers are started alone, and wait for their first round in process."""
         if self._joining is None or self._joining[1] is None:
             return
@@ -476,8 +476,8 @@ class Agent:
         self._stream.tell(self._joining[0])
         self._dismiss_if_complete()
 
-    def _condemn(self, reason: str) -> None:
-        self._fatal, self._verdict = self._fatal or reason, True
+    def _fail_permanently(self, reason: str) -> None:
+        self._fatal, self._job_failed = self._fatal or reason, True
         future = self._joining[1] if self._joining is not None else None
         self._joining = None
         if future is not None and not future.done():
@@ -491,7 +491,7 @@ class Agent:
 
     def _dismiss(self, message: Dismissed) -> None:
         if message.failed:
-            self._condemn(message.reason)
+            self._fail_permanently(message.reason)
             return
         if self._joining is not None:
             self._dismissed = self._released = True

@@ -126,7 +126,7 @@ class WorkerServer:
         self.notes.clear()
         self.places.clear()
 
-    def carry(self, begun: Round, node_rank: int) -> None:
+    def reassign(self, begun: Round, node_rank: int) -> None:
         """Hands the idle workers their places in the next round."""
         before = self.local
         local = self.local = LocalRound(

@@ -62,7 +62,7 @@ class ModelState:
         data: ElasticOrder,
         extra: Mapping[str, Stateful],
     ) -> None:
-        _refuse_strangers(model, optimizer, extra)
+        _refuse_wrong_parts(model, optimizer, extra)
         for module in (model, *extra.values()):
             if isinstance(module, torch.nn.Module):
                 refuse_fsdp1(module)
@@ -198,7 +198,7 @@ def _exact(held: Any, saved: Any, memory: dict[Any, torch.Tensor]) -> Any:
     return from_plain(saved, memory)
 
 
-def _refuse_strangers(
+def _refuse_wrong_parts(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Mapping[str, Stateful]
 ) -> None:
     if not isinstance(model, torch.nn.Module):

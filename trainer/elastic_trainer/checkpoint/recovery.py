@@ -160,7 +160,7 @@ def common_training(available: Sequence[Available]) -> str:
     return live[0] if live else available[0].training
 
 
-def find_stranger(available: Sequence[Available]) -> int | None:
+def find_other_training(available: Sequence[Available]) -> int | None:
     """Return the first rank whose folder isn't the one the others use; None if all share it."""
     training = common_training(available)
     for rank, one in enumerate(available):

@@ -21,7 +21,7 @@ from elastic_trainer.checkpoint.recovery import (
     Stored,
     choose_recovery_source,
     common_training,
-    find_stranger,
+    find_other_training,
     is_live,
     next_run,
     why_not_begin,
@@ -124,13 +124,13 @@ class Restorer:
         everyone = self._group.gather(available)
         if not is_live(everyone) and not all(one.training for one in everyone):
             everyone = self._identify_training(live)
-        if not is_live(everyone) and find_stranger(everyone) is not None:
+        if not is_live(everyone) and find_other_training(everyone) is not None:
             # Where a store can't create a file exclusively, pods that begin at once all make one:
             # now that all have, the last one counts.
             self.training = ""
             everyone = self._identify_training(live)
         available = everyone[self._group.rank]
-        self._refuse_stranger(everyone)
+        self._refuse_other_training(everyone)
         self.training = common_training(everyone)
         self._storage.adopt(self.training)
         if is_live(everyone):
@@ -273,23 +273,23 @@ class Restorer:
         identities = tuple(commit.identity for commit in survey.commits)
         return Stored(identities, survey.damaged, gone, claim.run)
 
-    def _refuse_stranger(self, everyone: Sequence[Available]) -> None:
+    def _refuse_other_training(self, everyone: Sequence[Available]) -> None:
         """Refuse a folder that the pods don't share; on all ranks, or, where others have a live
         state, on the one that came with another folder."""
-        stranger = find_stranger(everyone)
-        if stranger is None:
+        rank = find_other_training(everyone)
+        if rank is None:
             return
         training = common_training(everyone)
         if is_live(everyone):
             if self.training in ("", training):
                 return
-            stranger = self._group.rank
-        first, other = everyone[0], everyone[stranger]
+            rank = self._group.rank
+        first, other = everyone[0], everyone[rank]
         self._give_up(
             OwnershipError(
                 f"the checkpoint folder {self._storage.location} is not the same in all pods: "
                 f"expected training {training}, as rank 0 on {first.host} finds it, rank "
-                f"{stranger} on {other.host} finds {other.training}; name a folder on a volume "
+                f"{rank} on {other.host} finds {other.training}; name a folder on a volume "
                 "that all pods mount (ReadWriteMany), or a URL"
             )
         )

@@ -71,19 +71,19 @@ class Draft:
                 self.send(agent.agent, FenceCancel(self.state.fence.fence))
         self.state = replace(self.state, phase=Phase.COMPLETING, fence=None)
 
-    def fail(self, verdict: str) -> None:
+    def fail(self, reason: str) -> None:
         """No further round: all are to end with an error."""
         members = self.state.round.members if self.state.round is not None else ()
         rejected = frozenset(self.state.agents) | {member.agent for member in members}
-        self.end_round(verdict)
+        self.end_round(reason)
         for agent in self.state.agents.values():
             self.put(replace(agent, joined_at=None))
-            self.send(agent.agent, Dismissed(verdict, failed=True))
+            self.send(agent.agent, Dismissed(reason, failed=True))
         self.state = replace(
             self.state,
             phase=Phase.FAILED,
-            reason=verdict,
-            verdict=verdict,
+            reason=reason,
+            failure_reason=reason,
             rejected_agents=rejected,
         )
 
@@ -103,12 +103,12 @@ class Draft:
         self.state = replace(self.state, expected=self.state.expected - names)
 
     def begin_attempt(self) -> None:
-        """After a verdict: containers were started again, whose owner wants another attempt."""
+        """Begin another attempt: after the job failed, containers were started again."""
         state = self.state
         self.state = replace(
             state,
             phase=Phase.FORMING,
-            verdict="",
+            failure_reason="",
             rejected_agents=frozenset(),
             excluded={},
             attempt_since=state.last_round,

@@ -15,9 +15,9 @@ from elastic_trainer.coordinator.model import RoundRecord
 from elastic_trainer.failures.record import OUT_OF_MEMORY
 from elastic_trainer.protocol.message import Failed
 
-FRUITLESS_ROUNDS = 5
+NO_PROGRESS_ROUNDS = 5
 """After so many rounds in a row whose workers failed before a step, one more is no use."""
-FRUITLESS_SECONDS = 60.0
+NO_PROGRESS_SECONDS = 60.0
 """A round that lasted so long is none of them: of a script without a link no step is ever told."""
 DEVICE_ERRORS = 3
 """Rounds of an attempt that may end in device errors of one node, however far they came."""
@@ -68,10 +68,10 @@ def decide(
             f"one no step further: {failed.error}: {failed.message}"
         )
         return _node_or_all(failed.node, bool(elsewhere), reason, enough_without)
-    failing = _fruitless([*known, failed], rounds, now)
+    failing = _without_progress([*known, failed], rounds, now)
     if failing:
         reason = (
-            f"{FRUITLESS_ROUNDS} rounds in a row failed before their first step; the last: "
+            f"{NO_PROGRESS_ROUNDS} rounds in a row failed before their first step; the last: "
             f"{failed.message}"
         )
         return _node_or_all(failed.node, len(failing) > 1, reason, enough_without)
@@ -131,20 +131,22 @@ def _no_further(earlier: Failed, failed: Failed, rounds: Sequence[RoundRecord]) 
     return max(failed.step, *since) <= before
 
 
-def _fruitless(failures: Iterable[Failed], rounds: Sequence[RoundRecord], now: float) -> set[str]:
+def _without_progress(
+    failures: Iterable[Failed], rounds: Sequence[RoundRecord], now: float
+) -> set[str]:
     """The nodes that failed by themselves in the last rounds, if those have come to nothing."""
     failing: dict[int, set[str]] = {}
     for one in failures:
         if _by_itself(one):
             failing.setdefault(one.round, set()).add(one.node)
-    last = rounds[-FRUITLESS_ROUNDS:]
-    fruitless = len(last) == FRUITLESS_ROUNDS and all(
+    last = rounds[-NO_PROGRESS_ROUNDS:]
+    none_stepped = len(last) == NO_PROGRESS_ROUNDS and all(
         one.round in failing
         and one.first_step is None
-        and (now if one.end_time is None else one.end_time) - one.time < FRUITLESS_SECONDS
+        and (now if one.end_time is None else one.end_time) - one.time < NO_PROGRESS_SECONDS
         for one in last
     )
-    return set().union(*(failing[one.round] for one in last)) if fruitless else set()
+    return set().union(*(failing[one.round] for one in last)) if none_stepped else set()
 
 
 def _by_itself(failed: Failed) -> bool:

@@ -215,7 +215,7 @@ class State:
     failures: tuple[Failed, ...] = ()
     """By time; see failures.py."""
     failures_total: int = 0
-    verdict: str = ""
+    failure_reason: str = ""
     """Why training has failed for good; see failure_policy.py."""
     excluded: Mapping[str, str] = field(default_factory=dict)
     """Nodes whose agents are in no further round of this attempt, and why."""

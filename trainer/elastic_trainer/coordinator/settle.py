@@ -46,7 +46,7 @@ def settle(draft: Draft) -> None:
 
 
 def _settle_forming(draft: Draft) -> None:
-    _stand_by(draft)
+    _prewarm(draft)
     state, now = draft.state, draft.now
     waiting = draft.ready()
     size = state.settings.size(len(waiting))
@@ -81,7 +81,7 @@ def _settle_forming(draft: Draft) -> None:
     _form(draft, waiting[:size])
 
 
-def _stand_by(draft: Draft) -> None:
+def _prewarm(draft: Draft) -> None:
     """Let newcomers start workers while the others train on, where workers recover in process."""
     state = draft.state
     if not _live(draft):
@@ -179,7 +179,7 @@ def _settle_adopting(draft: Draft) -> None:
 
 
 def _settle_running(draft: Draft) -> None:
-    _stand_by(draft)
+    _prewarm(draft)
     state, now, settings = draft.state, draft.now, draft.state.settings
     attached = draft.attached()
     if _end_if_places_stay_empty(draft, attached):

@@ -256,7 +256,7 @@ def _join(draft: Draft, agent: Agent, message: Join) -> None:
         return
     if state.phase is Phase.FAILED:
         if agent.agent in state.rejected_agents:
-            draft.send(agent.agent, Dismissed(state.verdict, failed=True))
+            draft.send(agent.agent, Dismissed(state.failure_reason, failed=True))
             return
         draft.begin_attempt()
         state = draft.state

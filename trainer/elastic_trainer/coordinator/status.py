@@ -51,7 +51,7 @@ def status(state: State, job: str, now: float, wall: float) -> dict[str, Any]:
         ],
         "failures": [as_json(failed) for failed in state.failures],
         "failures_total": state.failures_total,
-        "verdict": state.verdict or None,
+        "verdict": state.failure_reason or None,
     }
 
 
