@@ -240,7 +240,7 @@ class ClusterState:
 
     @fact
     def told_unplaced(self) -> Mapping[str, Unplaced]:
-        """What jobs tell of surplus that found no place, by key."""
+        """Jobs' own records of surplus that found no place, by key."""
         return {
             key: Unplaced(state.job.last_scale, 1)
             for key, state in self.jobs.items()
@@ -249,7 +249,7 @@ class ClusterState:
 
     @fact
     def told_rebalanced(self) -> Mapping[str, datetime]:
-        """What jobs tell of rebalancing, by queue: when it last took workers from one."""
+        """Jobs' own records of rebalancing, by queue: when it last took workers from one."""
         jobs = [state.job for state in self.jobs.values()]
         times = [(j.last_scale, j.queue) for j in jobs if j.last_reason == Reason.REBALANCED]
         return {queue: at for at, queue in sorted((at, q) for at, q in times if at is not None)}

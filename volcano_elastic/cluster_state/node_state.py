@@ -57,7 +57,7 @@ class NodeSurplus:
 
     @fact
     def units(self) -> bool:
-        """Whether some leave in units."""
+        """True if some of its jobs leave in units."""
         return any(state.unit > 1 for state in self.jobs)
 
     @fact

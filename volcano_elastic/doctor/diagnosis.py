@@ -1,4 +1,4 @@
-"""What was found of one thing that elastic jobs need."""
+"""A finding about one thing that elastic jobs need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is observed of a cluster before it is judged."""
+"""Observations of a cluster, before they are judged."""
 
 from __future__ import annotations
 

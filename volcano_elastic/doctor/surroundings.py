@@ -104,7 +104,8 @@ def neighbours(facts: Facts) -> Iterator[Diagnosis]:
 
 
 def _takes(containers: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether training-operator's arguments leave PyTorchJobs to it; none means all kinds."""
+    """Return whether training-operator's arguments leave PyTorchJobs to it; none means all
+    kinds."""
     words = [
         str(w) for c in containers for w in (*(c.get("command") or ()), *(c.get("args") or ()))
     ]

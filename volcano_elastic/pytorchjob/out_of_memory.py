@@ -33,7 +33,7 @@ Object = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """What a pod had when it ran out of memory, and what it gets."""
+    """The memory that a pod had when it ran out, and what it gets."""
 
     had: Bytes
     """As much as it could use: its limit, else its request."""

@@ -327,7 +327,7 @@ class Checkpointer:
             self._group.barrier()
 
     def _is_unsaved(self) -> bool:
-        """Whether this rank has to save, or all of them to help another."""
+        """Return whether this rank has to save, or all of them to help another."""
         unsaved = self.saved != self.data.steps
         if self.before_save is not None:
             unsaved = any(self._group.gather(unsaved))

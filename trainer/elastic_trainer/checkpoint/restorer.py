@@ -245,12 +245,12 @@ class Restorer:
         )
 
     def _known_commit(self) -> str:
-        """What the round knows of this folder's commits, in words; empty: nothing."""
+        """Return the round's knowledge of this folder's commits, in words; empty: none."""
         step = self._link.newest_commit(self._place)
         return f"this job's nodes know that step {step} was committed to it" if step >= 0 else ""
 
     def _why_gone(self) -> str:
-        """How it is known that there were commits; empty: it isn't. Raises StorageError."""
+        """Return how it is known that there were commits; empty: it isn't. Raises StorageError."""
         if known := self._known_commit():
             return known
         step = self._storage.first_commit()

@@ -1,4 +1,5 @@
-"""What holders exchange in a step: ids and rows on the way forward, gradients on the way back."""
+"""Exchanges between holders in a step: ids and rows on the way forward, gradients on the way
+back."""
 
 from __future__ import annotations
 
@@ -105,7 +106,7 @@ def pull(
 
 @dataclass
 class Update:
-    """What a step does to a table's rows that are held here."""
+    """A step's change of a table's rows that are held here."""
 
     ids: Ids
     seen: NDArray[np.int64]

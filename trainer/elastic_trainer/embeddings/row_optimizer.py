@@ -26,7 +26,7 @@ class RowOptimizer(ABC):
 
     @property
     def initial(self) -> float:
-        """What a row's state begins with."""
+        """Return the state that a row begins with."""
         return 0.0
 
     @abstractmethod

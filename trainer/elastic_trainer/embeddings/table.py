@@ -21,7 +21,7 @@ _SMALLEST = 1 << 10
 
 @dataclass(frozen=True)
 class TableSettings:
-    """What a table is, the same on all ranks and for its whole life, but for the learning rate.
+    """Settings of a table, the same on all ranks and for its whole life, but for the learning rate.
 
     Args:
         name: of the table; its rows' first values depend on it.
@@ -123,7 +123,7 @@ def _among(wanted: Collection[int], ids: Ids) -> NDArray[np.bool_]:
 
 @dataclass
 class Counters:
-    """What happened to a table's rows in this process."""
+    """Counts of events on a table's rows in this process."""
 
     admitted: int = 0
     evicted: int = 0

@@ -470,7 +470,7 @@ class _Step:
         return self._is_undone(error)
 
     def _is_undone(self, error: BaseException) -> bool:
-        """Whether a lost peer was the reason, so that the step is done again."""
+        """Return whether a lost peer was the reason, so that the step is done again."""
         loop = self._loop
         if not isinstance(error, RuntimeError):
             return False

@@ -1,4 +1,5 @@
-"""What a job has used or asks for, by part: parameter servers, worker 0 and the other workers."""
+"""The load of a job by part: parameter servers, worker 0 and the other workers; used or asked
+for."""
 
 from __future__ import annotations
 

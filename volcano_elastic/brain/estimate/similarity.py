@@ -1,4 +1,4 @@
-"""Which earlier runs a job is like, and why: the first of these that enough runs share with it."""
+"""Finds the earlier runs that a job is like: by the first of these facts that enough runs share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ENOUGH = 3
 
 
 class Identity(Protocol):
-    """What jobs are compared by; empty: not known, which is like nothing."""
+    """The facts that jobs are compared by; empty: not known, which is like nothing."""
 
     @property
     def user(self) -> str: ...

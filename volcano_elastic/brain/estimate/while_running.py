@@ -36,7 +36,7 @@ _GROWS = 0.05
 
 @dataclass(frozen=True, slots=True)
 class MemoryAt:
-    """What all parameter servers held after a step."""
+    """The memory that all parameter servers held after a step."""
 
     step: int
     held: Bytes

@@ -19,7 +19,7 @@ BUSY = 0.95
 
 @dataclass(frozen=True, slots=True)
 class PodLoad:
-    """What one pod's training container asked for and used, in all its lives."""
+    """The resources that one pod's training container asked for and used, in all its lives."""
 
     role: str
     index: int
