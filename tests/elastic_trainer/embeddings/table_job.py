@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -18,6 +19,8 @@ from elastic_trainer.store.storage import Storage
 from torch.utils.data import TensorDataset
 
 SAMPLES, BATCH = 1200, 24
+SHORT = timedelta(seconds=1)
+"""Of patience with a storage, for tests."""
 
 
 class Clicks(torch.nn.Module):

@@ -74,17 +74,17 @@ def close(found: list[Any], expected: list[Any]) -> None:
         torch.testing.assert_close(*pair, rtol=0, atol=1e-12)
 
 
-def test_tables_end_as_undisturbed_over_joins_leaves_and_kills(job: Job, tmp_path: Path) -> None:
-    draw = random.Random(20)
-    job.start(0)
+def disturb(job: Job, events: list[str], draw: random.Random) -> None:
+    """Let nodes join, leave and lose their workers, then let the job come to its end."""
+    job.start(0, restarts=100)
     told = job.stepping(1)
     running = [0]
-    for kind in ("join", "join", "kill", "leave", "join", "kill", "join", "leave", "kill"):
-        if kind == "join":
+    for event in events:
+        if event == "join":
             index = next(one for one in range(4) if one not in running)
-            job.start(index)
+            job.start(index, restarts=100)
             running.append(index)
-        elif kind == "leave":
+        elif event == "leave":
             index = draw.choice(running[1:])
             job.agents[index].send_signal(signal.SIGTERM)
             running.remove(index)
@@ -94,6 +94,26 @@ def test_tables_end_as_undisturbed_over_joins_leaves_and_kills(job: Job, tmp_pat
         told = job.stepping(len(running), after_round=told["round"])
     (job.folder / "enough").touch()
     assert [job.wait(index) for index in running] == [0] * len(running), job.logs()
+
+
+def test_tables_end_as_undisturbed_over_joins_leaves_and_kills(job: Job, tmp_path: Path) -> None:
+    disturb(job, ["join", "join", "kill", "leave", "join", "kill"], random.Random(20))
+    assert_undisturbed(job, tmp_path / "undisturbed")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_tables_end_as_undisturbed_over_25_events(
+    job: Job, tmp_path: Path, seed: int, request: pytest.FixtureRequest
+) -> None:
+    if not request.config.getoption("--long"):
+        pytest.skip("takes minutes: --long")
+    draw = random.Random(seed)
+    events: list[str] = []
+    for _ in range(25):
+        nodes = 1 + events.count("join") - events.count("leave")
+        kinds = ["kill", *["join"] * (nodes < 4), *["leave"] * (nodes > 1)]
+        events.append(draw.choice(kinds))
+    disturb(job, events, draw)
     assert_undisturbed(job, tmp_path / "undisturbed")
 
 

@@ -23,7 +23,7 @@ from elastic_trainer.checkpoint.recovery import (
     Recovery,
     Source,
 )
-from elastic_trainer.checkpoint.refusal import backend, refuse_silent_aborts
+from elastic_trainer.checkpoint.refusal import backend, refuse_silent_aborts, refuse_split
 from elastic_trainer.checkpoint.restorer import Restorer
 from elastic_trainer.checkpoint.schedule_check import miscounted
 from elastic_trainer.checkpoint.sharded import Shards
@@ -91,6 +91,8 @@ class Checkpointer:
             environment too (VOLCANO_ELASTIC_RESUME_FROM).
         storage_patience: how long to try a storage again that can't be read or written. None: what
             VOLCANO_ELASTIC_STORAGE_RETRY_SECONDS says, else 60 s.
+        before_save: brings what is split over the ranks to storage, on all of them, for this
+            state's commit to name it.
 
     Raises:
         StorageError: the folder can't be used: it can't be read or written for so long, belongs to
@@ -119,6 +121,7 @@ class Checkpointer:
         fresh: bool = False,
         resume_from: str = "",
         storage_patience: timedelta | None = None,
+        before_save: Callable[[Identity], None] | None = None,
     ) -> None:
         if isinstance(every, bool) or not isinstance(every, int | timedelta | None):
             raise TypeError(f"every is {every!r}: expected a number of steps, or a timedelta")
@@ -149,11 +152,11 @@ class Checkpointer:
         to bring that to storage; 0: it isn't."""
         self.save_time = timedelta(0)
         """How long the last save held training up."""
-        self.before_save: Callable[[Identity], None] | None = None
-        """Brings what is split over the ranks to storage, on all of them, for this state's commit
-        to name it."""
+        self._before_save = before_save
         refuse_silent_aborts(backend(), os.environ)
         self._state = ModelState(model, optimizer, data, extra or {})
+        if before_save is None:
+            refuse_split(self._state.model)
         self._memory = memory
         if memory is None and self.link.agent:
             self._memory = Memory.from_environment(self.link, every_rank=self._state.sharded)
@@ -329,7 +332,7 @@ class Checkpointer:
     def _is_unsaved(self) -> bool:
         """Return whether this rank has to save, or all of them to help another."""
         unsaved = self.saved != self.data.steps
-        if self.before_save is not None:
+        if self._before_save is not None:
             unsaved = any(self._group.gather(unsaved))
         return unsaved
 
@@ -415,8 +418,8 @@ class Checkpointer:
         """
         self._warn_of_schedules()
         began = self._clock()
-        if self.before_save is not None:
-            self.before_save(self._identity)
+        if self._before_save is not None:
+            self._before_save(self._identity)
         self.saved = self.data.steps
         try:
             step, run, shards = self.data.steps, self.run, self._shards

@@ -67,3 +67,13 @@ def refuse_unsaved_in_backward(model: torch.nn.Module, saved: Iterable[object]) 
                     "that is stepped after backward; with Checkpointer, those that "
                     "_apply_optimizer_in_backward has made may be in extra instead"
                 )
+
+
+def refuse_split(model: torch.nn.Module) -> None:
+    """Raises TypeError if parts of the model are split over the ranks, which nobody would save."""
+    split = [one for one in model.modules() if hasattr(one, "make_split_state")]
+    if split:
+        raise TypeError(
+            f"the model has {len(split)} {type(split[0]).__name__}, whose tables are split over "
+            "the ranks and would not be saved: expected ElasticLoop, which saves and moves them"
+        )

@@ -42,6 +42,7 @@ from elastic_trainer.loop.guard import StepGuard
 from elastic_trainer.loop.refusal import (
     refuse_closure,
     refuse_order,
+    refuse_scaled_split,
     refuse_sharded,
     refuse_unaveraged,
 )
@@ -174,9 +175,9 @@ class ElasticLoop:
             fresh=fresh,
             resume_from=resume_from,
             storage_patience=storage_patience,
+            before_save=self._save_split if self._split else None,
         )
-        if self._split:
-            self.checkpointer.before_save = self._save_split
+        refuse_scaled_split(self._split, self._extra)
         refuse_order(data)
         refuse_sharded(model)
         if wrap is None:

@@ -1,0 +1,164 @@
+"""Tables in a commit: restored by any number of ranks, refused in words where they can't be."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from elastic_trainer import (
+    Checkpointer,
+    ElasticDataset,
+    ElasticEmbedding,
+    ElasticLoop,
+    StorageError,
+)
+from elastic_trainer.checkpoint.recovery import NOTHING
+from elastic_trainer.embeddings.owner_map import OwnerMap
+from elastic_trainer.embeddings.row_optimizer import SGD
+from elastic_trainer.embeddings.split_tables import SplitTables
+from elastic_trainer.ranks.process_group import ProcessGroup
+from elastic_trainer.store.attachment import superfluous
+from elastic_trainer.store.storage import Storage
+from torch.utils.data import TensorDataset
+
+from tests.elastic_trainer.embeddings import table_job
+
+
+def end(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "end-0.json").read_text())
+    return found
+
+
+def test_a_training_that_was_cut_goes_on_as_if_it_never_was(tmp_path: Path) -> None:
+    cut, whole = tmp_path / "cut", tmp_path / "whole"
+    for folder, steps in ((cut, 20), (cut, 33), (whole, 33)):
+        folder.mkdir(exist_ok=True)
+        table_job.train(folder, last_step=steps)
+    assert end(cut) == end(whole)
+
+
+def tables_of(loop: ElasticLoop) -> list[str]:
+    place = Path(loop.checkpointer.storage.location)
+    return sorted(one.name for one in place.glob("tables-*"))
+
+
+class Net(torch.nn.Module):
+    def __init__(self, width: int = 2, name: str = "items") -> None:
+        super().__init__()
+        self.items = ElasticEmbedding(name, width, optimizer=SGD(lr=0.1))
+        self.out = torch.nn.Linear(2, 1)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.out(self.items(ids)[:, :2])
+        return found
+
+
+def loop_of(folder: Path, net: Net | None = None, *, epochs: int = 1, **given: Any) -> ElasticLoop:
+    net = net or Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    data = ElasticDataset(TensorDataset(torch.arange(80).view(40, 2)), batch_size=2, epochs=epochs)
+    return ElasticLoop(folder, model=net, optimizer=optimizer, data=data, every=2, **given)
+
+
+def train(loop: ElasticLoop) -> None:
+    for (ids,) in loop:
+        with loop.step():
+            (loop.weight * loop.model(ids).square().mean()).backward()
+
+
+def test_tables_of_commits_that_are_gone_go_too(tmp_path: Path) -> None:
+    loop = loop_of(tmp_path)
+    train(loop)
+    assert loop.steps == 20
+    steps = [int(name.rsplit("-", 1)[1]) for name in tables_of(loop)]
+    assert sorted(steps) == [8, 10, 12, 14, 16, 18, 20]  # three commits', and four more
+
+
+def test_a_damaged_table_stops_the_job_in_words(tmp_path: Path) -> None:
+    loop = loop_of(tmp_path)
+    train(loop)
+    file = tmp_path / next(one for one in tables_of(loop) if one.endswith("-20")) / "0.pt"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(StorageError, match=r"0\.pt is damaged: expected \d+ bytes with digest"):
+        train(loop_of(tmp_path, epochs=2))
+    file.unlink()
+    with pytest.raises(StorageError, match=r"0\.pt can't be read"):
+        train(loop_of(tmp_path, epochs=2, storage_patience=table_job.SHORT))
+
+
+@pytest.mark.parametrize("net", [Net(width=3), Net(name="others")], ids=["width", "name"])
+def test_another_models_tables_are_refused(tmp_path: Path, net: Net) -> None:
+    train(loop_of(tmp_path))
+    with pytest.raises(StorageError, match="holds other tables: expected"):
+        train(loop_of(tmp_path, net, epochs=2))
+
+
+def test_who_would_lose_tables_is_refused(tmp_path: Path) -> None:
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    data = ElasticDataset(TensorDataset(torch.arange(8)), batch_size=2, epochs=1)
+    with pytest.raises(TypeError, match=r"1 ElasticEmbedding, whose tables .* would not be saved"):
+        Checkpointer(tmp_path, model=net, optimizer=optimizer, data=data)
+    scaler = torch.amp.GradScaler("cpu")
+    with pytest.raises(ValueError, match="extra has a GradScaler, and the model tables"):
+        loop_of(tmp_path, apply=lambda: None, extra={"scaler": scaler})
+
+
+def test_attachments_stay_while_a_commit_may_name_them() -> None:
+    pattern = re.compile(r"tables-(\d+)-(\d+)(?:-.*)?")
+    names = [f"tables-7-{step}" for step in range(10)] + ["tables-9-4-8-0a", "step-2", "TRAINING"]
+    assert superfluous(names, pattern, 3) == [f"tables-7-{step}" for step in (0, 1, 3, 4, 5, 6, 7)]
+
+
+class _Meeting(ProcessGroup):
+    """Of two ranks, one of which is this process and the other what a test says."""
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value, OTHER]
+
+
+OTHER: tuple[Any, ...] = ()
+
+
+def test_who_received_a_step_that_others_applied_comes_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    behind, ahead = (ElasticEmbedding("t", 2, optimizer=SGD(lr=1.0)) for _ in range(2))
+    tables, reference = SplitTables([behind]), SplitTables([ahead])
+    for one, split in ((behind, tables), (ahead, reference)):
+        one(torch.tensor([[5, 6]])).sum().backward()
+        split.end_batch(counts=True)
+        split.push((3, 11))
+    reference.apply()
+    assert len(behind.table) == 0
+
+    held = list(range(1024))
+    monkeypatch.setattr(f"{__name__}.OTHER", ((3, 11), (3, 11), NOTHING, held[:5]))
+    assert tables.meet(_Meeting(0, 2), (3, 10))  # all parts are there, though this rank is behind
+    assert tables.meet(ProcessGroup(), (3, 11))
+    tables.level((3, 11), 4, Storage(tmp_path))
+    rows = torch.tensor([5, 6]).numpy()
+    assert torch.equal(behind.table.pull(rows), ahead.table.pull(rows))
+    assert behind.owners == OwnerMap.even(4, 1)
+
+
+def test_who_is_behind_without_having_received_the_step_has_no_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tables = SplitTables([ElasticEmbedding("t", 2, optimizer=SGD(lr=1.0))])
+    monkeypatch.setattr(f"{__name__}.OTHER", ((3, 11), (3, 11), NOTHING, list(range(512))))
+    assert not tables.meet(_Meeting(0, 2), (3, 10))
+
+
+def test_nothing_to_go_back_to_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = SplitTables([ElasticEmbedding("t", 2, optimizer=SGD(lr=1.0))])
+    monkeypatch.setattr(f"{__name__}.OTHER", ((3, 11), (3, 11), NOTHING, [1]))
+    assert not tables.meet(_Meeting(0, 2), NOTHING)
+    with pytest.raises(StorageError, match="a rank was lost with its part of the tables, of step"):
+        tables.level(NOTHING, 5, Storage(tmp_path))
