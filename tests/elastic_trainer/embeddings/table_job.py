@@ -28,7 +28,7 @@ class Clicks(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        double = {"dtype": torch.float64, "seed": 5}
+        double = {"dtype": torch.float64, "seed": 5, "backup": "BACKUP" in os.environ}
         self.items = ElasticEmbedding("items", 4, optimizer=Adagrad(lr=0.1), **double)
         self.users = ElasticEmbedding(
             "users",
@@ -56,12 +56,14 @@ def clicks() -> ElasticDataset:
     return ElasticDataset(TensorDataset(items, users, target), global_batch=BATCH, epochs=500)
 
 
-def train(folder: Path, pace: float = 0.0, last_step: int | None = None) -> None:
+def train(folder: Path, pace: float = 0.0, last_step: int | None = None, every: int = 7) -> None:
     """Train until the folder has a file `enough`, or to a step; write what came of it."""
     torch.manual_seed(0)
     net = Clicks()
     optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
-    loop = ElasticLoop(folder / "commits", model=net, optimizer=optimizer, data=clicks(), every=7)
+    loop = ElasticLoop(
+        folder / "commits", model=net, optimizer=optimizer, data=clicks(), every=every
+    )
     for items, users, target in loop:
         with loop.step():
             loss = torch.nn.functional.mse_loss(loop.model(items, users), target)
@@ -69,8 +71,9 @@ def train(folder: Path, pace: float = 0.0, last_step: int | None = None) -> None
             enough = torch.tensor(float((folder / "enough").exists()))
             if loop.world > 1:
                 torch.distributed.all_reduce(enough)  # so that all ranks stop at one step
-        with (folder / f"steps-{os.getpid()}").open("a") as log:
-            log.write(f"{loop.steps}\n")
+        if loop.stepped:
+            with (folder / f"steps-{os.getpid()}").open("a") as log:
+                log.write(f"{loop.steps}\n")
         time.sleep(pace)
         if loop.stepped and (loop.steps == last_step or (enough and last_step is None)):
             loop.stop()

@@ -139,7 +139,7 @@ def test_who_received_a_step_that_others_applied_comes_to_it(
     assert len(behind.table) == 0
 
     held = list(range(1024))
-    monkeypatch.setattr(f"{__name__}.OTHER", ((3, 11), (3, 11), NOTHING, held[:5]))
+    monkeypatch.setattr(f"{__name__}.OTHER", ((3, 11), (3, 11), NOTHING, held[:5], []))
     assert tables.meet(_Meeting(0, 2), (3, 10))  # all parts are there, though this rank is behind
     assert tables.meet(ProcessGroup(), (3, 11))
     tables.level((3, 11), 4, Storage(tmp_path))
@@ -152,13 +152,31 @@ def test_who_is_behind_without_having_received_the_step_has_no_part(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tables = SplitTables([ElasticEmbedding("t", 2, optimizer=SGD(lr=1.0))])
-    monkeypatch.setattr(f"{__name__}.OTHER", ((3, 11), (3, 11), NOTHING, list(range(512))))
+    monkeypatch.setattr(f"{__name__}.OTHER", ((3, 11), (3, 11), NOTHING, list(range(512)), []))
     assert not tables.meet(_Meeting(0, 2), (3, 10))
+
+
+def test_copies_take_the_place_of_lost_holders(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = SplitTables([ElasticEmbedding("t", 2, optimizer=SGD(lr=1.0), backup=True)])
+    copies = list(range(500, 1024))
+    for held, whole in ((list(range(500)), True), (list(range(499)), False)):
+        monkeypatch.setattr(f"{__name__}.OTHER", ((3, 11), (3, 11), NOTHING, held, copies))
+        assert tables.meet(_Meeting(0, 2), (3, 10)) is whole
+
+
+def test_a_backup_of_some_tables_is_refused() -> None:
+    with pytest.raises(ValueError, match="some tables have backup=True and some haven't"):
+        SplitTables(
+            [
+                ElasticEmbedding("a", 2, optimizer=SGD(), backup=True),
+                ElasticEmbedding("b", 2, optimizer=SGD()),
+            ]
+        )
 
 
 def test_nothing_to_go_back_to_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tables = SplitTables([ElasticEmbedding("t", 2, optimizer=SGD(lr=1.0))])
-    monkeypatch.setattr(f"{__name__}.OTHER", ((3, 11), (3, 11), NOTHING, [1]))
+    monkeypatch.setattr(f"{__name__}.OTHER", ((3, 11), (3, 11), NOTHING, [1], []))
     assert not tables.meet(_Meeting(0, 2), NOTHING)
     with pytest.raises(StorageError, match="a rank was lost with its part of the tables, of step"):
         tables.level(NOTHING, 5, Storage(tmp_path))

@@ -34,6 +34,9 @@ class ElasticEmbedding(torch.nn.Module):
         width: numbers in a row.
         optimizer: of the rows: SGD, Adagrad, RowwiseAdagrad or Adam of row_optimizer.py.
         mode: "sum" or "mean" of each bag's rows, or "sequence": a row for each id.
+        backup: keep each row in a second rank's memory, too, which makes the same updates: a lost
+            rank costs no step then, twice the memory and nearly twice the updates. For all tables
+            of a model, or none.
         seed, bound, dtype, admit_after, evict_idle, max_rows, evict_every: as TableSettings'.
 
     Raises:
@@ -50,6 +53,7 @@ class ElasticEmbedding(torch.nn.Module):
         *,
         optimizer: RowOptimizer,
         mode: Mode = "sum",
+        backup: bool = False,
         seed: int = 0,
         bound: float | None = None,
         dtype: torch.dtype = torch.float32,
@@ -61,6 +65,7 @@ class ElasticEmbedding(torch.nn.Module):
         super().__init__()
         check_mode(mode)
         self.mode: Mode = mode
+        self.backup = backup
         self.table = Table(
             TableSettings(
                 name,

@@ -7,22 +7,24 @@ step, those behind apply what they received, and all stand where the most advanc
 Buckets move likewise: received ones are held before the barrier, given ones are dropped behind it.
 Where it breaks some buckets are held twice, in the same state, and none is held by nobody.
 
-A holder that is lost takes its buckets with it, so all ranks go back to the newest commit.
+A holder that is lost takes its buckets with it: their backup's copies go on (backup.py), which has
+received and applied the same steps. Where there is none all ranks go back to the newest commit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 
 from elastic_trainer.checkpoint.recovery import NOTHING, Identity
-from elastic_trainer.embeddings.exchange import Update, swap, swap_counts
+from elastic_trainer.embeddings.backup import Backup, swap_entries
+from elastic_trainer.embeddings.exchange import Update
 from elastic_trainer.embeddings.hashing import BUCKETS
 from elastic_trainer.embeddings.owner_map import NOBODY, OwnerMap, assign
-from elastic_trainer.embeddings.table import Entries
 from elastic_trainer.embeddings.table_files import read_tables, write_tables
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.errors import StorageError
@@ -59,12 +61,19 @@ class SplitTables:
                 f"several tables are named {', '.join(twice)}: expected a name of its own for "
                 "each; for several features of one table, call one ElasticEmbedding for each"
             )
+        backed_up = [one.backup for one in self._embeddings]
+        if any(backed_up) and not all(backed_up):
+            raise ValueError(
+                "some tables have backup=True and some haven't: expected all or none, since a lost "
+                "rank's part of one table is enough to go back to a commit"
+            )
+        self._backup = Backup(self._embeddings) if all(backed_up) else None
         self._group = ProcessGroup()
         self._held: set[int] = set(range(BUCKETS))
         self._identity = NOTHING
         """Of the tables' state."""
-        self._pending: tuple[Identity, list[Update]] | None = None
-        """A step that this rank has received, and not applied."""
+        self._pending: tuple[Identity, list[Update], list[Update]] | None = None
+        """A step that this rank has received, and not applied; that of its copies last."""
         self._newest = NOTHING
         """What any rank had live when they met."""
         self._present: list[int] = []
@@ -97,15 +106,18 @@ class SplitTables:
 
     def push(self, identity: Identity) -> None:
         updates = [one.push() for one in self._embeddings]
-        self._pending = identity, updates
+        copied = self._backup.copied(updates) if self._backup is not None else []
+        self._pending = identity, updates, copied
         if self._group.world > 1:
             self._group.barrier()
 
     def apply(self) -> None:
         assert self._pending is not None
-        identity, updates = self._pending
+        identity, updates, copied = self._pending
         for one, update in zip(self._embeddings, updates, strict=True):
             one.apply_update(update)
+        if self._backup is not None:
+            self._backup.apply(copied)
         self._identity, self._pending = identity, None
 
     def undo(self) -> None:
@@ -117,20 +129,23 @@ class SplitTables:
     def meet(self, group: ProcessGroup, live: Identity) -> bool:
         self._group = group
         received = self._pending[0] if self._pending is not None else NOTHING
-        said = group.gather((live, self._identity, received, sorted(self._held)))
-        self._newest = max(one for one, _, _, _ in said)
+        copies = self._backup.held if self._backup is not None else ()
+        said = group.gather((live, self._identity, received, sorted(self._held), sorted(copies)))
+        self._newest = max(one for one, *_ in said)
         self._present = [NOBODY] * BUCKETS
-        for rank, (_, identity, pending, held) in enumerate(said):
-            if self._newest != NOTHING and self._newest in (identity, pending):
-                for bucket in held:
-                    if self._present[bucket] == NOBODY:
-                        self._present[bucket] = rank
+        for place in (3, 4):  # copies where there is no holder
+            for rank, one in enumerate(said):
+                if self._newest != NOTHING and self._newest in one[1:3]:
+                    for bucket in one[place]:
+                        if self._present[bucket] == NOBODY:
+                            self._present[bucket] = rank
         return NOBODY not in self._present
 
     def level(self, identity: Identity, version: int, storage: Storage) -> None:
         if identity == self._newest and NOBODY not in self._present:
             self._catch_up(identity)
             mine = {one for one, rank in enumerate(self._present) if rank == self._group.rank}
+            self._take_copies(mine - self._held)
             self._drop(self._held - mine)
             self._move(assign(version, self._present, self._group.world))
         elif identity != NOTHING:
@@ -143,6 +158,9 @@ class SplitTables:
                 f"{storage.location} has no commit to go back to: expected one of step 0 at least"
             )
         self._identity, self._pending = identity, None
+        if self._backup is not None:
+            local_world = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+            self._backup.renew(self._group, self._embeddings[0].owners.owners, local_world)
 
     def hand_over(self, leaves: bool) -> None:
         leaving = self._group.gather(leaves)
@@ -164,11 +182,22 @@ class SplitTables:
         else:
             self._hold_nothing()
 
+    def _take_copies(self, wanted: set[int]) -> None:
+        """Become the holder of buckets of which this rank has a lost one's copies."""
+        if not wanted:
+            return
+        assert self._backup is not None
+        for number, one in enumerate(self._embeddings):
+            one.table.put(self._backup.entries(number, wanted))
+        self._held |= wanted
+
     def _hold_nothing(self) -> None:
         for one in self._embeddings:
             one.table.clear()
         self._held = set()
         self._pending = None
+        if self._backup is not None:
+            self._backup.clear()
 
     def _drop(self, given: set[int]) -> None:
         if not given:
@@ -196,7 +225,7 @@ class SplitTables:
             if owners.owners[bucket] != self._group.rank:
                 goes[owners.owners[bucket]].add(bucket)
         steps = self._group.gather([one.table.step for one in self._embeddings])
-        received = [_swapped(one, goes) for one in self._embeddings]
+        received = [swap_entries(one.table, goes) for one in self._embeddings]
         for one, entries, step in zip(
             self._embeddings, received, np.max(steps, axis=0), strict=True
         ):
@@ -237,18 +266,3 @@ class SplitTables:
                 one.table.put(parts[one.name].of_buckets(mine))
                 one.table.step = steps[one.name]
         self._set_owners(owners)
-
-
-def _swapped(embedding: ElasticEmbedding, goes: Sequence[Collection[int]]) -> Entries:
-    """Give each rank the rows of these buckets; return what this one gets."""
-    parts = [embedding.table.entries(one) for one in goes]
-    columns = [one.tensors() for one in parts]
-    rows, candidates = [len(one.ids) for one in parts], [len(one.candidates) for one in parts]
-    rows_received, candidates_received = swap_counts(rows), swap_counts(candidates)
-    swapped = [
-        swap(torch.cat([one[number] for one in columns]), sent, received)
-        for number, (sent, received) in enumerate(
-            [(rows, rows_received)] * 5 + [(candidates, candidates_received)] * 3
-        )
-    ]
-    return Entries(*swapped)
