@@ -17,6 +17,7 @@ from volcano_elastic.api.pytorchjob import parse
 from volcano_elastic.kube.client import ApiError, Client
 from volcano_elastic.operator.cluster import Cluster
 from volcano_elastic.operator.coordinator_client import Report, endpoint, owed, read
+from volcano_elastic.operator.failed_nodes import FailedNodes
 from volcano_elastic.operator.lost_pods import LostPods
 from volcano_elastic.operator.measurement import (
     Measurement,
@@ -193,7 +194,9 @@ async def measuring(
     cluster = Cluster(cast(Client, server))
     builder = SnapshotBuilder()
     lost_pods = LostPods(cluster, builder, lambda: NOW, timedelta(seconds=300))
-    measurement = Measurement(cluster, builder, lambda: NOW, token_of, lost_pods)
+    measurement = Measurement(
+        cluster, builder, lambda: NOW, token_of, lost_pods, FailedNodes(cluster, lambda: NOW)
+    )
     for informer in (cluster.jobs, cluster.pods):
         informer.on_change(lambda old, new: builder.change(old, new) and None)
     cluster.jobs.put(job(rdzvPort=port - 1))

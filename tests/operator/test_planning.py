@@ -21,6 +21,7 @@ from volcano_elastic.kube.resource import Resource
 from volcano_elastic.operator.cluster import Cluster
 from volcano_elastic.operator.controller import Controller
 from volcano_elastic.operator.executor import Executor
+from volcano_elastic.operator.failed_nodes import FailedNodes
 from volcano_elastic.operator.handover import Handover
 from volcano_elastic.operator.lost_pods import LostPods
 from volcano_elastic.operator.metrics import Metrics
@@ -147,6 +148,10 @@ class Scene:
         return status
 
 
+def failed_nodes(cluster: Cluster) -> FailedNodes:
+    return FailedNodes(cluster, lambda: datetime.now(UTC))
+
+
 def lost_pods(cluster: Cluster, builder: SnapshotBuilder) -> LostPods:
     return LostPods(cluster, builder, lambda: datetime.now(UTC), timedelta(seconds=300))
 
@@ -165,6 +170,7 @@ async def scene(*plans: Plan | Exception) -> AsyncIterator[Scene]:
         metrics,
         token_of=Executor(cluster).tokens.of,
         lost_pods=lost_pods(cluster, builder),
+        failed_nodes=failed_nodes(cluster),
         plugin="capacity",
         planner=lambda: planner,
         cpu=lambda: planner.spent,
@@ -291,6 +297,7 @@ async def test_newcomers_in_a_queue_that_is_off_dont_wait_for_a_plan() -> None:
             Metrics(),
             Handover(),
             lost_pods(s.cluster, s.builder),
+            failed_nodes(s.cluster),
             policy_of=s.builder.policy_of,
         )
         obj = s.cluster.jobs.get("team/a")
@@ -327,7 +334,7 @@ async def carried_out(error: Exception | None, desired: int) -> frozenset[str]:
     executor = Stubborn(cluster)
     handover = Handover()
     lost = lost_pods(cluster, SnapshotBuilder())
-    controller = Controller(cluster, executor, Metrics(), handover, lost)
+    controller = Controller(cluster, executor, Metrics(), handover, lost, failed_nodes(cluster))
     obj = job_object(elastic={"min": 1, "max": 4})
     obj["status"] = {"elastic": {"desired": desired}}
     cluster.jobs.put(obj)

@@ -14,6 +14,7 @@ from volcano_elastic.api.queue_policy import (
     ForOtherQueues,
     ForPods,
     InvalidPolicy,
+    LeaveNodes,
     Mode,
     Order,
     QueuePolicy,
@@ -234,6 +235,7 @@ def test_the_schema_and_the_typed_view_name_the_same_choices() -> None:
         "step": list(Step),
         "forOtherQueues": list(ForOtherQueues),
         "forPods": list(ForPods),
+        "leave": list(LeaveNodes),
     }
 
 

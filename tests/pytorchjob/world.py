@@ -12,7 +12,7 @@ from volcano_elastic.api.pytorchjob import parse
 from volcano_elastic.api.role import elastic
 from volcano_elastic.podgroup.pod_annotation import is_protected
 from volcano_elastic.pytorchjob import action as a
-from volcano_elastic.pytorchjob.observed import Observed, Resize
+from volcano_elastic.pytorchjob.observed import NodeFailure, Observed, Resize
 from volcano_elastic.pytorchjob.out_of_memory import shortages
 from volcano_elastic.pytorchjob.pod import PodTemplate, Resources
 from volcano_elastic.pytorchjob.reconcile import reconcile
@@ -115,6 +115,9 @@ class World:
         self.lost: dict[str, str] = {}
         """By uid, why."""
         self.nodes: list[Object] = []
+        self.failed_nodes: dict[str, NodeFailure] = {}
+        self.to_leave: dict[str, str] = {}
+        self.exclude_for = timedelta(minutes=30)
         self._uids = 0
 
     # The operator
@@ -134,6 +137,9 @@ class World:
             shortages=shortages(
                 parse(copy.deepcopy(self.job)), self.pods.values(), self.nodes, self.now
             ),
+            failed_nodes=self.failed_nodes,
+            to_leave=self.to_leave,
+            exclude_for=self.exclude_for,
         )
 
     def reconcile(self) -> list[a.Action]:

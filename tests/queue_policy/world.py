@@ -105,7 +105,7 @@ def applied(snapshot: Snapshot, made: Plan, now: datetime) -> Snapshot:
     pods of admitted jobs exist and have no node."""
     done = [decision for decision in made.decisions if not decision.dry_run]
     decisions = {decision.job: decision for decision in done}
-    removed = {key for decision in done for key in decision.remove}
+    removed = {key for decision in done for key in (*decision.remove, *decision.move)}
     promoted = {key for decision in done for key in decision.protect}
     kept = [
         replace(p, terminating=True, leaves_by=now + timedelta(seconds=30))
@@ -157,7 +157,8 @@ def settled(snapshot: Snapshot) -> Snapshot:
                 n
                 for n in snapshot.nodes
                 if n.name in free
-                and not n.unschedulable
+                and n.takes_pods
+                and n.name not in jobs[p.job or ""].excluded
                 and all(n.labels.get(k) == v for k, v in jobs[p.job or ""].node_selector.items())
                 and all(free[n.name].get(r, 0) >= a for r, a in p.requests.items())
             ]

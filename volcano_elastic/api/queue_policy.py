@@ -65,6 +65,15 @@ class ForPods(StrEnum):
     NONE = "None"
 
 
+class LeaveNodes(StrEnum):
+    """When jobs leave a node that still works."""
+
+    ON_SIGNAL = "OnSignal"
+    """When it shows a sign of `node_signal`, or has failed the job."""
+    NEVER = "Never"
+    """Signs are ignored."""
+
+
 @dataclass(frozen=True, slots=True)
 class Surplus:
     order: Order = Order.EFFICIENCY
@@ -116,6 +125,13 @@ class Headroom:
 
 
 @dataclass(frozen=True, slots=True)
+class Nodes:
+    leave: LeaveNodes = LeaveNodes.ON_SIGNAL
+    exclude_for: timedelta = timedelta(minutes=30)
+    """How long a job stays away from a node whose hardware failed it; 0: not at all."""
+
+
+@dataclass(frozen=True, slots=True)
 class QueuePolicy:
     queue: str
     name: str = ""
@@ -131,6 +147,7 @@ class QueuePolicy:
     borrowing_limit: int | None = None
     """Milli-units of `resource` beyond its deserved that the queue may hold, minimums included."""
     headroom: Headroom = field(default_factory=Headroom)
+    nodes: Nodes = field(default_factory=Nodes)
 
 
 class InvalidPolicy(ValueError):
@@ -163,6 +180,7 @@ def parse(obj: Mapping[str, Any], *, strict: bool = False) -> QueuePolicy:
     surplus, grow, shrink = reader.part("surplus"), reader.part("grow"), reader.part("shrink")
     young, rebalance = surplus.part("young"), reader.part("rebalance")
     borrowing, headroom = reader.part("borrowing"), reader.part("headroom")
+    nodes = reader.part("nodes")
     meta = obj.get("metadata") or {}
     base = QueuePolicy(queue="")
     policy = QueuePolicy(
@@ -203,9 +221,13 @@ def parse(obj: Mapping[str, Any], *, strict: bool = False) -> QueuePolicy:
             if headroom.get("percent") is None
             else headroom.number("percent", 0, most=100),
         ),
+        nodes=Nodes(
+            leave=nodes.word("leave", base.nodes.leave),
+            exclude_for=nodes.seconds("excludeSeconds", base.nodes.exclude_for),
+        ),
     )
     problems = reader.problems
-    for part in (reader, surplus, young, grow, shrink, rebalance, borrowing, headroom):
+    for part in (reader, surplus, young, grow, shrink, rebalance, borrowing, headroom, nodes):
         problems += part.unknown() if strict else ()
     if not policy.queue:
         problems.append(Problem("spec.queue", "must name a Volcano queue, found none"))

@@ -172,6 +172,8 @@ def text(found: Mapping[str, Any]) -> str:
             lines.append(f"Last change of size: {elastic['lastScaleReason']} {when}".rstrip())
         if elastic.get("message"):
             lines.append(elastic["message"])
+        for one in elastic.get("excludedNodes") or ():
+            lines.append(f"Keeps away from {one['node']} until {one['until']}: {one['reason']}")
     coordinator = found["coordinator"]
     if coordinator is not None:
         lines.append(

@@ -55,6 +55,11 @@ class QueueState:
         return tuple([s for s in self.jobs if not s.settled and not s.unstarted])
 
     @fact
+    def excluding(self) -> tuple[JobState, ...]:
+        """Jobs that nodes have failed."""
+        return tuple([s for s in self.jobs if s.job.excluded])
+
+    @fact
     def growth(self) -> Mapping[Shape, Sequence[GrowthKey]]:
         """Settled jobs that may grow, by shape, in order."""
         found: defaultdict[Shape, list[GrowthKey]] = defaultdict(list)
@@ -231,7 +236,23 @@ class ClusterState:
     def open_nodes(self) -> tuple[str, ...]:
         """Names of the nodes that take pods."""
         nodes = self.nodes.items()
-        return tuple([name for name, n in nodes if n.node.ready and not n.node.unschedulable])
+        return tuple([name for name, n in nodes if n.node.takes_pods])
+
+    @fact
+    def to_leave(self) -> Mapping[str, Mapping[str, Pod]]:
+        """Live pods of jobs on nodes that those had better leave, by job and pod."""
+        found: defaultdict[str, dict[str, Pod]] = defaultdict(dict)
+        for node in self.nodes.values():
+            if node.node.leave:
+                for pod in node.pods:
+                    if pod.job is not None and pod.job in self.jobs and not pod.terminating:
+                        found[pod.job][pod.key] = pod
+        for queue in self.queues.values():
+            for state in queue.excluding:
+                for pod in state.pods:
+                    if pod.node in state.job.excluded and not pod.terminating:
+                        found[state.job.key][pod.key] = pod
+        return found
 
     @fact
     def keys(self) -> frozenset[str]:

@@ -108,7 +108,7 @@ class Dimensions:
 
 def admits(node: Node, shape: Shape) -> bool:
     """Return whether `node` admits new pods of this shape, however full it is."""
-    if not node.ready or node.unschedulable:
+    if not node.takes_pods:
         return False
     if any(node.labels.get(key) != value for key, value in shape.selector):
         return False

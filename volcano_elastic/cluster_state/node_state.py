@@ -127,7 +127,7 @@ class NodeState:
     @fact
     def usable(self) -> Vector:
         """Idle room, if it takes pods at all."""
-        if not self.node.ready or self.node.unschedulable:
+        if not self.node.takes_pods:
             return (0,) * len(self.idle)
         return tuple([max(0, amount) for amount in self.idle])
 

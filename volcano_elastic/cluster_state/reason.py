@@ -24,6 +24,8 @@ class Reason(StrEnum):
     REBALANCED = "Rebalanced"
     """Gives surplus to a job that gains more from it."""
     DRAINED = "Drained"
+    LEFT_NODE = "LeftNode"
+    """Some of its pods leave nodes that failed, or are about to go."""
     GAVE_UP_MINIMUM = "GaveUpMinimum"
     """All its pods leave, since gangs below their minimums block each other."""
     # why not more
@@ -70,6 +72,7 @@ WORDS: Mapping[Reason, str] = {
     Reason.SLOWED_DOWN: "it was slower than at a smaller size",
     Reason.REBALANCED: "it gave workers to a job that gains more from them",
     Reason.DRAINED: "its queue is being drained",
+    Reason.LEFT_NODE: "some of its pods left nodes that failed, or are about to go",
     Reason.GAVE_UP_MINIMUM: "gangs below their minimums blocked each other",
     Reason.AT_MAX: "it is at its maximum",
     Reason.AT_MAX_PER_JOB: "it has all the surplus that its queue's policy allows (maxPerJob)",

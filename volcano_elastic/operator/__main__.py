@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 
 import uvloop
 
+from volcano_elastic.api import node_signal
 from volcano_elastic.kube import health
 from volcano_elastic.kube.client import Client
 from volcano_elastic.kube.kubeconfig import Access, KubeconfigError, load
@@ -25,6 +26,7 @@ from volcano_elastic.operator import log, webhook
 from volcano_elastic.operator.cluster import Cluster
 from volcano_elastic.operator.controller import Controller
 from volcano_elastic.operator.executor import COMPONENT, Executor
+from volcano_elastic.operator.failed_nodes import FailedNodes
 from volcano_elastic.operator.handover import Handover
 from volcano_elastic.operator.lost_pods import LostPods
 from volcano_elastic.operator.metrics import Metrics
@@ -113,17 +115,22 @@ async def run(access: Access, timing: Timing, options: argparse.Namespace) -> No
         settings = Settings(
             options.pytorch_init_container_image, options.pytorch_init_container_max_tries
         )
-        builder, handover = SnapshotBuilder(cluster.serves), Handover()
+        own = () if options.no_default_node_signals else node_signal.DEFAULTS
+        builder = SnapshotBuilder(cluster.serves, (*own, *options.node_signal))
+        handover = Handover()
         lost_pods = LostPods(
             cluster, builder, lambda: datetime.now(UTC), timedelta(seconds=options.lost_after)
         )
+        failed_nodes = FailedNodes(cluster, lambda: datetime.now(UTC))
         controller = Controller(
             cluster,
             executor,
             metrics,
             handover,
             lost_pods,
+            failed_nodes,
             policy_of=builder.policy_of,
+            to_leave=builder.nodes_to_leave,
             settings=settings,
         )
         planning = Planning(
@@ -133,6 +140,7 @@ async def run(access: Access, timing: Timing, options: argparse.Namespace) -> No
             metrics,
             token_of=executor.tokens.of,
             lost_pods=lost_pods,
+            failed_nodes=failed_nodes,
             plugin=options.queue_plugin,
         )
         schema = ServedSchema(client, metrics)
@@ -224,6 +232,21 @@ def parser() -> argparse.ArgumentParser:
         "lost and made anew elsewhere; at once where both are; default %(default)g",
     )
     parser.add_argument(
+        "--node-signal",
+        metavar="KIND:KEY[=VALUE]",
+        type=_signal,
+        action="append",
+        default=[],
+        help="a taint, condition or label of nodes that elastic jobs leave in order, such as "
+        "taint:example.com/broken or condition:DiskFailing=True (* stands for any characters); "
+        "may be given several times, beside those of well-known monitors",
+    )
+    parser.add_argument(
+        "--no-default-node-signals",
+        action="store_true",
+        help="only those given by --node-signal count",
+    )
+    parser.add_argument(
         "--pytorch-init-container-image",
         metavar="IMAGE",
         help="in which pods of a job with a leader wait for it; needs a POSIX shell, and "
@@ -273,6 +296,13 @@ def parser() -> argparse.ArgumentParser:
             help=f"{text}; default {seconds}",
         )
     return parser
+
+
+def _signal(text: str) -> node_signal.NodeSignal:
+    try:
+        return node_signal.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _tries(text: str) -> int:

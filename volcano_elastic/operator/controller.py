@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 import aiohttp
 
 from volcano_elastic.api.pytorchjob import InvalidJob, PyTorchJob, parse
-from volcano_elastic.api.queue_policy import QueuePolicy
+from volcano_elastic.api.queue_policy import LeaveNodes, QueuePolicy
 from volcano_elastic.kube.client import ApiError, Conflict
 from volcano_elastic.kube.resource import Object, key_of
 from volcano_elastic.kube.work_queue import WorkQueue
 from volcano_elastic.operator.cluster import Cluster, job_key
 from volcano_elastic.operator.executor import Executor, NameTaken
+from volcano_elastic.operator.failed_nodes import FailedNodes
 from volcano_elastic.operator.handover import Handover
 from volcano_elastic.operator.lost_pods import LostPods
 from volcano_elastic.operator.metrics import Metrics
@@ -47,20 +48,23 @@ class Controller:
         metrics: Metrics,
         handover: Handover,
         lost_pods: LostPods,
+        failed_nodes: FailedNodes,
         *,
         policy_of: Callable[[str], QueuePolicy] = QueuePolicy,
+        to_leave: Callable[[], Mapping[str, str]] = dict,
         settings: Settings = DEFAULTS,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._cluster, self._executor, self._metrics = cluster, executor, metrics
         self._handover, self._policy_of = handover, policy_of
         self._settings, self._clock = settings, clock
-        self._lost_pods = lost_pods
+        self._lost_pods, self._failed_nodes, self._to_leave = lost_pods, failed_nodes, to_leave
         self._queue: WorkQueue | None = None
         """None while somebody else leads: `run` begins with all jobs anyway."""
         self._parsed: dict[str, tuple[str, PyTorchJob | InvalidJob]] = {}
         handover.on_news(self._add)
         lost_pods.on_news(self._add)
+        failed_nodes.on_news(self._add)
         cluster.jobs.on_change(self._job_changed)
         for named in (cluster.podgroups, cluster.autoscalers):
             named.on_change(lambda old, new: self._add(key_of(_either(old, new))))
@@ -181,6 +185,9 @@ class Controller:
             lost=losses.lost,
             lost_at=losses.look_at,
             shortages=shortages(parsed, self._cluster.pods_of(job), self._cluster.nodes, now),
+            failed_nodes=self._failed_nodes.of(parsed),
+            exclude_for=policy.nodes.exclude_for,
+            to_leave=self._to_leave() if policy.nodes.leave is LeaveNodes.ON_SIGNAL else {},
         )
         return reconcile(parsed, observed, now, self._settings)
 

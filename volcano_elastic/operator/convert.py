@@ -3,18 +3,19 @@ own spelling ends here."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from volcano_elastic.api import moment, quantity
+from volcano_elastic.api import moment, node_signal, quantity
 from volcano_elastic.api import pod as api_pod
+from volcano_elastic.api.node_signal import NodeSignal
 from volcano_elastic.api.pytorchjob import InvalidJob, PyTorchJob, parse
 from volcano_elastic.api.role import elastic, labelled
 from volcano_elastic.kube.resource import Object, key_of
 from volcano_elastic.podgroup.pod_annotation import GROUP_NAME, is_protected
 from volcano_elastic.podgroup.podgroup import queue_in_force
-from volcano_elastic.pytorchjob import coexistence
+from volcano_elastic.pytorchjob import coexistence, exclusion
 from volcano_elastic.pytorchjob.label import COORDINATOR, REPLICA_INDEX, REPLICA_TYPE
 from volcano_elastic.pytorchjob.pod import requests
 from volcano_elastic.pytorchjob.status import refused
@@ -65,6 +66,7 @@ def convert_job(
     spec = sized.pod_spec if sized else {}
     reported = job.status.get("elastic") or {}
     least = job.least_size if policy else count
+    excluded = tuple(exclusion.names(job))
     return Job(
         key=job.key,
         queue=queue_in_force(job, podgroup),
@@ -75,7 +77,7 @@ def convert_job(
         pod_requests=requests(job, sized.role) if sized else {},
         node_selector=dict(spec.get("nodeSelector") or {}),
         tolerations=tuple(spec.get("tolerations") or ()),
-        node_affinity=_node_affinity(spec),
+        node_affinity=_without(_node_affinity(spec), excluded),
         node_unit=policy.node_unit if policy else 1,
         priority=priority,
         cooldown=policy.cooldown if policy else None,
@@ -89,7 +91,16 @@ def convert_job(
         unmodelled=_unmodelled(job, podgroup),
         replicas=count if policy is not None and policy.scaler == "hpa" else None,
         pause=_seconds(reported.get("pauseSeconds")),
+        excluded=excluded,
     )
+
+
+def _without(affinity: NodeAffinity, excluded: Sequence[str]) -> NodeAffinity:
+    """Return the affinity without these nodes, as its job's new pods have it."""
+    if not excluded:
+        return affinity
+    others = tuple(Requirement("metadata.name", "NotIn", (n,), of_field=True) for n in excluded)
+    return tuple((*term, *others) for term in affinity or ((),))
 
 
 def _node_affinity(spec: Mapping[str, Any]) -> NodeAffinity:
@@ -241,7 +252,7 @@ def _is_loose(meta: Mapping[str, Any]) -> bool:
     return not any(str(r.get("apiVersion")).startswith("batch.volcano.sh/") for r in references)
 
 
-def convert_node(obj: Object) -> Node:
+def convert_node(obj: Object, signals: Sequence[NodeSignal] = node_signal.DEFAULTS) -> Node:
     meta, spec = obj["metadata"], obj.get("spec") or {}
     ready = api_pod.condition(obj, "Ready")
     return Node(
@@ -255,6 +266,7 @@ def convert_node(obj: Object) -> Node:
             (t.get("key", ""), t.get("value", ""), t.get("effect", ""))
             for t in spec.get("taints") or ()
         ),
+        leave=node_signal.shown(obj, signals),
     )
 
 

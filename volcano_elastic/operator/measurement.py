@@ -24,6 +24,7 @@ from volcano_elastic.operator import coordinator_client, failure_report
 from volcano_elastic.operator.cluster import Cluster, controlled_by
 from volcano_elastic.operator.coordinator_client import Report
 from volcano_elastic.operator.executor import COMPONENT
+from volcano_elastic.operator.failed_nodes import FailedNodes
 from volcano_elastic.operator.failure_report import Exclusion, Failure
 from volcano_elastic.operator.lost_pods import LostPods
 from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
@@ -101,9 +102,10 @@ class Measurement:
         clock: Callable[[], datetime],
         token_of: Callable[[str], Awaitable[str]],
         lost_pods: LostPods,
+        failed_nodes: FailedNodes,
     ) -> None:
         self._cluster, self._builder, self._clock = cluster, builder, clock
-        self._lost_pods = lost_pods
+        self._lost_pods, self._failed_nodes = lost_pods, failed_nodes
         lost_pods.on_doubt(self._ask_now)
         self._token_of = token_of
         """Returns the token of the job with this uid; may raise as Tokens.of does."""
@@ -214,6 +216,8 @@ class Measurement:
     async def _hear(self, session: aiohttp.ClientSession, job: PyTorchJob) -> Report:
         report = await self._ask(session, job)
         self._lost_pods.hear(job, report.heard)
+        if report.heard is not None:
+            self._failed_nodes.hear(job, report.excluded)
         return report
 
     async def _ask(self, session: aiohttp.ClientSession, job: PyTorchJob) -> Report:

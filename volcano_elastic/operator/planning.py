@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 
 from volcano_elastic.kube.resource import Object
 from volcano_elastic.operator.cluster import Cluster
+from volcano_elastic.operator.failed_nodes import FailedNodes
 from volcano_elastic.operator.handover import Handover
 from volcano_elastic.operator.lost_pods import LostPods
 from volcano_elastic.operator.measurement import Measurement
@@ -56,6 +57,7 @@ class Planning:
         *,
         token_of: Callable[[str], Awaitable[str]],
         lost_pods: LostPods,
+        failed_nodes: FailedNodes,
         plugin: str | None = None,
         planner: Callable[[], MakePlan] = lambda: Planner().plan,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -70,7 +72,7 @@ class Planning:
         self._plugin = plugin
         self._builder.proportion = plugin == "proportion"
         self._report = PolicyReport(cluster.policies, self._builder)
-        self._measurement = Measurement(cluster, builder, clock, token_of, lost_pods)
+        self._measurement = Measurement(cluster, builder, clock, token_of, lost_pods, failed_nodes)
         self._changed = asyncio.Event()
         for informer in cluster:
             if informer.resource in KINDS:
@@ -174,4 +176,5 @@ def _resize(decision: Decision) -> Resize:
         reason=str(decision.reason),
         message=decision.message,
         remove=frozenset(key.rpartition("/")[2] for key in decision.remove),
+        move=frozenset(key.rpartition("/")[2] for key in decision.move),
     )

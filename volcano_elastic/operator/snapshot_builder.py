@@ -8,9 +8,11 @@ tell by identity what it has to think about again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
+from volcano_elastic.api import node_signal
+from volcano_elastic.api.node_signal import NodeSignal
 from volcano_elastic.api.pytorchjob import PyTorchJob
 from volcano_elastic.api.queue_policy import InvalidPolicy, QueuePolicy, effective
 from volcano_elastic.api.queue_policy import parse as parse_policy
@@ -84,9 +86,14 @@ class SnapshotBuilder:
     Args:
         serves: False for PyTorchJobs that another operator carries out; their pods and gangs count
             like anybody's.
+        signals: what of a node tells elastic jobs to leave it.
     """
 
-    def __init__(self, serves: Callable[[Object], bool] = lambda job: True) -> None:
+    def __init__(
+        self,
+        serves: Callable[[Object], bool] = lambda job: True,
+        signals: Sequence[NodeSignal] = node_signal.DEFAULTS,
+    ) -> None:
         self.proportion = False
         """Whether Volcano divides by the proportion plugin; no object says so."""
         self.memory = Memory()
@@ -102,6 +109,7 @@ class SnapshotBuilder:
         """Pod that finished well to whose it was: key of its job, else of its gang."""
         self._succeeded: dict[str, int] = {}
         self._effective: tuple[tuple[QueuePolicy, ...], dict[str, QueuePolicy]] = ((), {})
+        self._to_leave: tuple[tuple[Node, ...], dict[str, str]] = ((), {})
         self._jobs: _Values[Job] = _Values()
         self._gangs: _Values[Gang] = _Values()
         self._pods: _Values[Pod] = _Values()
@@ -114,7 +122,7 @@ class SnapshotBuilder:
             resource.PODS.kind: self._pod,
             resource.PODGROUPS.kind: self._podgroup,
             resource.NODES.kind: lambda key, obj: self._put(
-                self._nodes, key, obj, convert.convert_node
+                self._nodes, key, obj, lambda node: convert.convert_node(node, signals)
             ),
             resource.QUEUES.kind: lambda key, obj: self._put(
                 self._queues, key, obj, convert.convert_queue
@@ -160,6 +168,13 @@ class SnapshotBuilder:
 
     def job(self, key: str) -> Job | None:
         return self._jobs.get(key)
+
+    def nodes_to_leave(self) -> Mapping[str, str]:
+        """Return the nodes that elastic jobs leave, with the reason."""
+        nodes = self._nodes.all()
+        if self._to_leave[0] is not nodes:
+            self._to_leave = (nodes, {n.name: n.leave for n in nodes if n.leave})
+        return self._to_leave[1]
 
     def pod(self, key: str) -> Pod | None:
         """Return the pod, if it has not finished."""

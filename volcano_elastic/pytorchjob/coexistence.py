@@ -124,6 +124,8 @@ _NEEDED = (
     "status.elastic.replicas",
     "status.elastic.lastScaleTime",
     "status.elastic.lastScaleReason",
+    "status.elastic.excludedNodes",
+    "status.elastic.exclusionsLiftedAt",
     "status.elastic.restarts",
     "status.elastic.message",
     "status.elastic.memory",

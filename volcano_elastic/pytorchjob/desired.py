@@ -25,6 +25,7 @@ from volcano_elastic.podgroup.pod_annotation import PREEMPTABLE, preemptable
 from volcano_elastic.pytorchjob import (
     autoscaler,
     event,
+    exclusion,
     out_of_memory,
     outcome,
     placement,
@@ -139,10 +140,18 @@ def time_left(ttl: timedelta | None, completed: datetime, now: datetime) -> time
     return None if ttl is None else max(timedelta(0), completed + ttl - now)
 
 
+def _excluded(view: View) -> exclusion.Exclusions:
+    observed = view.observed
+    return exclusion.decide(
+        view.job, view.replicas, observed.failed_nodes, observed.exclude_for, view.now
+    )
+
+
 def _status(view: View, wanted: size.Size | None) -> Status:
     job, now = view.job, view.now
     found = status.counted(status.begun(job, now), job, view.replicas)
     found = status.sized(found, job, view.replicas, wanted, now)
+    found = status.excluding(found, _excluded(view))
     found = status.progressed(found, job, view.replicas, now)
     found = status.with_memory(found, job, view.replicas)
     return status.queued(found, job, view.observed.podgroup)
@@ -208,7 +217,11 @@ def _running(
     events: list[EmitEvent],
 ) -> Desired:
     job, observed, now = view.job, view.observed, view.now
-    plan = placement.place(job, view.replicas, wanted, now)
+    excluded = _excluded(view)
+    to_leave = observed.to_leave if job.elastic is not None else ()
+    avoid = exclusion.avoided((one.node for one in excluded.nodes), to_leave)
+    moved = (wanted.move if wanted else frozenset()) | exclusion.outdated(view.replicas, avoid)
+    plan = placement.place(job, view.replicas, wanted, now, moved)
     plan.leave += [r for r in view.dropped if r.live]
     plan.clear += [r for r in view.dropped if not r.live and r.state is not State.LEAVING]
     look_again = []
@@ -220,7 +233,10 @@ def _running(
     for name in (*change.promote, *change.demote):
         value = preemptable(protected=name in change.promote)
         annotations[name] = annotations.get(name, {}) | {PREEMPTABLE: value}
-    create = _pods(view, plan, change, settings, out_of_memory.remembered_in(new_status))
+    remembered = out_of_memory.remembered_in(new_status)
+    create = _pods(view, plan, change, settings, remembered, avoid)
+    if excluded.ends is not None:
+        look_again.append(excluded.ends - now)
     if plan.retry_at is not None:
         look_again.append(plan.retry_at - now)
     if observed.lost_at is not None:
@@ -231,7 +247,7 @@ def _running(
     return Desired(
         status=new_status,
         burst=any(r.live and not r.ready for r in view.replicas),
-        events=(*events, *_explained(view, plan, wanted)),
+        events=(*events, *_explained(view, plan, wanted), *event.exclusions(excluded)),
         create=create,
         leave=(
             *(Leave(r.name, r.uid, _grace(r, wanted, observed.grace)) for r in plan.leave),
@@ -258,7 +274,7 @@ def _explained(view: View, plan: placement.Placement, wanted: size.Size | None) 
         events.append(EmitEvent("RendezvousUnchanged", message, True, deduplicated=True))
     events += status.scale_ignored(job)
     failed = [r for r in plan.clear if r.state is State.RETRY]
-    if wanted is not None and wanted.changed:
+    if wanted is not None and (wanted.changed or wanted.move):
         events.append(EmitEvent(wanted.reason, wanted.message))
         if wanted.reason == size.REPLICAS_FAILED:
             failed += size.newly_lost(job, view.replicas)
@@ -318,6 +334,7 @@ def _pods(
     change: protection.Change,
     settings: Settings,
     memory: Mapping[str, Bytes],
+    avoid: Sequence[str],
 ) -> tuple[Object, ...]:
     """Return the pods that come; those that the minimum still lacks are protected.
 
@@ -326,7 +343,9 @@ def _pods(
     """
     job, observed = view.job, view.observed
     protected_now = sum(r.protected or r.name in change.promote for r in plan.keep)
-    templates = {role: PodTemplate(job, role, settings) for role in {n.role for n in plan.create}}
+    templates = {
+        role: PodTemplate(job, role, settings, avoid) for role in {n.role for n in plan.create}
+    }
     made = []
     for new in sorted(plan.create, key=lambda n: (-n.role.priority, n.index)):
         protected = _vital(job, new.role, new.index) or protected_now < _protected_count(job)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from volcano_elastic.api import moment
 from volcano_elastic.api.pytorchjob import PyTorchJob
 from volcano_elastic.pytorchjob.action import EmitEvent
+from volcano_elastic.pytorchjob.exclusion import Exclusions
 from volcano_elastic.pytorchjob.observed import Replica
 
 # An event's message has 1,024 characters.
 _MOST_NAMES = 8
+_MOST_REASON = 600
 
 
 def at_begin(job: PyTorchJob) -> list[EmitEvent]:
@@ -94,6 +97,24 @@ def no_more_memory(view: Iterable[Replica]) -> list[EmitEvent]:
         for replica in view
         if (found := replica.shortage) is not None and found.more is None
     ]
+
+
+def exclusions(found: Exclusions) -> list[EmitEvent]:
+    """Return an event for each node that the job keeps away from now on, or no longer must."""
+    events = [
+        EmitEvent(
+            "NodeAvoided",
+            f"Pods keep away from node {one.node} until {moment.timestamp(one.until)}: "
+            f"{one.reason[:_MOST_REASON]}",
+            True,
+        )
+        for one in found.new
+    ]
+    if found.lifted_now:
+        names = [one.node for one in found.lifted_now]
+        message = f"{_listed('Node', names)} may have pods again: there is no room without"
+        events.append(EmitEvent("NodesAllowedAgain", message, True))
+    return events
 
 
 def _listed(noun: str, names: Sequence[str]) -> str:

@@ -14,10 +14,19 @@ from volcano_elastic.api.amount import Bytes
 from volcano_elastic.api.pytorchjob import CONTAINER, PyTorchJob
 from volcano_elastic.api.role import Role, labelled
 from volcano_elastic.podgroup.pod_annotation import is_protected
-from volcano_elastic.pytorchjob import out_of_memory
+from volcano_elastic.pytorchjob import failure_class, out_of_memory
+from volcano_elastic.pytorchjob.failure_class import Failure, FailureClass
 from volcano_elastic.pytorchjob.label import REPLICA_INDEX, REPLICA_TYPE
 from volcano_elastic.pytorchjob.out_of_memory import Shortage
-from volcano_elastic.pytorchjob.pod import FAILURES, RESTARTS, Resources
+from volcano_elastic.pytorchjob.pod import AVOIDS, FAILURES, RESTARTS, Resources
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFailure:
+    """Hardware of a node that failed a job, as the job's coordinator tells it."""
+
+    reason: str
+    at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +39,8 @@ class Resize:
     message: str
     remove: frozenset[str] = frozenset()
     """Names of pods."""
+    move: frozenset[str] = frozenset()
+    """Names of pods that leave their node and are made anew elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +67,12 @@ class Observed:
     """When a pod may be lost by what is known now, and the job is to be looked at anew."""
     shortages: Mapping[str, Shortage] = field(default_factory=dict)
     """By uid, which pods ran out of memory, and what each is given."""
+    failed_nodes: Mapping[str, NodeFailure] = field(default_factory=dict)
+    """By name."""
+    exclude_for: timedelta = timedelta(minutes=30)
+    """The queue policy's nodes.excludeSeconds."""
+    to_leave: Mapping[str, str] = field(default_factory=dict)
+    """Nodes that elastic jobs leave, with the reason."""
 
 
 class State(StrEnum):
@@ -111,6 +128,19 @@ class Replica:
     """None: it has not run out of memory."""
     comes_back: bool
     """Leaving, and made again at the same index with more memory."""
+    node: str = ""
+    """Empty while it has none."""
+    avoids: frozenset[str] = frozenset()
+    """Names of the nodes that it must not go to."""
+    unplaced: datetime | None = None
+    """Since when a scheduler has found no node for it."""
+    failure: Failure | None = None
+    """How it failed, or why its container was started again last."""
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether it failed because something else wanted its place, or its node went."""
+        return self.failure is not None and self.failure.kind is FailureClass.INTERRUPTION
 
     @property
     def live(self) -> bool:
@@ -172,7 +202,9 @@ def _replica(
         and more is not None
         and out_of_memory.request(pod) < more
     )
-    restarts = api_pod.restarts(pod) + (state is State.RETRY)
+    failure = failure_class.of_pod(pod, CONTAINER) or failure_class.of_restart(pod, CONTAINER)
+    interrupted = failure is not None and failure.kind is FailureClass.INTERRUPTION
+    restarts = api_pod.restarts(pod) + (state is State.RETRY and not interrupted)
     if (comes_back or state is State.OUT_OF_MEMORY) and out_of_memory.restarted_in_place(pod):
         restarts -= 1
     taken_over = _count(annotations, RESTARTS)
@@ -197,7 +229,18 @@ def _replica(
         exit_code=code,
         shortage=shortage,
         comes_back=comes_back,
+        node=spec.get("nodeName") or "",
+        avoids=frozenset(filter(None, annotations.get(AVOIDS, "").split(","))),
+        unplaced=_unplaced(pod),
+        failure=failure,
     )
+
+
+def _unplaced(pod: Mapping[str, Any]) -> datetime | None:
+    found = api_pod.condition(pod, "PodScheduled")
+    if found is None or found.get("status") != "False":
+        return None
+    return moment.parse_optional(found.get("lastTransitionTime"))
 
 
 def _count(annotations: Mapping[str, str], name: str) -> int:

@@ -61,21 +61,38 @@ class Placement:
         return self.keep[0] if self.keep else None
 
 
-def place(job: PyTorchJob, view: Sequence[Replica], size: Size | None, now: datetime) -> Placement:
-    """Return which pods stay, go and come for a job of this size; None: of fixed size."""
+def place(
+    job: PyTorchJob,
+    view: Sequence[Replica],
+    size: Size | None,
+    now: datetime,
+    move: frozenset[str] = frozenset(),
+) -> Placement:
+    """Return which pods stay, go and come for a job of this size; None: of fixed size.
+
+    Args:
+        move: names of the pods that go, and that others come for.
+    """
     out = Placement()
     for spec in job.replicas.values():
         mine = [r for r in view if r.role is spec.role]
         if spec.role.elastic and size is not None:
-            _elastic(out, spec.role, mine, size, now)
+            _elastic(out, spec.role, mine, size, now, move)
         else:
-            _fixed(out, spec.role, mine, spec.replicas, now)
+            _fixed(out, spec.role, mine, spec.replicas, now, move)
     if len(out.create) >= _MOST_AT_ONCE:
         _look_again(out, now)
     return out
 
 
-def _fixed(out: Placement, role: Role, mine: list[Replica], count: int, now: datetime) -> None:
+def _fixed(
+    out: Placement,
+    role: Role,
+    mine: list[Replica],
+    count: int,
+    now: datetime,
+    move: frozenset[str],
+) -> None:
     by_index = {r.index: r for r in mine}
     for index in range(count):
         replica = by_index.get(index)
@@ -83,6 +100,8 @@ def _fixed(out: Placement, role: Role, mine: list[Replica], count: int, now: dat
             if len(out.create) >= _MOST_AT_ONCE:
                 break
             out.create.append(New(role, index))
+        elif replica.live and replica.name in move:
+            out.leave.append(replica)
         elif replica.live:
             out.keep.append(replica)
         elif replica.state is State.RETRY:
@@ -98,7 +117,15 @@ def _fixed(out: Placement, role: Role, mine: list[Replica], count: int, now: dat
             _dismiss(out, replica)
 
 
-def _elastic(out: Placement, role: Role, mine: list[Replica], size: Size, now: datetime) -> None:
+def _elastic(
+    out: Placement,
+    role: Role,
+    mine: list[Replica],
+    size: Size,
+    now: datetime,
+    move: frozenset[str],
+) -> None:
+    going = size.remove | move
     first = next((r for r in mine if r.index == 0), None)
     others = [r for r in mine if r.index != 0]
     for replica in mine:
@@ -107,9 +134,9 @@ def _elastic(out: Placement, role: Role, mine: list[Replica], size: Size, now: d
             out.clear.append(replica)
     # Pod 0 always has a place, even while it is away.
     members = [r for r in others if _member(r)]
-    staying = [r for r in members if r.name not in size.remove]
+    staying = [r for r in members if r.name not in going]
     for replica in members:
-        if replica.name in size.remove:
+        if replica.name in going:
             _dismiss(out, replica)
     done = sum(r.state is State.SUCCEEDED for r in others)
     surplus = len(staying) + done - (size.desired - 1)
@@ -130,6 +157,11 @@ def _elastic(out: Placement, role: Role, mine: list[Replica], size: Size, now: d
             _wait_for(out, replica, now)
         else:
             _again(out, replica, now)
+    if first is not None and first.live and first.name in move:
+        out.leave.append(first)
+        # The others come once it is back.
+        out.create = [new for new in out.create if not new.role.elastic]
+        return
     if first is not None and first.state in _PRESENT:
         if first.live:
             out.keep.insert(0, first)
@@ -163,6 +195,9 @@ def _dismiss(out: Placement, replica: Replica) -> None:
 
 def _again(out: Placement, replica: Replica, now: datetime) -> None:
     """Made again at once the first time, then after 1, 2, 4… seconds from its end."""
+    if replica.interrupted:
+        _anew(out, replica)
+        return
     ended = replica.ended or replica.created
     past = 0 if ended - replica.created >= _STEADY else replica.failures
     wait = min(timedelta(seconds=2 ** min(past - 1, 10)), _LONGEST_BACKOFF) if past else None

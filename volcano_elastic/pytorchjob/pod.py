@@ -7,7 +7,7 @@ the bodies, which nobody changes afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -30,6 +30,8 @@ from volcano_elastic.pytorchjob.settings import DEFAULTS, Settings
 RESTARTS = "volcano-elastic.io/restarts"
 # How many of its pods failed one soon after the other, up to this one.
 FAILURES = "volcano-elastic.io/failures-in-a-row"
+# Names of the nodes that the pod must not go to, as it was made.
+AVOIDS = "volcano-elastic.io/avoids"
 _SHARED_MEMORY, _SHARED_MEMORY_PATH = "volcano-elastic-shared-memory", "/dev/shm"
 
 Object = dict[str, Any]
@@ -41,8 +43,10 @@ class PodTemplate:
     """Makes the pods of one role. They are equal but for who they are, unless one is given
     resources of its own."""
 
-    def __init__(self, job: PyTorchJob, role: Role, settings: Settings) -> None:
-        self._job, self._role = job, role
+    def __init__(
+        self, job: PyTorchJob, role: Role, settings: Settings, avoid: Sequence[str] = ()
+    ) -> None:
+        self._job, self._role, self._avoid = job, role, avoid
         replica = job.replicas[role.name]
         meta = replica.template.get("metadata") or {}
         self._annotations = dict(meta.get("annotations") or {})
@@ -65,6 +69,8 @@ class PodTemplate:
         size = _shared_memory(job, role)
         if size is not None:
             _mount_shared_memory(spec, size)
+        if avoid:
+            spec = with_anti_affinity(spec, avoid)
         self.spec: Mapping[str, Any] = spec
         """Spec of the pods, but for what differs between them: environment, and resources of their
         own."""
@@ -94,6 +100,8 @@ class PodTemplate:
         annotations = dict(self._annotations)
         if job.uses_volcano:
             annotations |= pod_annotations(job, role, index, protected=protected, protect=protect)
+        if self._avoid:
+            annotations[AVOIDS] = ",".join(self._avoid)
         for name, count in ((RESTARTS, restarts), (FAILURES, failures)):
             if count:
                 annotations[name] = str(count)
@@ -132,6 +140,26 @@ def requests(job: PyTorchJob, role: Role) -> dict[str, int]:
     thousandths: with the init container that waits for a leader, whose requests no setting
     changes."""
     return api_pod.requests(PodTemplate(job, role, DEFAULTS).spec)
+
+
+def with_anti_affinity(spec: Mapping[str, Any], avoid: Sequence[str]) -> dict[str, Any]:
+    """Return a pod's spec that keeps it away from these nodes too."""
+    affinity = dict(spec.get("affinity") or {})
+    node = dict(affinity.get("nodeAffinity") or {})
+    kind = "requiredDuringSchedulingIgnoredDuringExecution"
+    terms = (node.get(kind) or {}).get("nodeSelectorTerms")
+    # By the API's rules each requirement on the name has one value.
+    others = [{"key": "metadata.name", "operator": "NotIn", "values": [n]} for n in avoid]
+    node[kind] = {
+        "nodeSelectorTerms": [
+            {**term, "matchFields": [*(term.get("matchFields") or ()), *others]}
+            # A term that asks for nothing matches no node, and must go on doing so.
+            if term or terms is None
+            else term
+            for term in ([{}] if terms is None else terms)
+        ]
+    }
+    return {**spec, "affinity": {**affinity, "nodeAffinity": node}}
 
 
 def _with_resources(container: Object, own: Resources) -> Object:

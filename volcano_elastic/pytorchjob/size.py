@@ -34,6 +34,8 @@ class Size:
     message: str = ""
     remove: frozenset[str] = frozenset()
     """Names of the pods that leave, whatever else is removed."""
+    move: frozenset[str] = frozenset()
+    """Names of the pods that leave their node and are made anew elsewhere."""
     enough: bool = True
     """False if, after losses for good, fewer than least can go on."""
 
@@ -58,7 +60,8 @@ def size(job: PyTorchJob, view: Sequence[Replica], resize: Resize | None) -> Siz
             # The planner saw them go too, and gives up only what Volcano has taken.
             return taken
         remove = resize.remove if resize.new <= resize.old else frozenset()
-        return Size(desired, desired != current, resize.reason, resize.message, remove)
+        changed = desired != current
+        return Size(desired, changed, resize.reason, resize.message, remove, resize.move)
     within = min(max(current, least), most)
     if within != current:
         message = f"{current} is outside of {least} to {most} replicas"

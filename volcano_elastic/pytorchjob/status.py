@@ -13,6 +13,7 @@ from volcano_elastic.podgroup import podgroup
 from volcano_elastic.pytorchjob import label
 from volcano_elastic.pytorchjob.action import Action, EmitEvent, PatchStatus, Requeue
 from volcano_elastic.pytorchjob.coexistence import ALONE
+from volcano_elastic.pytorchjob.exclusion import FIELD, LIFTED, Exclusions
 from volcano_elastic.pytorchjob.observed import Replica, State
 from volcano_elastic.pytorchjob.out_of_memory import remembered
 from volcano_elastic.pytorchjob.outcome import Outcome
@@ -144,6 +145,15 @@ def sized(
             "message": size.message,
         }
     return status | {"elastic": elastic}
+
+
+def excluding(status: Status, exclusions: Exclusions) -> Status:
+    """The status with the nodes that the job keeps away from."""
+    before = status.get("elastic") or {}
+    elastic = {name: value for name, value in before.items() if name not in (FIELD, LIFTED)}
+    elastic |= exclusions.fields()
+    without = {name: value for name, value in status.items() if name != "elastic"}
+    return without | ({"elastic": elastic} if elastic else {})
 
 
 def progressed(status: Status, job: PyTorchJob, view: Sequence[Replica], now: datetime) -> Status:

@@ -24,6 +24,8 @@ class Decision:
     """One sentence for people: what for, with numbers."""
     remove: tuple[str, ...] = ()
     """Keys (namespace/name) of the pods that leave; fewer than old - new if some did not exist."""
+    move: tuple[str, ...] = ()
+    """Keys of the pods that leave their node, and are made anew elsewhere: the size stays."""
     protect: tuple[str, ...] = ()
     """Pods that must hold the minimum in place of protected ones that leave: they become
     `preemptable: "false"` before the others go."""

@@ -25,6 +25,7 @@ class JobDraft:
         "blocked",
         "bound",
         "job",
+        "moved",
         "pending_growth",
         "promised",
         "reason",
@@ -34,6 +35,7 @@ class JobDraft:
         "state",
         "unbound",
         "unit_remainder",
+        "why_left",
     )
 
     def __init__(self, state: JobState, journal: Journal) -> None:
@@ -44,6 +46,10 @@ class JobDraft:
         self.unbound = state.by_role.unbound
         """Pods without a node that this plan leaves alone."""
         self.removed: list[Pod] = []
+        self.moved: list[Pod] = []
+        """Pods that leave their node and are made anew elsewhere."""
+        self.why_left: tuple[str, ...] = ()
+        """What is wrong with the nodes that pods leave, one sentence each."""
         self._leavers: list[Pod] | None = None
         self.promised = 0
         """Workers of the minimum that wait and have been given room by this plan."""
@@ -207,6 +213,12 @@ class JobDraft:
         for pod in chosen:
             self._remove(pod)
         return chosen
+
+    def move(self, pods: Iterable[Pod]) -> None:
+        """These pods, all bound, leave their node; others come in their place."""
+        for pod in pods:
+            del self._alive(pod)[pod.key]
+            self.moved.append(pod)
 
     def lower(self, size: int, reason: Reason, first: Iterable[Pod] = ()) -> list[Pod]:
         """Set a smaller size; the pods beyond it, already moved to `removed`."""

@@ -64,6 +64,8 @@ def message(draft: JobDraft, reason: Reason, helped: list[Claim], dimensions: Di
                 f"{plural(old - new, 'surplus worker')} of {name} found no place to run; "
                 f"{name} goes on with {new}"
             )
+        case Reason.LEFT_NODE:
+            return _left(draft)
         case Reason.SLOWED_DOWN:
             return f"{name} is slower with {plural(old, 'worker')} than with {new}"
         case Reason.DRAINED:
@@ -101,6 +103,19 @@ def _need(helped: list[Claim], giver: str, dimensions: Dimensions) -> str:
     verb = "needs" if len(helped) == 1 else "need"
     started = all(claim.runs for claim in helped)
     return f"{who} {verb} {asked(helped, dimensions)} to {'go on' if started else 'start'}"
+
+
+def _left(draft: JobDraft) -> str:
+    """Why pods leave their nodes, and what becomes of them."""
+    parts = []
+    if draft.moved:
+        pods = names(pod.key for pod in sorted(draft.moved, key=lambda pod: pod.key))
+        verb = "leaves and comes anew" if len(draft.moved) == 1 else "leave and come anew"
+        parts.append(f"{pods} {verb} elsewhere")
+    if draft.size < draft.job.desired:
+        gone = plural(draft.job.desired - draft.size, "surplus worker")
+        parts.append(f"{gone} without room elsewhere leaves, and it goes on with {draft.size}")
+    return f"{'; '.join(draft.why_left)}: {', '.join(parts)}"
 
 
 def _askers(helped: Iterable[Claim]) -> Iterator[str]:

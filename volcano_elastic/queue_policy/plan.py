@@ -9,6 +9,8 @@
   claim      minimums that wait, in Volcano's order, take idle and releasing room, then surplus
   unblock    of gangs that have blocked each other for long, one gives up all its pods
   reserve    pods that exist or are about to exist keep the room they will bind to
+  leave      pods on nodes that failed, or are about to go, move to idle room; surplus without any
+             goes
   move       what is still idle goes to the jobs that gain most, then what others gain less from
 """
 
@@ -28,6 +30,7 @@ from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.queue_policy.backoff import Backoff
 from volcano_elastic.queue_policy.claim_queue import ClaimQueue
 from volcano_elastic.queue_policy.decision import Decision, Plan
+from volcano_elastic.queue_policy.departures import Departures
 from volcano_elastic.queue_policy.draft import Draft, JobDraft
 from volcano_elastic.queue_policy.messages import message
 from volcano_elastic.queue_policy.moves import Moves
@@ -120,8 +123,10 @@ class _Planning:
         claims.run()
         self._unblock()
         self._reserve()
+        departures = Departures(draft)
+        departures.run()
         resting = self._backoff.resting()
-        moves = self._move(resting)
+        moves = self._move({*resting, *departures.jobs})
         decisions, blocked = self._decisions(), claims.said()
         return Plan(
             decisions=tuple(decisions),
@@ -279,7 +284,7 @@ class _Planning:
 
     def _decision(self, draft: JobDraft) -> Decision | None:
         job = draft.job
-        if draft.size == job.desired and not draft.removed:
+        if draft.size == job.desired and not draft.removed and not draft.moved:
             return None
         reason = draft.reason or Reason.GREW_INTO_IDLE
         helped = [claim for key, claim in self._claims.served.items() if key in draft.served]
@@ -293,5 +298,6 @@ class _Planning:
             reason=reason,
             message=message(draft, reason, helped, self._cluster.dimensions),
             remove=tuple(pod.key for pod in eviction_order(draft.removed, worker_0=True)),
-            protect=draft.successors() if draft.removed else (),
+            move=tuple(sorted(pod.key for pod in draft.moved)),
+            protect=draft.successors() if draft.removed or draft.moved else (),
         )

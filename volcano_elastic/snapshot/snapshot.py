@@ -48,6 +48,13 @@ class Node:
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[tuple[str, str, str], ...] = ()
     """(key, value, effect)"""
+    leave: str = ""
+    """Why elastic jobs leave it while it still works, `is tainted KEY`, say; empty: they stay."""
+
+    @property
+    def takes_pods(self) -> bool:
+        """Whether it should be given new pods at all."""
+        return self.ready and not self.unschedulable and not self.leave
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +135,8 @@ class Job:
     """`Worker.replicas`, the wish under the hpa scaler."""
     pause: timedelta | None = None
     """How long its training was measured to stand still at a change of size; None before that."""
+    excluded: tuple[str, ...] = ()
+    """Names of nodes that failed it: its pods leave them, and new ones don't go there."""
 
     @property
     def elastic(self) -> bool:

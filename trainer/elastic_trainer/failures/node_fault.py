@@ -10,49 +10,62 @@ from __future__ import annotations
 import re
 import signal
 
-_SCRIPTS_OWN = re.compile(
-    r"device-side assert triggered"  # an index out of range, most likely
-    r"|illegal memory access|illegal instruction|misaligned address"  # a kernel's, most likely
-    r"|out of memory"
-    r"|error: invalid (argument|configuration argument|device ordinal|resource handle)"
-    r"|CUBLAS_STATUS_(INVALID_VALUE|NOT_SUPPORTED)"
-    r"|CUDNN_STATUS_(BAD_PARAM|NOT_SUPPORTED)"
-    r"|NCCL.*invalid (usage|argument)",
-    re.IGNORECASE,
+TABLE: tuple[tuple[str, str, str], ...] = (
+    (
+        "software",
+        "what a device was asked to do",
+        r"device-side assert triggered"
+        r"|illegal memory access|illegal instruction|misaligned address"
+        r"|out of memory"
+        r"|error: invalid (argument|configuration argument|device ordinal|resource handle)"
+        r"|CUBLAS_STATUS_(INVALID_VALUE|NOT_SUPPORTED)"
+        r"|CUDNN_STATUS_(BAD_PARAM|NOT_SUPPORTED)"
+        r"|NCCL.*invalid (usage|argument)"
+        r"|\bXid\b[^\n]*\): *(13|31|43|45|68|69)\b",
+    ),
+    (
+        "peer",
+        "another process",
+        r"NCCL.*(remote (process|error)|aborted)|ncclRemoteError|Watchdog caught collective",
+    ),
+    (
+        "hardware",
+        "GPU hardware",
+        r"\bXid\b|\bECC error|uncorrectable (memory|ECC)|fallen off the bus|GPU is lost"
+        r"|row[- ]remap\w* fail|hardware error",
+    ),
+    ("hardware", "NVLink", r"\bNVLink\b.*\b(error|fail\w*|inactive|down)\b|\bSXid\b"),
+    ("hardware", "cuDNN", r"cuDNN error|CUDNN_STATUS_"),
+    ("hardware", "cuBLAS", r"CUBLAS_STATUS_"),
+    (
+        "hardware",
+        "NCCL",
+        r"NCCL (error|failure)|ncclSystemError|ncclInternalError|ncclUnhandledCudaError",
+    ),
+    (
+        "hardware",
+        "CUDA",
+        r"No (CUDA|HIP) GPUs are available|no CUDA-capable device|Found no NVIDIA driver"
+        r"|(CUDA|HIP) (error:|unknown error|driver (initialization failed|error|version))"
+        r"|cudaGetDeviceCount|NVML (error|failure)|NVIDIA driver on your system is too old",
+    ),
+    (
+        "hardware",
+        "shared memory",
+        r"\bBus error\b|insufficient shared memory|unable to (mmap|open shared memory|write to "
+        r"file </torch_)",
+    ),
+    (
+        "hardware",
+        "data loader's processes",
+        r"DataLoader worker \(pid.*\) (is killed by signal: (Killed|Terminated|Hangup)"
+        r"|exited unexpectedly)",
+    ),
 )
-"""Errors that a device reports of what it was asked to do."""
+"""Class, what has failed, pattern; the first that matches counts. The operator has the same rows
+(`failure_class.py`), for pods of which it sees the end alone."""
 
-_OF_A_PEER = re.compile(
-    r"NCCL.*(remote (process|error)|aborted)|ncclRemoteError|Watchdog caught collective",
-    re.IGNORECASE,
-)
-"""Errors that follow from another node's end, or from waiting for it."""
-
-_FAULTS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
-    (fault, re.compile(pattern, re.IGNORECASE))
-    for fault, pattern in (
-        ("GPU hardware", r"\bXid\b|\bECC error|fallen off the bus|GPU is lost|hardware error"),
-        ("cuDNN", r"cuDNN error|CUDNN_STATUS_"),
-        ("cuBLAS", r"CUBLAS_STATUS_"),
-        ("NCCL", r"NCCL (error|failure)|ncclSystemError|ncclInternalError|ncclUnhandledCudaError"),
-        (
-            "CUDA",
-            r"No (CUDA|HIP) GPUs are available|no CUDA-capable device|Found no NVIDIA driver"
-            r"|(CUDA|HIP) (error:|unknown error|driver (initialization failed|error|version))"
-            r"|cudaGetDeviceCount|NVML (error|failure)|NVIDIA driver on your system is too old",
-        ),
-        (
-            "shared memory",
-            r"\bBus error\b|insufficient shared memory|unable to (mmap|open shared memory|write to "
-            r"file </torch_)",
-        ),
-        (
-            "data loader's processes",
-            r"DataLoader worker \(pid.*\) (is killed by signal: (Killed|Terminated|Hangup)"
-            r"|exited unexpectedly)",
-        ),
-    )
-)
+_PATTERNS = tuple((kind, fault, re.compile(text, re.IGNORECASE)) for kind, fault, text in TABLE)
 
 
 def node_fault(message: str, stack: str, code: int) -> str:
@@ -66,9 +79,7 @@ def node_fault(message: str, stack: str, code: int) -> str:
     # Of a traceback only what begins a line is an error's text; the rest is source code.
     errors = [line for line in stack.splitlines() if line and not line[0].isspace()]
     for text in (message, *reversed(errors)):
-        if _SCRIPTS_OWN.search(text) or _OF_A_PEER.search(text):
-            return ""
-        for fault, pattern in _FAULTS:
+        for kind, fault, pattern in _PATTERNS:
             if pattern.search(text):
-                return fault
+                return fault if kind == "hardware" else ""
     return "shared memory" if code == -signal.SIGBUS else ""

@@ -1,0 +1,102 @@
+"""Nodes that monitors or clouds mark: training leaves them in order, and goes on elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.stage import Stage, running
+from embedded_cluster.conformance.control_plane import ControlPlane
+from volcano_elastic.demo.training import DemoJob, judge
+from volcano_elastic.kube.resource import EVENTS, NODES, PODS
+
+pytestmark = pytest.mark.e2e
+SPOT = {"key": "aws-node-termination-handler/spot-itn", "value": "soon", "effect": "NoSchedule"}
+
+
+@pytest.fixture
+async def three_nodes(fresh_control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Stage]:
+    """Three nodes of one GPU each."""
+    async with running(fresh_control_plane, tmp_path, nodes=3, gpus_per_node=1) as stage:
+        yield stage
+
+
+async def taint(stage: Stage, node: str, *taints: dict[str, Any]) -> None:
+    body = {"spec": {"taints": list(taints) or None}}
+    await stage.recorder.jobs.client.patch(NODES, node, None, body)
+
+
+async def pod(stage: Stage, index: int) -> dict[str, Any]:
+    found: dict[str, Any] = await stage.recorder.jobs.client.get(
+        PODS, f"job-worker-{index}", "default"
+    )
+    return found
+
+
+async def every_sample_once(stage: Stage, job: DemoJob) -> None:
+    await stage.until(lambda: stage.finished(job), f"{job.name} finishes", 120)
+    assert stage.finished(job) == "Succeeded", stage.story()
+    verdict = await judge(job, stage.out)
+    assert (verdict.lost, verdict.repeated, verdict.undone) == (0, 0, 0), "all left in order"
+
+
+@pytest.mark.parametrize("index", [0, 1])
+async def test_a_pod_of_the_minimum_moves_before_its_node_is_drained(
+    three_nodes: Stage, index: int
+) -> None:
+    stage, client = three_nodes, three_nodes.recorder.jobs.client
+    job = DemoJob("job", min=2, max=2, epochs=8, step_seconds=0.1)
+    await stage.submit(job)
+    await stage.until(lambda: stage.world(job) == 2, "job trains")
+    await stage.steps_on(job)
+    before = {i: await pod(stage, i) for i in (0, 1)}
+    node = before[index]["spec"]["nodeName"]
+    told = stage.recorder.now()
+    await taint(stage, node, SPOT)
+    uids = {one["metadata"]["uid"] for one in before.values()}
+    pods = stage.recorder.timeline.pods
+    await stage.until(lambda: pods.keys() - uids, "another pod comes")
+    print(f"another pod after {stage.recorder.now() - told:.1f} s")
+    gone, come = before[index]["metadata"]["uid"], (pods.keys() - uids).pop()
+    await stage.until(
+        lambda: pods[gone].ended is not None and pods[come].running is not None, "it runs"
+    )
+    # A coordinator that came with worker 0 knows of the rounds since.
+    await stage.until(lambda: stage.world(job) == 2, "both train")
+    await stage.steps_on(job)
+    print(f"both train after {stage.recorder.now() - told:.1f} s")
+    live = [
+        p
+        for p in (await client.list(PODS, "default"))["items"]
+        if not p["metadata"].get("deletionTimestamp")
+    ]
+    assert len(live) == 2 and all(p["spec"]["nodeName"] != node for p in live)
+    kept = before[1 - index]["metadata"]["uid"]
+    assert kept in {p["metadata"]["uid"] for p in live}, "a healthy pod stays"
+    (event,) = [e for e in (await client.list(EVENTS))["items"] if e["reason"] == "LeftNode"]
+    assert f"node {node} is tainted aws-node-termination-handler/spot-itn" in event["message"]
+    assert not stage.changes or stage.changes[-1].new == 2, "the size stays"
+    assert (await client.get(NODES, node, None))["spec"].get("unschedulable") is None
+    await every_sample_once(stage, job)
+
+
+async def test_surplus_without_room_elsewhere_leaves_and_comes_back(three_nodes: Stage) -> None:
+    stage = three_nodes
+    job = DemoJob("job", min=1, max=3, epochs=12, step_seconds=0.1)
+    await stage.submit(job)
+    await stage.until(lambda: stage.world(job) == 3, "job grows to all nodes")
+    before = {i: await pod(stage, i) for i in (0, 1, 2)}
+    node = before[2]["spec"]["nodeName"]
+    await taint(stage, node, SPOT)
+    await stage.until(lambda: stage.world(job) == 2, "job goes on with two")
+    assert stage.changes[-1].reason == "LeftNode"
+    await stage.steps_on(job)
+    await taint(stage, node)
+    await stage.until(lambda: stage.world(job) == 3, "job grows back")
+    for index in (0, 1):
+        uid = before[index]["metadata"]["uid"]
+        assert (await pod(stage, index))["metadata"]["uid"] == uid, "a healthy pod stays"
+    await every_sample_once(stage, job)
