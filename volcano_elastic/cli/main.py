@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from typing import Any
 
 import click
+
+from volcano_elastic.cli.observation import Trouble
 
 _COMMANDS: Mapping[str, str] = {
     "demo": "demo:demo",
@@ -31,6 +34,44 @@ _COMMANDS: Mapping[str, str] = {
 """By name, where it lives in this package. Imported when asked for: each needs other libraries, and
 who presses Tab waits for all that is imported."""
 
+_EXTRAS = {
+    "demo": "'volcano-elastic[local]' volcano-elastic-trainer",
+    "local": "'volcano-elastic[local]'",
+    "history": "'volcano-elastic[brain]'",
+}
+"""What to install for a command, where it isn't the operator's extra."""
+_OURS = ("volcano_elastic", "embedded_cluster")
+
+
+def _install(command: str, error: ModuleNotFoundError) -> str:
+    """Return what to do about a library that is not installed; raises a module of ours that isn't
+    there, which is a defect."""
+    if error.name is None or error.name.partition(".")[0] in _OURS:
+        raise error
+    wanted = _EXTRAS.get(command, "'volcano-elastic[operator]'")
+    return f"{command} needs {error.name}, which is not installed; run: pip install {wanted}"
+
+
+def _stand_in(command: str, error: ModuleNotFoundError) -> click.Command:
+    """Return a command that only says what to install for the one that can't be imported."""
+    message = _install(command, error)
+    wanted = message.rpartition("run: ")[2]
+
+    def refuse(arguments: tuple[str, ...]) -> None:
+        raise Trouble(message)
+
+    settings = {"ignore_unknown_options": True, "help_option_names": []}
+    rest = click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED)
+    return click.Command(
+        command,
+        settings,
+        refuse,
+        [rest],
+        help=message,
+        short_help=f"({wanted})",
+        add_help_option=False,
+    )
+
 
 class _Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -41,9 +82,18 @@ class _Commands(click.Group):
         if where is None:
             return None
         module, _, name = where.partition(":")
-        command = getattr(importlib.import_module(f"volcano_elastic.cli.{module}"), name)
+        try:
+            command = getattr(importlib.import_module(f"volcano_elastic.cli.{module}"), name)
+        except ModuleNotFoundError as error:
+            return _stand_in(cmd_name, error)
         assert isinstance(command, click.Command)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            raise Trouble(_install(str(ctx.invoked_subcommand), error)) from error
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
