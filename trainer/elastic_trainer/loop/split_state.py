@@ -68,6 +68,8 @@ class SplitState(Protocol):
 def split_states(model: torch.nn.Module) -> list[SplitState]:
     """Return the split states of a model's modules: those that have a `make_split_state`, called
     once with all modules that name the same."""
+    if not isinstance(model, torch.nn.Module):
+        return []  # Checkpointer refuses it
     found: dict[Callable[..., SplitState], list[torch.nn.Module]] = {}
     for module in model.modules():
         make = getattr(module, "make_split_state", None)
