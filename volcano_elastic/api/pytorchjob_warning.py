@@ -10,11 +10,14 @@ from volcano_elastic.api.pytorchjob_defaults import bounds, scaler
 from volcano_elastic.api.pytorchjob_shape import (
     ADOPT_ANNOTATION,
     ANNOTATION_PREFIX,
+    BRAIN_ANNOTATION,
     CLEAN_POD_POLICIES,
+    DATA_SET_ANNOTATION,
     MOST_MEMORY_ANNOTATION,
     RDZV_BACKENDS,
     SHARED_MEMORY_ANNOTATION,
     SPEC,
+    USER_ANNOTATION,
 )
 from volcano_elastic.api.pytorchjob_validation import replica_counts
 
@@ -86,7 +89,16 @@ def _scheduler(replica: Mapping[str, Any]) -> str:
 
 
 def _annotations(annotations: Mapping[str, Any]) -> Iterator[str]:
-    known = dict.fromkeys((SHARED_MEMORY_ANNOTATION, MOST_MEMORY_ANNOTATION, ADOPT_ANNOTATION))
+    known = dict.fromkeys(
+        (
+            SHARED_MEMORY_ANNOTATION,
+            MOST_MEMORY_ANNOTATION,
+            USER_ANNOTATION,
+            DATA_SET_ANNOTATION,
+            BRAIN_ANNOTATION,
+            ADOPT_ANNOTATION,
+        )
+    )
     for name in annotations:
         if name.startswith(ANNOTATION_PREFIX) and name not in known:
             yield f"unknown annotation {name}" + shape.likely(name, known)

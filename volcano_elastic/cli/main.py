@@ -19,6 +19,7 @@ _COMMANDS: Mapping[str, str] = {
     "describe": "describe:describe",
     "doctor": "doctor:doctor",
     "check-nodes": "check_nodes:check_nodes",
+    "brain": "brain:brain",
     "history": "history:history",
     "plan": "plan:plan",
     "snapshot": "snapshot:snapshot",

@@ -1,0 +1,127 @@
+"""What is read from objects and what is recommended by it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.brain.runs import NOW, amounts, load, run
+from tests.operator.process import job
+from volcano_elastic.api.pytorchjob_shape import (
+    BRAIN_ANNOTATION,
+    DATA_SET_ANNOTATION,
+    USER_ANNOTATION,
+)
+from volcano_elastic.brain.advice import Mode, advise, mode_of
+from volcano_elastic.brain.observation import largest, measured, seen, usage
+
+METRICS = {
+    "metadata": {"name": "a-worker-1", "namespace": "default"},
+    "containers": [
+        {"name": "sidecar", "usage": {"cpu": "9", "memory": "9Gi"}},
+        {"name": "pytorch", "usage": {"cpu": "1500m", "memory": "3Gi"}},
+    ],
+}
+
+
+def created(**status: Any) -> dict[str, Any]:
+    made = job("a", 1, 2)
+    made["metadata"] |= {
+        "uid": "u9",
+        "creationTimestamp": "2026-01-01T12:00:00Z",
+        "annotations": {USER_ANNOTATION: "ann", DATA_SET_ANNOTATION: "imagenet"},
+    }
+    container = made["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
+    container["resources"]["requests"] = {"cpu": "8", "memory": "16Gi"}
+    return made | {"status": status}
+
+
+def pod(index: int) -> dict[str, Any]:
+    return {
+        "metadata": {
+            "name": f"a-worker-{index}",
+            "labels": {
+                "training.kubeflow.org/replica-type": "worker",
+                "training.kubeflow.org/replica-index": str(index),
+            },
+        },
+        "spec": {"containers": [{"name": "pytorch", "resources": {"limits": {"cpu": "2"}}}]},
+    }
+
+
+def test_a_run_is_what_its_job_tells() -> None:
+    elastic = {"restarts": 2, "memory": {"a-worker-0": "2Gi"}, "speeds": {"1": 30, "4": 100.5}}
+    found = seen(created(elastic=elastic), None, NOW)
+    assert (found.user, found.queue, found.image, found.data_set) == (
+        *("ann", "default", "train:1", "imagenet"),
+    )
+    assert (found.restarts, found.out_of_memory, found.speeds) == (2, 1, {1: 30.0, 4: 100.5})
+    assert (found.outcome, found.ended) == ("", None)
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_the_first_end_of_a_run_stays(deleted: bool) -> None:
+    status = {"conditions": [{"type": "Failed", "status": "True"}]}
+    status |= {"completionTime": "2026-01-01T12:30:00Z"}
+    failed = seen(created(**status), None, NOW + timedelta(hours=1), deleted=deleted)
+    assert (failed.outcome, failed.ended) == ("Failed", NOW + timedelta(minutes=30))
+    gone = seen(created(), failed, NOW + timedelta(hours=2), deleted=True)
+    assert (gone.outcome, gone.ended) == (failed.outcome, failed.ended)
+    assert seen(created(), None, NOW, deleted=True).outcome == "Deleted"
+
+
+def test_a_sample_is_of_the_training_container_alone() -> None:
+    used = usage([METRICS, METRICS | {"containers": [{"name": "pytorch", "usage": {"cpu": "?"}}]}])
+    assert used == {("default", "a-worker-1"): amounts(1.5, 3)}
+    mine = {name: one for (_, name), one in used.items()}
+    found = measured(run(loads=()), [pod(0), pod(1)], mine, NOW)
+    (only,) = found.loads
+    assert (only.role, only.index, only.peak) == ("Worker", 1, amounts(1.5, 3))
+    assert only.requested == amounts(2, 0)
+    again = measured(found, [pod(1)], {"a-worker-1": amounts(1, 5)}, NOW)
+    assert again.loads[0].peak == amounts(1.5, 5)
+
+
+def test_a_job_is_told_what_runs_like_it_used_and_why() -> None:
+    runs = [run(f"run-{i}", image="train:1", loads=(load(0, amounts(2, 4)),)) for i in range(41)]
+    (advice,) = advise(created(), seen(created(), None, NOW), runs, None)
+    assert advice.asked == amounts(8, 16) and advice.wanted.memory.whole_mebibytes() == (
+        amounts(1, 4.6).memory.whole_mebibytes()
+    )
+    assert str(advice).endswith(
+        "would do: p95 of 41 runs by this user with this image on this data set, and 15 %"
+    )
+
+
+def test_who_asks_for_about_that_is_told_nothing_and_so_is_who_is_like_nobody() -> None:
+    used = load(0, amounts(7, 13.9))
+    runs = [run(f"run-{i}", image="train:1", loads=(used,)) for i in range(5)]
+    this = seen(created(), None, NOW)
+    assert advise(created(), this, runs, None) == []
+    strange = [run(f"run-{i}", user="bob", image="other:1", data_set="") for i in range(5)]
+    assert advise(created(), this, strange, None) == []
+    assert advise(created(), this, [run(loads=(load(0),), image="train:1")], None) == []
+
+
+def test_no_advice_is_above_the_largest_node() -> None:
+    runs = [run(f"run-{i}", image="train:1", loads=(load(0, amounts(40, 300)),)) for i in range(5)]
+    node = {"status": {"allocatable": {"cpu": "32", "memory": "256Gi"}}}
+    (advice,) = advise(created(), seen(created(), None, NOW), runs, largest([node, {}]))
+    assert advice.wanted == amounts(32, 256)
+    assert largest([]) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "usual", "mode"),
+    [
+        (None, Mode.RECOMMEND, Mode.RECOMMEND),
+        ("Off", Mode.RECOMMEND, Mode.OFF),
+        ("Recommend", Mode.OFF, Mode.RECOMMEND),
+        ("Sometimes", Mode.OFF, Mode.OFF),
+    ],
+)
+def test_a_jobs_annotation_decides_its_mode(said: str | None, usual: Mode, mode: Mode) -> None:
+    annotations = {} if said is None else {BRAIN_ANNOTATION: said}
+    assert mode_of({"metadata": {"annotations": annotations}}, usual) is mode

@@ -1,0 +1,70 @@
+"""What is recommended to a job, and in which words. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from volcano_elastic.api.pytorchjob_shape import BRAIN_ANNOTATION
+from volcano_elastic.brain.estimate.amounts import Amounts, Limits
+from volcano_elastic.brain.estimate.right_size import MARGIN, right_size
+from volcano_elastic.brain.estimate.similarity import similar
+from volcano_elastic.brain.history.run import Run
+from volcano_elastic.brain.observation import pod_specs, requested
+
+_NEAR = 0.1
+"""A request that is so near to the recommended one, in CPU and memory, stays as it is."""
+
+
+class Mode(StrEnum):
+    OFF = "Off"
+    """Jobs are only recorded."""
+    RECOMMEND = "Recommend"
+    """A job is told by an event what its pods should ask for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    role: str
+    asked: Amounts
+    wanted: Amounts
+    reason: str
+
+    def __str__(self) -> str:
+        percent = round((MARGIN - 1) * 100)
+        return (
+            f"{self.role} pods ask for {self.asked}; {self.wanted} would do: {self.reason}, and "
+            f"{percent} %"
+        )
+
+
+def mode_of(job: Mapping[str, Any], usual: Mode) -> Mode:
+    """Return the job's mode; the usual one where its annotation says nothing, or no mode."""
+    said = (job["metadata"].get("annotations") or {}).get(BRAIN_ANNOTATION)
+    return Mode(said) if said in set(Mode) else usual
+
+
+def advise(
+    job: Mapping[str, Any], this: Run, runs: Sequence[Run], node: Amounts | None
+) -> list[Advice]:
+    """Return what the job's pods should ask for by earlier runs like it, where that differs.
+
+    Args:
+        runs: ended ones of any jobs.
+        node: most that a node can give; None: not known.
+    """
+    found = []
+    for role, spec in pod_specs(job).items():
+        alike = similar(this, [r for r in runs if r.uid != this.uid and role in r.busiest])
+        wanted = right_size([run.busiest[role] for run in alike.runs], Limits(node=node))
+        asked = requested(spec)
+        if wanted is not None and not _is_near(asked, wanted):
+            found.append(Advice(role, asked, wanted, alike.explained()))
+    return found
+
+
+def _is_near(asked: Amounts, wanted: Amounts) -> bool:
+    pairs = ((asked.cpu.count, wanted.cpu.count), (asked.memory.count, wanted.memory.count))
+    return all(abs(one - other) <= _NEAR * other for one, other in pairs)

@@ -1,0 +1,139 @@
+"""What history learns of a job from its objects. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from volcano_elastic.api import condition, moment, quantity
+from volcano_elastic.api.amount import Bytes, Cpu
+from volcano_elastic.api.pytorchjob import CONTAINER
+from volcano_elastic.api.pytorchjob_shape import DATA_SET_ANNOTATION, USER_ANNOTATION
+from volcano_elastic.api.pytorchjob_validation import queue
+from volcano_elastic.api.role import known, labelled
+from volcano_elastic.brain.estimate.amounts import NOTHING, Amounts
+from volcano_elastic.brain.history.run import PodLoad, Run
+from volcano_elastic.pytorchjob.label import REPLICA_INDEX, REPLICA_TYPE
+
+Object = Mapping[str, Any]
+
+
+def seen(job: Object, before: Run | None, now: datetime, *, deleted: bool = False) -> Run:
+    """Return the run as the job tells of it, with the loads that were measured before."""
+    meta, status = job["metadata"], job.get("status") or {}
+    elastic = status.get("elastic") or {}
+    outcome, ended = _end(status, now)
+    if deleted and not outcome:
+        outcome, ended = "Deleted", now
+    if before is not None and before.outcome:
+        outcome, ended = before.outcome, before.ended
+    annotations = meta.get("annotations") or {}
+    return Run(
+        uid=meta["uid"],
+        namespace=meta.get("namespace", "default"),
+        name=meta["name"],
+        user=annotations.get(USER_ANNOTATION, ""),
+        queue=queue(job),
+        image=_image(job),
+        data_set=annotations.get(DATA_SET_ANNOTATION, ""),
+        labels=meta.get("labels") or {},
+        created=moment.parse(meta["creationTimestamp"]),
+        seen=now,
+        ended=ended,
+        outcome=outcome,
+        restarts=int(elastic.get("restarts") or 0),
+        out_of_memory=len(elastic.get("memory") or {}),
+        speeds={int(size): float(speed) for size, speed in (elastic.get("speeds") or {}).items()},
+        loads=() if before is None else before.loads,
+    )
+
+
+def measured(run: Run, pods: Sequence[Object], used: Mapping[str, Amounts], now: datetime) -> Run:
+    """Return the run with one sample of each pod that was measured.
+
+    Args:
+        used: by pod's name, what its training container uses now.
+    """
+    loads = {(load.role, load.index): load for load in run.loads}
+    for pod in pods:
+        amounts, place = used.get(pod["metadata"]["name"]), _place(pod)
+        if amounts is None or place is None:
+            continue
+        asked = requested(pod["spec"])
+        load = loads.get(place) or PodLoad.unused(*place, asked, now)
+        loads[place] = load.with_sample(amounts, now, asked)
+    return replace(run, loads=tuple(loads[place] for place in sorted(loads)), seen=now)
+
+
+def usage(items: Iterable[Object]) -> dict[tuple[str, str], Amounts]:
+    """Return by namespace and name what pods' training containers use, by `PodMetrics` of the
+    metrics API; pods without such a container are left out."""
+    found = {}
+    for item in items:
+        for container in item.get("containers") or ():
+            amounts = container.get("usage") or {}
+            if container.get("name") != CONTAINER or not amounts:
+                continue
+            try:
+                meta, load = item["metadata"], _amounts(amounts)
+            except quantity.QuantityError:
+                continue
+            found[meta.get("namespace", "default"), meta["name"]] = load
+    return found
+
+
+def requested(spec: Object) -> Amounts:
+    """Return what a pod's training container asks for; 0 of what it doesn't name."""
+    for container in spec.get("containers") or ():
+        if container.get("name") == CONTAINER:
+            resources = container.get("resources") or {}
+            asked = (resources.get("limits") or {}) | (resources.get("requests") or {})
+            try:
+                return _amounts(asked)
+            except quantity.QuantityError:
+                return NOTHING
+    return NOTHING
+
+
+def pod_specs(job: Object) -> dict[str, Object]:
+    """Return by role the spec of its pods, of roles that are known and have a template."""
+    replicas = (job.get("spec") or {}).get("pytorchReplicaSpecs") or {}
+    names = [role.name for role in known() if role.name in replicas]
+    found = {name: ((replicas[name] or {}).get("template") or {}).get("spec") for name in names}
+    return {name: spec for name, spec in found.items() if spec}
+
+
+def largest(nodes: Iterable[Object]) -> Amounts | None:
+    """Return the most CPU and the most memory that a node can give; None: no node tells."""
+    found = NOTHING
+    for node in nodes:
+        allocatable = (node.get("status") or {}).get("allocatable") or {}
+        if "cpu" in allocatable and "memory" in allocatable:
+            found = found.most_of(_amounts(allocatable))
+    return found if found.cpu and found.memory else None
+
+
+def _end(status: Object, now: datetime) -> tuple[str, datetime | None]:
+    for one in status.get("conditions") or ():
+        if condition.finished([one]):
+            ended = moment.parse_optional(status.get("completionTime"))
+            return str(one["type"]), ended or now
+    return "", None
+
+
+def _image(job: Object) -> str:
+    specs = pod_specs(job).values()
+    containers = [c for spec in specs for c in spec.get("containers") or ()]
+    return next((str(c.get("image", "")) for c in containers if c.get("name") == CONTAINER), "")
+
+
+def _place(pod: Object) -> tuple[str, int] | None:
+    labels = pod["metadata"].get("labels") or {}
+    role, index = labelled(labels.get(REPLICA_TYPE, "")), labels.get(REPLICA_INDEX, "")
+    return (role.name, int(index)) if role is not None and index.isdigit() else None
+
+
+def _amounts(found: Mapping[str, Any]) -> Amounts:
+    return Amounts(Cpu.parse(found.get("cpu", 0)), Bytes.parse(found.get("memory", 0)))

@@ -1,0 +1,192 @@
+"""`volcano-elastic brain`: kopf's handlers, under a Lease.
+
+Only low-level handlers (`on.event`): a timer or `on.create` of kopf would write finalizers and
+annotations to people's jobs. kopf has a thread and a loop of its own, since at its end it cancels
+whatever began after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import socket
+import threading
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import aiohttp
+import kopf
+
+from volcano_elastic.brain import observation
+from volcano_elastic.brain.advice import Mode, mode_of
+from volcano_elastic.brain.estimate.amounts import Amounts
+from volcano_elastic.brain.history.database import History
+from volcano_elastic.brain.history.run import Run
+from volcano_elastic.brain.recorder import Recorder
+from volcano_elastic.kube import event
+from volcano_elastic.kube.client import AlreadyExists, ApiError, Client
+from volcano_elastic.kube.kubeconfig import Access
+from volcano_elastic.kube.lease import Election, Timing
+from volcano_elastic.kube.resource import EVENTS, NODES, PODS, PYTORCHJOBS, Object, Resource
+from volcano_elastic.pytorchjob.label import JOB_NAME
+
+_log = logging.getLogger(__name__)
+COMPONENT = "volcano-elastic-brain"
+POD_METRICS = Resource("metrics.k8s.io", "v1beta1", "pods", "PodMetrics")
+_DAY_SECONDS = 86_400.0
+_TROUBLE = (ApiError, aiohttp.ClientError, TimeoutError, OSError)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    database: str
+    mode: Mode
+    sample: timedelta
+    keep: timedelta
+    lease_namespace: str | None = None
+    liveness: str | None = None
+    """URL to listen on, e.g. http://0.0.0.0:8080/healthz."""
+
+
+async def run(access: Access, options: Options) -> None:
+    """Until cancelled. Of several, only the one that holds the Lease works.
+
+    Raises:
+        HistoryError: the database's URL makes no sense.
+    """
+    history = History(options.database)
+    try:
+        async with Client(access, user_agent=COMPONENT) as client:
+            election = Election(
+                client,
+                namespace=options.lease_namespace or access.namespace,
+                name=COMPONENT,
+                identity=f"{socket.gethostname()}_{uuid.uuid4()}",
+                timing=Timing(),
+            )
+
+            async def lead() -> None:
+                await _in_a_thread(access, history, options)
+
+            await election.run(lead)
+    finally:
+        history.close()
+
+
+async def _in_a_thread(access: Access, history: History, options: Options) -> None:
+    stop = threading.Event()
+    registry = kopf.OperatorRegistry()
+    _Brain(access, history, options).register(registry)
+    running = asyncio.create_task(
+        asyncio.to_thread(
+            kopf.run,
+            registry=registry,
+            standalone=True,
+            clusterwide=True,
+            stop_flag=stop,
+            liveness_endpoint=options.liveness,
+        )
+    )
+    try:
+        await asyncio.shield(running)
+    finally:
+        stop.set()
+        await asyncio.wait({running})
+
+
+class _Brain:
+    def __init__(self, access: Access, history: History, options: Options) -> None:
+        self._access, self._options = access, options
+        self._recorder = Recorder(history, lambda: datetime.now(UTC), options.keep)
+        self._client: Client | None = None
+        self._advised: set[str] = set()
+        """Uids."""
+        self._tasks: list[asyncio.Task[None]] = []
+        self._unmeasured = ""
+
+    def register(self, registry: kopf.OperatorRegistry) -> None:
+        kopf.on.login(registry=registry)(_login)
+        kopf.on.startup(registry=registry)(self._start)
+        kopf.on.cleanup(registry=registry)(self._stop)
+        group, version, plural = PYTORCHJOBS.group, PYTORCHJOBS.version, PYTORCHJOBS.plural
+        kopf.on.event(group, version, plural, registry=registry)(self._job_changed)
+
+    async def _start(self, settings: kopf.OperatorSettings, **_: Any) -> None:
+        # What handlers log is for the log, not for people's jobs.
+        settings.posting.enabled = False
+        settings.scanning.disabled = False
+        self._client = Client(self._access, user_agent=COMPONENT)
+        await self._client.__aenter__()
+        for again in (self._measure_for_ever, self._forget_for_ever):
+            self._tasks.append(asyncio.create_task(again()))
+
+    async def _stop(self, **_: Any) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._client is not None:
+            await self._client.__aexit__(None, None, None)
+
+    async def _job_changed(self, event: Any, body: Any, **_: Any) -> None:
+        job = dict(body)
+        found = await self._recorder.job_changed(job, deleted=event["type"] == "DELETED")
+        if found.outcome or found.uid in self._advised:
+            return
+        if mode_of(job, self._options.mode) is Mode.RECOMMEND:
+            await self._advise(job, found)
+
+    async def _advise(self, job: Object, run: Run) -> None:
+        assert self._client is not None
+        try:
+            node = await self._largest_node(self._client)
+            for advice in await self._recorder.advice(job, run, node):
+                # Named by what it is about, so that the next leader doesn't tell it again.
+                digest = hashlib.sha256(f"{run.uid} {advice.role}".encode()).hexdigest()[:12]
+                told = event.make(
+                    job,
+                    reason="ResourcesRecommended",
+                    message=str(advice),
+                    now=datetime.now(UTC),
+                    component=COMPONENT,
+                    name=f"{run.name}.{digest}",
+                )
+                with contextlib.suppress(AlreadyExists):
+                    await self._client.create(EVENTS, told)
+        except _TROUBLE as error:
+            # Its next event is the next occasion.
+            _log.warning("%s/%s gets no advice yet: %s", run.namespace, run.name, error)
+            return
+        self._advised.add(run.uid)
+
+    async def _largest_node(self, client: Client) -> Amounts | None:
+        return observation.largest((await client.list(NODES))["items"])
+
+    async def _measure_for_ever(self) -> None:
+        assert self._client is not None
+        while True:
+            await asyncio.sleep(self._options.sample.total_seconds())
+            try:
+                used = await self._client.list(POD_METRICS, label_selector=JOB_NAME)
+                pods = await self._client.list(PODS, label_selector=JOB_NAME)
+            except _TROUBLE as error:
+                if str(error) != self._unmeasured:
+                    self._unmeasured = str(error)
+                    _log.warning("loads are not measured: metrics API: %s", error)
+                # What could not be written before may be now.
+                await self._recorder.pods_measured((), {})
+            else:
+                self._unmeasured = ""
+                await self._recorder.pods_measured(pods["items"], observation.usage(used["items"]))
+
+    async def _forget_for_ever(self) -> None:
+        while True:
+            await self._recorder.forget_old()
+            await asyncio.sleep(_DAY_SECONDS)
+
+
+def _login(**given: Any) -> Any:
+    return kopf.login_via_client(**given)

@@ -1,0 +1,112 @@
+"""Records jobs in the history, and asks it for advice; goes on without when the database fails."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from volcano_elastic.brain import observation
+from volcano_elastic.brain.advice import Advice, advise
+from volcano_elastic.brain.estimate.amounts import Amounts
+from volcano_elastic.brain.history.database import History, HistoryError
+from volcano_elastic.brain.history.run import Run
+
+_log = logging.getLogger(__name__)
+_MOST_RUNS = 2000
+Object = Mapping[str, Any]
+Answer = TypeVar("Answer")
+
+
+class Recorder:
+    """Runs of the jobs that are there, in memory; written to the history when they change.
+
+    Args:
+        keep: for how long after a run was last seen it is kept.
+    """
+
+    def __init__(self, history: History, clock: Callable[[], datetime], keep: timedelta) -> None:
+        self._history, self._clock, self._keep = history, clock, keep
+        self._runs: dict[str, Run] = {}
+        """By uid, as they are known; those that could not be written stay here."""
+        self._written: dict[str, Run] = {}
+        self._ready = False
+        self._told = ""
+        self._turn = asyncio.Lock()
+
+    async def job_changed(self, job: Object, *, deleted: bool = False) -> Run:
+        """Takes a job as it is now, or was when it was deleted; return its run."""
+        uid = job["metadata"]["uid"]
+        before = self._runs.get(uid) or await self._ask(lambda: self._history.run(uid), None)
+        run = observation.seen(job, before, self._clock(), deleted=deleted)
+        self._runs[uid] = run
+        await self._write(run)
+        return run
+
+    async def pods_measured(
+        self, pods: Iterable[Object], used: Mapping[tuple[str, str], Amounts]
+    ) -> None:
+        """Takes a sample of pods.
+
+        Args:
+            pods: of any jobs.
+            used: as `observation.usage` returns it.
+        """
+        now = self._clock()
+        by_job: dict[str, list[Object]] = {}
+        for pod in pods:
+            for owner in pod["metadata"].get("ownerReferences") or ():
+                by_job.setdefault(owner.get("uid", ""), []).append(pod)
+        for uid, run in list(self._runs.items()):
+            mine = {name: load for (space, name), load in used.items() if space == run.namespace}
+            found = observation.measured(run, by_job.get(uid, ()), mine, now)
+            if found.loads != run.loads:
+                self._runs[uid] = found
+            await self._write(self._runs[uid])
+
+    async def advice(self, job: Object, run: Run, node: Amounts | None) -> list[Advice]:
+        """Return what the job should ask for; nothing while the database fails."""
+        nothing: list[Run] = []
+        known = await self._ask(lambda: self._history.runs(most=_MOST_RUNS), nothing)
+        return advise(job, run, [one for one in known if one.outcome], node)
+
+    async def forget_old(self) -> None:
+        """Removes runs that are older than they are kept."""
+        before = self._clock() - self._keep
+        await self._ask(lambda: self._history.forget(before), 0)
+
+    async def _write(self, run: Run) -> None:
+        known = self._written.get(run.uid)
+        if known is not None and replace(known, seen=run.seen) == run:
+            return
+        if await self._ask(lambda: self._done(run), False):
+            self._written[run.uid] = run
+            if run.outcome:
+                self._runs.pop(run.uid, None)
+                self._written.pop(run.uid, None)
+
+    def _done(self, run: Run) -> bool:
+        self._history.write(run)
+        return True
+
+    async def _ask(self, question: Callable[[], Answer], otherwise: Answer) -> Answer:
+        """Return the history's answer, in its own thread and one at a time; `otherwise` if the
+        database fails, which is logged once a reason."""
+        async with self._turn:
+            try:
+                if not self._ready:
+                    await asyncio.to_thread(self._history.migrate)
+                    self._ready = True
+                answer = await asyncio.to_thread(question)
+            except HistoryError as error:
+                if str(error) != self._told:
+                    self._told = str(error)
+                    _log.warning("no history, so no advice: %s", error)
+                return otherwise
+            if self._told:
+                self._told = ""
+                _log.warning("the history is back: %s", self._history.name)
+            return answer

@@ -1,0 +1,80 @@
+"""`volcano-elastic brain`: learns what jobs need, and says so."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from datetime import timedelta
+
+import click
+
+
+@click.command()
+@click.option("--kubeconfig", metavar="FILE", help="Else $KUBECONFIG, else in-cluster.")
+@click.option(
+    "--database",
+    envvar="VOLCANO_ELASTIC_HISTORY",
+    required=True,
+    help="URL of the history [env: VOLCANO_ELASTIC_HISTORY]",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["Off", "Recommend"]),
+    default="Recommend",
+    show_default=True,
+    help="Of jobs whose annotation volcano-elastic.io/brain says none.",
+)
+@click.option("--sample-seconds", type=click.FloatRange(min=1), default=60.0, show_default=True)
+@click.option("--keep-days", type=click.FloatRange(min=0), default=365.0, show_default=True)
+@click.option("--lease-namespace", help="Default: the kubeconfig's, or the pod's own.")
+@click.option("--liveness", metavar="URL", help="To listen on, e.g. http://0.0.0.0:8080/healthz")
+def brain(
+    kubeconfig: str | None,
+    database: str,
+    mode: str,
+    sample_seconds: float,
+    keep_days: float,
+    lease_namespace: str | None,
+    liveness: str | None,
+) -> None:
+    """Records what jobs use, and tells new ones what jobs like them needed.
+
+    A program of its own: jobs run without it. Of several, the one with the Lease works.
+    """
+    if kubeconfig is not None:
+        # kopf takes it from there.
+        os.environ["KUBECONFIG"] = kubeconfig
+    from volcano_elastic.brain.advice import Mode
+    from volcano_elastic.brain.history.database import HistoryError
+    from volcano_elastic.brain.program import Options, run
+    from volcano_elastic.kube.kubeconfig import KubeconfigError, load
+
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    options = Options(
+        database=database,
+        mode=Mode(mode),
+        sample=timedelta(seconds=sample_seconds),
+        keep=timedelta(days=keep_days),
+        lease_namespace=lease_namespace,
+        liveness=liveness,
+    )
+
+    async def until_signal() -> None:
+        working = asyncio.create_task(run(load(kubeconfig), options))
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, working.cancel)
+        with contextlib.suppress(asyncio.CancelledError):
+            await working
+
+    try:
+        asyncio.run(until_signal())
+    except (HistoryError, KubeconfigError) as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(2)
