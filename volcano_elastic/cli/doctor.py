@@ -204,6 +204,7 @@ async def _told(asked: str, answer: Awaitable[_T]) -> _T | Untold:
 
 
 async def _trial(client: Client, namespace: str) -> Trial:
+    from volcano_elastic.api.role import elastic
     from volcano_elastic.kube.resource import PYTORCHJOBS
 
     container = {"name": "pytorch", "image": "none"}
@@ -212,7 +213,7 @@ async def _trial(client: Client, namespace: str) -> Trial:
         "apiVersion": PYTORCHJOBS.api_version,
         "kind": PYTORCHJOBS.kind,
         "metadata": {"generateName": "volcano-elastic-doctor-", "namespace": namespace},
-        "spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": 1, "template": template}}},
+        "spec": {"pytorchReplicaSpecs": {elastic().name: {"replicas": 1, "template": template}}},
     }
     sent = datetime.now(UTC)
     answer = await client.create(PYTORCHJOBS, job, dry_run=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 from volcano_elastic.api import moment
 from volcano_elastic.api.pytorchjob_shape import SHARED_MEMORY_ANNOTATION
+from volcano_elastic.api.role import elastic
 from volcano_elastic.doctor.diagnosis import Diagnosis, Status, ok, unknown
 from volcano_elastic.doctor.facts import Facts, Object, Untold
 
@@ -174,7 +175,7 @@ def _folder(job: Object, facts: Facts) -> Iterator[Diagnosis]:
 
 
 def _memory(job: Object) -> Iterator[Diagnosis]:
-    template = job["spec"]["pytorchReplicaSpecs"].get("Worker", {}).get("template") or {}
+    template = job["spec"]["pytorchReplicaSpecs"].get(elastic().name, {}).get("template") or {}
     annotations = {
         **(job["metadata"].get("annotations") or {}),
         **((template.get("metadata") or {}).get("annotations") or {}),
@@ -198,6 +199,6 @@ def _memory(job: Object) -> Iterator[Diagnosis]:
 
 def _worker(job: Object) -> Mapping[str, Any]:
     """Return the spec of the workers' pods."""
-    worker = job["spec"]["pytorchReplicaSpecs"].get("Worker") or {}
+    worker = job["spec"]["pytorchReplicaSpecs"].get(elastic().name) or {}
     spec: Mapping[str, Any] = (worker.get("template") or {}).get("spec") or {}
     return spec
