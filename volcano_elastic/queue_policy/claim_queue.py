@@ -72,7 +72,7 @@ class ClaimQueue:
 
     def kept_for_pods(self) -> dict[int, Vector]:
         """Return by node the room kept for pods that ask for themselves."""
-        claims = (claim for claim in self.served.values() if claim.pod is not None)
+        claims = [claim for claim in self.served.values() if claim.pod is not None]
         return self._placement.promised({group.shape for c in claims for group in c.groups})
 
     @property

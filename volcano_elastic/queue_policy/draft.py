@@ -308,5 +308,4 @@ class Draft:
 
     def nodes_of(self, job: JobDraft) -> list[int]:
         """Numbers of the nodes that pods of the job were on."""
-        found = map(self.nodes.index, job.state.nodes)
-        return [n for n in found if n is not None]
+        return [n for name in job.state.nodes if (n := self.nodes.index(name)) is not None]

@@ -17,6 +17,10 @@ class Journal:
         self._last += 1
         self._undo.append((self._last, undo, args))
 
+    def close(self) -> None:
+        """Forget the changes: else what they changed lives until garbage is looked for."""
+        self._undo.clear()
+
     @property
     def version(self) -> int:
         """Equal at two times only if everything is as it was."""

@@ -183,9 +183,8 @@ class FreeRoom:
 
     def reaches(self, line: Line) -> bool:
         """Return whether a node has room for a pod of the line's shape."""
-        if self._room is Room.IDLE and self._nodes.contested(line.shape):
-            return False
-        return self._nodes.slots(line.shape, self._room).total() > 0
+        free = self._nodes.slots(line.shape, self._room).total() > 0
+        return free and not (self._room is Room.IDLE and self._nodes.contested(line.shape))
 
     def turn(self, line: Line, key: GrowthKey) -> Turn:
         """Return the step's worth, doubled while the queue deserves it, and the job in front."""

@@ -36,8 +36,8 @@ class Slots:
     """Counts how many more pods of one shape each node takes; follows the change log."""
 
     def __init__(self, nodes: NodeRoom, shape: Shape, kind: Room) -> None:
-        self._nodes, self._shape = nodes, shape
-        self._base = nodes.bases[kind]
+        self._shape, self._base = shape, nodes.bases[kind]
+        self._taken, self._changes = nodes.taken, nodes.changes
         self._seen = len(nodes.changes)
         counts = [state.idle_slots(shape) for state in nodes.states]
         changed: Iterable[int] = nodes.changed
@@ -55,7 +55,7 @@ class Slots:
 
     def count(self, n: int) -> int:
         """Return how many more pods fit on node n at this moment."""
-        base, taken = self._base[n], self._nodes.taken.get(n)
+        base, taken = self._base[n], self._taken.get(n)
         if taken is None:
             return slots_in(base, self._shape)
         needs = self._shape.needs
@@ -63,16 +63,15 @@ class Slots:
         return slots if slots > 0 else 0
 
     def _refresh(self) -> None:
-        changes = self._nodes.changes
-        if self._seen < len(changes):
-            for n in set(changes[self._seen :]):
+        if self._seen < len(self._changes):
+            for n in set(self._changes[self._seen :]):
                 old = self._counts[n]
                 if old >= 0:
                     new = self._counts[n] = self.count(n)
                     self._total += new - old
                     if new and new != old:
                         heapq.heappush(self._heap, (new, n))
-            self._seen = len(changes)
+            self._seen = len(self._changes)
 
     def total(self) -> int:
         """Return how many pods of the shape fit on all nodes together."""

@@ -128,6 +128,7 @@ class _Planning:
         resting = self._backoff.resting()
         moves = self._move({*resting, *departures.jobs})
         decisions, blocked = self._decisions(), claims.said()
+        draft.journal.close()
         return Plan(
             decisions=tuple(decisions),
             unchanged=unchanged(
@@ -279,13 +280,12 @@ class _Planning:
     # Say
 
     def _decisions(self) -> list[Decision]:
-        found = (self._decision(job) for job in self._draft.jobs.values())
-        return sorted((d for d in found if d is not None), key=lambda decision: decision.job)
+        drafts = self._draft.jobs.values()
+        changed = [d for d in drafts if d.size != d.job.desired or d.removed or d.moved]
+        return sorted(map(self._decision, changed), key=lambda decision: decision.job)
 
-    def _decision(self, draft: JobDraft) -> Decision | None:
+    def _decision(self, draft: JobDraft) -> Decision:
         job = draft.job
-        if draft.size == job.desired and not draft.removed and not draft.moved:
-            return None
         reason = draft.reason or Reason.GREW_INTO_IDLE
         helped = [claim for key, claim in self._claims.served.items() if key in draft.served]
         if draft.served and reason not in (Reason.REBALANCED, Reason.GAVE_UP_MINIMUM):
