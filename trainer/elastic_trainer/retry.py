@@ -7,6 +7,7 @@ of a job don't come back all at once. The reason is logged once, at the first fa
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import os
@@ -68,13 +69,15 @@ class RetryPolicy:
         *,
         transient: Callable[[BaseException], bool],
         what: str = "",
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> T:
         """Return what `operation` returns, as `call`, without blocking the event loop."""
 
         async def attempt() -> T:
             return await operation()  # tenacity awaits coroutine functions alone
 
-        return await tenacity.AsyncRetrying(**self._rules(transient, what))(attempt)
+        rules = self._rules(transient, what)
+        return await tenacity.AsyncRetrying(**rules, sleep=sleep)(attempt)
 
     def _rules(self, transient: Callable[[BaseException], bool], what: str) -> dict[str, Any]:
         def say(state: tenacity.RetryCallState) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from statistics import median
@@ -40,10 +41,21 @@ class Report:
     """Fewest and most agents of its rounds; None from a trainer that can't be told others."""
     heard: frozenset[int] | None = None
     """Indexes of the pods that it is connected to; None: it gave no answer."""
+    missing: bool = False
+    """It makes no round without agents that it does not hear, unless it is told that they ended."""
 
 
 def endpoint(job: PyTorchJob, pod: Mapping[str, Any] | None) -> str | None:
     """Return where the job's coordinator serves HTTP; None while it has none that runs."""
+    return _url(job, pod, 1)
+
+
+def succession(job: PyTorchJob, pod: Mapping[str, Any] | None) -> str | None:
+    """Return where the agent in a pod tells who hosts the coordinator; None while none runs."""
+    return _url(job, pod, 2)
+
+
+def _url(job: PyTorchJob, pod: Mapping[str, Any] | None, offset: int) -> str | None:
     policy, sized = job.elastic, job.sized
     if policy is None or sized is None or not rendezvous.hosted(job):
         return None
@@ -52,7 +64,23 @@ def endpoint(job: PyTorchJob, pod: Mapping[str, Any] | None) -> str | None:
     if status.get("phase") != "Running" or not address:
         return None
     host = f"[{address}]" if ":" in address else address
-    return f"http://{host}:{(policy.rdzv_port or sized.port) + 1}"
+    return f"http://{host}:{(policy.rdzv_port or sized.port) + offset}"
+
+
+def standing(body: bytes, job: PyTorchJob) -> tuple[int, str] | None:
+    """Return term and HTTP address of the coordinator that an agent follows; None if it knows
+    none, or is another job's."""
+    try:
+        told = json.loads(body)
+    except ValueError:
+        return None
+    if not isinstance(told, dict) or told.get("job") != job.key:
+        return None
+    term, address = told.get("term"), told.get("address")
+    host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
+    if not isinstance(term, int) or not host or not port.isdecimal() or len(port) > 5:
+        return None
+    return term, f"http://{f'[{host}]' if ':' in host else host}:{int(port) + 1}"
 
 
 def read(body: bytes, job: PyTorchJob) -> Report:
@@ -85,6 +113,7 @@ def read(body: bytes, job: PyTorchJob) -> Report:
         failure_report.read_exclusions(answer),
         _nodes(answer.get("range")),
         _heard(answer.get("pids")),
+        bool(answer.get("missing")),
     )
 
 
@@ -124,6 +153,33 @@ async def ask(session: aiohttp.ClientSession, url: str, job: PyTorchJob, token: 
     return read(body, job) if code == 200 else Report()
 
 
+async def find(
+    session: aiohttp.ClientSession, urls: Sequence[str], job: PyTorchJob, token: str
+) -> str | None:
+    """Return where the newest coordinator that the agents at `urls` follow serves HTTP."""
+    answers = await asyncio.gather(
+        *(_request(session, "GET", f"{url}/host", job, token) for url in urls)
+    )
+    found = [standing(body, job) for code, body in answers if code == 200]
+    return max((one for one in found if one is not None), default=(0, None))[1]
+
+
+async def tell_gone(
+    session: aiohttp.ClientSession,
+    urls: Sequence[str],
+    job: PyTorchJob,
+    token: str,
+    addresses: Sequence[str],
+) -> None:
+    """Tells a coordinator, or agents, that the pods which had these addresses have ended."""
+    await asyncio.gather(
+        *(
+            _request(session, "PUT", f"{url}/gone", job, token, {"addresses": list(addresses)})
+            for url in urls
+        )
+    )
+
+
 async def tell_range(
     session: aiohttp.ClientSession, url: str, job: PyTorchJob, token: str, nodes: tuple[int, int]
 ) -> None:
@@ -143,7 +199,7 @@ async def _request(
     url: str,
     job: PyTorchJob,
     token: str,
-    content: Mapping[str, int] | None = None,
+    content: Mapping[str, object] | None = None,
 ) -> tuple[int, bytes]:
     """Return code and body of the answer; 0 if there is none, or one of more than 1 MiB."""
 

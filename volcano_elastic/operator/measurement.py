@@ -21,7 +21,7 @@ from volcano_elastic.kube import event
 from volcano_elastic.kube.client import AlreadyExists, ApiError, NotFound
 from volcano_elastic.kube.resource import EVENTS, Object, key_of
 from volcano_elastic.operator import coordinator_client, failure_report
-from volcano_elastic.operator.cluster import Cluster, controlled_by
+from volcano_elastic.operator.cluster import Cluster, controlled_by, job_key
 from volcano_elastic.operator.coordinator_client import Report
 from volcano_elastic.operator.executor import COMPONENT
 from volcano_elastic.operator.failed_nodes import FailedNodes
@@ -29,13 +29,17 @@ from volcano_elastic.operator.failure_report import Exclusion, Failure
 from volcano_elastic.operator.lost_pods import LostPods
 from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
 from volcano_elastic.operator.token import BadKey
-from volcano_elastic.pytorchjob.coordinator import host_name
+from volcano_elastic.pytorchjob.coordinator import dedicated, host_name
 from volcano_elastic.pytorchjob.label import replica_name
 
 _log = logging.getLogger(__name__)
 _EVERY_SECONDS = 10.0
 _AT_MOST_PER_SECOND = 100.0
 _AT_ONCE = 16
+_ASKED = 5
+"""Agents of a job that are asked who hosts the coordinator."""
+_GONE = 16
+"""The newest of a job's pods that ended, of which its agents are told."""
 _TIMEOUT = aiohttp.ClientTimeout(total=2.0, connect=1.0)
 _WRITE_HOURS_EVERY = timedelta(minutes=5)
 _NOISE = 0.05
@@ -117,7 +121,12 @@ class Measurement:
         """By uid, the excluded nodes likewise."""
         self._due: asyncio.Queue[str] | None = None
         """Keys of jobs; None while somebody else leads: `run` begins with all jobs anyway."""
+        self._hosts: dict[str, str] = {}
+        """By uid, where the job's coordinator was found last."""
+        self._ended: dict[str, dict[str, None]] = {}
+        """By key, addresses of pods that are no longer there, the newest last."""
         cluster.jobs.on_change(self._note_edit)
+        cluster.pods.on_change(self._note_pod)
 
     async def run(self) -> None:
         """Until cancelled; may be called again then."""
@@ -147,6 +156,9 @@ class Measurement:
             await asyncio.sleep(max(_EVERY_SECONDS, asked / _AT_MOST_PER_SECOND))
 
     def _note_edit(self, old: Object | None, new: Object | None) -> None:
+        if new is None and old is not None:
+            self._ended.pop(key_of(old), None)
+            self._hosts.pop(old["metadata"]["uid"], None)
         if old is None or new is None:
             return
         if old["metadata"].get("generation") != new["metadata"].get("generation"):
@@ -225,10 +237,13 @@ class Measurement:
         obj = self._cluster.jobs.get(job.key)
         name = host_name(job)
         pod = self._cluster.pods.get(f"{job.namespace}/{name}")
-        if obj is None or pod is None or not controlled_by(pod, obj):
+        if obj is None:
             return Report()
+        if pod is not None and not controlled_by(pod, obj):
+            pod = None
         url = coordinator_client.endpoint(job, pod)
-        if url is None:
+        others = self._others(job, obj)
+        if url is None and not others:
             return Report()
         try:
             token = await self._token_of(job.uid)
@@ -236,7 +251,19 @@ class Measurement:
             # Other jobs need none, and hours are counted without asking anybody.
             _log.warning("%s: its speed is not asked for: %s", job.key, error or "no answer")
             return Report()
-        report = await coordinator_client.ask(session, url, job, token)
+        url = self._hosts.get(job.uid) or url
+        report = Report()
+        if url is not None:
+            report = await coordinator_client.ask(session, url, job, token)
+        if report.heard is None and others:  # another agent may have taken it over
+            elsewhere = await coordinator_client.find(session, others, job, token)
+            if elsewhere is not None and elsewhere != url:
+                url = elsewhere
+                report = await coordinator_client.ask(session, url, job, token)
+        self._remember_host(job.uid, url if report.heard is not None else None)
+        await self._tell_gone(session, job, token, url, report, others)
+        if url is None:
+            return report
         # It may have been edited since this round of questions began.
         latest = self._builder.parsed_job(job.key)
         if latest is not None and latest.uid == job.uid:
@@ -244,6 +271,49 @@ class Measurement:
             if nodes is not None:
                 await coordinator_client.tell_range(session, url, latest, token, nodes)
         return report
+
+    def _others(self, job: PyTorchJob, obj: Object) -> list[str]:
+        """Return where some agents say who hosts the coordinator, which has no pod of its own."""
+        if dedicated(job):
+            return []
+        urls = (coordinator_client.succession(job, pod) for pod in self._cluster.pods_of(obj))
+        return [url for url in urls if url is not None][:_ASKED]
+
+    def _remember_host(self, uid: str, url: str | None) -> None:
+        if url is None:
+            self._hosts.pop(uid, None)
+        else:
+            self._hosts[uid] = url
+
+    async def _tell_gone(
+        self,
+        session: aiohttp.ClientSession,
+        job: PyTorchJob,
+        token: str,
+        url: str | None,
+        report: Report,
+        others: Sequence[str],
+    ) -> None:
+        """Tells the coordinator, where it waits, which pods will never be back; and where there is
+        none, those who could take it over."""
+        addresses = list(self._ended.get(job.key, ()))[-_GONE:]
+        if addresses and (report.missing or report.heard is None):
+            asked = [*others, *([url] if url is not None and report.missing else [])]
+            await coordinator_client.tell_gone(session, asked, job, token, addresses)
+
+    def _note_pod(self, old: Object | None, new: Object | None) -> None:
+        """Keeps the addresses of a job's pods that have ended, or were given up."""
+        pod = new or old
+        key = job_key(pod) if pod is not None else ""
+        address = ((pod or {}).get("status") or {}).get("podIP")
+        if not key or not address:
+            return
+        if new is None:
+            if self._builder.parsed_job(key) is not None:
+                self._ended.setdefault(key, {})[address] = None
+                self._ask_now(key)
+        elif key in self._ended:
+            self._ended[key].pop(address, None)
 
     async def _tell(self, job: PyTorchJob, obj: Object, failures: Sequence[Failure]) -> None:
         """Emits one Warning a round, about the pod whose worker failed first."""

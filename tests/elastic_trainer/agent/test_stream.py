@@ -58,7 +58,12 @@ async def test_an_agents_last_words_are_heard_before_it_ends_its_coordinator(
     hello = Hello("a")
     answered = asyncio.Event()
     stream = CoordinatorStream(
-        identity, lambda: [hello], lambda _: answered.set(), lambda: None, lambda _: None
+        identity,
+        lambda: [hello],
+        lambda _: answered.set(),
+        lambda: None,
+        lambda _: None,
+        lambda: ("127.0.0.1", port),
     )
     attending = asyncio.ensure_future(stream.attend_for_ever())
     try:

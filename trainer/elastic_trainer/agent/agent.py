@@ -26,7 +26,12 @@ from elastic_trainer.agent.identity import Identity
 from elastic_trainer.agent.metrics import WorkerMetrics
 from elastic_trainer.agent.round_end import RoundEnd
 from elastic_trainer.agent.stream import CoordinatorStream
+from elastic_trainer.agent.succession import Hooks, Succession
 from elastic_trainer.agent.workers import WorkerServer
+from elastic_trainer.coordinator.__main__ import (
+    END_DELIVERY_SECONDS,
+    FAILURES_DELIVERY_SECONDS,
+)
 from elastic_trainer.failures.failure import Exit, write_termination_message
 from elastic_trainer.failures.node_failures import NodeFailures
 from elastic_trainer.link.worker_link import ROUND_VARIABLE
@@ -110,6 +115,19 @@ class Agent:
             self._receive,
             self._lost_coordinator,
             self._refuse_to_join,
+            lambda: self._succession.where(),
+        )
+        self._succession = Succession(
+            identity,
+            coordinator,
+            Hooks(
+                connected=lambda: self._stream.connected,
+                address=lambda: self._stream.address,
+                dial_anew=self._stream.dial_anew,
+                dialled=lambda: self._stream.dialled,
+                tell=self._stream.tell,
+                stays=self._stays,
+            ),
         )
         self._failures = NodeFailures(self._stream.tell)
         self._workers = WorkerServer(
@@ -230,19 +248,25 @@ class Agent:
                 self._memory.remove()
             else:
                 self._memory.close()
+        ended = complete or self._leaving or self._dismissed
+        failures = FAILURES_DELIVERY_SECONDS if self.identity.in_pod and not ended else 0.0
+        end = END_DELIVERY_SECONDS if (complete or self._complete) and not self._leaving else 0.0
         if self._thread.is_alive():
             with contextlib.suppress(Exception):
                 asyncio.run_coroutine_threadsafe(self._close(complete), self._loop).result(2.0)
+            with contextlib.suppress(Exception):
+                asyncio.run_coroutine_threadsafe(
+                    self._succession.close(failures_seconds=failures, end_seconds=end), self._loop
+                ).result(2.0 + failures + end)
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._done.set)
             self._thread.join(2.0)
         if not complete:
             write_termination_message(self._failures.kept, self._fatal)
-        ended = complete or self._leaving or self._dismissed
         self._coordinator.close(
             # Else what an operator would tell of a job that failed at once is gone with the pod.
-            failures_delivered=self.identity.in_pod and not ended,
-            end_delivered=(complete or self._complete) and not self._leaving,
+            failures_delivered=failures > 0.0,
+            end_delivered=end > 0.0,
         )
 
     def _call(self, function: Any, *arguments: Any) -> None:
@@ -260,6 +284,7 @@ class Agent:
 
     async def _main(self) -> None:
         await self._workers.start()
+        await self._succession.serve()
         if self.identity.metrics is not None:
             host, port = self.identity.metrics
             try:
@@ -270,6 +295,7 @@ class Agent:
         tasks = [
             asyncio.ensure_future(self._stream.attend_for_ever()),
             asyncio.ensure_future(self._beat()),
+            asyncio.ensure_future(self._succession.watch()),
         ]
         done = asyncio.ensure_future(self._done.wait())
         finished, _ = await asyncio.wait({*tasks, done}, return_when=asyncio.FIRST_COMPLETED)
@@ -288,15 +314,26 @@ class Agent:
             self._metrics.read(self._workers.reading())
             self._see_workers_out(time.monotonic())
             self._end_if_never_told(time.monotonic())
-            if self.identity.pod_index == 0 and self.identity.may_host and not self._closing:
-                self._coordinator.ensure()
+            if self.identity.pod_index == 0:
+                self._ensure_coordinator()
             if self._coordinator.refusal is not None:
                 self._refuse_to_join(self._coordinator.refusal)
 
+    def _ensure_coordinator(self) -> None:
+        if self._succession.hosts_by_right and not self._closing:
+            self._coordinator.ensure()
+
     def _lost_coordinator(self) -> None:
         self._end_orphaned_round()
-        if self.identity.may_host and not self._closing:
-            self._coordinator.ensure()
+        self._ensure_coordinator()
+        self._succession.lost()
+
+    def _stays(self) -> bool:
+        """Tells whether this agent takes part in further rounds, as far as it knows."""
+        ends = self._leaving or self._dismissed or self._complete or self._closing
+        return not (
+            ends or self._job_failed or self._fatal is not None or self.exit_code is not None
+        )
 
     def _resync_messages(self) -> Iterator[AgentMessage]:
         """All that a coordinator that was started anew needs to know."""
@@ -336,6 +373,9 @@ class Agent:
             node=self.identity.node,
             grace_seconds=self._grace_left() if self._leaving else 0.0,
             commits=self._workers.commits,
+            term=self._succession.term,
+            port=self._succession.port,
+            electorate=self._succession.electorate,
         )
 
     def _refuse_to_join(self, reason: str) -> None:
@@ -363,6 +403,7 @@ class Agent:
     # ---- what the coordinator says
 
     def _receive(self, message: Any) -> None:
+        self._succession.heard(message)
         local = self._workers.local
         if isinstance(message, Round):
             self._begin(message)
@@ -463,6 +504,10 @@ class Agent:
 
     def _join(self, future: Future[Round], timeout: float) -> None:
         self._join_seconds = timeout
+        wait = self._succession.unheard_seconds(time.monotonic())
+        if wait > 0.0:
+            self._loop.call_later(wait, self._join, future, timeout)
+            return
         if self._fatal is not None:
             future.set_exception(PermanentFailureError(self._fatal))
             return

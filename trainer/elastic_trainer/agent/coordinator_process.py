@@ -12,10 +12,13 @@ import time
 from elastic_trainer.agent.identity import Identity
 from elastic_trainer.coordinator.__main__ import (
     END_DELIVERY_SECONDS,
+    EXIT_ADDRESS,
+    EXIT_DEPOSED,
     EXIT_PERMISSION,
     FAILURES_DELIVERY_SECONDS,
 )
 from elastic_trainer.protocol.auth import TOKEN_VARIABLE
+from elastic_trainer.succession.electorate import TERMS_OF_A_HOST
 
 RESTART_SECONDS = 0.5
 """Between starts of a coordinator that ends at once."""
@@ -26,13 +29,19 @@ class CoordinatorProcess:
         self._identity = identity
         self._process: subprocess.Popen[bytes] | None = None
         self._started = 0.0
+        self._term = 0
+        self.deposed = False
+        """Another agent's coordinator is in its place; none is started here any more."""
         self.refusal: str | None = None
         """Why there can be none; its own output says more."""
 
     def ensure(self, now: float | None = None) -> None:
         """Starts it if it isn't running."""
         now = time.monotonic() if now is None else now
-        if self._process is not None and self._process.poll() is None:
+        if self.deposed or (self._process is not None and self._process.poll() is None):
+            return
+        if self._process is not None and self._process.returncode == EXIT_DEPOSED:
+            self.deposed = True
             return
         if self._process is not None and self._process.returncode == EXIT_PERMISSION:
             self.refusal = (
@@ -43,6 +52,8 @@ class CoordinatorProcess:
             return
         if self._process is not None and now - self._started < RESTART_SECONDS:
             return
+        if self._process is not None and self._process.returncode != EXIT_ADDRESS:
+            self._term = min(self._term + 1, TERMS_OF_A_HOST - 1)
         self._started = now
         identity = self._identity
         self._process = subprocess.Popen(
@@ -58,6 +69,8 @@ class CoordinatorProcess:
                 f"--node-unit={identity.node_unit}",
                 f"--job={identity.job}",
                 f"--heartbeat-timeout={identity.heartbeat_timeout}",
+                f"--agent={identity.agent if identity.succession else ''}",
+                f"--term={self._term}",
                 f"--parent={os.getpid()}",
             ],
             stdin=subprocess.DEVNULL,
@@ -65,6 +78,12 @@ class CoordinatorProcess:
             # Its own session: a terminal's Ctrl-C is for torchrun.
             start_new_session=True,
         )
+
+    def depose(self) -> None:
+        """Ends it at once, for good: nobody follows it any more."""
+        self.deposed = True
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
 
     def close(self, *, failures_delivered: bool, end_delivered: bool = False) -> None:
         """Ends it.

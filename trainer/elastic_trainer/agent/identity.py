@@ -31,6 +31,9 @@ they are longer."""
 PATIENCE_SECONDS = 30.0
 NODE_VARIABLE = "VOLCANO_ELASTIC_NODE_NAME"
 """The machine that this pod runs on; unset: the host's name."""
+SUCCESSION_VARIABLE = "VOLCANO_ELASTIC_SUCCESSION"
+"""1: where the agent that hosts the coordinator is lost, another takes its place; the same for all
+agents of a job."""
 
 DEFAULT_PORT = 23456
 
@@ -67,6 +70,8 @@ class Identity:
     """Seconds, at least, for a worker to come out of a round that is over."""
     node: str = ""
     """The machine it runs on."""
+    elects: bool = False
+    """It is to take part in elections of the coordinator's host."""
 
     @classmethod
     def read(
@@ -104,6 +109,7 @@ class Identity:
             grace=_seconds(environment, GRACE_VARIABLE, GRACE_SECONDS),
             patience=_seconds(environment, PATIENCE_VARIABLE, PATIENCE_SECONDS),
             node=environment.get(NODE_VARIABLE) or socket.gethostname(),
+            elects=environment.get(SUCCESSION_VARIABLE, "") == "1",
         )
 
     @property
@@ -115,6 +121,11 @@ class Identity:
         if self.dedicated:
             return False
         return self.pod_index == 0 or (self.pod_index < 0 and is_local(self.host))
+
+    @property
+    def succession(self) -> bool:
+        """Whether this job's agents take the coordinator over from one another."""
+        return self.elects and self.pod_index >= 0 and not self.dedicated
 
     @property
     def bind_host(self) -> str:

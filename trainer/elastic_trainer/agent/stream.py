@@ -46,6 +46,7 @@ class CoordinatorStream:
         receive: called with each message.
         lost: called when the stream ended or none came about; the next try follows.
         refused: called with the reason where the coordinator will not have this agent.
+        where: returns host and port of the coordinator to dial, at each try.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class CoordinatorStream:
         receive: Callable[[Any], None],
         lost: Callable[[], None],
         refused: Callable[[str], None],
+        where: Callable[[], tuple[str, int]],
     ) -> None:
         self.address = identity.address
         """Where this node's workers can be reached; empty until it is known."""
@@ -62,7 +64,11 @@ class CoordinatorStream:
         """The coordinator has answered, and its stream is open."""
         self._identity = identity
         self._resync_messages, self._receive = resync_messages, receive
-        self._lost, self._refused = lost, refused
+        self._lost, self._refused, self._where = lost, refused, where
+        self.dialled = (identity.host, identity.port)
+        """Host and port of the newest try."""
+        self._attending: asyncio.Task[None] | None = None
+        self._dial_now = asyncio.Event()
         self._outbox: asyncio.Queue[AgentMessage | None] | None = None
         self._refused_since: float | None = None
         self._closing = False
@@ -78,17 +84,41 @@ class CoordinatorStream:
         policy = coordinator_policy()
         where = f"{self._identity.host}:{self._identity.port}"
         while not self._closing:
-            await policy.call_async(self._attend_once, transient=_no_answer, what=where)
-            await asyncio.sleep(policy.first_wait)
+            await policy.call_async(
+                self._attend_once, transient=_no_answer, what=where, sleep=self._pause
+            )
+            await self._pause(policy.first_wait)
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._dial_now.wait(), seconds)
+
+    def dial_anew(self) -> None:
+        """Leaves the coordinator, of which no further word is heard, for the one that `where`
+        says."""
+        self._dial_now.set()
+        if self._attending is not None and not self._closing:
+            self._outbox = None
+            self.connected = False
+            self._attending.cancel()
+            self._attending = None
 
     async def _attend_once(self) -> None:
         """Returns when a stream that was open has ended; raises where none came about."""
+        self._dial_now.clear()
+        attending = self._attending = asyncio.ensure_future(self._attend())
         try:
-            await self._attend()
+            await attending
+        except asyncio.CancelledError:
+            left = self._attending is not attending
+            self._attending = None
+            self._end_stream()
+            if not left:
+                raise
         except (TimeoutError, grpc.RpcError, OSError) as error:
             if isinstance(error, grpc.aio.AioRpcError) and error.code() in _REFUSALS:
                 self._refuse(str(error.details()))
-            log.debug("no coordinator at %s: %r", self._identity.host, error)
+            log.debug("no coordinator at %s:%d: %r", *self.dialled, error)
             was_open = self.connected
             self._end_stream()
             if not (was_open or self._closing):
@@ -113,7 +143,7 @@ class CoordinatorStream:
                 await asyncio.wait_for(self._ended.wait(), LAST_WORD_SECONDS)
 
     async def _attend(self) -> None:
-        host, port = self._identity.host, self._identity.port
+        host, port = self.dialled = self._where()
         if not self.address:
             self.address = await asyncio.to_thread(address_toward, host, port)
         found = await asyncio.get_running_loop().getaddrinfo(host, port)
@@ -134,6 +164,8 @@ class CoordinatorStream:
                 while True:
                     envelope = await asyncio.wait_for(call.read(), SILENT_SECONDS)
                     if envelope is grpc.aio.EOF:
+                        return
+                    if self._attending is not asyncio.current_task():
                         return
                     self.connected, self._refused_since = True, None
                     message = decode(envelope)

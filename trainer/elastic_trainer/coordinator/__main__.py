@@ -22,6 +22,9 @@ EXIT_ADDRESS = 3
 EXIT_PERMISSION = 4
 """Others could reach the address, and no token keeps them out."""
 
+EXIT_DEPOSED = 5
+"""Another agent's coordinator is in its place."""
+
 FAILURES_DELIVERY_SECONDS = 12.0
 """After SIGUSR1, for somebody to ask for failures: the operator does each ten seconds."""
 
@@ -62,6 +65,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         help="seconds without a byte of state moved in which workers must enter their round "
         f"(default: {PLACE_VARIABLE}, {Settings.place_deadline:.0f} if unset)",
     )
+    parser.add_argument("--agent", default="", help="that runs it; empty: none does")
+    parser.add_argument("--term", type=int, default=0, help="no two coordinators have the same")
     parser.add_argument("--parent", type=int, default=0, help="pid to die with; 0: none")
     return parser.parse_args(arguments)
 
@@ -103,7 +108,7 @@ async def serve(options: argparse.Namespace, settings: Settings, limits: Limits)
             file=sys.stderr,
         )
         return EXIT_ADDRESS
-    return 0
+    return EXIT_DEPOSED if server.deposed else 0
 
 
 def _limits(environment: Mapping[str, str]) -> Limits:
@@ -138,6 +143,8 @@ def main(arguments: list[str] | None = None) -> int:
             lost_after=options.heartbeat_timeout or heartbeat_timeout(os.environ),
             place_deadline=options.place_timeout
             or float(os.environ.get(PLACE_VARIABLE) or Settings.place_deadline),
+            term=options.term,
+            host=options.agent,
         )
         limits = _limits(os.environ)
     except ValueError as error:

@@ -9,7 +9,9 @@ from enum import Enum
 from elastic_trainer.protocol.message import (
     AgentMessage,
     CoordinatorMessage,
+    Electorate,
     Failed,
+    Member,
     NewestCommit,
     Round,
 )
@@ -74,6 +76,10 @@ class Settings:
     restart_deadline: float = 45.0
     """Seconds that members have to come back after a round, torchrun's 30 s of SIGTERM included,
     or STEPS_PATIENCE steps (message.py) where that is longer."""
+    term: int = 0
+    """That this coordinator acts in; see succession/electorate.py."""
+    host: str = ""
+    """The agent that runs this coordinator; empty: none does."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_nodes <= self.max_nodes:
@@ -135,6 +141,10 @@ class Agent:
     told_fence: int = 0
     told_stop: int = -1
     fenced: bool = False
+    port: int = 0
+    """Of its succession service; 0: it serves none."""
+    taken: int = 0
+    """The newest round of this term that it knows of."""
 
     @property
     def leaving(self) -> bool:
@@ -224,6 +234,15 @@ class State:
     attempt_since: int = 0
     """The last round of the attempts before this one."""
     last_tick: float | None = None
+    electorate: Electorate | None = None
+    """Who must agree to the next round: the newest that any agent told of, or we made."""
+    gone: frozenset[str] = frozenset()
+    """Agents that never come back: they count no more."""
+    missing: tuple[Member, ...] = ()
+    """For whom the next round waits: without some of them another side may make one, too."""
+    returning: frozenset[str] = frozenset()
+    """Who elected this coordinator, and therefore comes to it. Other members of the round are not
+    waited for."""
 
     @property
     def step_seconds(self) -> float:
@@ -266,7 +285,14 @@ class Condemned:
     nodes: Mapping[str, str]
 
 
-Event = Received | Lost | Tick | NewRange | Condemned
+@dataclass(frozen=True)
+class Gone:
+    """Agents are proven to have ended."""
+
+    agents: frozenset[str]
+
+
+Event = Received | Lost | Tick | NewRange | Condemned | Gone
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc.aio
@@ -19,6 +20,7 @@ from elastic_trainer.coordinator.lease_server import LeaseService
 from elastic_trainer.coordinator.model import (
     Condemned,
     Event,
+    Gone,
     Lost,
     Phase,
     Received,
@@ -61,18 +63,24 @@ from elastic_trainer.protocol.auth import (
 from elastic_trainer.protocol.keepalive import SERVER_SECONDS, options
 from elastic_trainer.protocol.message import (
     MESSAGE_BYTES,
+    Electorate,
     Heartbeat,
     Hello,
+    Member,
     decode,
     encode_coordinator,
 )
+from elastic_trainer.succession.electorate import voters
+from elastic_trainer.succession.service import GONE_PATH, look, read_gone
 
 log = logging.getLogger("elastic_trainer.coordinator")
 
 TICK_SECONDS = 0.05
-HEARTBEAT_SECONDS = 0.5
+HEARTBEAT_SECONDS = 0.25
 LAST_WORD_SECONDS = 1.0
 """At the end, for agents to read what they were told."""
+PROBE_SECONDS = 1.0
+"""Between two questions to members that are missed, whether they are still there."""
 HELLO_SECONDS = 5.0
 """For a stream's first message to come."""
 OUTBOX = 1000
@@ -83,10 +91,20 @@ that come back before we see them go."""
 BURST, PER_SECOND = 2000.0, 500.0
 """Messages that an agent may send at once, and lastingly; then its stream is closed."""
 
-_SERVED = {"/status": "GET", "/metrics": "GET", "/range": "PUT", PATH: "PUT"}
+_SERVED = {"/status": "GET", "/metrics": "GET", "/range": "PUT", PATH: "PUT", GONE_PATH: "PUT"}
 
 _CLOSE = None
 """What a session's queue holds after its last message."""
+
+
+@dataclass(frozen=True)
+class Succeeds:
+    """What an elected coordinator knows from its agent."""
+
+    electorate: Electorate
+    gone: frozenset[str]
+    returning: frozenset[str]
+    """Who has granted its election."""
 
 
 class _Session:
@@ -115,10 +133,28 @@ class CoordinatorServer(CoordinatorServicer):
     """Holds the state; every change to it is one call of `_apply`, on one event loop."""
 
     def __init__(
-        self, job: str, settings: Settings, token: str = "", check_limits: Limits | None = None
+        self,
+        job: str,
+        settings: Settings,
+        token: str = "",
+        check_limits: Limits | None = None,
+        succeeds: Succeeds | None = None,
     ) -> None:
         self.job = job
         self.state = State(settings=settings, started=time.monotonic())
+        if succeeds is not None:
+            self.state = replace(
+                self.state,
+                electorate=succeeds.electorate,
+                gone=succeeds.gone,
+                returning=succeeds.returning,
+            )
+        self.deposed = 0
+        """The term of a later coordinator, once it was heard of; this one's word counts no more."""
+        self._stopped: asyncio.Event | None = None
+        self._probing: set[str] = set()
+        self._probed = 0.0
+        self._tasks: set[asyncio.Task[None]] = set()
         self._token = token
         self._check = Session(uuid.uuid4().hex[:16], check_limits or Limits())
         """Before the first round, of those agents that ask for it."""
@@ -182,6 +218,8 @@ class CoordinatorServer(CoordinatorServicer):
             return self._change_range(request.body)
         if request.path == PATH:
             return self._lead_check(request.body)
+        if request.path == GONE_PATH:
+            return self._strike_off(request.body)
         self._failures_delivered.set()
         return json_answer("200 OK", self.status())
 
@@ -195,6 +233,20 @@ class CoordinatorServer(CoordinatorServicer):
         if now != before:
             log.info("%s: rounds of %s nodes from now on, not %s", self.job, now, before)
         return json_answer("200 OK", now)
+
+    def _strike_off(self, body: bytes) -> Answer:
+        """The job's owner knows that the pods at some addresses have ended, or will never be heard
+        of again."""
+        try:
+            addresses = read_gone(body)
+        except ValueError as error:
+            return json_answer("400 Bad Request", {"error": str(error)})
+        known = self.state.electorate
+        members = voters(known).values() if known is not None else ()
+        found = {m.agent for m in members if m.address in addresses} - set(self.state.agents)
+        if found - self.state.gone:
+            self._apply(Gone(frozenset(found)))
+        return json_answer("200 OK", {"gone": len(found)})
 
     def _lead_check(self, body: bytes) -> Answer:
         try:
@@ -247,6 +299,7 @@ class CoordinatorServer(CoordinatorServicer):
         reader = asyncio.ensure_future(self._read(session, requests))
         over = asyncio.ensure_future(self._cut(session, context))
         try:
+            session.put(self._heartbeat())
             self._apply(Received(hello.agent, hello))
             while (envelope := await session.outbox.get()) is not _CLOSE:
                 yield envelope
@@ -261,6 +314,7 @@ class CoordinatorServer(CoordinatorServicer):
             if not self._sessions:
                 self._deserted.set()
             self._apply(Lost(session.agent))
+            self._probe({session.agent})
 
     async def _cut(self, session: _Session, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         """Ends the stream from outside: it may hang in a write that nobody reads."""
@@ -295,7 +349,49 @@ class CoordinatorServer(CoordinatorServicer):
                 log.warning("refused %s: %s", context.peer(), refusal)
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
         assert isinstance(first, Hello)
+        if first.term > self.state.settings.term:
+            self._depose(first.term)
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "there is a later coordinator")
         return first
+
+    def _depose(self, term: int) -> None:
+        if not self.deposed:
+            self.deposed = term
+            log.warning("%s: deposed: a coordinator of term %d was elected", self.job, term)
+            if self._stopped is not None:
+                self._stopped.set()
+
+    def _heartbeat(self) -> Any:
+        settings = self.state.settings
+        host = self.state.agents.get(settings.host)
+        return encode_coordinator(
+            Heartbeat(
+                settings.term,
+                Member(host.agent, host.pod_index, host.address, host.port) if host else None,
+                settings.min_nodes,
+                settings.max_nodes,
+            )
+        )
+
+    def _probe(self, names: Iterable[str]) -> None:
+        """Asks electors that have no stream whether they are still there."""
+        known = self.state.electorate
+        members = voters(known) if known is not None else {}
+        for name in set(names) & members.keys() - self._probing - self.state.gone:
+            self._probing.add(name)
+            task = asyncio.ensure_future(self._ask_whether_there(members[name]))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _ask_whether_there(self, member: Member) -> None:
+        try:
+            found = await look(member, self._token)
+        finally:
+            self._probing.discard(member.agent)
+        if found.term > self.state.settings.term:
+            self._depose(found.term)
+        elif found.gone and member.agent not in self._sessions:
+            self._apply(Gone(frozenset({member.agent})))
 
     async def _read(self, session: _Session, requests: AsyncIterator[Any]) -> None:
         with contextlib.suppress(grpc.RpcError):
@@ -321,13 +417,16 @@ class CoordinatorServer(CoordinatorServicer):
 
     async def _tick(self) -> None:
         beaten = time.monotonic()
-        heartbeat = encode_coordinator(Heartbeat())
         while True:
             await asyncio.sleep(TICK_SECONDS)
             seen, self._last_seen = self._last_seen, {}
             self._apply(Tick(seen))
+            if self.state.missing and time.monotonic() - self._probed >= PROBE_SECONDS:
+                self._probed = time.monotonic()
+                self._probe(member.agent for member in self.state.missing)
             if time.monotonic() - beaten >= HEARTBEAT_SECONDS:
                 beaten = time.monotonic()
+                heartbeat = self._heartbeat()
                 for session in self._sessions.values():
                     session.put(heartbeat)
 
@@ -366,7 +465,9 @@ class CoordinatorServer(CoordinatorServicer):
             raise OSError(f"cannot bind {host}:{port}: address in use")
         http = await serve_http(host, port + 1, self.respond)
         await server.start()
-        log.info("%s: coordinator on %s:%d, status on :%d", self.job, host, port, port + 1)
+        self._stopped = stopped
+        where = f"{host}:{port}, status on :{port + 1}"
+        log.info("%s: coordinator of term %d on %s", self.job, self.state.settings.term, where)
         ticking = asyncio.ensure_future(self._tick())
         try:
             waiting = asyncio.ensure_future(stopped.wait())

@@ -6,6 +6,7 @@ stuck.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from elastic_trainer.coordinator.draft import Draft
@@ -19,12 +20,20 @@ from elastic_trainer.coordinator.model import (
 from elastic_trainer.protocol.message import (
     Completed,
     Dismissed,
+    Electorate,
     FenceAsk,
     FenceCancel,
     FenceStop,
+    Group,
     Member,
     Round,
     Standby,
+)
+from elastic_trainer.succession.electorate import (
+    earlier_groups,
+    electorate_of,
+    missing,
+    voters,
 )
 
 KEPT_ROUNDS = 200
@@ -78,7 +87,54 @@ def _settle_forming(draft: Draft) -> None:
         wait = state.started if everybody else max(since, state.started)
         if now < wait + state.settings.grace:
             return
-    _form(draft, waiting[:size])
+    if _enough_agree(draft) and _enough_know(draft, waiting[:size]):
+        _form(draft, waiting[:size])
+
+
+def _enough_agree(draft: Draft) -> bool:
+    """Tell whether no other side can make a round, too: enough of those who know of the newest
+    one follow this coordinator."""
+    state, settings = draft.state, draft.state.settings
+    known = state.electorate
+    if known is None and state.last_round == 0 and settings.host:
+        # It was perhaps started anew, and is told by others that there is a coordinator.
+        own = state.agents.get(settings.host)
+        return own is not None and own.joined_at is not None
+    lacking = _missing(draft, state.agents)
+    if lacking != state.missing:
+        draft.state = replace(state, missing=lacking)
+    return not lacking
+
+
+def _enough_know(draft: Draft, chosen: list[Agent]) -> bool:
+    """Tell whether enough of those who could elect another host are in the round to be made. If
+    not, they are told of it first: it begins once enough of them have taken note."""
+    state = draft.state
+    names = {agent.agent for agent in chosen}
+    if not _missing(draft, names):
+        return True
+    known = state.electorate
+    assert known is not None
+    if {member.agent for member in known.groups[-1].members} != names:
+        number, members = state.last_round + 1, _members(chosen)
+        groups = (*earlier_groups(known, members), Group(members))
+        proposed = Electorate(state.settings.term, number, groups)
+        draft.state = replace(state, electorate=proposed, last_round=number)
+        for name in voters(proposed).keys() & state.agents.keys():
+            draft.send(name, proposed)
+    return False
+
+
+def _missing(draft: Draft, present: Collection[str]) -> tuple[Member, ...]:
+    state, settings = draft.state, draft.state.settings
+    known = state.electorate
+    leaving = {agent.agent for agent in state.agents.values() if agent.leaving}
+    host = settings.host if known is not None and known.term == settings.term else ""
+    return missing(known, present, state.gone | leaving, host)
+
+
+def _members(chosen: list[Agent]) -> tuple[Member, ...]:
+    return tuple(Member(a.agent, a.pod_index, a.address, a.port) for a in chosen)
 
 
 def _prewarm(draft: Draft) -> None:
@@ -104,12 +160,20 @@ def _live(draft: Draft) -> bool:
 
 def _form(draft: Draft, chosen: list[Agent]) -> None:
     state, now = draft.state, draft.now
-    members = tuple(Member(a.agent, a.pod_index, a.address) for a in chosen)
+    members = _members(chosen)
     number = state.last_round + 1
     first = chosen[0]
     made = Round(
-        number, members, first.address, first.store_port, state.reason, commits=state.commits
+        number,
+        members,
+        first.address,
+        first.store_port,
+        state.reason,
+        commits=state.commits,
+        term=state.settings.term,
+        groups=earlier_groups(state.electorate, members),
     )
+    electorate = electorate_of(made)
     for agent in chosen:
         draft.put(
             replace(
@@ -126,6 +190,8 @@ def _form(draft: Draft, chosen: list[Agent]) -> None:
             )
         )
         draft.send(agent.agent, made)
+    for name in voters(electorate).keys() & state.agents.keys() - {a.agent for a in chosen}:
+        draft.send(name, electorate)
     record = RoundRecord(number, len(members), now, state.reason)
     draft.state = replace(
         draft.state,
@@ -133,6 +199,9 @@ def _form(draft: Draft, chosen: list[Agent]) -> None:
         round=made,
         round_since=now,
         last_round=number,
+        electorate=electorate,
+        missing=(),
+        returning=frozenset(),
         newcomers=frozenset(agent.agent for agent in chosen) - state.last_members,
         last_members=frozenset(agent.agent for agent in chosen),
         fence=None,
@@ -148,7 +217,10 @@ def _settle_adopting(draft: Draft) -> None:
     assert state.round is not None
     attached = draft.attached()
     if len(attached) < len(state.round.members):
-        if draft.now >= state.restart_deadline:
+        names = {agent.agent for agent in attached}
+        members = {member.agent for member in state.round.members}
+        all_back = bool(state.returning) and state.returning & members <= names
+        if all_back or draft.now >= state.restart_deadline:
             back = {agent.agent for agent in attached}
             gone = [str(m.pod_index) for m in state.round.members if m.agent not in back]
             draft.end_round(f"worker {', '.join(gone)} lost with the coordinator")

@@ -14,6 +14,7 @@ from elastic_trainer.coordinator.model import (
     Drop,
     Effect,
     Event,
+    Gone,
     Lost,
     NewRange,
     Phase,
@@ -27,6 +28,7 @@ from elastic_trainer.protocol.message import (
     Committed,
     Completed,
     Dismissed,
+    Electorate,
     Failed,
     Fenced,
     FenceReply,
@@ -42,11 +44,13 @@ from elastic_trainer.protocol.message import (
     Round,
     RoundOver,
     Stopped,
+    Taken,
     Transferring,
     WorkersFailed,
     WorkersSucceeded,
     newest_commits,
 )
+from elastic_trainer.succession.electorate import is_newer, missing, settled
 
 SPEED_WINDOW = 5.0
 """Seconds over which /status averages the speed."""
@@ -131,6 +135,8 @@ def step(state: State, event: Event, now: float) -> tuple[State, list[Effect]]:
         for node, reason in event.nodes.items():
             if draft.enough_without(node):  # rather with a broken node than not at all
                 draft.exclude(node, reason)
+    elif isinstance(event, Gone):
+        draft.state = replace(state, gone=state.gone | event.agents)
     else:
         _tick(draft, event.last_seen)
     if not (isinstance(event, Received) and isinstance(event.message, _IDLE)):
@@ -159,6 +165,8 @@ def _lose(draft: Draft, name: str, why: str) -> None:
     if agent is None:
         return
     draft.remove(name)
+    if agent.leaving:  # it takes part in no election
+        draft.state = replace(draft.state, gone=draft.state.gone | {name})
     if agent.attached and name not in draft.state.succeeded:
         draft.end_round(f"worker {agent.pod_index} lost ({why})", failed=name)
 
@@ -203,8 +211,13 @@ def _hello(draft: Draft, hello: Hello) -> None:
         told_fence=hello.fence,
         told_stop=hello.stop_step,
         fenced=hello.fenced,
+        port=hello.port,
+        taken=_taken_in(state.settings.term, hello.electorate),
     )
     running = hello.round
+    told = hello.electorate
+    if told is not None and is_newer(told, state.electorate):
+        state = replace(state, electorate=told)
     before = state.last_round
     draft.state = state = replace(
         state,
@@ -241,8 +254,16 @@ def _hello(draft: Draft, hello: Hello) -> None:
                 draft.end_round(f"worker {pod_index} was replaced")
                 break
     draft.put(agent)
+    ours = draft.state.electorate
+    if ours is not None and agent.taken == ours.round and is_newer(ours, told):
+        draft.send(hello.agent, ours)
+    _settle_electorate(draft)
     if draft.state.phase is Phase.FINISHED:
         draft.send(hello.agent, Completed())
+
+
+def _taken_in(term: int, known: Electorate | None) -> int:
+    return known.round if known is not None and known.term == term else 0
 
 
 def _is_current(state: State, running: Round) -> bool:
@@ -428,7 +449,26 @@ def _failed(draft: Draft, agent: Agent, message: Failed) -> None:
 
 
 def _goodbye(draft: Draft, agent: Agent, message: Goodbye) -> None:
+    draft.state = replace(draft.state, gone=draft.state.gone | {agent.agent})
     _lose(draft, agent.agent, "its torchrun ended")
+
+
+def _taken(draft: Draft, agent: Agent, message: Taken) -> None:
+    draft.put(replace(agent, taken=message.round))
+    _settle_electorate(draft)
+
+
+def _settle_electorate(draft: Draft) -> None:
+    """Lets go of earlier rounds' members once enough of all know of the newest."""
+    known, settings = draft.state.electorate, draft.state.settings
+    if known is None or len(known.groups) < 2 or known.term != settings.term:
+        return
+    takers = {one.agent for one in draft.state.agents.values() if one.taken == known.round}
+    if not missing(known, takers, draft.state.gone, settings.host):
+        known = settled(known)
+        draft.state = replace(draft.state, electorate=known)
+        for name in takers:
+            draft.send(name, known)
 
 
 def _round_number(state: State) -> int:
@@ -450,6 +490,7 @@ _HANDLERS: dict[type[object], Callable[[Draft, Agent, Any], None]] = {
     WorkersSucceeded: _workers_succeeded,
     Goodbye: _goodbye,
     Failed: _failed,
+    Taken: _taken,
 }
 
 _IDLE = (Heartbeat, Progress, Failed, Transferring)

@@ -28,6 +28,9 @@ def status(state: State, job: str, now: float, wall: float) -> dict[str, Any]:
         "job": job,
         "round": running.round if running else state.last_round,
         "phase": state.phase.value,
+        "term": state.settings.term,
+        "host": _host(state),
+        "missing": [member.pod_index for member in state.missing],
         "range": range_as_json(state.settings),
         "world": len(running.members) if running else 0,
         "ranks": {str(m.pod_index): rank for rank, m in enumerate(running.members)}
@@ -53,6 +56,12 @@ def status(state: State, job: str, now: float, wall: float) -> dict[str, Any]:
         "failures_total": state.failures_total,
         "verdict": state.failure_reason or None,
     }
+
+
+def _host(state: State) -> int | None:
+    """Return the pod index of the agent that runs this coordinator; None if none does."""
+    host = state.agents.get(state.settings.host)
+    return host.pod_index if host is not None else None
 
 
 def metrics(state: State, now: float) -> list[Metric]:

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AgentMessage(_message.Message):
-    __slots__ = ("hello", "join", "heartbeat", "linked", "progress", "fence_reply", "fenced", "committed", "workers_failed", "leave", "finished", "goodbye", "failed", "workers_succeeded", "stopped", "transferring")
+    __slots__ = ("hello", "join", "heartbeat", "linked", "progress", "fence_reply", "fenced", "committed", "workers_failed", "leave", "finished", "goodbye", "failed", "workers_succeeded", "stopped", "transferring", "taken")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     JOIN_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
@@ -24,6 +24,7 @@ class AgentMessage(_message.Message):
     WORKERS_SUCCEEDED_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
     TRANSFERRING_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     join: Join
     heartbeat: Heartbeat
@@ -40,10 +41,11 @@ class AgentMessage(_message.Message):
     workers_succeeded: WorkersSucceeded
     stopped: Stopped
     transferring: Transferring
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., linked: _Optional[_Union[Linked, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., fence_reply: _Optional[_Union[FenceReply, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., workers_failed: _Optional[_Union[WorkersFailed, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., workers_succeeded: _Optional[_Union[WorkersSucceeded, _Mapping]] = ..., stopped: _Optional[_Union[Stopped, _Mapping]] = ..., transferring: _Optional[_Union[Transferring, _Mapping]] = ...) -> None: ...
+    taken: Taken
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., linked: _Optional[_Union[Linked, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., fence_reply: _Optional[_Union[FenceReply, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., workers_failed: _Optional[_Union[WorkersFailed, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., workers_succeeded: _Optional[_Union[WorkersSucceeded, _Mapping]] = ..., stopped: _Optional[_Union[Stopped, _Mapping]] = ..., transferring: _Optional[_Union[Transferring, _Mapping]] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("agent", "pod_index", "address", "last_round", "round", "step", "committed_step", "linked", "leaving", "finished", "fence", "stop_step", "fenced", "pids", "recovers", "version", "job", "processes", "succeeded", "node", "grace_seconds", "commits")
+    __slots__ = ("agent", "pod_index", "address", "last_round", "round", "step", "committed_step", "linked", "leaving", "finished", "fence", "stop_step", "fenced", "pids", "recovers", "version", "job", "processes", "succeeded", "node", "grace_seconds", "commits", "term", "port", "electorate")
     AGENT_FIELD_NUMBER: _ClassVar[int]
     POD_INDEX_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -66,6 +68,9 @@ class Hello(_message.Message):
     NODE_FIELD_NUMBER: _ClassVar[int]
     GRACE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     COMMITS_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    ELECTORATE_FIELD_NUMBER: _ClassVar[int]
     agent: str
     pod_index: int
     address: str
@@ -88,7 +93,10 @@ class Hello(_message.Message):
     node: str
     grace_seconds: float
     commits: _containers.RepeatedCompositeFieldContainer[NewestCommit]
-    def __init__(self, agent: _Optional[str] = ..., pod_index: _Optional[int] = ..., address: _Optional[str] = ..., last_round: _Optional[int] = ..., round: _Optional[_Union[Round, _Mapping]] = ..., step: _Optional[int] = ..., committed_step: _Optional[int] = ..., linked: _Optional[bool] = ..., leaving: _Optional[bool] = ..., finished: _Optional[bool] = ..., fence: _Optional[int] = ..., stop_step: _Optional[int] = ..., fenced: _Optional[bool] = ..., pids: _Optional[_Iterable[int]] = ..., recovers: _Optional[bool] = ..., version: _Optional[int] = ..., job: _Optional[str] = ..., processes: _Optional[int] = ..., succeeded: _Optional[bool] = ..., node: _Optional[str] = ..., grace_seconds: _Optional[float] = ..., commits: _Optional[_Iterable[_Union[NewestCommit, _Mapping]]] = ...) -> None: ...
+    term: int
+    port: int
+    electorate: Electorate
+    def __init__(self, agent: _Optional[str] = ..., pod_index: _Optional[int] = ..., address: _Optional[str] = ..., last_round: _Optional[int] = ..., round: _Optional[_Union[Round, _Mapping]] = ..., step: _Optional[int] = ..., committed_step: _Optional[int] = ..., linked: _Optional[bool] = ..., leaving: _Optional[bool] = ..., finished: _Optional[bool] = ..., fence: _Optional[int] = ..., stop_step: _Optional[int] = ..., fenced: _Optional[bool] = ..., pids: _Optional[_Iterable[int]] = ..., recovers: _Optional[bool] = ..., version: _Optional[int] = ..., job: _Optional[str] = ..., processes: _Optional[int] = ..., succeeded: _Optional[bool] = ..., node: _Optional[str] = ..., grace_seconds: _Optional[float] = ..., commits: _Optional[_Iterable[_Union[NewestCommit, _Mapping]]] = ..., term: _Optional[int] = ..., port: _Optional[int] = ..., electorate: _Optional[_Union[Electorate, _Mapping]] = ...) -> None: ...
 
 class NewestCommit(_message.Message):
     __slots__ = ("place", "step")
@@ -107,8 +115,16 @@ class Join(_message.Message):
     def __init__(self, store_port: _Optional[int] = ..., live: _Optional[bool] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("term", "host", "min_nodes", "max_nodes")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    MIN_NODES_FIELD_NUMBER: _ClassVar[int]
+    MAX_NODES_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    host: Member
+    min_nodes: int
+    max_nodes: int
+    def __init__(self, term: _Optional[int] = ..., host: _Optional[_Union[Member, _Mapping]] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ...) -> None: ...
 
 class Linked(_message.Message):
     __slots__ = ("round", "pids", "recovers")
@@ -236,8 +252,14 @@ class Goodbye(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class Taken(_message.Message):
+    __slots__ = ("round",)
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    def __init__(self, round: _Optional[int] = ...) -> None: ...
+
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("heartbeat", "round", "fence_ask", "fence_stop", "fence_cancel", "round_over", "dismissed", "standby", "completed")
+    __slots__ = ("heartbeat", "round", "fence_ask", "fence_stop", "fence_cancel", "round_over", "dismissed", "standby", "completed", "electorate")
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     FENCE_ASK_FIELD_NUMBER: _ClassVar[int]
@@ -247,6 +269,7 @@ class CoordinatorMessage(_message.Message):
     DISMISSED_FIELD_NUMBER: _ClassVar[int]
     STANDBY_FIELD_NUMBER: _ClassVar[int]
     COMPLETED_FIELD_NUMBER: _ClassVar[int]
+    ELECTORATE_FIELD_NUMBER: _ClassVar[int]
     heartbeat: Heartbeat
     round: Round
     fence_ask: FenceAsk
@@ -256,33 +279,56 @@ class CoordinatorMessage(_message.Message):
     dismissed: Dismissed
     standby: Standby
     completed: Completed
-    def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., round: _Optional[_Union[Round, _Mapping]] = ..., fence_ask: _Optional[_Union[FenceAsk, _Mapping]] = ..., fence_stop: _Optional[_Union[FenceStop, _Mapping]] = ..., fence_cancel: _Optional[_Union[FenceCancel, _Mapping]] = ..., round_over: _Optional[_Union[RoundOver, _Mapping]] = ..., dismissed: _Optional[_Union[Dismissed, _Mapping]] = ..., standby: _Optional[_Union[Standby, _Mapping]] = ..., completed: _Optional[_Union[Completed, _Mapping]] = ...) -> None: ...
+    electorate: Electorate
+    def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., round: _Optional[_Union[Round, _Mapping]] = ..., fence_ask: _Optional[_Union[FenceAsk, _Mapping]] = ..., fence_stop: _Optional[_Union[FenceStop, _Mapping]] = ..., fence_cancel: _Optional[_Union[FenceCancel, _Mapping]] = ..., round_over: _Optional[_Union[RoundOver, _Mapping]] = ..., dismissed: _Optional[_Union[Dismissed, _Mapping]] = ..., standby: _Optional[_Union[Standby, _Mapping]] = ..., completed: _Optional[_Union[Completed, _Mapping]] = ..., electorate: _Optional[_Union[Electorate, _Mapping]] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("agent", "pod_index", "address")
+    __slots__ = ("agent", "pod_index", "address", "port")
     AGENT_FIELD_NUMBER: _ClassVar[int]
     POD_INDEX_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
     agent: str
     pod_index: int
     address: str
-    def __init__(self, agent: _Optional[str] = ..., pod_index: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
+    port: int
+    def __init__(self, agent: _Optional[str] = ..., pod_index: _Optional[int] = ..., address: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
+
+class Electorate(_message.Message):
+    __slots__ = ("term", "round", "groups")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    round: int
+    groups: _containers.RepeatedCompositeFieldContainer[Group]
+    def __init__(self, term: _Optional[int] = ..., round: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ...) -> None: ...
+
+class Group(_message.Message):
+    __slots__ = ("members",)
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    def __init__(self, members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
 
 class Round(_message.Message):
-    __slots__ = ("round", "members", "master_address", "master_port", "reason", "commits")
+    __slots__ = ("round", "members", "master_address", "master_port", "reason", "commits", "term", "groups")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     MASTER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     MASTER_PORT_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     COMMITS_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
     round: int
     members: _containers.RepeatedCompositeFieldContainer[Member]
     master_address: str
     master_port: int
     reason: str
     commits: _containers.RepeatedCompositeFieldContainer[NewestCommit]
-    def __init__(self, round: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., master_address: _Optional[str] = ..., master_port: _Optional[int] = ..., reason: _Optional[str] = ..., commits: _Optional[_Iterable[_Union[NewestCommit, _Mapping]]] = ...) -> None: ...
+    term: int
+    groups: _containers.RepeatedCompositeFieldContainer[Group]
+    def __init__(self, round: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., master_address: _Optional[str] = ..., master_port: _Optional[int] = ..., reason: _Optional[str] = ..., commits: _Optional[_Iterable[_Union[NewestCommit, _Mapping]]] = ..., term: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ...) -> None: ...
 
 class FenceAsk(_message.Message):
     __slots__ = ("fence", "round", "at_once")

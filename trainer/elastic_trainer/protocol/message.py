@@ -33,6 +33,21 @@ class Member:
     agent: str = ""
     pod_index: int = 0
     address: str = ""
+    port: int = 0
+
+
+@dataclass(frozen=True)
+class Group:
+    members: tuple[Member, ...] = ()
+
+
+@dataclass(frozen=True)
+class Electorate:
+    """Who says which agent hosts the coordinator; see succession/electorate.py."""
+
+    term: int = 0
+    round: int = 0
+    groups: tuple[Group, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,6 +76,8 @@ class Round:
     master_port: int = 0
     reason: str = ""
     commits: tuple[NewestCommit, ...] = ()
+    term: int = 0
+    groups: tuple[Group, ...] = ()
 
     def rank_of(self, agent: str) -> int | None:
         return next((i for i, member in enumerate(self.members) if member.agent == agent), None)
@@ -90,6 +107,9 @@ class Hello:
     node: str = ""
     grace_seconds: float = 0.0
     commits: tuple[NewestCommit, ...] = ()
+    term: int = 0
+    port: int = 0
+    electorate: Electorate | None = None
 
 
 @dataclass(frozen=True)
@@ -100,7 +120,10 @@ class Join:
 
 @dataclass(frozen=True)
 class Heartbeat:
-    pass
+    term: int = 0
+    host: Member | None = None
+    min_nodes: int = 0
+    max_nodes: int = 0
 
 
 @dataclass(frozen=True)
@@ -196,6 +219,11 @@ class Goodbye:
 
 
 @dataclass(frozen=True)
+class Taken:
+    round: int = 0
+
+
+@dataclass(frozen=True)
 class FenceAsk:
     fence: int = 0
     round: int = 0
@@ -255,6 +283,7 @@ AgentMessage = (
     | WorkersSucceeded
     | Stopped
     | Transferring
+    | Taken
 )
 CoordinatorMessage = (
     Heartbeat
@@ -266,13 +295,18 @@ CoordinatorMessage = (
     | Dismissed
     | Standby
     | Completed
+    | Electorate
 )
+
+_PARTS = ("round", "electorate", "host")
+"""Fields that hold a value of their own, or nothing."""
 
 _VALUES = {
     kind.__name__: kind
     for kind in (
         Member,
         NewestCommit,
+        Group,
         *AgentMessage.__args__,
         *CoordinatorMessage.__args__,
     )
@@ -322,6 +356,11 @@ def _from_proto(proto: Any) -> Any:
         elif field.name in ("members", "commits"):
             values: Iterable[Any] = item
             item = tuple(_from_proto(one) for one in values)
+        if field.name in _PARTS and not isinstance(item, int):
+            item = _from_proto(item) if proto.HasField(field.name) else None
+        elif field.name in ("members", "groups"):
+            parts: Iterable[Any] = item
+            item = tuple(_from_proto(one) for one in parts)
         elif field.name == "pids":
             item = tuple(item)
         fields[field.name] = item

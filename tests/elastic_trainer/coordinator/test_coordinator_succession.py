@@ -1,0 +1,140 @@
+"""A coordinator makes no round that another side could make too."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from elastic_trainer.coordinator.model import Gone, Lost, Phase
+from elastic_trainer.protocol.message import Electorate, Goodbye, Hello, Join, RoundOver, Taken
+
+from tests.elastic_trainer.coordinator.world import Job
+
+
+def joined(job: Job, *indexes: int, term: int = 0, known: Electorate | None = None) -> Job:
+    for index in indexes:
+        name = f"a{index}"
+        hello = Hello(name, index, f"10.0.0.{index}", term=term, port=7, electorate=known)
+        job.say(name, hello, Join(5000 + index))
+    return job
+
+
+def running(count: int, host: str = "a0") -> Job:
+    job = joined(Job(min_nodes=1, max_nodes=8, host=host), *range(count))
+    job.pass_time(0.5)
+    assert job.state.round is not None
+    for index in range(count):
+        job.say(f"a{index}", Taken(job.state.round.round))
+    job.link(*range(count))
+    return job
+
+
+def lose(job: Job, *indexes: int) -> None:
+    for index in indexes:
+        job.feed(Lost(f"a{index}"))
+
+
+def come_back(job: Job, *indexes: int) -> None:
+    for index in indexes:
+        job.say(f"a{index}", Join(5000 + index))
+    job.pass_time(1.0)
+
+
+def test_with_less_than_half_of_the_round_it_waits_and_says_for_whom() -> None:
+    job = running(5)
+    lose(job, 2, 3, 4)
+    come_back(job, 0, 1)
+    assert job.state.phase in (Phase.RESTARTING, Phase.FORMING)
+    assert {member.agent for member in job.state.missing} == {"a2", "a3", "a4"}
+
+
+def test_with_half_of_the_round_the_host_goes_on() -> None:
+    job = running(4)
+    lose(job, 2, 3)
+    come_back(job, 0, 1)
+    assert job.members() == ["a0", "a1"]
+
+
+def test_members_that_are_proven_gone_are_not_waited_for() -> None:
+    job = running(5)
+    lose(job, 2, 3, 4)
+    come_back(job, 0, 1)
+    job.feed(Gone(frozenset({"a3"})))
+    job.pass_time(0.5)
+    assert job.members() == ["a0", "a1"]
+
+
+def test_agents_that_said_goodbye_are_gone() -> None:
+    job = running(3)
+    job.say("a1", Goodbye())
+    job.say("a2", Goodbye())
+    come_back(job, 0)
+    assert job.members() == ["a0"]
+
+
+def test_half_is_not_enough_for_a_coordinator_that_did_not_make_the_round() -> None:
+    known = running(2).state.electorate
+    again = joined(Job(min_nodes=1, max_nodes=8, host="a0", term=1), 0, known=known)
+    again.pass_time(60.0)
+    assert again.members() == [] and [m.agent for m in again.state.missing] == ["a1"]
+    joined(again, 1, known=known)
+    again.pass_time(1.0)
+    assert again.members() == ["a0", "a1"]
+
+
+def test_a_coordinator_that_knows_no_round_waits_for_its_own_agent() -> None:
+    job = joined(Job(min_nodes=1, max_nodes=8, host="a0"), 1)
+    job.pass_time(5.0)
+    assert job.members() == []
+    joined(job, 0)
+    job.pass_time(1.0)
+    assert job.members() == ["a0", "a1"]
+
+
+def test_an_elected_coordinator_ends_the_round_once_its_electors_are_back() -> None:
+    old = running(3)
+    running_round = old.state.round
+    job = Job(min_nodes=1, max_nodes=8, host="a1", term=1000)
+    job.state = replace(
+        job.state,
+        electorate=old.state.electorate,
+        gone=frozenset({"a0"}),
+        returning=frozenset({"a1", "a2"}),
+    )
+    for index in (1, 2):
+        hello = Hello(
+            f"a{index}",
+            index,
+            f"10.0.0.{index}",
+            round=running_round,
+            linked=True,
+            recovers=True,
+            term=1000,
+            port=7,
+            electorate=old.state.electorate,
+        )
+        job.say(hello.agent, hello)
+    assert job.last("a1", RoundOver).reason == "worker 0 lost with the coordinator"
+    for index in (1, 2):
+        job.say(f"a{index}", Join(5000 + index, live=True))
+    assert job.members() == ["a1", "a2"]
+    assert job.state.round is not None and job.state.round.term == 1000
+
+
+def test_where_few_of_the_round_are_in_the_next_the_others_take_note_of_it_first() -> None:
+    job = running(3)
+    for index in (1, 2):  # their workers fail, and are not back yet when others' wait is over
+        job.say(f"a{index}", Join(5000 + index))
+    for index in (1, 2):
+        agent = job.state.agents[f"a{index}"]
+        job.state = replace(
+            job.state, agents={**job.state.agents, agent.agent: replace(agent, retry_at=1e9)}
+        )
+    job.say("a0", Join(5000))
+    job.pass_time(60.0)
+    assert job.members() == []
+    told = job.last("a1", Electorate)
+    assert [m.agent for m in told.groups[-1].members] == ["a0"]
+    job.say("a0", Taken(told.round))
+    job.say("a1", Taken(told.round))
+    job.pass_time(0.1)
+    assert job.members() == ["a0"] and job.state.last_round == told.round + 1

@@ -1,0 +1,89 @@
+"""Never two sides: whatever is lost, late, cut off or dead, in any order."""
+
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.elastic_trainer.succession.world import World
+
+
+def disturb(world: World, random: Random, *, deaths: bool) -> None:
+    """Let one random thing happen."""
+    agents = [agent for agent in world.agents.values() if agent.alive]
+    running = [one for one in world.coordinators if one.alive]
+    streams = world.streams()
+    what = random.random()
+    if what < 0.6 and streams:
+        stream = random.choice(streams)
+        for _ in range(random.choice((1, 1, 10))):
+            world.deliver_up(stream)
+            world.deliver_down(stream)
+    elif what < 0.68 and running:
+        random.choice(running).pass_time()
+    elif what < 0.78 and running and agents:
+        agent = random.choice(agents)
+        if agent.stream is None or random.random() < 0.02:
+            newest = max(running, key=lambda one: one.term)
+            world.dial(agent, random.choice((newest, newest, random.choice(running))))
+    elif what < 0.79 and agents:
+        world.give_up(random.choice(agents))
+    elif what < 0.81 and running:
+        coordinator = random.choice(running)
+        if coordinator.streams:
+            world.lose(coordinator, random.choice(sorted(coordinator.streams)))
+    elif what < 0.815 and agents:
+        world.stand(random.choice(agents))
+    elif what < 0.89 and world.ballots:
+        world.answer_ballot(random.randrange(len(world.ballots)), random.random() < 0.8)
+    elif what < 0.97 and world.votes:
+        world.count_vote(random.randrange(len(world.votes)))
+    elif what < 0.98:
+        pair = frozenset(random.sample(sorted(world.agents), 2))
+        world.cut ^= {pair}
+    elif what < 0.985 and running:
+        world.restart(random.choice(running))
+    elif deaths:
+        disturb_by_death(world, random)
+
+
+def disturb_by_death(world: World, random: Random) -> None:
+    agents = [agent for agent in world.agents.values() if agent.alive]
+    dead = [agent for agent in world.agents.values() if not agent.alive]
+    running = [one for one in world.coordinators if one.alive]
+    if agents and random.random() < 0.2:
+        world.kill(random.choice(agents))
+    elif dead and agents:
+        world.prove(random.choice(agents), random.choice(dead))
+        if running:
+            world.prove_to_coordinator(random.choice(running), random.choice(dead))
+
+
+def gather(world: World) -> None:
+    """Bring all agents into a first round."""
+    for agent in world.agents.values():
+        world.dial(agent, world.coordinators[0])
+    for _ in range(10):
+        deliver_all(world)
+        world.coordinators[0].pass_time()
+    assert [len(made.members) for made in world.sides()] == [len(world.agents)]
+
+
+def deliver_all(world: World) -> None:
+    for stream in world.streams():
+        for _ in range(20):
+            world.deliver_up(stream)
+            world.deliver_down(stream)
+
+
+@settings(max_examples=200, deadline=None)
+@given(agents=st.integers(2, 5), seed=st.integers(0, 2**32), deaths=st.booleans())
+def test_no_two_sides_make_steps_at_once(agents: int, seed: int, deaths: bool) -> None:
+    random = Random(seed)
+    world = World(agents, random)
+    gather(world)
+    for _ in range(400):
+        disturb(world, random, deaths=deaths)
+        assert len(world.sides()) <= 1, world.sides()

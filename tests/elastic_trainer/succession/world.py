@@ -1,0 +1,286 @@
+"""Agents and coordinators, with everything between them in a test's hand: what is delivered, lost
+or late, who dies, and who believes what of whom. Votes, counts and coordinators are the real ones;
+there are no clocks, so any order that slowness can bring about is tried.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+from elastic_trainer.coordinator.model import Gone, Lost, Received, Send, Settings, State, Tick
+from elastic_trainer.coordinator.state import step
+from elastic_trainer.protocol.message import (
+    Electorate,
+    FenceAsk,
+    Fenced,
+    FenceReply,
+    FenceStop,
+    Hello,
+    Join,
+    Linked,
+    Member,
+    Round,
+    RoundOver,
+    Taken,
+)
+from elastic_trainer.succession.ballot import Ballot, Voter, swear, take, vote
+from elastic_trainer.succession.candidacy import Count
+from elastic_trainer.succession.electorate import (
+    TERMS_OF_A_HOST,
+    electorate_of,
+    is_newer,
+    next_election,
+    voters,
+)
+
+
+@dataclass
+class Stream:
+    """Messages in order, both ways, until either end gives it up."""
+
+    agent: str
+    coordinator: Coordinator
+    up: list[Any] = field(default_factory=list)
+    down: list[Any] = field(default_factory=list)
+
+
+@dataclass
+class Coordinator:
+    host: str
+    state: State
+    now: float = 0.0
+    alive: bool = True
+    streams: dict[str, Stream] = field(default_factory=dict)
+
+    @property
+    def term(self) -> int:
+        return self.state.settings.term
+
+    def feed(self, event: Any) -> None:
+        self.state, effects = step(self.state, event, self.now)
+        for effect in effects:
+            stream = self.streams.get(effect.agent)
+            if stream is not None and isinstance(effect, Send):
+                stream.down.append(effect.message)
+
+    def pass_time(self) -> None:
+        self.now += 60.0
+        self.feed(Tick(dict.fromkeys(self.state.agents, self.now)))
+
+
+@dataclass
+class Agent:
+    name: str
+    index: int
+    voter: Voter = field(default_factory=Voter)
+    current: Round | None = None
+    """That its workers are in."""
+    stream: Stream | None = None
+    alive: bool = True
+    gone: set[str] = field(default_factory=set)
+    count: Count | None = None
+    """Of the votes for it, while it stands."""
+    restarts: int = 0
+
+
+class World:
+    def __init__(self, agents: int, random: Random) -> None:
+        self.random = random
+        self.agents = {f"a{i}": Agent(f"a{i}", i) for i in range(agents)}
+        self.coordinators: list[Coordinator] = []
+        self.terms: dict[int, str] = {}
+        self.ballots: list[tuple[str, Ballot]] = []
+        """On their way to a voter."""
+        self.votes: list[tuple[str, int, str, Any]] = []
+        """On their way: candidate, term, voter, vote."""
+        self.cut: set[frozenset[str]] = set()
+        """Pairs that can't reach one another."""
+        self.host("a0", 0, None)
+
+    # ---- what may happen
+
+    def host(self, name: str, term: int, count: Count | None) -> None:
+        assert self.terms.setdefault(term, name) == name, f"two coordinators of term {term}"
+        state = State(Settings(1, 16, grace=1.0, lost_after=1e9, term=term, host=name), started=0.0)
+        if count is not None:
+            state = replace(
+                state,
+                electorate=count.electorate,
+                gone=frozenset(count.gone),
+                returning=frozenset(count.granted),
+            )
+        for other in self.coordinators:
+            if other.host == name:
+                other.alive = False
+        self.coordinators.append(Coordinator(name, state))
+
+    def reach(self, one: str, other: str) -> bool:
+        return frozenset((one, other)) not in self.cut
+
+    def dial(self, agent: Agent, coordinator: Coordinator) -> None:
+        if not (coordinator.alive and self.reach(agent.name, coordinator.host)):
+            return
+        self.give_up(agent)
+        if agent.voter.sworn > coordinator.term:
+            coordinator.alive = False  # deposed
+            return
+        agent.voter = swear(agent.voter, coordinator.term)
+        old = coordinator.streams.pop(agent.name, None)
+        if old is not None:
+            coordinator.feed(Lost(agent.name))
+        stream = coordinator.streams[agent.name] = Stream(agent.name, coordinator)
+        agent.stream = stream
+        known = agent.voter.electorate
+        hello = Hello(
+            agent.name,
+            agent.index,
+            agent.name,
+            last_round=known.round if known else 0,
+            round=agent.current,
+            linked=agent.current is not None,
+            recovers=True,
+            term=agent.voter.sworn,
+            port=1,
+            electorate=known,
+        )
+        stream.up.append(hello)
+        if agent.current is None:
+            stream.up.append(Join(1, live=True))
+
+    def give_up(self, agent: Agent) -> None:
+        """It finds its stream ended, or silent; the coordinator may see that much later."""
+        agent.stream = None
+
+    def lose(self, coordinator: Coordinator, name: str) -> None:
+        """The coordinator finds an agent's stream ended, or silent."""
+        if coordinator.streams.pop(name, None) is not None:
+            coordinator.feed(Lost(name))
+
+    def deliver_up(self, stream: Stream) -> None:
+        coordinator = stream.coordinator
+        current = coordinator.streams.get(stream.agent) is stream and coordinator.alive
+        if stream.up and current and self.reach(stream.agent, coordinator.host):
+            coordinator.feed(Received(stream.agent, stream.up.pop(0)))
+
+    def deliver_down(self, stream: Stream) -> None:
+        agent = self.agents[stream.agent]
+        coordinator = stream.coordinator
+        if not (stream.down and agent.alive and agent.stream is stream):
+            return
+        if not self.reach(agent.name, coordinator.host):
+            return
+        message = stream.down.pop(0)
+        if isinstance(message, Round):
+            agent.current = message
+            self._take(agent, electorate_of(message))
+            stream.up.append(Linked(message.round, (1,), recovers=True))
+        elif isinstance(message, Electorate):
+            self._take(agent, message)
+        elif isinstance(message, FenceAsk):
+            stream.up.append(FenceReply(message.fence, 1))
+        elif isinstance(message, FenceStop):
+            stream.up.append(Fenced(message.fence, message.step))
+        elif isinstance(message, RoundOver) and _round_of(agent) == message.round:
+            agent.current = None
+            stream.up.append(Join(1, live=True))
+
+    def _take(self, agent: Agent, known: Electorate) -> None:
+        agent.voter = take(agent.voter, known)
+        assert agent.stream is not None
+        agent.stream.up.append(Taken(known.round))
+
+    def stand(self, agent: Agent) -> None:
+        """It asks for votes; whether it should is of no matter to safety."""
+        known = agent.voter.electorate
+        if known is None:
+            return
+        term = next_election(agent.voter.sworn)
+        agent.voter = replace(agent.voter, sworn=term, voted_for=agent.name)
+        self.give_up(agent)
+        agent.count = Count(agent.name, known, set(agent.gone))
+        ballot = Ballot(term, agent.name, agent.name, known.term, known.round)
+        self.ballots += [(name, ballot) for name in voters(known) if name != agent.name]
+        self._host_if_elected(agent)
+
+    def answer_ballot(self, number: int, willing: bool) -> None:
+        name, ballot = self.ballots.pop(number)
+        voter = self.agents[name]
+        if not (voter.alive and self.reach(name, ballot.candidate)):
+            return
+        before = voter.voter
+        voter.voter, answer = vote(before, ballot, "" if willing else "hears its coordinator")
+        if voter.voter != before:
+            self.give_up(voter)
+        self.votes.append((ballot.candidate, ballot.term, name, answer))
+
+    def count_vote(self, number: int) -> None:
+        candidate, term, voter, answer = self.votes.pop(number)
+        agent = self.agents[candidate]
+        if not (agent.alive and self.reach(candidate, voter)):
+            return
+        if agent.count is not None and agent.voter.sworn == term:
+            agent.count.votes[voter] = answer
+            self._host_if_elected(agent)
+
+    def _host_if_elected(self, agent: Agent) -> None:
+        count = agent.count
+        if count is not None and count.won and agent.voter.voted_for == agent.name:
+            agent.count = None
+            self.host(agent.name, agent.voter.sworn, count)
+
+    def restart(self, coordinator: Coordinator) -> None:
+        """Its process ends, and its agent starts another, which has forgotten all."""
+        agent = self.agents[coordinator.host]
+        newest = max(c.term for c in self.coordinators if c.host == coordinator.host)
+        runs = agent.alive and coordinator.alive and coordinator.term == newest
+        if runs and agent.voter.sworn // TERMS_OF_A_HOST == newest // TERMS_OF_A_HOST:
+            self.host(agent.name, newest + 1, None)
+
+    def kill(self, agent: Agent) -> None:
+        agent.alive = False
+        agent.stream = None
+        for coordinator in self.coordinators:
+            if coordinator.host == agent.name:
+                coordinator.alive = False
+
+    def may_prove(self, known: Electorate | None, dead: Agent) -> bool:
+        """Whether somebody with this electorate may count a dead agent out: not if that one went
+        on without it. A proof comes within moments of the death, to those who heard of its host
+        until then; whoever was cut off before must be told by the job's owner, who sees all."""
+        theirs = dead.voter.electorate
+        return known is not None and (theirs is None or not is_newer(theirs, known))
+
+    def prove(self, agent: Agent, dead: Agent) -> None:
+        if not dead.alive and self.may_prove(agent.voter.electorate, dead):
+            agent.gone.add(dead.name)
+
+    def prove_to_coordinator(self, coordinator: Coordinator, dead: Agent) -> None:
+        if not dead.alive and self.may_prove(coordinator.state.electorate, dead):
+            coordinator.feed(Gone(frozenset({dead.name})))
+
+    # ---- what must hold
+
+    def sides(self) -> list[Round]:
+        """Rounds all of whose members are in them: they make steps, and may commit."""
+        found: dict[tuple[int, int], Round] = {}
+        for agent in self.agents.values():
+            if agent.alive and agent.current is not None:
+                found[agent.current.term, agent.current.round] = agent.current
+        return [made for made in found.values() if all(self._is_in(m, made) for m in made.members)]
+
+    def _is_in(self, member: Member, made: Round) -> bool:
+        agent = self.agents[member.agent]
+        return agent.alive and agent.current == made
+
+    def streams(self) -> list[Stream]:
+        found = {id(s): s for c in self.coordinators for s in c.streams.values()}
+        for agent in self.agents.values():
+            if agent.stream is not None:
+                found[id(agent.stream)] = agent.stream
+        return list(found.values())
+
+
+def _round_of(agent: Agent) -> int:
+    return agent.current.round if agent.current is not None else -1

@@ -1,0 +1,93 @@
+"""A coordinator that another agent has taken over is found, and told which pods have ended."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from tests.operator.test_measurement import job, measuring, worker_zero
+from volcano_elastic.api.pytorchjob import parse
+from volcano_elastic.operator.coordinator_client import standing, succession
+from volcano_elastic.pytorchjob.label import JOB_NAME
+
+Object = dict[str, Any]
+
+
+def told(**more: Any) -> bytes:
+    return json.dumps({"job": "team/a", "term": 1000, "address": "10.0.0.2:23456"} | more).encode()
+
+
+def pod(index: int) -> Object:
+    found = worker_zero(f"127.0.0.{index + 1}")
+    found["metadata"] |= {
+        "name": f"a-worker-{index}",
+        "uid": f"later-{index}",
+        "labels": {JOB_NAME: "a"},
+    }
+    return found
+
+
+def test_an_agent_says_where_the_coordinator_is() -> None:
+    ours = parse(job())
+    assert succession(ours, worker_zero()) == "http://10.0.0.1:23458"
+    assert standing(told(), ours) == (1000, "http://10.0.0.2:23457")
+    assert standing(told(address="fd00::2:23456"), ours) == (1000, "http://[fd00::2]:23457")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        told(job="team/b"),
+        told(address=""),
+        told(address=7),
+        told(address="10.0.0.2:x"),
+        told(term="1000"),
+    ],
+)
+def test_an_agent_that_knows_no_coordinator_of_this_job_says_nothing(body: bytes) -> None:
+    assert standing(body, parse(job())) is None
+
+
+async def test_the_new_host_is_asked_and_told_which_pods_have_ended() -> None:
+    gone: asyncio.Queue[Object] = asyncio.Queue()
+    asked = asyncio.Event()
+
+    async def status(request: web.Request) -> web.Response:
+        asked.set()
+        told = {"job": "team/a", "pids": {"1": [7]}, "missing": [0], "range": {"min": 1, "max": 4}}
+        return web.json_response(told)
+
+    async def host(request: web.Request) -> web.Response:
+        return web.json_response(
+            {"job": "team/a", "term": 1000, "address": f"127.0.0.2:{port - 1}"}
+        )
+
+    async def note(request: web.Request) -> web.Response:
+        gone.put_nowait(await request.json())
+        return web.json_response({})
+
+    app = web.Application()
+    app.router.add_get("/status", status)
+    app.router.add_get("/host", host)
+    app.router.add_put("/gone", note)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.2", 0).start()
+    port = runner.addresses[0][1]
+    try:
+        # The agent's service, on the second port after the job's, and the coordinator's are one.
+        async with measuring(port - 1) as (cluster, _, _):
+            cluster.pods.drop(worker_zero())
+            cluster.pods.put(pod(0))
+            cluster.pods.put(pod(1))
+            await asyncio.wait_for(asked.wait(), 60)
+            cluster.pods.drop(pod(0))
+            assert await asyncio.wait_for(gone.get(), 60) == {"addresses": ["127.0.0.1"]}
+    finally:
+        await runner.cleanup()

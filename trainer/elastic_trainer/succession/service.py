@@ -1,0 +1,182 @@
+"""The succession service of an agent, asked and answered: who hosts the coordinator, and votes."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from elastic_trainer.protocol.auth import HEADER
+from elastic_trainer.protocol.message import Member
+from elastic_trainer.succession.ballot import Ballot, Vote
+
+HOST_PATH = "/host"
+VOTE_PATH = "/vote"
+GONE_PATH = "/gone"
+SECONDS = 0.5
+"""For an agent's answer."""
+ANSWER_BYTES = 65536
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What an agent tells of itself and the coordinator that it follows."""
+
+    job: str
+    agent: str
+    term: int
+    address: str
+    """HOST:PORT of the coordinator; empty: it knows none."""
+    hosts: bool
+    """It runs the coordinator, or is about to start it again."""
+    heard: bool
+    """It hears from the coordinator."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What came of a question to a member."""
+
+    standing: Standing | None = None
+    gone: bool = False
+    """Its process has ended: nobody listens, or another agent does."""
+
+    @property
+    def term(self) -> int:
+        return self.standing.term if self.standing is not None else 0
+
+
+async def look(member: Member, token: str, seconds: float = SECONDS) -> Found:
+    """Ask a member how it stands. Silence, and what is no answer of an agent, proves nothing."""
+    try:
+        body = await ask(member.address, member.port, "GET", HOST_PATH, None, token, seconds)
+        standing = read_standing(body)
+    except ConnectionRefusedError:
+        return Found(gone=True)
+    except (OSError, ValueError, TimeoutError, asyncio.IncompleteReadError):
+        return Found()
+    return Found(standing) if standing.agent == member.agent else Found(gone=True)
+
+
+async def ask_vote(member: Member, ballot: Ballot, token: str, seconds: float) -> Vote | None:
+    """Return a member's vote; None if it can't be had.
+
+    Raises:
+        ConnectionRefusedError: nobody listens there.
+    """
+    try:
+        body = await ask(
+            member.address,
+            member.port,
+            "PUT",
+            VOTE_PATH,
+            {**dataclasses.asdict(ballot), "voter": member.agent},
+            token,
+            seconds,
+        )
+        told = _object(body)
+        return Vote(bool(told["granted"]), int(told["term"]), str(told["why"]))
+    except ConnectionRefusedError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, TimeoutError, asyncio.IncompleteReadError):
+        return None
+
+
+async def announce(
+    host: str, port: int, standing: Standing, token: str, seconds: float = SECONDS
+) -> None:
+    """Tell whoever listens at an address where the coordinator is. Raises OSError, TimeoutError."""
+    told = dataclasses.asdict(standing)
+    await ask(host, port, "PUT", HOST_PATH, told, token, seconds)
+
+
+async def ask(
+    host: str,
+    port: int,
+    method: str,
+    path: str,
+    told: dict[str, Any] | None,
+    token: str,
+    seconds: float,
+) -> bytes:
+    """Return the body of a service's answer.
+
+    Raises:
+        OSError, TimeoutError, asyncio.IncompleteReadError: there is none in time.
+        ValueError: it is no success.
+    """
+    async with asyncio.timeout(seconds):
+        reader, writer = await asyncio.open_connection(host, port)
+        try:
+            body = json.dumps(told).encode() if told is not None else b""
+            writer.write(
+                f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n{HEADER}: {token}\r\n"
+                f"Content-Length: {len(body)}\r\n\r\n".encode()
+                + body
+            )
+            head = await reader.readuntil(b"\r\n\r\n")
+            answer = await reader.read(ANSWER_BYTES)
+        except asyncio.LimitOverrunError as error:
+            raise ValueError(f"{host}:{port}{path}: expected an answer, found {error}") from error
+        finally:
+            writer.transport.abort()
+    if not head.startswith(b"HTTP/1.1 200 "):
+        raise ValueError(f"{host}:{port}{path}: expected 200, found {head[:60]!r}")
+    return answer
+
+
+def read_standing(body: bytes) -> Standing:
+    """Raises ValueError for what is none."""
+    told = _object(body)
+    try:
+        return Standing(
+            job=str(told["job"]),
+            agent=str(told["agent"]),
+            term=int(told["term"]),
+            address=str(told["address"]),
+            hosts=bool(told["hosts"]),
+            heard=bool(told["heard"]),
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"expected an agent's standing, found {told}") from error
+
+
+def read_ballot(body: bytes) -> tuple[str, Ballot]:
+    """Return whose vote is asked for, and the ballot. Raises ValueError for what is none."""
+    told = _object(body)
+    try:
+        return str(told["voter"]), Ballot(
+            term=int(told["term"]),
+            candidate=str(told["candidate"]),
+            address=str(told["address"]),
+            electorate_term=int(told["electorate_term"]),
+            electorate_round=int(told["electorate_round"]),
+            trial=bool(told["trial"]),
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"expected a ballot, found {told}") from error
+
+
+def read_gone(body: bytes) -> frozenset[str]:
+    """Return the addresses of pods that have ended for good. Raises ValueError."""
+    addresses = _object(body).get("addresses")
+    if not isinstance(addresses, list) or not all(isinstance(one, str) for one in addresses):
+        raise ValueError(f'expected {{"addresses": [ADDRESS, ...]}}, found {body[:200]!r}')
+    return frozenset(addresses)
+
+
+def read_address(text: str) -> tuple[str, int]:
+    """Raises ValueError for anything but HOST:PORT."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ValueError(f"expected HOST:PORT, found {text!r}")
+    return host.strip("[]"), int(port)
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    told = json.loads(body)
+    if not isinstance(told, dict):
+        raise ValueError(f"expected a JSON object, found {body[:100]!r}")
+    return told
