@@ -42,7 +42,7 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Claim:
-    """Room that must be kept for pods of a minimum; the pods may not exist yet."""
+    """Room that must be kept for a minimum, whose pods may not exist yet, or for a single pod."""
 
     key: str
     """Key of the job or gang, or `pod KEY`."""
@@ -55,7 +55,7 @@ class Claim:
     workers: int = 0
     """How many of the pods are workers of `job`."""
     runs: bool = False
-    """It has started, and lacks some of its minimum."""
+    """It has started, and lacks some of its minimum: it needs room to go on, not to start."""
     pod: Pod | None = None
     """The pod that asks, if it asks for itself alone."""
     asker: str = ""

@@ -124,6 +124,7 @@ class Replica:
     ended: datetime | None
     """When its last container ended."""
     exit_code: int | None
+    """None while the pod runs, also where its container ended before; `failure` has that."""
     shortage: Shortage | None
     """None: it has not run out of memory."""
     comes_back: bool

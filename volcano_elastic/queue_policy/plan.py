@@ -36,7 +36,7 @@ from volcano_elastic.queue_policy.messages import message
 from volcano_elastic.queue_policy.moves import Moves
 from volcano_elastic.queue_policy.node_room import Room
 from volcano_elastic.queue_policy.report import figures, unchanged, with_owed
-from volcano_elastic.queue_policy.reservation import Reservation
+from volcano_elastic.queue_policy.waiting_pods import WaitingPods
 from volcano_elastic.snapshot.snapshot import Memory, Snapshot
 
 UNPLACED_AFTER = timedelta(seconds=30)
@@ -106,7 +106,7 @@ class _Planning:
         self._cluster, self._now = cluster, now
         self._draft = Draft(cluster, now)
         self._backoff = Backoff(cluster, now)
-        self._reservation = Reservation(self._draft, self._backoff)
+        self._waiting_pods = WaitingPods(self._draft, self._backoff)
 
     def plan(self) -> Plan:
         cluster, draft = self._cluster, self._draft
@@ -118,7 +118,7 @@ class _Planning:
         waiting = cluster.waiting
         asked = bool(asking or waiting)
         if asked:
-            self._reservation.give_up_units(asking)
+            self._waiting_pods.give_up_units(asking)
         claims = self._claims = ClaimQueue(draft, self._backoff, asking, waiting)
         claims.run()
         self._unblock()
@@ -145,7 +145,7 @@ class _Planning:
             resting=resting,
             queues=with_owed(queues, asking, cluster),
             memory=self._backoff.memory(
-                from_idle=claims.from_idle | self._reservation.kept_idle,
+                from_idle=claims.from_idle | self._waiting_pods.kept_idle,
                 ahead=claims.ahead(),
                 waiting=claims.stuck,
                 leaving=claims.leaving,
@@ -242,9 +242,9 @@ class _Planning:
         return True
 
     def _reserve(self) -> None:
-        self._reservation.keep_for_others()
+        self._waiting_pods.keep_for_others()
         claims = self._claims
-        while not self._reservation.surplus(claims.served, retry=bool(claims.blocked)):
+        while not self._waiting_pods.surplus(claims.served, retry=bool(claims.blocked)):
             # Whole units left, which was more than anybody had asked for.
             claims.run()
 

@@ -225,6 +225,14 @@ def test_device_errors_of_two_nodes_are_not_the_scripts_fault() -> None:
     assert job.members() == ["a0", "a1"]
 
 
+def test_rounds_that_devices_ended_are_none_of_those_without_a_step() -> None:
+    job = Job(min_nodes=2, max_nodes=5).running(0, 1, 2, 3, 4)
+    for node in range(NO_PROGRESS_ROUNDS - 1):
+        fail(job, node, None, NO_GPU)
+    fail(job, 4, None, Failed(code=1, message="ValueError: a file was away"))
+    assert job.state.phase is not Phase.FAILED
+
+
 def test_devices_that_fail_now_and_then_leave_their_node_out_at_the_third_time() -> None:
     job = Job(min_nodes=1, max_nodes=2).running(0, 1)
     for step in (1000, 2000):

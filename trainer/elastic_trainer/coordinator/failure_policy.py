@@ -20,7 +20,8 @@ NO_PROGRESS_ROUNDS = 5
 NO_PROGRESS_SECONDS = 60.0
 """A round that lasted so long is none of them: of a script without a link no step is ever told."""
 DEVICE_ERRORS = 3
-"""Rounds of an attempt that may end in device errors of one node, however far they came."""
+"""Rounds of an attempt in which a node's devices failed, however far these came: at this one the
+node is left out."""
 
 _ENDED_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 
@@ -134,10 +135,10 @@ def _no_further(earlier: Failed, failed: Failed, rounds: Sequence[RoundRecord]) 
 def _without_progress(
     failures: Iterable[Failed], rounds: Sequence[RoundRecord], now: float
 ) -> set[str]:
-    """The nodes that failed by themselves in the last rounds, if those have come to nothing."""
+    """Return the nodes whose scripts failed in the last rounds, if those have come to nothing."""
     failing: dict[int, set[str]] = {}
     for one in failures:
-        if _by_itself(one):
+        if _by_itself(one) and not one.node_fault:
             failing.setdefault(one.round, set()).add(one.node)
     last = rounds[-NO_PROGRESS_ROUNDS:]
     none_stepped = len(last) == NO_PROGRESS_ROUNDS and all(

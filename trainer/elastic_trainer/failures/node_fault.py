@@ -1,8 +1,9 @@
 """Tells a failure of the node (its GPU, driver, shared memory) from one of the script; pure.
 
 Such errors are plain RuntimeErrors in Python, and come again on the same node as faithfully as a
-script's own error does: only the text or the signal tells them apart. A wrong guess does no harm,
-since what shows on a second node, too, is taken for the script's all the same.
+script's own error does: only the text or the signal tells them apart. What counts as the node's is
+never the script's, on however many nodes it shows, so a row has to be sure. How often a node may
+fail so is `coordinator/failure_policy.py`'s.
 """
 
 from __future__ import annotations

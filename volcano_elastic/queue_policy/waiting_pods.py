@@ -23,8 +23,8 @@ class _Pending(NamedTuple):
     """Of its gang; None without one."""
 
 
-class Reservation:
-    """Keeps room for surplus that waits, and gives up surplus that finds no place."""
+class WaitingPods:
+    """Keeps room for pods that wait unclaimed, and gives up surplus that finds no place."""
 
     def __init__(self, draft: Draft, backoff: Backoff) -> None:
         self._draft, self._backoff = draft, backoff
