@@ -115,6 +115,21 @@ def test_order_priority_fills_the_highest_first() -> None:
     assert (new_size(made, "a"), new_size(made, "b")) == (None, 7)
 
 
+def test_priorities_decide_among_pods_that_ask_for_different_things_after_each_step() -> None:
+    """Who is behind the first of a line may gain more than all others, and waits all the same."""
+    flat = {k: k**0.6 for k in range(1, 17)}
+    first = job("first", 2, 3, speeds=flat, priority=9, gpu_hours=99.0)
+    last = job("last", 5, 8, speeds=LINEAR, priority=1)
+    second = job("second", 4, 8, speeds=flat, priority=5, gpu_hours=99.0)
+    second = replace(second, pod_requests=gpus(1, cpus=1))
+    jobs = (first, last, second)
+    on = [pods(one, *["n1"] * one.desired) for one in jobs]
+    seen = world([node("n1", 13)], jobs, *on)
+    policy = Surplus(order=Order.PRIORITY, step=Step.ANY, min_efficiency=0)
+    made = plan(ruled(seen, surplus=policy), NOW)
+    assert [new_size(made, one) for one in ("first", "second", "last")] == [3, 5, None]
+
+
 def test_steps_are_aligned_to_nodes_where_two_jobs_compete() -> None:
     nodes = [node(f"n{i}", 4) for i in range(1, 5)]
     a, b, c = (job(name, 4, 16, speeds=LINEAR) for name in "abc")

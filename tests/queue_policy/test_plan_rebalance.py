@@ -120,6 +120,15 @@ def test_under_order_priority_only_the_lower_gives_and_within_the_queue(
     assert [d.job for d in made.decisions] == (["ns/rich"] if gives else [])
 
 
+def test_a_queue_whose_jobs_gain_too_little_does_not_end_the_turns_of_low_priorities() -> None:
+    a, b = rich(queue="p", priority=-5), poor(queue="p", priority=-1)
+    other = job("other", 8, 64, 32, queue="q", **LINEAR)
+    on = (pods(a, *["n1"] * 7), pods(b, "n1"), pods(other, *["n2"] * 32))
+    seen = world([node("n1", 8), node("n2", 32)], [a, b, other], *on, queues=PQ)
+    ordered = replace(seen, policies=(QueuePolicy("p", surplus=Surplus(order=Order.PRIORITY)),))
+    assert [d.job for d in plan(ordered, NOW).decisions] == ["ns/rich"]
+
+
 def test_what_one_taker_leaves_goes_to_the_next_before_another_gives() -> None:
     rest = [job(name, 1, 8, 8, **LINEAR) for name in ("a", "b")]
     small = [job(name, 1, 2, **LINEAR) for name in ("c", "d")]

@@ -47,7 +47,7 @@ class GrowthKey(NamedTuple):
     """Place of a job among those that may grow; the smallest goes first."""
 
     rank: float
-    """0 where its queue's order has none."""
+    """Infinite where its queue's order has none: such jobs stand behind, in order of worth."""
     worth: float
     """Of its next step, negative."""
     created: float
@@ -367,7 +367,8 @@ def growth_key(state: JobState, size: int) -> GrowthKey | None:
         return None
     # Rounded, so that ties are ties on every machine.
     worth = round(step.worth * state.weight, 12)
-    return GrowthKey(state.rank or 0.0, -worth, state.created, state.job.key)
+    rank = math.inf if state.rank is None else state.rank
+    return GrowthKey(rank, -worth, state.created, state.job.key)
 
 
 def growth_end(state: JobState, size: int) -> Reason | None:

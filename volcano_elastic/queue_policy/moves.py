@@ -180,6 +180,8 @@ class FreeRoom:
     def __init__(self, moves: Moves, room: Room) -> None:
         self._moves, self._draft, self._room = moves, moves.draft, room
         self._nodes, self._queues = moves.draft.nodes, moves.draft.queues
+        self._asked: dict[str, float] = {}
+        """By queue whose order has ranks, what its last turn was worth, negative."""
 
     def reaches(self, line: Line) -> bool:
         """Return whether a node has room for a pod of the line's shape."""
@@ -196,9 +198,13 @@ class FreeRoom:
         front = self._draft.cluster.jobs[min(in_front).job]
         # One answer for the whole queue: else small pods, whose step it still deserves, would take
         # from large ones what `OtherJobs` gives these back.
-        if self._queues.beyond_deserved(line.queue, front.unit_vector):
-            return worth, key
-        return -front.worth_by_right(-worth), key
+        if not self._queues.beyond_deserved(line.queue, front.unit_vector):
+            worth = -front.worth_by_right(-worth)
+        if ranked:
+            # Who is next by rank may gain more than who was first. Were this line's turn worth more
+            # for it, it would come before the queue's other lines, whose turns are older.
+            worth = self._asked[line.queue] = max(worth, self._asked.get(line.queue, worth))
+        return worth, key
 
     def give(self, key: str) -> Outcome:
         """Let it grow by the next step, or by as much of it as there is room for."""
@@ -306,7 +312,7 @@ class OtherJobs:
         return reached and line.queue in self._trading
 
     def turn(self, line: Line, key: GrowthKey) -> Turn:
-        """Return the job in front: between queues gains alone decide."""
+        """Return the job in front: queues with ranks first, between others gains alone decide."""
         return 0.0, key
 
     def give(self, key: str) -> Outcome:
