@@ -129,9 +129,13 @@ def applied(snapshot: Snapshot, made: Plan, now: datetime) -> Snapshot:
             continue
         names = {p.key for p in kept}
         alive = [p for p in kept if p.job == new.key and not p.terminating]
+        missing = new.desired - len(alive) - new.succeeded
         index = 0
-        for _ in range(new.desired - len(alive) - new.succeeded):
-            # A terminating pod still has its name; the operator waits for it or takes the next.
+        # A terminating pod still has its name: the operator takes the next one, but waits for
+        # worker 0's, without whom no other runs.
+        if f"{new.key}-worker-0" in names - {p.key for p in alive}:
+            missing -= 1
+        for _ in range(missing):
             while f"{new.key}-worker-{index}" in names:
                 index += 1
             made_pod = pod(new, index, None, created=now)
