@@ -146,6 +146,18 @@ def test_worker_0_and_the_coordinator_with_it_are_replaced(job: Job) -> None:
     assert int((job.folder / "commit").read_text()) == final[0][-1], "no step was lost"
 
 
+def test_worker_0_is_replaced_though_its_coordinator_was_restarted_before(job: Job) -> None:
+    job.start(0, 1, restarts=0)
+    told = job.stepping(world=2)
+    os.kill(children(job.agents[0].pid)["coordinator"], signal.SIGKILL)
+    job.until("another coordinator", lambda now: now.get("pid", told["pid"]) != told["pid"])
+    told = job.stepping(world=2)
+    os.killpg(job.agents[0].pid, signal.SIGKILL)
+    job.until("the coordinator is gone", lambda now: now["phase"] == "unreachable")
+    job.start(0, restarts=0)
+    job.stepping(world=2, after_round=told["round"])
+
+
 def test_where_the_warm_process_is_lost_a_worker_starts_cold_from_the_commit(job: Job) -> None:
     job.start(0)
     told = job.stepping(world=1)

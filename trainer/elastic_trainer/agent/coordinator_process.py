@@ -52,10 +52,13 @@ class CoordinatorProcess:
             return
         if self._process is not None and now - self._started < RESTART_SECONDS:
             return
-        if self._process is not None and self._process.returncode != EXIT_ADDRESS:
+        identity = self._identity
+        started_before = self._process is not None and self._process.returncode != EXIT_ADDRESS
+        # Without elections a new worker 0's first coordinator must be followed by those who know
+        # of many restarts of the former one's.
+        if started_before and identity.succession:
             self._term = min(self._term + 1, TERMS_OF_A_HOST - 1)
         self._started = now
-        identity = self._identity
         self._process = subprocess.Popen(
             [
                 sys.executable,

@@ -163,6 +163,8 @@ class Succession:
 
     def heard(self, message: Any) -> None:
         """Takes note of what came from the coordinator."""
+        if not self._identity.succession:
+            return
         self._heard_at = time.monotonic()
         self._host_lost = False
         self._tries = 0
