@@ -92,7 +92,7 @@ class Operator:
     def __init__(self, name: str, command: list[str], port: int, folder: Path) -> None:
         self.name = name
         self._port = port
-        """Of its metrics."""
+        """Port of its metrics."""
         self._process = Component(name, command, folder / f"{name}.log")
 
     @classmethod

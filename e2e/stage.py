@@ -15,7 +15,7 @@ from e2e import volcano
 from embedded_cluster.cluster import LocalCluster
 from embedded_cluster.conformance.control_plane import ControlPlane
 from volcano_elastic.demo.recorder import Recorder
-from volcano_elastic.demo.training import DemoJob
+from volcano_elastic.demo.training import DemoJob, TrainingResult, judge
 from volcano_elastic.kube.client import Client
 from volcano_elastic.kube.resource import PODS, PYTORCHJOBS
 
@@ -71,6 +71,14 @@ class Stage:
             f"{job.name} trains on",
             seconds,
         )
+
+    async def judge_finished(self, job: DemoJob, seconds: float = 120) -> TrainingResult:
+        """Wait for the job's end and check that it trained on each sample once."""
+        await self.until(lambda: self.finished(job), f"{job.name} finishes", seconds)
+        assert self.finished(job) == "Succeeded", self.story()
+        result = await judge(job, self.out)
+        assert (result.lost, result.repeated) == (0, 0)
+        return result
 
     def story(self) -> str:
         tails = []

@@ -10,7 +10,7 @@ import pytest
 from e2e.stage import Stage, running
 from embedded_cluster.conformance.control_plane import ControlPlane
 from embedded_cluster.kubelet.fault import ANNOTATION
-from volcano_elastic.demo.training import DemoJob, judge
+from volcano_elastic.demo.training import DemoJob
 from volcano_elastic.kube.resource import EVENTS, NODES, PODS
 
 pytestmark = pytest.mark.e2e
@@ -29,13 +29,6 @@ async def three_nodes(fresh_control_plane: ControlPlane, tmp_path: Path) -> Asyn
 async def _set(stage: Stage, node: str, fault: str | None) -> None:
     body = {"metadata": {"annotations": {ANNOTATION: fault}}}
     await stage.recorder.jobs.client.patch(NODES, node, None, body)
-
-
-async def _every_sample_once(stage: Stage, job: DemoJob) -> None:
-    await stage.until(lambda: stage.finished(job), f"{job.name} finishes", 120)
-    assert stage.finished(job) == "Succeeded", stage.story()
-    result = await judge(job, stage.out)
-    assert (result.lost, result.repeated) == (0, 0)
 
 
 @pytest.mark.parametrize("index", [0, 1])
@@ -68,7 +61,7 @@ async def test_a_pod_of_a_dead_node_is_made_anew_where_there_is_room(
     assert anew["spec"]["nodeName"] != node
     events = (await client.list(EVENTS))["items"]
     assert any(e["reason"] == "NodeLost" and node in e["message"] for e in events)
-    await _every_sample_once(stage, job)
+    await stage.judge_finished(job)
 
 
 async def test_without_room_a_job_goes_on_smaller_and_grows_back(three_nodes: Stage) -> None:
@@ -93,4 +86,4 @@ async def test_without_room_a_job_goes_on_smaller_and_grows_back(three_nodes: St
     for index, before in healthy.items():
         pod = await client.get(PODS, f"job-worker-{index}", "default")
         assert pod["metadata"]["uid"] == before["metadata"]["uid"], "a healthy pod stays"
-    await _every_sample_once(stage, job)
+    await stage.judge_finished(job)

@@ -50,7 +50,7 @@ class _Rule:
     when: tuple[tuple[str, frozenset[str], bool], ...] = ()
     """Fields beside it, the values they may have (none: any), and whether that is to hold."""
     default: bytes | None = None
-    """As JSON, so that each object gets a value of its own."""
+    """JSON, so that each object gets a value of its own."""
     dropped: bool = False
     required: bool = False
     forbidden: bool = False

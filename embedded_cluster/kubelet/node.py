@@ -129,7 +129,7 @@ class VirtualNodes:
         self._clock = asyncio.get_running_loop().time
         self._names = frozenset(names)
         self._unready: set[str] = set()
-        """Of which somebody says that they aren't ready."""
+        """Nodes of which somebody says that they aren't ready."""
         self.down: dict[str, float] = {}
         """Since when the nodes are down whose annotation says so."""
         self.handlers: list[Callable[[str, bool], None]] = []

@@ -72,7 +72,7 @@ class Process:
     command: Command
     shim: subprocess.Popen[bytes]
     pid: int
-    """Of its main process; 0 before it has started."""
+    """Process id of its main process; 0 before it has started."""
     end: asyncio.Future[End]
     container: Process | None = None
     """The one that it was run inside of, by `execute`; None: it is one."""

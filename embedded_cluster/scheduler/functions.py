@@ -45,7 +45,7 @@ class Functions:
     task_order: Callable[[Task], float] | None = None
     queue_order: Callable[[Queue], tuple[object, ...]] | None = None
     victim_queue_order: Callable[[Queue, Queue], float] | None = None
-    """Of a victim's queue and the claimant's."""
+    """Order of a victim's queue and the claimant's."""
     job_enqueueable: Callable[[Job], str | None] | None = None
     """Why the job must stay Pending, or None."""
     job_valid: Callable[[Job], str | None] | None = None

@@ -118,7 +118,7 @@ class Queue:
     reclaimable: bool = True
     state: str = ""
     allocated: Mapping[str, Any] = field(default_factory=dict)
-    """As it stands in its status."""
+    """Resources that its status calls allocated."""
     refused: str | None = None
     """Why nothing can be placed in it."""
 

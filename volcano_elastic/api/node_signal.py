@@ -25,7 +25,7 @@ class NodeSignal:
     key: str
     """Key of the taint or label, type of the condition; `*` stands for any characters."""
     value: str = "*"
-    """Of the taint or label; the condition's status."""
+    """Value of the taint or label; status of the condition."""
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.key}={self.value}"

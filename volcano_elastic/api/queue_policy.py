@@ -19,7 +19,7 @@ from volcano_elastic.api.problem import Problem
 
 GPU = "nvidia.com/gpu"
 _RESOURCE = re.compile("([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
-"""As Kubernetes names resources."""
+"""Names that Kubernetes allows for resources."""
 _LONG_AGO = datetime.fromtimestamp(0, UTC)
 
 
@@ -121,7 +121,7 @@ class Headroom:
     amount: int | None = None
     """Milli-units of `resource`."""
     percent: float | None = None
-    """Of what the queue may hold."""
+    """Share of what the queue may hold."""
 
 
 @dataclass(frozen=True, slots=True)

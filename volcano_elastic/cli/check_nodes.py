@@ -44,7 +44,7 @@ class CheckOptions:
     timeout: float
     start_timeout: float
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Of all pods' environment."""
+    """Environment variables that all pods get."""
 
     @property
     def coordinator(self) -> str:

@@ -59,7 +59,7 @@ class Claim:
     pod: Pod | None = None
     """The pod that asks, if it asks for itself alone."""
     asker: str = ""
-    """Of pods that nobody has grouped: their controller, or `pod KEY` of one without."""
+    """Controller of pods that nobody has grouped, or `pod KEY` of one without."""
 
     @property
     def unmodelled(self) -> str:

@@ -49,7 +49,7 @@ class GrowthKey(NamedTuple):
     rank: float
     """Infinite where its queue's order has none: such jobs stand behind, in order of worth."""
     worth: float
-    """Of its next step, negative."""
+    """Gain of its next step, negative."""
     created: float
     job: str
 

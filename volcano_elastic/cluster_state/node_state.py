@@ -33,7 +33,7 @@ class LeastOption(NamedTuple):
     own: bool
     """Whether all of them may be of the queue that asks."""
     surplus: float
-    """Of the job that has least, negative."""
+    """Surplus of the job that has least, negative."""
     last: int
     """Highest index, negative."""
 
@@ -53,7 +53,7 @@ class NodeSurplus:
     owners: frozenset[str]
     """Queues of the jobs."""
     givers: Sequence[tuple[float, int, str]]
-    """Of each job its surplus, negative, the pods that it may give here, its queue; in order."""
+    """Each job's surplus (negative), the pods that it may give here and its queue; in order."""
 
     @fact
     def units(self) -> bool:

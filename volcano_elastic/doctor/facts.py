@@ -48,13 +48,13 @@ class Right:
 @dataclass(frozen=True, slots=True)
 class Facts:
     version: str
-    """Of the tool that judges, hence the one wanted of the operator and its CRDs."""
+    """Version of the tool that judges: the one wanted of the operator and its CRDs."""
     crds: Mapping[str, Object] | Untold
     """All that are served, by name."""
     our_crds: Mapping[str, Object]
     """What this version brings, by name."""
     deployments: Sequence[Object] | Untold
-    """Of all namespaces."""
+    """Deployments of all namespaces."""
     scheduler_configmap: Object | Untold | None
     queues: Sequence[Object] | Untold
     webhooks: Sequence[Object] | Untold

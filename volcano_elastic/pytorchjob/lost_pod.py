@@ -50,7 +50,7 @@ class Pod:
     uid: str
     node: str
     index: int | None
-    """Of the elastic role, which the coordinator knows it by; None for others."""
+    """Index in the elastic role, by which the coordinator knows it; None for others."""
     host: bool
     """Whether the coordinator runs in it."""
 

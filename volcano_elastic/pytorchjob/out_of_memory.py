@@ -36,7 +36,7 @@ class Shortage:
     """The memory that a pod had when it ran out, and what it gets."""
 
     had: Bytes
-    """As much as it could use: its limit, else its request."""
+    """Memory that it could use: its limit, else its request."""
     more: Bytes | None
     """Its next request; None: it can't have more."""
     bound: str = ""

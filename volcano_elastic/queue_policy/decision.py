@@ -81,6 +81,6 @@ class Plan:
     resting: Mapping[str, datetime] = field(default_factory=dict)
     """Jobs whose growth stays away since their surplus found no place: key to until when."""
     queues: Mapping[str, QueueFigures] = field(default_factory=dict)
-    """As the snapshot shows them, before the decisions."""
+    """Figures that the snapshot shows, before the decisions."""
     memory: Memory = field(default_factory=Memory)
     """For the next snapshot."""

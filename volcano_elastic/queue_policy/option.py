@@ -28,7 +28,7 @@ class VictimRequest(NamedTuple):
     need: int
     """Slots that are of use."""
     priority: int | None = None
-    """Of the pod that asks; None for a minimum."""
+    """Priority of the pod that asks; None for a minimum."""
     within: str | None = None
     """The queue in which all of it must count, if one is full."""
 

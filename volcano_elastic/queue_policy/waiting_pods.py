@@ -20,7 +20,7 @@ class _Pending(NamedTuple):
     shape: Shape
     key: str
     queue: str | None
-    """Of its gang; None without one."""
+    """Queue of its gang; None without one."""
 
 
 class WaitingPods:

@@ -28,7 +28,7 @@ class Bounds:
     makespan: float
     """Seconds from the first release."""
     useful_utilisation: float
-    """Of the window that starts at the first release."""
+    """Share of the window that starts at the first release."""
 
 
 def bounds(jobs: Sequence[TraceJob], total: int, window: float) -> Bounds:

@@ -30,7 +30,7 @@ MakePlan = Callable[[Snapshot, datetime], Plan]
 TICK = 1.0
 """Seconds in which changes come together; the operator plans at least as often."""
 COOLDOWN = timedelta(seconds=60)
-"""Of queues whose policies name none."""
+"""Cooldown of queues whose policies name none."""
 PATIENCE = 100
 """Plans in a row that change nothing while nothing runs, after which nothing ever will."""
 MEASURED_AFTER = 30.0

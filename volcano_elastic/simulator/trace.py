@@ -11,10 +11,10 @@ from volcano_elastic.simulator.elasticity import Elasticity, ElasticityError
 from volcano_elastic.simulator.row import columns, rows
 
 DEFAULT_SERIAL = 0.036
-"""Of Amdahl's law, where the trace says nothing of speed: the middle of what was measured for the
-models of the Pollux study (.009 to .058)."""
+"""Serial share in Amdahl's law, where the trace says nothing of speed: the middle of what was
+measured for the models of the Pollux study (.009 to .058)."""
 _MOST = 1e9
-"""Of any number in a trace: 31 years, where it is seconds."""
+"""Greatest number that a trace may hold: 31 years, where it is seconds."""
 
 
 class TraceError(ValueError):

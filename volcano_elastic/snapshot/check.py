@@ -15,11 +15,11 @@ from volcano_elastic.snapshot.snapshot import SPEEDS
 _LEAST: Mapping[str, float] = dict.fromkeys(
     ("max_step", "node_unit", "times", "weight", "young_weight"), 1
 ) | {"speeds": SPEEDS[0]}
-"""Of numbers by their field, where it is not 0."""
+"""Least value of a number, by its field, where it is not 0."""
 _MOST: Mapping[str, float] = {"min_efficiency": 1, "percent": 100, "speeds": SPEEDS[1]}
 _LARGEST = 2**63 - 1
 _LONGEST = timedelta(seconds=3.2e9)
-"""As in a policy."""
+"""Longest duration that a policy may say."""
 _YEARS = range(1900, 3000)
 """Such times and spans add up to no date that a calendar lacks."""
 _ANY = frozenset({"priority", "tolerations"})

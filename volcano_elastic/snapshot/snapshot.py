@@ -171,7 +171,7 @@ class Queue:
     parent: str | None = None
     """The queue it is a child of; None for a child of the root."""
     weight: int = 1
-    """Of its share under the proportion plugin."""
+    """Weight of its share under the proportion plugin."""
     priority: int = 0
     reclaimable: bool = True
 
@@ -208,7 +208,7 @@ class Freed:
     times: int
     """How often in a row; each time is twice as long as the one before."""
     uids: tuple[str, ...]
-    """Of the pods told to leave."""
+    """Uids of the pods told to leave."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +250,7 @@ class Snapshot:
     jobs: tuple[Job, ...] = ()
     gangs: tuple[Gang, ...] = ()
     policies: tuple[QueuePolicy, ...] = ()
-    """Of several for one queue `api.queue_policy.effective` chooses."""
+    """All policies; `api.queue_policy.effective` chooses among several for one queue."""
     proportion: bool = False
     """Whether Volcano divides by the proportion plugin's weights instead of capacity's deserved."""
     queues: tuple[Queue, ...] = ()

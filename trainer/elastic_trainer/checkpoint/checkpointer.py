@@ -43,7 +43,7 @@ from elastic_trainer.store.storage import Storage
 
 SHORTEST = timedelta(seconds=1)
 SHARE = 0.01
-"""Of the time that saving may take where no interval is given."""
+"""Share of the time that saving may take where no interval is given."""
 HICCUP_SECONDS = 5.0
 """For so long at most a save in the training's own thread tries a storage again: the last commit
 still stands, and the next save follows."""
@@ -137,7 +137,7 @@ class Checkpointer:
         patience = None if storage_patience is None else storage_patience.total_seconds()
         self.storage = Storage(folder, keep=keep, retry_seconds=patience)
         self._patience = self.storage.policy.seconds
-        """Of the agent, which keeps nobody waiting while it tries again."""
+        """Seconds for which the agent tries again, which keeps nobody waiting."""
         self._place = digest_of_location(self.storage.location)
         self.data = data
         self.every = every
@@ -176,7 +176,7 @@ class Checkpointer:
             wall=wall,
         )
         self._warned = False
-        """Of a schedule that doesn't count the steps."""
+        """Whether a schedule that doesn't count the steps was warned of."""
         self._clock = clock
         self._began = self._saved_at = clock()
         self._first = self._next = 0

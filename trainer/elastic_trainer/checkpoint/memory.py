@@ -51,7 +51,7 @@ class Memory:
         self._link = link
         self._slots = Slots(folder, local_rank if every_rank else 0)
         self.mirror: Mirror | None = None
-        """Of a sharded state: for a part of another node's."""
+        """Copy of another node's part, where the state is sharded."""
         if every_rank:
             self.mirror = Mirror(Slots(folder, local_rank, "mirror"), local_world)
         self._prefault: threading.Thread | None = None

@@ -34,10 +34,10 @@ class Available:
     mirrored: tuple[tuple[str, Identity, int], ...] = ()
     """Parts of other ranks of this world: training, identity and whose it is."""
     training: str = ""
-    """Of the folder as this rank sees it; empty if it hasn't looked. Slots of another training are
-    of no use."""
+    """Training whose folder this rank sees; empty if it hasn't looked. Slots of another
+    training are of no use."""
     orphaned: tuple[tuple[str, Identity], ...] = ()
-    """As `memory`, of other trainings that were kept in a folder of the same name."""
+    """States in memory of other trainings that were kept in a folder of the same name."""
     host: str = ""
     """The rank's pod, for those who read an error."""
     last_run: int = 0

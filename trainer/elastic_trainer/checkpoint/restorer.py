@@ -97,7 +97,7 @@ class Restorer:
         self._commits: tuple[Commit, ...] = ()
         """On rank 0, what storage had when this run began."""
         self.token = uuid.uuid4().hex
-        """Of this process's claims to the storage."""
+        """Token of this process's claims to the storage."""
         self.training = ""
         """Which one this is; empty until it is known."""
         self.run = 0

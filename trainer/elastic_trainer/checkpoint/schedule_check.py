@@ -7,7 +7,7 @@ from collections.abc import Mapping
 FEWEST_STEPS = 10
 """Before them, a schedule that counts something else looks like one that miscounts."""
 NEAR = 0.05
-"""Of the steps: a schedule is taken to count steps if it counts this nearly as many."""
+"""Share of the steps by which a schedule's count may differ and still be taken to count steps."""
 
 
 def miscounted(counts: Mapping[str, int], *, steps: int, epoch: int) -> str | None:

@@ -142,7 +142,7 @@ class Agent:
     told_stop: int = -1
     fenced: bool = False
     port: int = 0
-    """Of its succession service; 0: it serves none."""
+    """Port of its succession service; 0: it serves none."""
     taken: int = 0
     """The newest round of this term that it knows of."""
 
@@ -208,7 +208,7 @@ class State:
     newcomers: frozenset[str] = frozenset()
     """Members of the round that were not in the one before."""
     last_members: frozenset[str] = frozenset()
-    """Of the newest round."""
+    """Members of the newest round."""
     recovering: bool = False
     """The last round's workers go on in process, so the next one waits for nobody who failed, and
     newcomers start their workers before they join."""

@@ -58,7 +58,7 @@ class Ledger:
         self.shards = Shards(samples, epochs, size, seed)
         self.consumed = Ranges()
         self.committed = Ranges()
-        """As of the newest commit, by ShardClient.commit or load_state_dict."""
+        """Samples in the newest commit, by ShardClient.commit or load_state_dict."""
         self.life = uuid.uuid4().hex
         self._audit = None if audit is None else Path(audit)
         self._log: AuditLog | None = None

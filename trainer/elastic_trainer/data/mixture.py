@@ -56,7 +56,7 @@ class Mixture(Dataset[Any]):
         bounds = [round(samples * part / sum(weights)) for part in accumulate(weights)]
         self._starts = [0, *bounds]
         self.draws = [stop - start for start, stop in zip(self._starts, bounds, strict=False)]
-        """Of each data set, in an epoch."""
+        """Draws from each data set in an epoch."""
         if min(self.draws) < 1:
             raise ValueError(
                 f"{samples} samples in the shares {list(weights)} are {self.draws} of each data "

@@ -48,7 +48,7 @@ class ElasticOrder:
                 raise ValueError(f"{name} is {value}: expected at least 1")
         whole("seed", seed)
         self.samples = samples
-        """Of one epoch."""
+        """Samples of one epoch."""
         self.batch_size = batch_size
         self.global_batch = global_batch
         self.seed = seed
@@ -276,7 +276,7 @@ class Batches(Iterator[list[int]]):
         self._drawn = drawn
         self._at = self._whole = order.cursor
         self._waiting: list[DrawnBatch] = []
-        """Of the step that is being taken, last one first."""
+        """Batches of the step that is being taken, last one first."""
         self._permutation: tuple[int, Permutation] | None = None
 
     def __next__(self) -> list[int]:

@@ -78,7 +78,7 @@ class Prefetched(Iterator[Any]):
         self._cursor = cursor
         self._room = room
         self._handed: deque[HandedBatch] = deque()
-        """Of steps that weren't applied yet."""
+        """Batches of steps that weren't applied yet."""
         self._again: deque[tuple[DrawnBatch, Any]] = deque()
         self._ended = False
 

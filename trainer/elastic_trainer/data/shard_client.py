@@ -90,7 +90,7 @@ class ShardClient:
         self._patience = patience
         self._heartbeat_timeout = heartbeat_timeout(os.environ)
         self._life = ""
-        """Of the leases held, or as the coordinator was told."""
+        """Life of the model that the leases held belong to, or that the coordinator was told."""
         self._held = Ranges()
         self._step = -1
         self._stream: _Stream | None = None

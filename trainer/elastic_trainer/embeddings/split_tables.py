@@ -71,7 +71,7 @@ class SplitTables:
         self._group = ProcessGroup()
         self._held: set[int] = set(range(BUCKETS))
         self._identity = NOTHING
-        """Of the tables' state."""
+        """Identity of the tables' state."""
         self._pending: tuple[Identity, list[Update], list[Update]] | None = None
         """A step that this rank has received, and not applied; that of its copies last."""
         self._newest = NOTHING

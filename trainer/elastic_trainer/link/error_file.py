@@ -28,7 +28,7 @@ class Recorded:
     time: float
     """Unix seconds."""
     error: str = ""
-    """As `own` told it; empty: it didn't."""
+    """Error that `own` told; empty: it told none."""
     step: int = -1
 
 

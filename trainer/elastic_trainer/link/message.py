@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 LINE_BYTES = 1 << 16
-"""Of one message at most."""
+"""Most bytes of one message."""
 GREATEST = 2**31 - 1
-"""Of a number in a message, which then fits every field that it is passed on in."""
+"""Greatest number in a message, which then fits every field that it is passed on in."""
 
 
 class MessageError(ValueError):

@@ -69,7 +69,7 @@ ROUND_VARIABLE = "VOLCANO_ELASTIC_ROUND"
 
 CONNECT_TIMEOUT_SECONDS = 10.0
 MOST_CHARACTERS = 4000
-"""Of a reason to give up."""
+"""Most characters of a reason to give up."""
 BLAME_SECONDS = 1.0
 """How long a failing worker waits to hear that another one failed first."""
 

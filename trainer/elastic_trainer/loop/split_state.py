@@ -25,7 +25,7 @@ class SplitState(Protocol):
     """
 
     name: str
-    """Of its part in a commit."""
+    """Name of its part in a commit."""
 
     def begin_batch(self) -> None: ...
 

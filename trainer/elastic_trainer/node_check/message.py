@@ -16,7 +16,7 @@ from elastic_trainer.node_check.verdict import Verdict
 
 PATH = "/check"
 NOTE_BYTES = 140
-"""Of what went wrong; the coordinator reads requests up to 1,024 bytes."""
+"""Most bytes that tell what went wrong; the coordinator reads requests up to 1,024 bytes."""
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class Presence:
     pod_index: int = -1
     address: str = ""
     port: int = 0
-    """Of its store, for trials that it is first in."""
+    """Port of its store, for trials that it is first in."""
     report: Report | None = None
 
 

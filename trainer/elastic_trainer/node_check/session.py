@@ -19,7 +19,7 @@ POLL_SECONDS = 0.1
 SWEEP_SECONDS = 0.1
 """Between looks at all agents and groups, for those whose time is over."""
 POLLS_PER_SECOND = 500.0
-"""Of all agents together; those of a large check ask less often."""
+"""Questions of all agents together; those of a large check ask less often."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Session:
         self._places: dict[str, tuple[int, int]] = {}
         """By agent, its group and its rank there."""
         self._reports: dict[str, tuple[Report, float]] = {}
-        """Of this round, with the seconds since its begin."""
+        """Reports of this round, with the seconds since its begin."""
         self._notes: dict[str, str] = {}
         """By agent, what went wrong with it last."""
 

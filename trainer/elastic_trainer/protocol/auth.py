@@ -13,8 +13,8 @@ TOKEN_VARIABLE = "VOLCANO_ELASTIC_TOKEN"
 """The job's secret, the same in all its pods. Without it, only this machine is served."""
 
 HEADER = "volcano-elastic-token"
-"""Of gRPC's metadata and of HTTP requests. Not `Authorization`, which an API server that passes a
-request on to a pod keeps to itself."""
+"""Header of HTTP requests, and key in gRPC's metadata. Not `Authorization`, which an API
+server that passes a request on to a pod keeps to itself."""
 
 
 def check_token(token: str, given: str | None) -> str | None:

@@ -15,9 +15,9 @@ from typing import Any
 from elastic_trainer.proto import coordinator_pb2
 
 MESSAGE_BYTES = 4 << 20
-"""Of one message either way; a round of 10,000 members has an eighth of it."""
+"""Most bytes of one message either way; a round of 10,000 members has an eighth of it."""
 VERSION = 4
-"""Of the protocol; the parts of a job must speak the same."""
+"""Version of the protocol; the parts of a job must speak the same."""
 
 
 MOST_PLACES = 64

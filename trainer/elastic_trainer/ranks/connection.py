@@ -35,7 +35,7 @@ _USUAL_PORT = 32768
 _ANY = ("0.0.0.0", "::")
 
 Address = tuple[str, int]
-"""Of a socket: host and port."""
+"""Host and port of a socket."""
 
 
 class Connections:

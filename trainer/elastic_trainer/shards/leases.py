@@ -31,7 +31,7 @@ RETELL_SECONDS = 1.0
 @dataclass(frozen=True)
 class State:
     life: str = ""
-    """Of the model; empty until its owner came."""
+    """Life of the model; empty until its owner came."""
     owner: str = ""
     """Empty while it is away: nobody could take what is fetched meanwhile."""
     shards: Shards = field(default_factory=lambda: Shards(1, 1, 1))
@@ -69,7 +69,7 @@ class Owned:
     life: str
     consumed: Ranges
     step: int = -1
-    """Of the newest commit."""
+    """Step of the newest commit."""
     committed: Ranges = NOTHING
     held: Ranges = NOTHING
     """Its own leases of this life."""
@@ -92,7 +92,7 @@ class Told:
 class Fetch:
     client: str
     shards: Shards
-    """As its client has them: positions must mean the same to everybody."""
+    """Shards that its client has too: positions must mean the same to everybody."""
     count: int
 
 

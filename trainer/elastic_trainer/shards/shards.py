@@ -24,7 +24,7 @@ class Shards:
     """
 
     samples: int
-    """Of one epoch."""
+    """Samples of one epoch."""
     epochs: int
     size: int
     """Most samples of a lease; the last one of an epoch may be smaller."""

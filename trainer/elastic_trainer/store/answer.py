@@ -38,7 +38,7 @@ class _Call(Generic[T]):
         self.moves = 0
         self.bytes = 0
         self.told = 0
-        """Of them, to who listens."""
+        """Bytes of them that the listener was told of."""
         self.left_behind = False
         self._question = question
 

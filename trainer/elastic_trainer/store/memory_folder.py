@@ -23,7 +23,7 @@ OWNER = "owner"
 ABANDONED_SECONDS = 3600.0
 """After so long, a folder that nobody owns is another pod's, and not coming back."""
 SHORT_SECONDS = 10.0
-"""As above where the memory is short: an agent that is just claiming its folder isn't disturbed."""
+"""Such an age where memory is short: an agent that is just claiming its folder isn't disturbed."""
 MOST = 64
 """Agents of one pod."""
 

@@ -62,7 +62,7 @@ class OwnedFolder:
         files: Folder | None = None,
     ) -> None:
         self.folder = Path() if is_url(folder) else Path(folder)
-        """Of a local storage."""
+        """Path of a local storage."""
         self.location = str(folder) if is_url(folder) else str(self.folder.absolute())
         self.policy = storage_policy(retry_seconds)
         self.remote = is_url(folder)

@@ -31,7 +31,7 @@ class Job:
     """A job's identity. Its uid tells it from a later job of the same name."""
 
     uid: str = ""
-    """Of the PyTorchJob, or torchrun's --rdzv-id."""
+    """Uid of the PyTorchJob, or torchrun's --rdzv-id."""
     name: str = ""
     """Namespace and name."""
 
@@ -107,7 +107,7 @@ class Claim:
 
     run: int
     token: str
-    """Of the process that has it, and of who writes for it."""
+    """Token of the process that has it, and of those who write for it."""
     host: str = ""
     taken: float = 0.0
     """Unix seconds."""

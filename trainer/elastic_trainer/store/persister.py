@@ -36,7 +36,7 @@ class Saved:
     claim: str = ""
     """The token of the worker's claim to the storage, see Storage.hold."""
     retry_seconds: float | None = None
-    """As Storage's."""
+    """Storage's `retry_seconds`."""
 
 
 class Persister:

@@ -59,7 +59,7 @@ class SlotError(Exception):
 @dataclass(frozen=True, slots=True)
 class Label:
     training: str
-    """Of which training, see Storage.training."""
+    """Training that it belongs to, see Storage.training."""
     run: int
     step: int
     rank: int
@@ -69,7 +69,7 @@ class Label:
     tensors: int
     """Bytes of the payload's parts."""
     round: int = 0
-    """As Commit.round."""
+    """Round in which it was sealed, as in Commit.round."""
     place: str = ""
     """Digest of the folder that the training keeps its commits in, see `digest_of_location`."""
 
@@ -91,7 +91,7 @@ class Slot:
         self._map: mmap.mmap | None = None
         self._bytes = torch.empty(0, dtype=torch.uint8)
         self._inode = 0
-        """Of the file that is mapped, which another may have replaced."""
+        """Inode of the file that is mapped, which another may have replaced."""
 
     def prepare(self, size: int) -> None:
         """Make room for a payload of `size` bytes, so that a write only copies.
