@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -236,6 +238,22 @@ def test_worker_processes_are_kept() -> None:
     data = ElasticDataset(Processes(), batch_size=4, epochs=1, num_workers=1, collate=list)
     (first,) = set(next(iter(data)))
     assert set(next(iter(data))) == {first} != {os.getpid()}
+
+
+@pytest.mark.process
+def test_data_that_nobody_has_any_more_is_not_left_to_the_garbage_collector() -> None:
+    """It would close the queues first, and torch then waits five seconds for each process."""
+
+    def begin() -> weakref.ref[ElasticDataset]:
+        data = ElasticDataset(Processes(), batch_size=4, epochs=2, num_workers=1, collate=list)
+        next(iter(data))
+        return weakref.ref(data)
+
+    gc.disable()
+    try:
+        assert begin()() is None
+    finally:
+        gc.enable()
 
 
 FORSAKEN = """

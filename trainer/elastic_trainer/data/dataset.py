@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -153,11 +154,12 @@ class ElasticDataset(ElasticOrder, IterableDataset[Any]):
         if not self._loader.num_workers:
             return self._loader
         self._drawn = deque[DrawnBatch]()
+        data: ElasticDataset = weakref.proxy(self)
         self._prefetched = Prefetched(
             self._loader,
             self._drawn,
             share=share,
-            cursor=lambda: self.cursor,
+            cursor=lambda: data.cursor,
             room=self._loader.num_workers * (self._loader.prefetch_factor or 1),
         )
         return self._prefetched
@@ -181,10 +183,15 @@ _OURS = {
 
 
 class _AllEpochs:
-    """The loader's batch sampler; `epochs` may still be changed on the way."""
+    """The loader's batch sampler; `epochs` may still be changed on the way.
+
+    It doesn't keep the data, which has the loader: in a cycle with it, torch's iterator would be
+    left to the garbage collector, which closes its queues first, and would then wait five seconds
+    for each of its processes, in whatever the script does at that moment.
+    """
 
     def __init__(self, data: ElasticDataset) -> None:
-        self._data = data
+        self._data: ElasticDataset = weakref.proxy(data)
 
     def __iter__(self) -> Batches:
         data = self._data
