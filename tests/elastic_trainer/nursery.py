@@ -1,4 +1,4 @@
-"""Starts torchrun agents with torch imported: each would import it for two to three seconds of CPU.
+"""Starts torchrun agents and scripts with torch imported: each would import it for seconds of CPU.
 
 What it starts is a fork of a process of its own, not of pytest's, whose threads may hold locks that
 nobody would release. For tests of a start, `Job.start(cold=True)` starts `python -m
@@ -38,6 +38,7 @@ class Nursery:
         arguments = [str(theirs.fileno()), str(os.getpid()), *modules, "torch.distributed.run"]
         self._process = subprocess.Popen(
             [sys.executable, "-c", _ZYGOTE, *arguments],
+            stdin=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
             cwd=Path(__file__).parents[2],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -48,10 +49,16 @@ class Nursery:
         assert self._zygote.wait_ready(120.0), f"ended with code {self._process.poll()}"
 
     def start(
-        self, arguments: Sequence[str], environment: Mapping[str, str], log: IO[Any]
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        log: IO[Any],
+        errors: IO[Any] | None = None,
     ) -> ZygoteProcess:
-        """Start `python ARGUMENTS`, in a session of its own; both outputs go to `log`."""
-        return self._zygote.launch(arguments, dict(environment), [log.fileno(), log.fileno()])
+        """Start `python ARGUMENTS`, in a session of its own; stderr goes to `log`, too, or to
+        `errors`."""
+        outputs = [log.fileno(), (errors or log).fileno()]
+        return self._zygote.launch(arguments, dict(environment), outputs)
 
     def close(self) -> None:
         """End it, and with it every agent it started."""
@@ -62,7 +69,6 @@ class Nursery:
 @functools.cache
 def shared() -> Nursery:
     """Return the nursery of this test process; it ends with it."""
-    # As the jobs' own zygotes: the first optimizer imports what is left out.
-    nursery = Nursery([name for name in PRELOADED if name != "torch._dynamo"])
+    nursery = Nursery(PRELOADED)
     atexit.register(nursery.close)
     return nursery

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from tests.elastic_trainer.torch_process import TorchProcess
 
 SCRIPT = """
 import faulthandler, json, os, sys
@@ -219,18 +219,10 @@ os._exit(0)
 
 @pytest.mark.process
 def test_resharding_and_memory(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
     store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60))
-    commands = [
-        [sys.executable, str(script), str(rank), str(store.port), str(tmp_path)] for rank in (0, 1)
-    ]
-    processes = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for command in commands
-    ]
+    processes = [TorchProcess(SCRIPT, rank, store.port, tmp_path) for rank in (0, 1)]
     try:
-        outputs = [process.communicate(timeout=300)[0] for process in processes]
+        outputs = ["".join(process.communicate(timeout=300)) for process in processes]
     finally:
         for process in processes:
             process.kill()

@@ -23,11 +23,9 @@ from elastic_trainer.checkpoint.mirror import Mirror
 from elastic_trainer.store.blob import lay_out
 from elastic_trainer.store.slot import Label, Slots
 
-rank, port, folder, case = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
+rank, port, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
 store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=60))
 dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
-own = folder / str(rank)
-own.mkdir()
 
 
 class Full(Slots):
@@ -37,6 +35,10 @@ class Full(Slots):
         if rank == 1:
             raise OSError(errno.ENOSPC, "No space left on device")
         return super().copy(training, size, fill)
+
+
+def commit():
+    (folder / "committed").touch()
 
 
 class Late:
@@ -52,7 +54,7 @@ kept = Late() if rank == 0 else None
 def mirror(slot, label, peers):
     done = Mirror(Full(own, 0, "mirror"), 1).keep(slot, label, peers)
     peers.gather("done")
-    (folder / "committed").touch()
+    commit()
     return done
 
 
@@ -61,7 +63,7 @@ def raises(error):
         if rank == 1:
             raise error
         peers.gather("done")  # for which rank 1 never comes
-        (folder / "committed").touch()
+        commit()
         return True
     return work
 
@@ -69,9 +71,9 @@ def raises(error):
 def late(slot, label, peers):
     if rank == 1:
         raise MemoryError("before the other waits")
-    store.wait(["rank 1 has failed"])
+    store.wait(["late: rank 1 has failed"])
     peers.gather("done")
-    (folder / "committed").touch()
+    commit()
 
 
 def receives(slot, label, peers):
@@ -79,7 +81,7 @@ def receives(slot, label, peers):
         raise MemoryError("before anything is sent")
     with peers.waiting():
         dist.recv(torch.zeros(1), 1, group=peers.group)
-    (folder / "committed").touch()
+    commit()
 
 
 works = {
@@ -89,40 +91,44 @@ works = {
     "mirror": mirror,
     "receives": receives,
 }
-lockstep = Lockstep("work", works[case])
 blob = lay_out({"step": torch.ones(1000)})
-for step in (1, 2):
-    label = Label("t", 1, step, rank, 2, True, len(blob.skeleton), blob.size)
-    lockstep.saved((Slots(own, 0).write(label, blob), label))
-    if rank == 1 and step == 1:
-        print(type(lockstep.flush()).__name__)  # has told the others before it returns
-        store.set("rank 1 has failed", "")
-if rank == 0:
-    print(type(lockstep.flush()).__name__)
-assert lockstep.flush() is not None  # later ones neither wait nor do anything
-dist.barrier()  # the training's own group goes on
+locksteps = []  # so that each is there when Python ends
+for case, work in works.items():
+    own = folder / f"{case}-{rank}"
+    own.mkdir()
+    lockstep = Lockstep("work", work)
+    locksteps.append(lockstep)
+    for step in (1, 2):
+        label = Label("t", 1, step, rank, 2, True, len(blob.skeleton), blob.size)
+        lockstep.saved((Slots(own, 0).write(label, blob), label))
+        if rank == 1 and step == 1:
+            # It has told the others before it returns.
+            print(case, type(lockstep.flush()).__name__, flush=True)
+            store.set(f"{case}: rank 1 has failed", "")
+    if rank == 0:
+        print(case, type(lockstep.flush()).__name__, flush=True)
+    assert lockstep.flush() is not None  # later ones neither wait nor do anything
+    dist.barrier()  # the training's own group goes on
 print("goes on")
 dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize(
-    ("case", "error"),
-    [
-        ("memory", "MemoryError"),
-        ("thread", "SystemExit"),
-        ("late", "MemoryError"),
-        ("mirror", "OSError"),
-        ("receives", "MemoryError"),
-    ],
-)
-def test_an_error_on_one_rank_ends_the_work_of_all_and_nobody_commits(
-    tmp_path: Path, case: str, error: str
-) -> None:
+ERRORS = {
+    "memory": "MemoryError",
+    "thread": "SystemExit",
+    "late": "MemoryError",
+    "mirror": "OSError",
+    "receives": "MemoryError",
+}
+
+
+def test_an_error_on_one_rank_ends_the_work_of_all_and_nobody_commits(tmp_path: Path) -> None:
+    """All kinds of errors in one life of two processes, which must come to its orderly end."""
     store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60))
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(rank), str(store.port), str(tmp_path), case],
+            [sys.executable, "-c", SCRIPT, str(rank), str(store.port), str(tmp_path)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -135,8 +141,9 @@ def test_an_error_on_one_rank_ends_the_work_of_all_and_nobody_commits(
         for process in ranks:
             process.kill()
             process.wait()
-    assert said[0][0].split() == ["LockstepError", "goes", "on"], said
-    assert said[1][0].split() == [error, "goes", "on"], said
+    ended = [out.splitlines() for out, _ in said]
+    assert ended[0] == [*(f"{case} LockstepError" for case in ERRORS), "goes on"], said
+    assert ended[1] == [*(f"{case} {error}" for case, error in ERRORS.items()), "goes on"], said
     assert [process.returncode for process in ranks] == [0, 0], said
-    assert "no further work in the background: LockstepError" in said[0][1]
+    assert said[0][1].count("no further work in the background: LockstepError") == len(ERRORS)
     assert not (tmp_path / "committed").exists()

@@ -4,8 +4,6 @@ nothing."""
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import pytest
 from elastic_trainer.data.audit import verify
 from elastic_trainer.store.storage import Storage
 
+from tests.elastic_trainer.torch_process import TorchProcess
 from tests.elastic_trainer.torchrun_job import Job
 
 pytestmark = pytest.mark.process
@@ -54,9 +53,8 @@ with Checkpointer(
 
 
 @pytest.fixture
-def processes(tmp_path: Path) -> Iterator[list[subprocess.Popen[str]]]:
-    (tmp_path / "alone.py").write_text(ALONE)
-    started: list[subprocess.Popen[str]] = []
+def processes() -> Iterator[list[TorchProcess]]:
+    started: list[TorchProcess] = []
     yield started
     for process in started:
         process.kill()
@@ -64,25 +62,20 @@ def processes(tmp_path: Path) -> Iterator[list[subprocess.Popen[str]]]:
 
 
 def start(
-    processes: list[subprocess.Popen[str]], folder: Path, uid: str, epochs: int, **given: Any
-) -> subprocess.Popen[str]:
+    processes: list[TorchProcess], folder: Path, uid: str, epochs: int, **given: Any
+) -> TorchProcess:
     environment = {
         **{name: value for name, value in os.environ.items() if "ELASTIC" not in name},
         "PET_RDZV_ID": uid,
         "VOLCANO_ELASTIC_JOB": f"team/{uid}",
         "VOLCANO_ELASTIC_STORAGE_RETRY_SECONDS": "5",
     }
-    command = [sys.executable, folder / "alone.py", str(folder), str(epochs), repr(given)]
-    processes.append(
-        subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-    )
+    processes.append(TorchProcess(ALONE, folder, epochs, repr(given), environment=environment))
     return processes[-1]
 
 
 def test_a_second_job_in_the_folder_is_refused_and_may_continue_it_when_told(
-    tmp_path: Path, processes: list[subprocess.Popen[str]]
+    tmp_path: Path, processes: list[TorchProcess]
 ) -> None:
     out, errors = start(processes, tmp_path, "first", 1).communicate(timeout=200)
     assert out.startswith("begins at 0"), errors
@@ -101,16 +94,14 @@ def test_a_second_job_in_the_folder_is_refused_and_may_continue_it_when_told(
 
 
 def test_of_two_sides_that_both_train_one_goes_on_and_the_other_stops_and_says_why(
-    tmp_path: Path, processes: list[subprocess.Popen[str]]
+    tmp_path: Path, processes: list[TorchProcess]
 ) -> None:
     first = start(processes, tmp_path, "job", 10**6)
-    assert first.stdout is not None
     for line in first.stdout:
         if line.strip() == "6":
             break
     (tmp_path / "wait").touch()  # else it gets beyond the second's end while that starts
     second = start(processes, tmp_path, "job", 30)
-    assert second.stdout is not None
     begun = second.stdout.readline()
     (tmp_path / "wait").unlink()
     _, errors = first.communicate(timeout=200)

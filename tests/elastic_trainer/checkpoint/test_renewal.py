@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,6 +10,8 @@ from elastic_trainer.checkpoint.renewal import FIRST_WAIT, LONGEST_WAIT, Renewal
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from tests.elastic_trainer.torch_process import TorchProcess
 
 SCRIPT = """
 import faulthandler, sys
@@ -89,17 +89,9 @@ def test_work_that_failed_for_a_while_goes_on_by_all_ranks_after_a_growing_wait(
     tmp_path: Path,
 ) -> None:
     store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60))
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(rank), str(store.port), str(tmp_path)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in (0, 1)
-    ]
+    ranks = [TorchProcess(SCRIPT, rank, store.port, tmp_path) for rank in (0, 1)]
     try:
-        said = [process.communicate(timeout=240)[0] for process in ranks]
+        said = ["".join(process.communicate(timeout=240)) for process in ranks]
     finally:
         for process in ranks:
             process.kill()

@@ -4,14 +4,14 @@ reads and writes are bounded, and nobody takes what wasn't done for done."""
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from elastic_trainer.store.storage import Storage
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from tests.elastic_trainer.torch_process import TorchProcess
 
 SCRIPT = """
 import faulthandler, json, os, sys, threading
@@ -146,19 +146,10 @@ dist.destroy_process_group()
 
 @pytest.mark.process
 def test_a_part_that_hangs_costs_its_commit_alone_and_a_restore_says_so(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT)
     store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60))
-    processes = [
-        subprocess.Popen(
-            [sys.executable, tmp_path / "script.py", str(rank), str(store.port), tmp_path],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in (0, 1)
-    ]
+    processes = [TorchProcess(SCRIPT, rank, store.port, tmp_path) for rank in (0, 1)]
     try:
-        outputs = [process.communicate(timeout=240)[0] for process in processes]
+        outputs = ["".join(process.communicate(timeout=240)) for process in processes]
     finally:
         for process in processes:
             process.kill()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from datetime import timedelta
 
 import pytest
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from tests.elastic_trainer.torch_process import TorchProcess
 
 pytestmark = pytest.mark.process
 
@@ -54,19 +54,9 @@ except RuntimeError:
 @pytest.mark.parametrize("frozen", [0, 1], ids=["giver", "taker"])
 def test_a_rank_leaves_its_round_in_the_midst_of_a_message_of_the_state(frozen: int) -> None:
     store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60))
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(rank), str(store.port)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
+    ranks = [TorchProcess(SCRIPT, rank, store.port) for rank in range(2)]
     try:
-        output = ranks[frozen].stdout
-        assert output is not None
-        assert output.readline() == "under way\n"
+        assert ranks[frozen].stdout.readline() == "under way\n"
         ranks[frozen].send_signal(signal.SIGSTOP)
         # Without a deadline it would wait for gloo's 30 minutes.
         said, _ = ranks[1 - frozen].communicate("over\n", timeout=120)

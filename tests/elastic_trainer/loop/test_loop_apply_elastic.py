@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.elastic_trainer.torch_process import TorchProcess
 from tests.elastic_trainer.torchrun_job import Job
 
 pytestmark = pytest.mark.process
@@ -173,13 +172,17 @@ def test_a_resized_run_is_one_process_training_and_the_environment_is_true(
 
     found = result(job)
     environment["EPOCHS"] = str(found["steps"] // 10)
-    subprocess.run(
-        [sys.executable, str(job.script), str(tmp_path / "alone")],
-        env={**os.environ, **environment, **dict.fromkeys(_NAMES, "1"), "RANK": "0"}
+    process = TorchProcess(
+        SCRIPT,
+        tmp_path / "alone",
+        environment={**os.environ, **environment, **dict.fromkeys(_NAMES, "1"), "RANK": "0"}
         | dict.fromkeys(("ROLE_RANK", "GROUP_RANK", "LOCAL_RANK"), "0"),
-        check=True,
-        timeout=100,
     )
+    try:
+        _, errors = process.communicate(timeout=100)
+        assert process.returncode == 0, errors
+    finally:
+        process.kill()
     alone = json.loads((tmp_path / "alone" / "result-0.json").read_text())
     for name in ("steps", "scale", "schedule", "rate"):
         assert found[name] == alone[name]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 from datetime import timedelta
 
 import pytest
 from elastic_trainer.ranks.connection import Connections
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from tests.elastic_trainer.torch_process import TorchProcess
 
 pytestmark = pytest.mark.process
 
@@ -40,15 +40,7 @@ except RuntimeError:
 @pytest.mark.parametrize("leaver", [0, 1])
 def test_a_gather_of_control_messages_ends_with_the_round(leaver: int) -> None:
     store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60))
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(rank), str(store.port), str(leaver)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
+    ranks = [TorchProcess(SCRIPT, rank, store.port, leaver) for rank in range(2)]
     try:
         # A hung gather would last for gloo's 30 minutes.
         assert ranks[leaver].communicate(timeout=120)[0].splitlines() == ["groups 1", "left"]
@@ -105,10 +97,11 @@ os._exit(0)
 def test_ranks_that_send_and_receive_while_their_round_is_broken_leave_it() -> None:
     """gloo would forget one that waits for a message to be sent: a matter of chance, one of ten
     rounds or so."""
-    process = subprocess.run(
-        [sys.executable, "-c", BREAKS, "7"], stdout=subprocess.PIPE, text=True, timeout=180
-    )
-    assert process.stdout == "round 39: 3 of 3 ranks left\n"
+    process = TorchProcess(BREAKS, 7)
+    try:
+        assert process.communicate(timeout=180)[0] == "round 39: 3 of 3 ranks left\n"
+    finally:
+        process.kill()
 
 
 def connection() -> tuple[socket.socket, socket.socket]:

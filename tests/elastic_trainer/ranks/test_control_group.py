@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from datetime import timedelta
 
 import pytest
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from tests.elastic_trainer.torch_process import TorchProcess
 
 pytestmark = pytest.mark.process
 
@@ -40,15 +40,7 @@ def test_a_wait_longer_than_the_data_groups_timeout_ends_nothing(
     seconds: float, group: str
 ) -> None:
     store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60))
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(rank), str(store.port), str(seconds)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
+    ranks = [TorchProcess(SCRIPT, rank, store.port, seconds) for rank in range(2)]
     try:
         for process in ranks:
             out, errors = process.communicate(timeout=120)
@@ -82,14 +74,7 @@ group.barrier()
 
 def test_a_taker_waits_for_its_turn_longer_than_the_data_groups_timeout() -> None:
     store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60))
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", TAKERS, str(rank), str(store.port)],
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
+    ranks = [TorchProcess(TAKERS, rank, store.port) for rank in range(2)]
     try:
         for process in ranks:
             _, errors = process.communicate(timeout=120)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from datetime import timedelta
 
 import pytest
 from elastic_trainer.ranks.waiting import wait_in_round
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from tests.elastic_trainer.torch_process import TorchProcess
 
 
 def test_what_was_waited_for_is_returned_or_raised() -> None:
@@ -72,15 +72,7 @@ os._exit(0)
 @pytest.mark.parametrize("wait", ["gather", "from rank", "barrier"])
 def test_a_rank_whose_round_is_over_waits_for_no_word_of_others(wait: str) -> None:
     store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60))
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(rank), str(store.port), wait],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
+    ranks = [TorchProcess(SCRIPT, rank, store.port, wait) for rank in range(2)]
     try:
         # Without a look at its round it would wait for gloo's 30 minutes.
         said = ranks[0].communicate(timeout=120)[0].splitlines()
