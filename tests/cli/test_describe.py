@@ -77,6 +77,29 @@ POD = {
 }
 
 
+def test_a_hang_is_described_with_the_rank_behind_and_each_stack_once() -> None:
+    hang = {
+        "round": 8,
+        "step": 119,
+        "time": 1001.0,
+        "seconds": 61.2,
+        "broken": True,
+        "behind": [1],
+        "words": "rank 1 is behind: at collective 41, others at 42",
+        "stacks": [
+            {"ranks": [1], "stack": "process 7, state S\n  File train.py, line 3 in load"},
+            {"ranks": [0, 2], "stack": "  File train.py, line 9 in backward"},
+        ],
+        "flights": [{"rank": 1, "record": "collective 41: gloo:all_reduce [[8]], completed"}],
+    }
+    found = description(JOB, [POD], {**COORDINATOR, "hangs": [hang]}, None)
+    assert found["hangs"] == [hang]
+    shown = text(json.loads(json.dumps(found)))
+    assert "round 8, no step for 61 s after step 119: rank 1 is behind" in shown
+    assert "  ranks 0, 2:\n    |   File train.py, line 9 in backward" in shown
+    assert "    | collective 41: gloo:all_reduce" in shown
+
+
 def test_a_job_is_described_with_its_failures_first_one_first() -> None:
     found = description(JOB, [POD], COORDINATOR, None)
     json.dumps(found)

@@ -312,6 +312,24 @@ async def test_a_node_that_is_left_out_of_training_is_an_event_once() -> None:
     )
 
 
+async def test_a_round_that_hung_is_an_event_once_and_one_that_was_at_work_is_none() -> None:
+    hung = {"round": 8, "step": 119, "seconds": 61.2, "broken": True, "words": "rank 1 is behind"}
+
+    async def respond(request: web.Request) -> web.Response:
+        told = {"job": "team/a", "hangs": [hung, {**hung, "broken": False}, {"broken": 1}, None]}
+        return web.json_response(told)
+
+    async with coordinator(respond) as port, measuring(port) as (_, _, server):
+        async with asyncio.timeout(30):
+            while not server.created:  # noqa: ASYNC110  # a plain server, told by nobody
+                await asyncio.sleep(0.05)
+    (event,) = server.created
+    assert (event["type"], event["reason"]) == ("Warning", "TrainingHung")
+    assert event["message"].startswith(
+        "Round 8 was ended: no step for 61 s after step 119; rank 1 is behind; "
+    )
+
+
 async def test_a_job_whose_token_cannot_be_made_is_measured_but_for_its_speed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from elastic_trainer.embeddings.elastic_embedding import ElasticEmbedding
     from elastic_trainer.embeddings.split_tables import SplitTables
     from elastic_trainer.link.message import Place
-    from elastic_trainer.link.worker_link import LinkError, Order, WorkerLink
+    from elastic_trainer.link.order import Order
+    from elastic_trainer.link.worker_link import LinkError, WorkerLink
     from elastic_trainer.loop.loop import ElasticLoop
     from elastic_trainer.ranks.process_group import ProcessGroup
     from elastic_trainer.store.errors import StorageError
@@ -80,7 +81,7 @@ _MODULES = {
     "LinkError": "link.worker_link",
     "MismatchError": "checkpoint.model_state",
     "Mixture": "data.mixture",
-    "Order": "link.worker_link",
+    "Order": "link.order",
     "Place": "link.message",
     "ProcessGroup": "ranks.process_group",
     "ScaledLearningRate": "data.learning_rate",

@@ -49,7 +49,9 @@ def describe(job: str, kubeconfig: str | None, as_json: bool) -> None:
     further round; nodeCheck {rounds, seconds, over: why it is, or null, nodes [{node, worker,
     verdict: proven, condemned or unknown, straggler, note}]}, or null; failures [{round, worker,
     rank, localRank, pid,
-    exitCode, signal, message, stack, time, log}], by time; pods [{name, phase, node,
+    exitCode, signal, message, stack, time, log}], by time; hangs [{round, step, time, seconds,
+    broken: whether the round was ended for it, behind: ranks, words, stacks [{ranks, stack}],
+    flights [{rank, record}]}]: when no step came for long; pods [{name, phase, node,
     restarts, lastWords}]; look: commands.
 
     \b
@@ -111,6 +113,7 @@ def description(
         ],
         "excluded": list(told.get("excluded") or ()),
         "nodeCheck": told.get("check"),
+        "hangs": list(told.get("hangs") or ()),
         "failures": failures,
         "pods": [_pod(pod) for pod in pods],
         "look": _where_to_look(meta, pods, failures),
@@ -199,6 +202,8 @@ def text(found: Mapping[str, Any]) -> str:
         lines.append(f"  {one['node']} (workers {workers}): {one['reason']}")
     if found["nodeCheck"]:
         lines += ["", *_node_check(found["nodeCheck"])]
+    for one in found["hangs"]:
+        lines += ["", *_hang(one)]
     lines += ["", "Failures: none known" if not found["failures"] else "Failures, first one first:"]
     for one in found["failures"]:
         lines += _failure(one)
@@ -228,12 +233,31 @@ def _node_check(check: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def _hang(one: Mapping[str, Any]) -> list[str]:
+    after = f"after step {one['step']}" if one["step"] >= 0 else "since it began"
+    ended = "it was ended" if one["broken"] else "it goes on"
+    lines = [
+        f"Hang: {_clock(one['time'])}Z  round {one['round']}, no step for {one['seconds']:.0f} s "
+        f"{after}: {one['words']}; {ended}"
+    ]
+    for group in one["stacks"]:
+        lines.append(f"  ranks {', '.join(map(str, group['ranks']))}:")
+        lines += [f"    | {line}" for line in group["stack"].splitlines()]
+    for told in one["flights"]:
+        lines.append(f"  rank {told['rank']}, collectives as torch recorded them:")
+        lines += [f"    | {line}" for line in told["record"].splitlines()]
+    return lines
+
+
+def _clock(seconds: float) -> str:
+    return datetime.fromtimestamp(float(seconds), UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
 def _failure(one: Mapping[str, Any]) -> list[str]:
-    time = datetime.fromtimestamp(float(one["time"]), UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
     code = one["signal"] or (f"exit code {one['exitCode']}" if one["exitCode"] else "gave way")
     head = (
-        f"  {time}Z  round {one['round']}, rank {one['rank']} (worker {one['worker']}, pid "
-        f"{one['pid']}), {code}: {one['message']}"
+        f"  {_clock(one['time'])}Z  round {one['round']}, rank {one['rank']} (worker "
+        f"{one['worker']}, pid {one['pid']}), {code}: {one['message']}"
     )
     return [head, *(f"    | {line}" for line in (one["stack"] or "").splitlines())]
 

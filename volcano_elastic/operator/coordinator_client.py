@@ -15,8 +15,9 @@ import aiohttp
 
 from volcano_elastic.api.pytorchjob import PyTorchJob
 from volcano_elastic.kube import retry
-from volcano_elastic.operator import failure_report
+from volcano_elastic.operator import failure_report, hang_report
 from volcano_elastic.operator.failure_report import Exclusion, Failure
+from volcano_elastic.operator.hang_report import HungRound
 from volcano_elastic.operator.token import HEADER
 from volcano_elastic.pytorchjob import rendezvous
 from volcano_elastic.snapshot.snapshot import SPEEDS
@@ -43,6 +44,8 @@ class Report:
     """Indexes of the pods that it is connected to; None: it gave no answer."""
     missing: bool = False
     """It makes no round without agents that it does not hear, unless it is told that they ended."""
+    hung: tuple[HungRound, ...] = ()
+    """Rounds that were ended as no step came."""
 
 
 def endpoint(job: PyTorchJob, pod: Mapping[str, Any] | None) -> str | None:
@@ -114,6 +117,7 @@ def read(body: bytes, job: PyTorchJob) -> Report:
         _nodes(answer.get("range")),
         _heard(answer.get("pids")),
         bool(answer.get("missing")),
+        hang_report.read(answer),
     )
 
 

@@ -20,12 +20,13 @@ from volcano_elastic.api.role import elastic
 from volcano_elastic.kube import event
 from volcano_elastic.kube.client import AlreadyExists, ApiError, NotFound
 from volcano_elastic.kube.resource import EVENTS, Object, key_of
-from volcano_elastic.operator import coordinator_client, failure_report
+from volcano_elastic.operator import coordinator_client, failure_report, hang_report
 from volcano_elastic.operator.cluster import Cluster, controlled_by, job_key
 from volcano_elastic.operator.coordinator_client import Report
 from volcano_elastic.operator.executor import COMPONENT
 from volcano_elastic.operator.failed_nodes import FailedNodes
 from volcano_elastic.operator.failure_report import Exclusion, Failure
+from volcano_elastic.operator.hang_report import HungRound
 from volcano_elastic.operator.lost_pods import LostPods
 from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
 from volcano_elastic.operator.token import BadKey
@@ -119,6 +120,8 @@ class Measurement:
         """By uid, the failures that an Event was made of."""
         self._excluded: dict[str, set[str]] = {}
         """By uid, the excluded nodes likewise."""
+        self._hung: dict[str, set[HungRound]] = {}
+        """By uid, hung rounds likewise."""
         self._due: asyncio.Queue[str] | None = None
         """Keys of jobs; None while somebody else leads: `run` begins with all jobs anyway."""
         self._hosts: dict[str, str] = {}
@@ -187,6 +190,7 @@ class Measurement:
         self._uses = {j.uid: self._uses[j.uid] for j in jobs if j.uid in self._uses}
         self._reported = {j.uid: self._reported[j.uid] for j in jobs if j.uid in self._reported}
         self._excluded = {j.uid: self._excluded[j.uid] for j in jobs if j.uid in self._excluded}
+        self._hung = {j.uid: self._hung[j.uid] for j in jobs if j.uid in self._hung}
         free = asyncio.Semaphore(_AT_ONCE)
 
         async def measure(job: PyTorchJob) -> None:
@@ -203,6 +207,7 @@ class Measurement:
         report = await self._hear(session, job)
         await self._tell(job, obj, report.failures)
         await self._report_excluded(job, obj, report.excluded)
+        await self._report_hung(job, obj, report.hung)
         assert job.desired is not None
         elastic = job.status["elastic"]
         change: dict[str, Any] = {}
@@ -338,6 +343,15 @@ class Measurement:
                 reported.add(one.node)
                 name = one.event_name(job.name, job.uid)
                 await self._warn(job, obj, failure_report.EXCLUDED, one.message, name)
+
+    async def _report_hung(self, job: PyTorchJob, obj: Object, hung: Sequence[HungRound]) -> None:
+        """Emits one Warning a round that was ended as no step came, about the job."""
+        reported = self._hung.setdefault(job.uid, set())
+        for one in hung:
+            if one not in reported:
+                reported.add(one)
+                name = one.event_name(job.name, job.uid)
+                await self._warn(job, obj, hang_report.REASON, one.message, name)
 
     async def _warn(
         self, job: PyTorchJob, about: Object, reason: str, message: str, name: str

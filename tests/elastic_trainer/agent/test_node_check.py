@@ -25,7 +25,8 @@ SCRIPT = """
 import sys, time
 import torch
 from pathlib import Path
-from elastic_trainer.link.worker_link import Order, WorkerLink
+from elastic_trainer.link.order import Order
+from elastic_trainer.link.worker_link import WorkerLink
 
 link = WorkerLink.from_environment()
 step = 0

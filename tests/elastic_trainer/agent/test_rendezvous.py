@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from elastic_trainer.agent.identity import Identity, parse_endpoint
-from elastic_trainer.link.worker_link import Order, WorkerLink
+from elastic_trainer.link.order import Order
+from elastic_trainer.link.worker_link import WorkerLink
 
 from tests.elastic_trainer.torchrun_job import PATIENCE, Job, children, gone
 

@@ -173,7 +173,7 @@ def test_a_worker_that_waits_for_its_next_round_is_left_alone(node: Node) -> Non
         if number == 1:
             node.hear(node.round(2))
             until(lambda: node.agent._workers.local.linked)
-    until(lambda: node.agent._ending is None)
+    until(lambda: node.agent._round_exit.ending is None)
     assert not node.agent.restart_wanted()
     assert node.worker.poll() is None
 

@@ -10,7 +10,8 @@ from elastic_trainer.agent.identity import Identity
 from elastic_trainer.agent.step_times import RECENT, StepTimes
 from elastic_trainer.link import message
 from elastic_trainer.link.message import decode_from_worker, encode
-from elastic_trainer.link.worker_link import SOCKET_VARIABLE, Order, WorkerLink
+from elastic_trainer.link.order import Order
+from elastic_trainer.link.worker_link import SOCKET_VARIABLE, WorkerLink
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -20,7 +20,8 @@ from elastic_trainer.checkpoint.checkpointer import Checkpointer
 from elastic_trainer.checkpoint.recovery import Available
 from elastic_trainer.data.audit import verify
 from elastic_trainer.data.dataset import ElasticDataset
-from elastic_trainer.link.worker_link import Order, WorkerLink
+from elastic_trainer.link.order import Order
+from elastic_trainer.link.worker_link import WorkerLink
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store import owned_folder
 from elastic_trainer.store.errors import StorageError

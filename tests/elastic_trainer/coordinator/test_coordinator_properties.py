@@ -14,7 +14,8 @@ from elastic_trainer.coordinator.model import (
     State,
     Tick,
 )
-from elastic_trainer.coordinator.state import TRANSITIONS, step
+from elastic_trainer.coordinator.state import step
+from elastic_trainer.coordinator.transitions import TRANSITIONS
 from elastic_trainer.protocol.message import (
     AgentMessage,
     Completed,

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from elastic_trainer.coordinator.state import TRANSITIONS, as_table
 from elastic_trainer.coordinator.status import status
+from elastic_trainer.coordinator.transitions import TRANSITIONS, as_table
 from elastic_trainer.failures.record import KEPT, with_failure
 from elastic_trainer.protocol.message import (
     Committed,
@@ -97,4 +97,4 @@ def test_without_known_samples_speeds_are_steps_times_world() -> None:
 def test_the_phases_are_drawn_in_the_docs_as_the_code_has_them() -> None:
     drawn = Path(__file__).parents[3].joinpath("docs/architecture.md").read_text()
     table = "\n".join(f"  {line}" for line in as_table(TRANSITIONS).splitlines())
-    assert table in drawn, "replace the table of docs/architecture.md by state.as_table's"
+    assert table in drawn, "replace the table of docs/architecture.md by transitions.as_table's"

@@ -13,7 +13,8 @@ from typing import BinaryIO
 import pytest
 from elastic_trainer.link import message
 from elastic_trainer.link.message import FromAgent, FromWorker, decode_from_worker, encode
-from elastic_trainer.link.worker_link import LinkError, Order, WorkerLink
+from elastic_trainer.link.order import Order
+from elastic_trainer.link.worker_link import LinkError, WorkerLink
 
 PATIENCE = 60.0
 

@@ -23,8 +23,9 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from elastic_trainer.agent.coordinator_process import CoordinatorProcess
 from elastic_trainer.agent.identity import Identity
+from elastic_trainer.agent.inspection import Inspector
 from elastic_trainer.agent.metrics import WorkerMetrics
-from elastic_trainer.agent.round_end import RoundEnd
+from elastic_trainer.agent.round_exit import RoundExit
 from elastic_trainer.agent.stream import CoordinatorStream
 from elastic_trainer.agent.succession import Hooks, Succession
 from elastic_trainer.agent.workers import WorkerServer
@@ -48,6 +49,7 @@ from elastic_trainer.protocol.message import (
     Goodbye,
     Heartbeat,
     Hello,
+    Inspect,
     Join,
     Leave,
     Member,
@@ -147,10 +149,8 @@ class Agent:
         self._thread = threading.Thread(target=self._run, name="agent", daemon=True)
         self._started = threading.Event()
         self._current: Round | None = None
-        self._ending: RoundEnd | None = None
-        """The current round is over, and its workers are to come out of it."""
-        self._ended_round = 0
-        """Its workers are to be started anew."""
+        self._round_exit = RoundExit(self._failures.add)
+        self._inspector = Inspector(self._stream.tell)
         self._last_round = 0
         self._joining: tuple[Join, Future[Round] | None] | None = None
         """Without a future it is for workers that wait in process."""
@@ -205,7 +205,9 @@ class Agent:
         """Return whether the round that the workers are in is over; true for that round only. Also
         for workers that are to be ended for good, as `join` then says."""
         current = self._current
-        return self._job_failed or (current is not None and self._ended_round == current.round)
+        return self._job_failed or (
+            current is not None and self._round_exit.restarting == current.round
+        )
 
     def worker_failed(self, exit_: Exit) -> None:
         """Before torchrun removes what the worker left."""
@@ -312,7 +314,7 @@ class Agent:
             if moved is not None:
                 self._stream.tell(moved)
             self._metrics.read(self._workers.reading())
-            self._see_workers_out(time.monotonic())
+            self._see_workers_out()
             self._end_if_never_told(time.monotonic())
             if self.identity.pod_index == 0:
                 self._ensure_coordinator()
@@ -347,7 +349,8 @@ class Agent:
     def _hello(self) -> Hello:
         local = self._workers.local
         current = self._current
-        running = current is not None and self._ended_round != current.round and not local.failed
+        ended = self._round_exit.restarting
+        running = current is not None and ended != current.round and not local.failed
         if not running:
             current = None
         return Hello(
@@ -418,6 +421,9 @@ class Agent:
                 self._workers.stop(message)
         elif isinstance(message, FenceCancel):
             self._workers.cancel(message.fence)
+        elif isinstance(message, Inspect):
+            if message.round == local.round:
+                self._inspector.begin(local)
         elif isinstance(message, Standby):
             self._prewarm()
         elif isinstance(message, Completed):
@@ -428,24 +434,12 @@ class Agent:
 
     def _end_round(self, number: int) -> None:
         self._workers.end()
-        if self._ending is None or self._ending.round != number:
-            patience = self._workers.step_times.patience(self.identity.patience)
-            self._ending = RoundEnd(number, time.monotonic() + patience)
-        self._see_workers_out(time.monotonic())
+        self._round_exit.begin(number, self._workers.step_times.patience(self.identity.patience))
+        self._see_workers_out()
 
-    def _see_workers_out(self, now: float) -> None:
-        """Has workers started anew that don't come out of a round that is over. Asked at each beat,
-        so that nothing that was told, or was not, leaves one where it is."""
-        ending = self._ending
-        if ending is None:
-            return
-        if self._current is None or self._current.round != ending.round:  # they are out
-            self._ending = None
-        elif ending.must_restart(self._workers.local, now):
-            if late := self._workers.local.late:
-                log.warning("round %d is over, and %s did not come out of it", ending.round, late)
-            self._ending = None
-            self._ended_round = ending.round
+    def _see_workers_out(self) -> None:
+        current = self._current.round if self._current is not None else None
+        self._round_exit.look(current, self._workers.local, time.monotonic())
 
     def _end_orphaned_round(self) -> None:
         """A worker that fails while the coordinator is gone lost a peer with it, most likely."""

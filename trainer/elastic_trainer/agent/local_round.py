@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from elastic_trainer.link.message import FromAgent, encode
+from elastic_trainer.link.message import FromAgent, Whereabouts, encode
 from elastic_trainer.link.progress import ProgressPage
 from elastic_trainer.protocol.message import Committed
 
@@ -31,6 +31,8 @@ class Worker:
     closing: bool = False
     parked: bool = False
     """Only waits for its end."""
+    whereabouts: Whereabouts | None = None
+    """Its newest answer, until it is asked again."""
 
     def tell(self, message: FromAgent) -> None:
         """Sends a message, unless the connection is about to close."""

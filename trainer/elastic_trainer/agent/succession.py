@@ -19,7 +19,7 @@ from typing import Any
 
 from elastic_trainer.agent.coordinator_process import CoordinatorProcess
 from elastic_trainer.agent.identity import Identity
-from elastic_trainer.coordinator.__main__ import PLACE_VARIABLE
+from elastic_trainer.coordinator.__main__ import deadlines
 from elastic_trainer.coordinator.model import Settings
 from elastic_trainer.coordinator.server import CoordinatorServer, Succeeds
 from elastic_trainer.metrics.http import Answer, Request, json_answer, misdirected, serve_http
@@ -423,9 +423,9 @@ class Succession:
             high,
             identity.node_unit,
             lost_after=identity.heartbeat_timeout,
-            place_deadline=float(os.environ.get(PLACE_VARIABLE) or Settings.place_deadline),
             term=term,
             host=identity.agent,
+            **deadlines(os.environ),
         )
         log.warning(
             "this agent's coordinator takes over, in term %d, with the votes of %d agents",

@@ -18,7 +18,7 @@ from elastic_trainer.agent.metrics import Reading
 from elastic_trainer.agent.step_times import StepTimes
 from elastic_trainer.failures.failure import Exit
 from elastic_trainer.link import message as link
-from elastic_trainer.link.listener import Accepted, Listener
+from elastic_trainer.link.listener import Accepted, Listener, read_line
 from elastic_trainer.link.message import MessageError, decode_from_worker
 from elastic_trainer.link.peer import descends, is_alive
 from elastic_trainer.link.progress import Progress as Noted
@@ -107,6 +107,7 @@ class WorkerServer:
             link.SecondaryFailure: self._on_secondary_failure,
             link.Parked: self._on_parked,
             link.GivenUp: self._on_given_up,
+            link.Whereabouts: self._on_whereabouts,
             link.Goodbye: self._on_goodbye,
         }
 
@@ -231,12 +232,12 @@ class WorkerServer:
         further, and counts as lost."""
         if accepted.hello.round != self.local.round:  # it has passed
             accepted.writer.write(link.encode(link.RoundOver(accepted.hello.round)))
-            while await _line(accepted.reader):
+            while await read_line(accepted.reader):
                 continue  # it waits to be ended, and what it says counts for nothing
             return
         worker = self._accept(self.local, accepted)
         try:
-            while line := await _line(accepted.reader):
+            while line := await read_line(accepted.reader):
                 message = decode_from_worker(line)
                 handle = self._handlers.get(type(message))
                 if handle is None:
@@ -411,6 +412,9 @@ class WorkerServer:
     def _on_given_up(self, local: LocalRound, worker: Worker, given_up: link.GivenUp) -> None:
         self._fatal(given_up.reason)
 
+    def _on_whereabouts(self, local: LocalRound, worker: Worker, told: link.Whereabouts) -> None:
+        worker.whereabouts = told
+
     def _on_goodbye(self, local: LocalRound, worker: Worker, _: link.Goodbye) -> None:
         worker.closing = True
 
@@ -458,11 +462,3 @@ class WorkerServer:
     def _broadcast(self, message: link.FromAgent) -> None:
         for worker in self.local.workers.values():
             worker.tell(message)
-
-
-async def _line(reader: asyncio.StreamReader) -> bytes:
-    """Return the next line; empty at the end. Raises MessageError for one that is too long."""
-    try:
-        return await reader.readline()
-    except ValueError as error:
-        raise MessageError(f"expected {link.LINE_BYTES} bytes at most a line: {error}") from None

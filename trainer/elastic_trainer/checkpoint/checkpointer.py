@@ -17,18 +17,14 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from elastic_trainer.checkpoint.memory import Memory
 from elastic_trainer.checkpoint.model_state import ModelState, Stateful
-from elastic_trainer.checkpoint.recovery import (
-    NOTHING,
-    Identity,
-    Recovery,
-    Source,
-)
+from elastic_trainer.checkpoint.recovery import NOTHING, Identity, Recovery, Source
 from elastic_trainer.checkpoint.refusal import backend, refuse_silent_aborts, refuse_split
 from elastic_trainer.checkpoint.restorer import Restorer
 from elastic_trainer.checkpoint.schedule_check import miscounted
 from elastic_trainer.checkpoint.sharded import Shards
 from elastic_trainer.data.order import ElasticOrder
-from elastic_trainer.link.worker_link import Order, WorkerLink
+from elastic_trainer.link.order import Order
+from elastic_trainer.link.worker_link import WorkerLink
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.blob import lay_out
 from elastic_trainer.store.errors import (
@@ -314,6 +310,7 @@ class Checkpointer:
             except SupersededError as superseded:
                 self._give_up(superseded)
         began = self._clock()
+        self.link.commits()
         if self._shards is not None:
             # At a fence too: other worlds find it only there. One rank decides, as all must write.
             stored = self._is_stored(self._flush_shards())
@@ -418,6 +415,7 @@ class Checkpointer:
         """
         self._warn_of_schedules()
         began = self._clock()
+        self.link.commits()
         if self._before_save is not None:
             self._before_save(self._identity)
         self.saved = self.data.steps

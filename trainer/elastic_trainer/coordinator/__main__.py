@@ -11,6 +11,7 @@ import sys
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
+from elastic_trainer.coordinator.hang_check import least_seconds
 from elastic_trainer.coordinator.model import Settings
 from elastic_trainer.node_check.session import Limits
 from elastic_trainer.parent_death import die_with
@@ -111,6 +112,13 @@ async def serve(options: argparse.Namespace, settings: Settings, limits: Limits)
     return EXIT_DEPOSED if server.deposed else 0
 
 
+def deadlines(environment: Mapping[str, str], place: float | None = None) -> dict[str, float]:
+    """Return the Settings that a job sets; `place` where its owner said it otherwise. Raises
+    ValueError for what is no time."""
+    place = place or float(environment.get(PLACE_VARIABLE) or Settings.place_deadline)
+    return {"place_deadline": place, "hang_seconds": least_seconds(environment)}
+
+
 def _limits(environment: Mapping[str, str]) -> Limits:
     """Return a node check's limits. Raises ValueError for what is no time."""
     least = _seconds(environment, CHECK_VARIABLE, Limits.least)
@@ -141,10 +149,9 @@ def main(arguments: list[str] | None = None) -> int:
             options.max,
             options.node_unit,
             lost_after=options.heartbeat_timeout or heartbeat_timeout(os.environ),
-            place_deadline=options.place_timeout
-            or float(os.environ.get(PLACE_VARIABLE) or Settings.place_deadline),
             term=options.term,
             host=options.agent,
+            **deadlines(os.environ, options.place_timeout),
         )
         limits = _limits(os.environ)
     except ValueError as error:

@@ -58,6 +58,7 @@ class Draft:
             round_since=now,
             fence=None,
             restart_deadline=now + state.settings.adopt_grace,
+            watch=state.watch.begun(now),
             rounds=(*state.rounds, record),
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from elastic_trainer.coordinator.hang import Hang, StepWatch
 from elastic_trainer.protocol.message import (
     AgentMessage,
     CoordinatorMessage,
@@ -18,7 +19,7 @@ from elastic_trainer.protocol.message import (
 
 
 class Phase(Enum):
-    """A phase of the job; `TRANSITIONS` in state.py lists the ways between them."""
+    """A phase of the job; transitions.py lists the ways between them."""
 
     FORMING = "forming"
     ADOPTING = "adopting"
@@ -76,6 +77,8 @@ class Settings:
     restart_deadline: float = 45.0
     """Seconds that members have to come back after a round, torchrun's 30 s of SIGTERM included,
     or STEPS_PATIENCE steps (message.py) where that is longer."""
+    hang_seconds: float = 60.0
+    """The least without a step after which training may hang; infinite: it never does."""
     term: int = 0
     """That this coordinator acts in; see succession/electorate.py."""
     host: str = ""
@@ -165,6 +168,8 @@ class Fence:
     replies: Mapping[str, int] = field(default_factory=dict)
     stop: int | None = None
     fenced: frozenset[str] = frozenset()
+    reached: bool = False
+    """Workers of a node stand there, and commit."""
 
 
 @dataclass(frozen=True)
@@ -222,6 +227,12 @@ class State:
     samples: tuple[tuple[float, int], ...] = ()
     """Recent (time, step), for the speed."""
     rounds: tuple[RoundRecord, ...] = ()
+    watch: StepWatch = field(default_factory=StepWatch)
+    """Of the steps that come, or don't."""
+    hangs: tuple[Hang, ...] = ()
+    """The newest, by time."""
+    hangs_total: int = 0
+    """Rounds that were ended for one."""
     failures: tuple[Failed, ...] = ()
     """By time; see failures.py."""
     failures_total: int = 0

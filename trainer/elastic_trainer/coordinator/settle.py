@@ -10,6 +10,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from elastic_trainer.coordinator.draft import Draft
+from elastic_trainer.coordinator.hang_check import end_if_hung
 from elastic_trainer.coordinator.model import (
     LONG_STEP,
     Agent,
@@ -208,6 +209,7 @@ def _form(draft: Draft, chosen: list[Agent]) -> None:
         expected=frozenset(),
         enough_since=None,
         samples=(),
+        watch=state.watch.begun(now),
         rounds=(*state.rounds, record)[-KEPT_ROUNDS:],
     )
 
@@ -254,7 +256,7 @@ def _settle_running(draft: Draft) -> None:
     _prewarm(draft)
     state, now, settings = draft.state, draft.now, draft.state.settings
     attached = draft.attached()
-    if _end_if_places_stay_empty(draft, attached):
+    if _end_if_places_stay_empty(draft, attached) or end_if_hung(draft):
         return
     leavers = [agent for agent in attached if agent.leaving]
     joiners = _due_joiners(draft, len(attached) - len(leavers))
@@ -333,6 +335,9 @@ def _settle_fencing(draft: Draft) -> None:
         limit = min(agent.leave_by for agent in attached if agent.leaving)
         if fence.deadline > limit:
             fence = replace(fence, deadline=max(limit, now))
+    if not fence.reached and end_if_hung(draft):
+        return
+    state = draft.state
     names = {agent.agent for agent in attached}
     if fence.stop is None and names <= set(fence.replies):
         # Nobody runs past the end of the step in progress when asked, or of the one after it.

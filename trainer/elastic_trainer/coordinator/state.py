@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from elastic_trainer.coordinator.draft import Draft
@@ -36,6 +36,7 @@ from elastic_trainer.protocol.message import (
     Goodbye,
     Heartbeat,
     Hello,
+    Inspected,
     Join,
     Leave,
     Linked,
@@ -59,61 +60,8 @@ TICK_LAG = 0.3
 """A pause of our own (seconds) that isn't held against the agents, whose messages wait unread."""
 
 
-@dataclass(frozen=True)
-class Transition:
-    """One way from a phase to another."""
-
-    before: Phase
-    cause: str
-    after: Phase
-
-
-_FAILS = "the failures are the script's, or too few nodes are left"
-_ENDS = "workers failed, an agent was lost, or a deadline passed"
-
-TRANSITIONS = (
-    Transition(Phase.FORMING, "enough agents have joined", Phase.RUNNING),
-    Transition(Phase.FORMING, "after the coordinator's restart: an agent's round", Phase.ADOPTING),
-    Transition(Phase.ADOPTING, "all members are back", Phase.RUNNING),
-    Transition(Phase.ADOPTING, "all members are back, told where to stop", Phase.FENCING),
-    Transition(Phase.ADOPTING, "all members are back, some out of the loop", Phase.COMPLETING),
-    Transition(Phase.ADOPTING, "a member is missing, was replaced, or failed", Phase.RESTARTING),
-    Transition(Phase.RUNNING, "an agent leaves, or some wait to be let in", Phase.FENCING),
-    Transition(Phase.RUNNING, _ENDS, Phase.RESTARTING),
-    Transition(Phase.RUNNING, "workers are out of the loop, or ended with 0", Phase.COMPLETING),
-    Transition(Phase.FENCING, "all members stand at the fence, committed", Phase.RESTARTING),
-    Transition(Phase.FENCING, _ENDS, Phase.RESTARTING),
-    Transition(Phase.FENCING, "workers are out of the loop, or ended with 0", Phase.COMPLETING),
-    Transition(Phase.RESTARTING, "the members are back", Phase.RUNNING),
-    Transition(Phase.RESTARTING, "too few are left to wait for", Phase.FORMING),
-    Transition(Phase.COMPLETING, _ENDS, Phase.RESTARTING),
-    Transition(Phase.COMPLETING, "all members' workers have ended with 0", Phase.FINISHED),
-    Transition(Phase.FORMING, _FAILS, Phase.FAILED),
-    Transition(Phase.ADOPTING, _FAILS, Phase.FAILED),
-    Transition(Phase.RUNNING, _FAILS, Phase.FAILED),
-    Transition(Phase.FENCING, _FAILS, Phase.FAILED),
-    Transition(Phase.RESTARTING, _FAILS, Phase.FAILED),
-    Transition(Phase.COMPLETING, _FAILS, Phase.FAILED),
-    Transition(Phase.FAILED, "a new agent joins", Phase.FORMING),
-)
-"""All ways between phases; one event may go several of them at once. Drawn in
-docs/architecture.md, to which a test holds it."""
-
-
-def as_table(transitions: Iterable[Transition]) -> str:
-    """Return transitions as a Markdown table, those of one cause and end in one row."""
-    rows: dict[tuple[str, Phase], list[str]] = {}
-    for one in transitions:
-        rows.setdefault((one.cause, one.after), []).append(one.before.value)
-    lines = [
-        f"| {', '.join(before)} | {cause} | {after.value} |"
-        for (cause, after), before in rows.items()
-    ]
-    return "\n".join(["| from | because | to |", "| --- | --- | --- |", *lines])
-
-
 def step(state: State, event: Event, now: float) -> tuple[State, list[Effect]]:
-    """Return the state after an event, and whom to tell what; TRANSITIONS has the phases.
+    """Return the state after an event, and whom to tell what; transitions.py has the phases.
 
     A new range lets waiting agents in where it leaves room for them. It never ends a round: those
     beyond a lower max train on until they leave or the round ends for another reason, and so does
@@ -148,12 +96,13 @@ def _tick(draft: Draft, last_seen: Mapping[str, float]) -> None:
     state, now = draft.state, draft.now
     lag = 0.0 if state.last_tick is None else now - state.last_tick
     allowance = lag if lag > TICK_LAG else 0.0
+    watch = replace(state.watch, since=state.watch.since + allowance) if allowance else state.watch
     agents = dict(state.agents)
     for name, agent in state.agents.items():
         seen = max(last_seen.get(name, 0.0), min(now, agent.last_seen + allowance))
         if seen > agent.last_seen:
             agents[name] = replace(agent, last_seen=seen)
-    draft.state = replace(state, last_tick=now, agents=agents)
+    draft.state = replace(state, last_tick=now, agents=agents, watch=watch)
     for agent in agents.values():
         if now - agent.last_seen > state.settings.lost_after:
             draft.effects.append(Drop(agent.agent))
@@ -302,11 +251,14 @@ def _join(draft: Draft, agent: Agent, message: Join) -> None:
 def _linked(draft: Draft, agent: Agent, message: Linked) -> None:
     if agent.attached and _round_number(draft.state) == message.round:
         draft.put(replace(agent, linked=True, recovers=message.recovers, pids=message.pids, late=0))
+        if draft.state.watch.step < 0:
+            draft.state = replace(draft.state, watch=draft.state.watch.moved(draft.now))
 
 
 def _transferring(draft: Draft, agent: Agent, message: Transferring) -> None:
     if agent.attached and _round_number(draft.state) == message.round:
         draft.put(replace(agent, moved_at=draft.now))
+        draft.state = replace(draft.state, watch=draft.state.watch.moved(draft.now))
 
 
 def _leave_by(state: State, grace: float, now: float) -> float:
@@ -335,7 +287,9 @@ def _progress(draft: Draft, agent: Agent, message: Progress) -> None:
     samples = state.samples
     if not samples or message.step > samples[-1][1]:
         samples = (*(s for s in samples if s[0] > time - SPEED_WINDOW), (time, message.step))
-    draft.state = replace(draft.state, step=max(state.step, message.step), samples=samples)
+    watch = state.watch.stepped(message.step, time)
+    newest = max(state.step, message.step)
+    draft.state = replace(draft.state, step=newest, samples=samples, watch=watch)
 
 
 def _advance(
@@ -368,7 +322,7 @@ def _stopped(draft: Draft, agent: Agent, message: Stopped) -> None:
     fence = draft.state.fence
     if fence is not None and fence.fence == message.fence and agent.attached:
         deadline = max(fence.deadline, draft.now + draft.state.settings.join_deadline)
-        draft.state = replace(draft.state, fence=replace(fence, deadline=deadline))
+        draft.state = replace(draft.state, fence=replace(fence, deadline=deadline, reached=True))
 
 
 def _fenced(draft: Draft, agent: Agent, message: Fenced) -> None:
@@ -448,6 +402,13 @@ def _failed(draft: Draft, agent: Agent, message: Failed) -> None:
         draft.exclude(decision.node, decision.reason)
 
 
+def _inspected(draft: Draft, agent: Agent, message: Inspected) -> None:
+    watch = draft.state.watch
+    if agent.attached and _round_number(draft.state) == message.round and watch.asked is not None:
+        reports = {**watch.reports, agent.agent: message.reports}
+        draft.state = replace(draft.state, watch=replace(watch, reports=reports))
+
+
 def _goodbye(draft: Draft, agent: Agent, message: Goodbye) -> None:
     draft.state = replace(draft.state, gone=draft.state.gone | {agent.agent})
     _lose(draft, agent.agent, "its torchrun ended")
@@ -491,6 +452,7 @@ _HANDLERS: dict[type[object], Callable[[Draft, Agent, Any], None]] = {
     Goodbye: _goodbye,
     Failed: _failed,
     Taken: _taken,
+    Inspected: _inspected,
 }
 
 _IDLE = (Heartbeat, Progress, Failed, Transferring)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from elastic_trainer.coordinator import hang
 from elastic_trainer.coordinator.model import RoundRecord, State
 from elastic_trainer.coordinator.node_range import as_json as range_as_json
 from elastic_trainer.coordinator.state import SPEED_WINDOW
@@ -52,6 +53,7 @@ def status(state: State, job: str, now: float, wall: float) -> dict[str, Any]:
             }
             for node, reason in sorted(state.excluded.items())
         ],
+        "hangs": [hang.as_json(one, offset) for one in state.hangs],
         "failures": [as_json(failed) for failed in state.failures],
         "failures_total": state.failures_total,
         "verdict": state.failure_reason or None,
@@ -77,6 +79,7 @@ def metrics(state: State, now: float) -> list[Metric]:
         Metric("steps_per_second", "Recent speed.", _speed(state, now)),
         Metric("pause_seconds", "Of the newest change of rounds.", pauses[-1] if pauses else 0.0),
         Metric("excluded_nodes", "Nodes that are in no further round.", len(state.excluded)),
+        Metric("hangs_total", "Rounds that were ended as no step came.", state.hangs_total),
         Metric("failures_total", "Workers that failed.", state.failures_total),
     ]
 

@@ -291,6 +291,7 @@ def _start(
 def _become(request: dict[str, Any], outputs: Sequence[int]) -> int:
     """Runs the script as its interpreter would have; the exit code."""
     from elastic_trainer.launch.script import run_as_main
+    from elastic_trainer.link.stack import offer_stack
 
     for target, descriptor in zip((1, 2), outputs, strict=False):
         os.dup2(descriptor, target)
@@ -307,6 +308,7 @@ def _become(request: dict[str, Any], outputs: Sequence[int]) -> int:
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()  # not the zygote's, which every worker would share
     gc.enable()
+    offer_stack()
     return run_as_main(request["arguments"])
 
 

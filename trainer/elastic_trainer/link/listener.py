@@ -124,6 +124,14 @@ class Listener:
             log.warning("refused a connection to the workers' socket: %s", reason)
 
 
+async def read_line(reader: asyncio.StreamReader) -> bytes:
+    """Return the next line; empty at the end. Raises MessageError for one that is too long."""
+    try:
+        return await reader.readline()
+    except ValueError as error:
+        raise MessageError(f"expected {LINE_BYTES} bytes at most a line: {error}") from None
+
+
 async def _hello(connection: socket.socket) -> tuple[Hello, ProgressPage]:
     """Return how a connection begins. Raises MessageError, PageError, OSError."""
     loop = asyncio.get_running_loop()

@@ -157,6 +157,18 @@ class GivenUp:
 
 
 @dataclass(frozen=True, slots=True)
+class Whereabouts:
+    """The answer to AskWhereabouts."""
+
+    step: int
+    """The last that it has applied in its round; -1: none."""
+    collectives: int
+    """How many it has begun in the round; -1: not known."""
+    flight: str
+    """The newest of them, by torch's flight recorder; empty: that is off."""
+
+
+@dataclass(frozen=True, slots=True)
 class Goodbye:
     """It is about to end, by itself."""
 
@@ -226,6 +238,11 @@ class NewestCommit:
 
 
 @dataclass(frozen=True, slots=True)
+class AskWhereabouts:
+    """Asks for Whereabouts, while its main thread may hang."""
+
+
+@dataclass(frozen=True, slots=True)
 class NoNextRound:
     """Training is complete: an idle worker has nothing to wait for."""
 
@@ -254,6 +271,7 @@ FromWorker = (
     | SecondaryFailure
     | Parked
     | GivenUp
+    | Whereabouts
     | Goodbye
 )
 FromAgent = (
@@ -264,6 +282,7 @@ FromAgent = (
     | Place
     | Settled
     | NewestCommit
+    | AskWhereabouts
     | NoNextRound
     | Refused
 )

@@ -11,9 +11,9 @@ import os
 import time
 from dataclasses import dataclass
 
-_BYTES = 40
-"""Five signed 64-bit integers: step, when, samples, stall, moved."""
-_STEP, _WHEN, _SAMPLES, _STALL, _MOVED = range(5)
+_BYTES = 56
+"""Seven signed 64-bit integers, in the order of `Progress`."""
+_STEP, _WHEN, _SAMPLES, _STALL, _MOVED, _INPUT, _COMMITS = range(7)
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 """A mapped page that shrinks would kill its reader."""
 
@@ -36,6 +36,10 @@ class Progress:
     """How long (ns) commits have kept this process from training."""
     moved: int = 0
     """Bytes of state it has moved to take its places in rounds."""
+    input: int = 0
+    """How long (ns) it has waited for data."""
+    commits: int = 0
+    """1: a commit keeps it from training now."""
 
 
 class ProgressPage:
@@ -54,6 +58,11 @@ class ProgressPage:
         page = cls(memoryview(mmap.mmap(descriptor, _BYTES)).cast("q"), descriptor)
         page.clear()
         return page
+
+    @classmethod
+    def private(cls) -> ProgressPage:
+        """Return a page that nobody else reads."""
+        return cls(memoryview(bytearray(_BYTES)).cast("q"))
 
     @classmethod
     def read_only(cls, descriptor: int) -> ProgressPage:
@@ -94,9 +103,18 @@ class ProgressPage:
         cells[_SAMPLES] = samples
         cells[_STEP] = step
 
+    def commits(self) -> None:
+        """Notes that a commit keeps this process from training, until it is `stalled`."""
+        self._cells[_COMMITS] = 1
+
     def stalled(self, seconds: float) -> None:
         """Adds to the time that commits have taken."""
+        self._cells[_COMMITS] = 0
         self._cells[_STALL] += int(seconds * 1e9)
+
+    def waited(self, seconds: float) -> None:
+        """Adds to the time that data has been waited for."""
+        self._cells[_INPUT] += int(seconds * 1e9)
 
     def transferred(self, count: int) -> None:
         """Adds to the bytes of state that were moved."""
@@ -104,5 +122,4 @@ class ProgressPage:
 
     def read(self) -> Progress:
         """Return what is noted now."""
-        step, when, samples, stall, moved = self._cells
-        return Progress(step, when, samples, stall, moved)
+        return Progress(*self._cells)

@@ -21,7 +21,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from enum import Enum
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -30,6 +29,7 @@ from elastic_trainer.link.message import (
     LINE_BYTES,
     AskNewestCommit,
     AskStep,
+    AskWhereabouts,
     Committed,
     Failing,
     Fenced,
@@ -59,7 +59,10 @@ from elastic_trainer.link.message import (
     decode_from_agent,
     encode,
 )
+from elastic_trainer.link.order import Order
 from elastic_trainer.link.progress import ProgressPage
+from elastic_trainer.link.stack import offer_stack
+from elastic_trainer.link.whereabouts import whereabouts
 
 SOCKET_VARIABLE = "VOLCANO_ELASTIC_AGENT_SOCKET"
 """Address of the agent's socket; a leading @ means Linux's abstract namespace."""
@@ -72,16 +75,6 @@ MOST_CHARACTERS = 4000
 """Most characters of a reason to give up."""
 BLAME_SECONDS = 1.0
 """How long a failing worker waits to hear that another one failed first."""
-
-
-class Order(Enum):
-    """Tells a rank what to do at a step boundary: the answer of `WorkerLink.boundary`."""
-
-    GO = "go"
-    FENCE = "fence"
-    LEAVE = "leave"
-    ABORTED = "aborted"
-    """The round broke; only a worker that recovers in process hears it."""
 
 
 class LinkError(RuntimeError):
@@ -144,7 +137,7 @@ class WorkerLink:
         self._newest: int | None = None
         """The answer to `newest_commit`; None: there is none yet."""
         self._sending = threading.Lock()
-        self._progress: ProgressPage | None = None
+        self._progress = ProgressPage.private()
         self._handlers: dict[type, Callable[[Any], FromWorker | None]] = {
             AskStep: self._on_ask_step,
             StopAt: self._on_stop_at,
@@ -153,6 +146,7 @@ class WorkerLink:
             Place: self._on_place,
             Settled: self._on_settled,
             NewestCommit: self._on_newest_commit,
+            AskWhereabouts: lambda _: whereabouts(self._step),
             NoNextRound: self._on_no_next_round,
             Refused: self._on_refused,
         }
@@ -207,6 +201,7 @@ class WorkerLink:
             socket.send_fds(connection, [encode(hello)], [page.fileno()])
         page.sent()
         threading.Thread(target=self._read, name="agent-link", daemon=True).start()
+        offer_stack()
         atexit.register(self._goodbye)
         os.register_at_fork(after_in_child=self._forget)
         self._previous_excepthook = sys.excepthook
@@ -221,8 +216,7 @@ class WorkerLink:
         FENCE or LEAVE come on every rank of a round at the same step.
         """
         self._step = self._reached = step
-        if self._progress is not None:
-            self._progress.stepped(step, samples)
+        self._progress.stepped(step, samples)
         if not self._pending:
             return Order.GO
         return self._boundary_pending(step)
@@ -284,14 +278,20 @@ class WorkerLink:
 
     def stalled(self, seconds: float) -> None:
         """A commit has kept this process from training for so long; for its metrics."""
-        if self._progress is not None:
-            self._progress.stalled(seconds)
+        self._progress.stalled(seconds)
+
+    def commits(self) -> None:
+        """A commit keeps this process from training, until `stalled` says how long it did."""
+        self._progress.commits()
+
+    def waited(self, seconds: float) -> None:
+        """This process has waited for data for so long."""
+        self._progress.waited(seconds)
 
     def transferred(self, count: int) -> None:
         """So many bytes of state were sent, received or read: who waits for it knows that this
         process is on its way into the round."""
-        if self._progress is not None:
-            self._progress.transferred(count)
+        self._progress.transferred(count)
 
     def give_up(self, reason: str) -> None:
         """Before an error that another try would only repeat: no worker is started again."""
@@ -392,8 +392,7 @@ class WorkerLink:
 
         Ends the process with 0 where training was completed meanwhile.
         """
-        if self._progress is not None:
-            self._progress.clear()
+        self._progress.clear()
         with self._changed:
             self._over_round = max(self._over_round, self.round)
             self._step = -1
@@ -545,7 +544,7 @@ class WorkerLink:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-            self._progress = None
+            self._progress = ProgressPage.private()
             self._pending = False
 
     def _send(self, message: FromWorker) -> None:

@@ -37,7 +37,8 @@ from elastic_trainer.checkpoint.checkpointer import Checkpointer
 from elastic_trainer.checkpoint.model_state import Stateful
 from elastic_trainer.checkpoint.recovery import NOTHING, Identity
 from elastic_trainer.data.dataset import ElasticDataset
-from elastic_trainer.link.worker_link import Order, WorkerLink
+from elastic_trainer.link.order import Order
+from elastic_trainer.link.worker_link import WorkerLink
 from elastic_trainer.loop.guard import StepGuard
 from elastic_trainer.loop.refusal import (
     refuse_closure,
@@ -314,8 +315,7 @@ class ElasticLoop:
         self._apply_step()
         self.data.applied()
         self._identity = (self.checkpointer.run, self.data.steps)
-        self.stepped = True
-        self._begun = False
+        self.stepped, self._begun = True, False
 
     def _apply_step(self) -> None:
         guard, collectives = self._guard, self._member.collectives()

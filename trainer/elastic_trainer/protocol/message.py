@@ -214,6 +214,27 @@ class Failed:
 
 
 @dataclass(frozen=True)
+class WorkerReport:
+    """Where a worker was when no step came; coordinator.proto has units."""
+
+    rank: int = 0
+    pid: int = 0
+    step: int = -1
+    collectives: int = -1
+    answers: bool = False
+    committing: bool = False
+    cpus: float = 0.0
+    stack: str = ""
+    flight: str = ""
+
+
+@dataclass(frozen=True)
+class Inspected:
+    round: int = 0
+    reports: tuple[WorkerReport, ...] = ()
+
+
+@dataclass(frozen=True)
 class Goodbye:
     pass
 
@@ -266,6 +287,11 @@ class Completed:
     pass
 
 
+@dataclass(frozen=True)
+class Inspect:
+    round: int = 0
+
+
 AgentMessage = (
     Hello
     | Join
@@ -284,6 +310,7 @@ AgentMessage = (
     | Stopped
     | Transferring
     | Taken
+    | Inspected
 )
 CoordinatorMessage = (
     Heartbeat
@@ -296,10 +323,13 @@ CoordinatorMessage = (
     | Standby
     | Completed
     | Electorate
+    | Inspect
 )
 
 _PARTS = ("round", "electorate", "host")
 """Fields that hold a value of their own, or nothing."""
+_LISTS = ("members", "commits", "groups", "reports")
+"""Fields that hold values of their own."""
 
 _VALUES = {
     kind.__name__: kind
@@ -307,6 +337,7 @@ _VALUES = {
         Member,
         NewestCommit,
         Group,
+        WorkerReport,
         *AgentMessage.__args__,
         *CoordinatorMessage.__args__,
     )
@@ -351,14 +382,9 @@ def _from_proto(proto: Any) -> Any:
     fields: dict[str, Any] = {}
     for field in dataclasses.fields(kind):
         item = getattr(proto, field.name)
-        if field.name == "round" and not isinstance(item, int):
-            item = _from_proto(item) if proto.HasField("round") else None
-        elif field.name in ("members", "commits"):
-            values: Iterable[Any] = item
-            item = tuple(_from_proto(one) for one in values)
         if field.name in _PARTS and not isinstance(item, int):
             item = _from_proto(item) if proto.HasField(field.name) else None
-        elif field.name in ("members", "groups"):
+        elif field.name in _LISTS:
             parts: Iterable[Any] = item
             item = tuple(_from_proto(one) for one in parts)
         elif field.name == "pids":

@@ -1,0 +1,180 @@
+"""No step for long: ranks are looked at, and what hangs is ended, while what works goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from elastic_trainer.coordinator.hang import (
+    KEPT_STACKS,
+    LONGEST,
+    MEDIANS,
+    WORKING,
+    StepWatch,
+    as_json,
+    judge,
+)
+from elastic_trainer.coordinator.model import Phase, Tick
+from elastic_trainer.coordinator.status import status
+from elastic_trainer.protocol.message import (
+    Inspect,
+    Inspected,
+    Progress,
+    RoundOver,
+    Transferring,
+    WorkerReport,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.elastic_trainer.coordinator.world import Job
+
+STACK = "process 7, state S\nThread 0x1 (most recent call first):\n  File train.py, line 3"
+
+
+def rank(number: int, **more: object) -> WorkerReport:
+    fields = {"rank": number, "step": 20, "collectives": 42, "answers": True, "stack": STACK}
+    return WorkerReport(**{**fields, **more})  # type: ignore[arg-type]
+
+
+def trained(*indexes: int, seconds: float = 0.5) -> Job:
+    """A round that has made 20 steps, and makes no more."""
+    job = Job(min_nodes=1, max_nodes=len(indexes)).running(*indexes)
+    for step in range(1, 21):
+        job.pass_time(seconds)
+        job.say("a0", Progress(1, step))
+    return job
+
+
+def asked(job: Job) -> list[str]:
+    return sorted(
+        name for name, heard in job.heard.items() if any(isinstance(m, Inspect) for m in heard)
+    )
+
+
+def test_a_round_without_a_step_is_looked_at_and_ended_and_the_rank_behind_is_named() -> None:
+    job = trained(0, 1, 2)
+    job.pass_time(59.0)
+    assert not asked(job)
+    job.pass_time(1.5)
+    assert asked(job) == ["a0", "a1", "a2"] and job.state.phase is Phase.RUNNING
+    for index in (0, 1, 2):
+        job.say(f"a{index}", Inspected(1, (rank(index, collectives=42 - (index == 1)),)))
+    assert job.state.phase is Phase.RESTARTING and job.last("a1", RoundOver)
+    assert "rank 1 is behind: at collective 41, others at 42" in job.state.reason
+    (told,) = status(job.state, "ns/job", job.now, job.now)["hangs"]
+    assert (told["behind"], told["step"], told["broken"]) == ([1], 20, True)
+    assert told["stacks"] == [{"ranks": [1, 0, 2], "stack": STACK}]
+    json.dumps(told)
+
+
+def test_agents_that_do_not_answer_are_not_waited_for() -> None:
+    job = trained(0, 1)
+    job.pass_time(61.0)
+    job.say("a0", Inspected(1, (rank(0),)))
+    job.pass_time(9.0)
+    assert job.state.phase is Phase.RUNNING
+    job.pass_time(1.5)
+    assert job.state.phase is Phase.RESTARTING
+    assert "worker 1 did not report" in job.state.hangs[-1].words
+
+
+def test_an_evaluation_that_computes_is_waited_for_ten_times_as_long() -> None:
+    job = trained(0, 1)
+    job.pass_time(61.0)
+    for index in (0, 1):
+        job.say(f"a{index}", Inspected(1, (rank(index, collectives=42 - index, cpus=1.0 * index),)))
+    assert job.state.phase is Phase.RUNNING and not job.state.hangs[-1].broken
+    assert "at work: rank 1" in job.state.hangs[-1].words
+    job.heard.clear()
+    job.pass_time(WORKING * 60.0 - 70.0)
+    assert not asked(job)
+    job.say("a0", Progress(1, 21))
+    assert job.state.watch.limit(60.0) > LONGEST * 500.0, "the next one is usual"
+
+
+def test_who_has_computed_for_ten_times_as_long_hangs_too() -> None:
+    job = trained(0, 1)
+    for seconds in (61.0, WORKING * 60.0 - 60.0):
+        job.heard.clear()
+        job.pass_time(seconds)
+        for index in (0, 1):
+            job.say(f"a{index}", Inspected(1, (rank(index, cpus=1.0),)))
+    assert job.state.phase is Phase.RESTARTING and job.state.hangs_total == 1
+
+
+def test_long_steps_stretch_the_limit_and_a_step_that_comes_meanwhile_ends_the_look() -> None:
+    job = trained(0, 1, seconds=20.0)
+    job.pass_time(MEDIANS * 20.0 - 1.0)
+    assert not asked(job)
+    job.pass_time(2.0)
+    assert asked(job)
+    job.say("a1", Progress(1, 21))
+    for index in (0, 1):
+        job.say(f"a{index}", Inspected(1, (rank(index),)))
+    job.pass_time(30.0)
+    assert job.state.phase is Phase.RUNNING and not job.state.hangs
+
+
+def test_the_first_step_of_a_round_and_a_state_on_its_way_have_time() -> None:
+    job = Job(min_nodes=1, max_nodes=2).running(0, 1)
+    job.pass_time(WORKING * 60.0 - 5.0)
+    job.say("a0", Transferring(1, 1 << 30))
+    job.pass_time(WORKING * 60.0 - 5.0)
+    assert not asked(job)
+    job.pass_time(10.0)
+    assert asked(job)
+
+
+def test_a_pause_of_the_coordinators_own_is_no_hang() -> None:
+    job = trained(0, 1)
+    job.now += 3600.0
+    job.feed(Tick())
+    assert not asked(job)
+
+
+@given(
+    st.lists(
+        st.builds(
+            rank,
+            st.integers(0, 200),
+            step=st.integers(-1, 3),
+            collectives=st.integers(-1, 3),
+            answers=st.booleans(),
+            committing=st.booleans(),
+            cpus=st.floats(0, 64),
+            stack=st.text(max_size=40),
+        ),
+        unique_by=lambda one: one.rank,
+        max_size=60,
+    ),
+    st.lists(st.integers(0, 20), max_size=3, unique=True),
+    st.booleans(),
+)
+def test_whatever_is_reported_the_word_is_bounded_and_never_blames_all_or_a_rank_ahead(
+    reports: list[WorkerReport], silent: Sequence[int], working: bool
+) -> None:
+    found = judge(reports, silent, StepWatch(step=9, working=working), 4, 100.0)
+    behind = [one for one in reports if one.rank in found.behind]
+    assert not reports or len(behind) < len(reports)
+    for one in behind:
+        assert all(one.step <= other.step for other in reports)
+    suspects = behind or reports
+    idle = not any(one.committing or one.cpus > 0.3 for one in suspects)
+    assert found.broken == (idle or working or bool(silent))
+    told = [number for ranks, _ in found.stacks for number in ranks]
+    assert len(told) == len(set(told)) and len(found.stacks) <= KEPT_STACKS
+    assert len(json.dumps(as_json(found, 0.0))) < 100_000
+    assert set(found.behind) <= set(told) or len(found.stacks) == KEPT_STACKS
+
+
+@given(st.lists(st.floats(0.001, 500.0), min_size=1, max_size=60), st.floats(0.5, 120.0))
+def test_no_step_as_long_as_one_that_came_to_its_end_is_stopped(
+    seconds: list[float], least: float
+) -> None:
+    watch, now = StepWatch().begun(0.0).stepped(0, 0.0), 0.0
+    for step, one in enumerate(seconds, 1):
+        now += one
+        watch = watch.stepped(step, now)
+    assert watch.limit(least) >= max(least, *seconds) * 0.999
+    assert watch.begun(now).limit(least) >= watch.limit(least)

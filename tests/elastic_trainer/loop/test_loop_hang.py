@@ -1,0 +1,76 @@
+"""A rank that hangs, in a real round: found, told with its stack, and trained on without a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from elastic_trainer.data.audit import verify
+
+from tests.elastic_trainer.torchrun_job import Job
+
+pytestmark = pytest.mark.process
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+import torch
+from torch.utils.data import TensorDataset
+from elastic_trainer import ElasticDataset, ElasticLoop
+
+folder = Path(sys.argv[1])
+torch.set_num_threads(1)
+torch.manual_seed(0)
+net = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+data = ElasticDataset(
+    TensorDataset(torch.ones(600, 8)), batch_size=2, epochs=1, audit=folder / "audit"
+)
+loop = ElasticLoop(folder / "commits", model=net, optimizer=optimizer, data=data)
+
+def a_lock_that_is_never_released():
+    (folder / "hung").touch()
+    time.sleep(3600)
+
+for (x,) in loop:
+    with loop.step():
+        # Slowly from a step on, so that whoever looks sees the job before it ends.
+        time.sleep(0.02 if loop.steps < 60 or (folder / "go").exists() else 1.0)
+        if loop.rank == 1 and loop.steps == 40 and not (folder / "hung").exists():
+            a_lock_that_is_never_released()
+        (loop.weight * loop.model(x).mean()).backward()
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    job = Job(tmp_path, SCRIPT, nodes="2:2")
+    yield job
+    job.close()
+
+
+def test_a_rank_that_hangs_is_named_with_its_stack_and_no_sample_is_lost(job: Job) -> None:
+    short = {"VOLCANO_ELASTIC_HANG_SECONDS": "2", "VOLCANO_ELASTIC_PATIENCE_SECONDS": "1"}
+    job.start(0, 1, environment={**short, "TORCH_FR_BUFFER_SIZE": "100"})
+    found = hung_at(40, job.until("it is found", lambda told: bool(hung_at(40, told))))
+    assert found["behind"] == [1] and "rank 1 is behind" in found["words"], found
+    ranks, stack = found["stacks"][0]["ranks"], found["stacks"][0]["stack"]
+    assert ranks == [1] and "a_lock_that_is_never_released" in stack
+
+    # Its process does not come out of the round: its agent says where it sat, and ends it.
+    told = job.until("the worker is ended", lambda told: bool(told.get("failures")))
+    failed = told["failures"][0]
+    assert failed["rank"] == 1 and "did not come out of round" in failed["message"]
+    assert "a_lock_that_is_never_released" in failed["stack"]
+    assert "a_lock_that_is_never_released" in (job.folder / "agent-1.log").read_text()
+    (job.folder / "go").touch()
+    assert job.wait(0) == 0 and job.wait(1) == 0, job.logs()
+    assert verify(job.folder / "audit", 600, 1).ok
+
+
+def hung_at(step: int, told: dict[str, Any]) -> dict[str, Any]:
+    """Return the hang after this step that its round was ended for; empty if there is none."""
+    hangs = told.get("hangs", [])
+    return next((one for one in hangs if one["broken"] and one["step"] == step), {})

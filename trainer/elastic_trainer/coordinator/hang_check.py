@@ -1,0 +1,57 @@
+"""Has ranks looked at when no step comes, and ends a round that hangs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from elastic_trainer.coordinator.draft import Draft
+from elastic_trainer.coordinator.hang import ANSWER_SECONDS, KEPT, judge
+from elastic_trainer.protocol.message import Inspect
+
+HANG_VARIABLE = "VOLCANO_ELASTIC_HANG_SECONDS"
+"""The least without a step after which training may hang; 0: it never does."""
+HANG_SECONDS = 60.0
+
+
+def least_seconds(environment: Mapping[str, str]) -> float:
+    """Return them as set, infinite for never. Raises ValueError for what is no time."""
+    text = environment.get(HANG_VARIABLE, "")
+    try:
+        seconds = float(text) if text else HANG_SECONDS
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise ValueError(
+            f"{HANG_VARIABLE}: expected seconds, or 0 for never, found {text!r}; fix or unset it"
+        )
+    return seconds or math.inf
+
+
+def end_if_hung(draft: Draft) -> bool:
+    """Return whether the round was ended, as its ranks hang; agents are asked for their workers'
+    stacks first."""
+    state, now = draft.state, draft.now
+    attached, watch = draft.attached(), state.watch
+    if state.round is None or not attached or not all(agent.linked for agent in attached):
+        return False
+    if now < watch.since + watch.limit(state.settings.hang_seconds):
+        return False
+    if watch.asked is None:
+        draft.state = replace(state, watch=replace(watch, asked=now, reports={}))
+        for agent in attached:
+            draft.send(agent.agent, Inspect(state.round.round))
+        return False
+    silent = [agent.pod_index for agent in attached if agent.agent not in watch.reports]
+    if silent and now < watch.asked + ANSWER_SECONDS:
+        return False
+    reports = [one for told in watch.reports.values() for one in told]
+    found = judge(reports, silent, watch, state.round.round, now)
+    watch = replace(watch, working=True, asked=None, reports={})
+    draft.state = replace(state, hangs=(*state.hangs, found)[-KEPT:], watch=watch)
+    if found.broken:
+        watch = replace(watch, fruitless=watch.fruitless + 1)
+        draft.state = replace(draft.state, watch=watch, hangs_total=state.hangs_total + 1)
+        draft.end_round(f"no step for {found.seconds:.0f} s: {found.words}")
+    return found.broken
