@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 
 from tests.brain import postgres
 from tests.brain.runs import NOW, amounts, load, run
-from volcano_elastic.brain.history.database import History, HistoryError
+from volcano_elastic.brain.history.database import History
 from volcano_elastic.brain.history.run import anonymous
 from volcano_elastic.brain.history.schema import METADATA
 from volcano_elastic.cli.main import main
+from volcano_elastic.database.database import DatabaseError
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +90,7 @@ def test_old_runs_are_forgotten_with_all_that_is_theirs(history: History) -> Non
     history.write(run("new"))
     assert history.forget(NOW + timedelta(hours=1)) == 250
     assert [r.uid for r in history.runs()] == ["new"]
-    with history._engine.begin() as connection:
+    with history.database.engine.begin() as connection:
         left = {
             table.name: connection.scalar(sa.text(f"SELECT count(*) FROM {table.name}"))
             for table in METADATA.sorted_tables
@@ -106,15 +107,15 @@ def test_migrating_again_keeps_what_is_there(url: str, history: History) -> None
 
 
 def test_migrations_lead_to_the_tables_as_the_code_has_them(history: History) -> None:
-    with history._engine.connect() as connection:
+    with history.database.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, METADATA) == []
 
 
 def test_a_database_of_a_later_version_is_left_alone(history: History) -> None:
-    with history._engine.begin() as connection:
+    with history.database.engine.begin() as connection:
         connection.execute(sa.text("UPDATE alembic_version SET version_num = '99'"))
-    with pytest.raises(HistoryError, match="99"):
+    with pytest.raises(DatabaseError, match="99"):
         history.migrate()
 
 
@@ -127,9 +128,9 @@ def test_a_full_disk_is_said_and_leaves_what_was_there(tmp_path: Path) -> None:
         connection.execute("PRAGMA max_page_count=1")  # type: ignore[attr-defined]
 
     history.close()
-    sa.event.listen(history._engine, "connect", full)
+    sa.event.listen(history.database.engine, "connect", full)
     many = tuple(load(i, amounts(1, 1)) for i in range(300))
-    with pytest.raises(HistoryError, match=r"history\.db: database or disk is full"):
+    with pytest.raises(DatabaseError, match=r"history\.db: database or disk is full"):
         history.write(run("u2", loads=many))
     assert history.runs() == [run()]
 
@@ -140,15 +141,15 @@ def test_a_lost_database_is_said(tmp_path: Path, damage: str) -> None:
     if damage == "no database":
         file.write_bytes(b"not a database" * 100)
     history = History(f"sqlite:///{file}")
-    with pytest.raises(HistoryError, match=r"history\.db"):
+    with pytest.raises(DatabaseError, match=r"history\.db"):
         history.write(run())
-    with pytest.raises(HistoryError, match=r"history\.db"):
+    with pytest.raises(DatabaseError, match=r"history\.db"):
         history.runs()
 
 
 @pytest.mark.parametrize("text", ["", "history.db", "nosuch://x", "postgresql+nosuch://x"])
 def test_what_is_no_databases_url_is_refused(text: str) -> None:
-    with pytest.raises(HistoryError, match="expected a database's URL"):
+    with pytest.raises(DatabaseError, match="expected a database's URL"):
         History(text)
 
 
@@ -159,7 +160,7 @@ def test_a_server_that_was_restarted_is_used_again(postgres_server: postgres.Ser
     history.write(run())
     postgres_server.stop()
     try:
-        with pytest.raises(HistoryError) as refused:
+        with pytest.raises(DatabaseError) as refused:
             history.write(run("u2"))
         assert "password" not in str(refused.value)
     finally:

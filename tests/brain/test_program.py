@@ -17,7 +17,8 @@ from tests.brain.runs import amounts, load, run
 from tests.embedded_cluster.apiserver.process import ApiServerProcess
 from tests.operator.process import eventually, install, job
 from volcano_elastic.api.pytorchjob_shape import BRAIN_ANNOTATION, USER_ANNOTATION
-from volcano_elastic.brain.history.database import History, HistoryError
+from volcano_elastic.brain.history.database import History
+from volcano_elastic.database.database import DatabaseError
 from volcano_elastic.kube.client import Client
 from volcano_elastic.kube.resource import EVENTS, PYTORCHJOBS
 
@@ -57,7 +58,7 @@ def outcomes(url: str) -> Callable[[], Awaitable[dict[str, str]]]:
         history = History(url)
         try:
             return {one.name: one.outcome for one in history.runs()}
-        except HistoryError:
+        except DatabaseError:
             return {}
         finally:
             history.close()

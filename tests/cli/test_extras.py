@@ -54,6 +54,7 @@ def test_a_plain_installation_prints_crds_and_checks_configurations() -> None:
         (["doctor", "--json"], "'volcano-elastic[operator]'"),
         (["local", "up"], "'volcano-elastic[local]'"),
         (["history", "--help"], "'volcano-elastic[brain]'"),
+        (["dashboard"], "'volcano-elastic[dashboard]'"),
     ],
 )
 def test_a_command_without_its_libraries_says_what_to_install(

@@ -56,7 +56,7 @@ async def run(access: Access, options: Options) -> None:
     """Until cancelled. Of several, only the one that holds the Lease works.
 
     Raises:
-        HistoryError: the database's URL makes no sense.
+        DatabaseError: the database's URL makes no sense.
     """
     history = History(options.database)
     try:

@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 from volcano_elastic.brain import observation
 from volcano_elastic.brain.advice import Advice, advise
 from volcano_elastic.brain.estimate.amounts import Amounts
-from volcano_elastic.brain.history.database import History, HistoryError
+from volcano_elastic.brain.history.database import History
 from volcano_elastic.brain.history.run import Run
+from volcano_elastic.database.database import DatabaseError
 
 _log = logging.getLogger(__name__)
 _MOST_RUNS = 2000
@@ -101,7 +102,7 @@ class Recorder:
                     await asyncio.to_thread(self._history.migrate)
                     self._ready = True
                 answer = await asyncio.to_thread(question)
-            except HistoryError as error:
+            except DatabaseError as error:
                 if str(error) != self._told:
                     self._told = str(error)
                     _log.warning("no history, so no advice: %s", error)

@@ -49,8 +49,8 @@ def brain(
         # kopf takes it from there.
         os.environ["KUBECONFIG"] = kubeconfig
     from volcano_elastic.brain.advice import Mode
-    from volcano_elastic.brain.history.database import HistoryError
     from volcano_elastic.brain.program import Options, run
+    from volcano_elastic.database.database import DatabaseError
     from volcano_elastic.kube.kubeconfig import KubeconfigError, load
 
     logging.basicConfig(
@@ -75,6 +75,6 @@ def brain(
 
     try:
         asyncio.run(until_signal())
-    except (HistoryError, KubeconfigError) as error:
+    except (DatabaseError, KubeconfigError) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(2)

@@ -59,7 +59,7 @@ def describe(job: str, kubeconfig: str | None, as_json: bool) -> None:
       volcano-elastic describe train/bert
       volcano-elastic describe bert --json
     """
-    found = ask(kubeconfig, lambda client: _describe(client, job))
+    found = ask(kubeconfig, lambda client: described(client, job))
     if as_json:
         print_json(found)
     else:
@@ -262,7 +262,7 @@ def _failure(one: Mapping[str, Any]) -> list[str]:
     return [head, *(f"    | {line}" for line in (one["stack"] or "").splitlines())]
 
 
-async def _describe(client: Client, name: str) -> dict[str, Any]:
+async def described(client: Client, name: str) -> dict[str, Any]:
     from volcano_elastic.api.pytorchjob import InvalidJob, parse
     from volcano_elastic.kube.client import NotFound
     from volcano_elastic.kube.resource import PODS, PYTORCHJOBS

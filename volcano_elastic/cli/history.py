@@ -11,8 +11,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from volcano_elastic.brain.history.database import History, HistoryError
+from volcano_elastic.brain.history.database import History
 from volcano_elastic.brain.history.run import Run, anonymous, as_json
+from volcano_elastic.database.database import DatabaseError
 
 
 @click.command()
@@ -56,7 +57,7 @@ def history(
     try:
         of = namespace if job else None
         runs = History(database).runs(namespace=of, name=job, user=user, queue=queue, most=most)
-    except HistoryError as error:
+    except DatabaseError as error:
         raise click.ClickException(str(error)) from None
     if as_list:
         # Nobody can tell from two exports whether they name the same.

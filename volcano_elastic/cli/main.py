@@ -15,6 +15,7 @@ _COMMANDS: Mapping[str, str] = {
     "local": "local:local",
     "operator": "local:operator",
     "top": "top:top",
+    "dashboard": "dashboard:dashboard",
     "explain": "explain:explain",
     "describe": "describe:describe",
     "doctor": "doctor:doctor",
@@ -39,6 +40,7 @@ _EXTRAS = {
     "demo": "'volcano-elastic[local]' volcano-elastic-trainer",
     "local": "'volcano-elastic[local]'",
     "history": "'volcano-elastic[brain]'",
+    "dashboard": "'volcano-elastic[dashboard]'",
 }
 """What to install for a command, where it isn't the operator's extra."""
 _OURS = ("volcano_elastic", "embedded_cluster")
@@ -110,6 +112,7 @@ def main() -> None:
       volcano-elastic operator --kubeconfig FILE    the operator on a real cluster
       volcano-elastic doctor                        what the cluster lacks, and the repair
       volcano-elastic top                           queues and jobs, live
+      volcano-elastic dashboard                     the same and more, in a browser
       volcano-elastic explain JOB                   why not more, why not less
       volcano-elastic describe JOB                  rounds, pauses, and what failed
       volcano-elastic plan --what-if job.yaml       what would be decided then

@@ -1,73 +1,56 @@
 """Keeps runs in a database: SQLite in a file by default, PostgreSQL for a cluster.
 
-Whatever goes wrong there is a HistoryError. Who advises then does without history; jobs know
+Whatever goes wrong there is a DatabaseError. Who advises then does without history; jobs know
 nothing of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
-from alembic.util import CommandError
-from sqlalchemy.engine import Connection, make_url
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.engine import Connection
 
 from volcano_elastic.api.amount import Bytes, Cpu
 from volcano_elastic.brain.estimate.amounts import Amounts
 from volcano_elastic.brain.estimate.histogram import Histogram
 from volcano_elastic.brain.history.run import PodLoad, Run
 from volcano_elastic.brain.history.schema import POD_LOADS, RUNS, SPEEDS
+from volcano_elastic.database.database import Database, in_hundreds, milliseconds, time_of
 
 _MIGRATIONS = "volcano_elastic.brain.history:migrations"
-_EPOCH = datetime.fromtimestamp(0, UTC)
 _MOST_RUNS = 10_000
 _PARTS = (SPEEDS, POD_LOADS)
 
 
-class HistoryError(Exception):
-    """The database can't be used now; the message says which, and what it answers."""
-
-
 class History:
-    """Runs in the database at `url`, as SQLAlchemy writes it: `sqlite:////var/lib/brain/history.db`,
-    `postgresql+psycopg://user:password@host/name`. Not for several threads at once.
+    """Runs in the database at `url`, as `Database` takes it. Not for several threads at once.
 
     Raises:
-        HistoryError: the URL makes no sense. All methods raise it where the database fails.
+        DatabaseError: the URL makes no sense. All methods raise it where the database fails.
     """
 
     def __init__(self, url: str) -> None:
-        try:
-            parsed = make_url(url)
-            self.name: str = parsed.render_as_string(hide_password=True)
-            # A server may have been restarted since the connection was made.
-            self._engine = sa.create_engine(parsed, pool_pre_ping=True)
-        except (SQLAlchemyError, ImportError, ValueError) as error:
-            raise HistoryError(f"expected a database's URL, found {url!r}: {error}") from None
-        if parsed.get_backend_name() == "sqlite":
-            sa.event.listen(self._engine, "connect", _keep_references)
+        self.database = Database(url, _MIGRATIONS)
+
+    @property
+    def name(self) -> str:
+        """The URL without its password."""
+        return self.database.name
 
     def migrate(self) -> None:
         """Makes the tables, or brings them to this version; keeps what is in them."""
-        config = Config()
-        config.set_main_option("script_location", _MIGRATIONS)
-        with self._transaction() as connection:
-            config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+        self.database.migrate()
 
     def close(self) -> None:
         """Closes all connections; the next call makes new ones."""
-        self._engine.dispose()
+        self.database.close()
 
     def write(self, run: Run) -> None:
         """Keeps the run as it is now, in place of what was known of it."""
-        with self._transaction() as connection:
+        with self.database.transaction() as connection:
             _forget(connection, [run.uid])
             connection.execute(sa.insert(RUNS), _row(run))
             for table, rows in ((SPEEDS, _speed_rows(run)), (POD_LOADS, _load_rows(run))):
@@ -99,49 +82,31 @@ class History:
 
     def forget(self, before: datetime) -> int:
         """Removes runs that were last seen before that time; return how many."""
-        with self._transaction() as connection:
-            old = sa.select(RUNS.c.uid).where(RUNS.c.seen < _milliseconds(before))
+        with self.database.transaction() as connection:
+            old = sa.select(RUNS.c.uid).where(RUNS.c.seen < milliseconds(before))
             found = [str(row[0]) for row in connection.execute(old)]
             _forget(connection, found)
             return len(found)
 
     def _runs(self, wanted: Any, most: int) -> list[Run]:
         newest = sa.select(RUNS).where(wanted).order_by(RUNS.c.created.desc(), RUNS.c.uid)
-        with self._transaction() as connection:
+        with self.database.transaction() as connection:
             rows = list(connection.execute(newest.limit(most)).mappings())
             uids = [str(row["uid"]) for row in rows]
             speeds, loads = (_by_run(connection, table, uids) for table in _PARTS)
         return [_run(row, speeds.get(row["uid"], ()), loads.get(row["uid"], ())) for row in rows]
 
-    @contextmanager
-    def _transaction(self) -> Iterator[Connection]:
-        try:
-            with self._engine.begin() as connection:
-                yield connection
-        except (SQLAlchemyError, CommandError) as error:
-            reason = getattr(error, "orig", None) or error
-            raise HistoryError(f"{self.name}: {reason}".strip()) from error
-
-
-def _keep_references(connection: Any, _record: object) -> None:
-    connection.execute("PRAGMA foreign_keys=ON")
-
 
 def _forget(connection: Connection, uids: Sequence[str]) -> None:
-    for few in _in_hundreds(uids):
+    for few in in_hundreds(uids):
         connection.execute(sa.delete(RUNS).where(RUNS.c.uid.in_(few)))
-
-
-def _in_hundreds(uids: Sequence[str]) -> Iterator[Sequence[str]]:
-    for first in range(0, len(uids), 100):
-        yield uids[first : first + 100]
 
 
 def _by_run(
     connection: Connection, table: sa.Table, uids: Sequence[str]
 ) -> dict[str, list[Mapping[str, Any]]]:
     found: dict[str, list[Mapping[str, Any]]] = {}
-    for few in _in_hundreds(uids):
+    for few in in_hundreds(uids):
         rows = connection.execute(sa.select(table).where(table.c.run.in_(few))).mappings()
         for row in rows:
             found.setdefault(row["run"], []).append(dict(row))
@@ -158,9 +123,9 @@ def _row(run: Run) -> dict[str, Any]:
         "image": run.image,
         "data_set": run.data_set,
         "labels": dict(run.labels),
-        "created": _milliseconds(run.created),
-        "seen": _milliseconds(run.seen),
-        "ended": None if run.ended is None else _milliseconds(run.ended),
+        "created": milliseconds(run.created),
+        "seen": milliseconds(run.seen),
+        "ended": None if run.ended is None else milliseconds(run.ended),
         "outcome": run.outcome,
         "restarts": run.restarts,
         "out_of_memory": run.out_of_memory,
@@ -184,7 +149,7 @@ def _load_rows(run: Run) -> list[dict[str, Any]]:
             "requested_memory": load.requested.memory.count,
             "peak_cpu": load.peak.cpu.count,
             "peak_memory": load.peak.memory.count,
-            "since": _milliseconds(load.cpu.since),
+            "since": milliseconds(load.cpu.since),
             "cpu": {str(bucket): weight for bucket, weight in load.cpu.weights.items()},
             "memory": {str(bucket): weight for bucket, weight in load.memory.weights.items()},
         }
@@ -207,9 +172,9 @@ def _run(
         image=row["image"],
         data_set=row["data_set"],
         labels=row["labels"],
-        created=_moment(row["created"]),
-        seen=_moment(row["seen"]),
-        ended=None if row["ended"] is None else _moment(row["ended"]),
+        created=time_of(row["created"]),
+        seen=time_of(row["seen"]),
+        ended=None if row["ended"] is None else time_of(row["ended"]),
         outcome=row["outcome"],
         restarts=row["restarts"],
         out_of_memory=row["out_of_memory"],
@@ -219,7 +184,7 @@ def _run(
 
 
 def _load(row: Mapping[str, Any]) -> PodLoad:
-    since = _moment(row["since"])
+    since = time_of(row["since"])
     cpu = {int(bucket): float(weight) for bucket, weight in row["cpu"].items()}
     memory = {int(bucket): float(weight) for bucket, weight in row["memory"].items()}
     return PodLoad(
@@ -230,11 +195,3 @@ def _load(row: Mapping[str, Any]) -> PodLoad:
         cpu=Histogram(Cpu, since, cpu),
         memory=Histogram(Bytes, since, memory),
     )
-
-
-def _milliseconds(time: datetime) -> int:
-    return (time - _EPOCH) // timedelta(milliseconds=1)
-
-
-def _moment(milliseconds: int) -> datetime:
-    return _EPOCH + timedelta(milliseconds=milliseconds)

@@ -1,0 +1,124 @@
+"""Watches the cluster, and makes a page of each moment in which something changed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from datetime import datetime
+
+from volcano_elastic.dashboard.model.change import Change, changes
+from volcano_elastic.dashboard.model.page import Page
+from volcano_elastic.kube.client import Client
+from volcano_elastic.kube.informer import Informer
+from volcano_elastic.kube.resource import PYTORCHJOBS, Object
+from volcano_elastic.operator.queue_plugin import watch_queue_plugin
+from volcano_elastic.operator.snapshot_builder import KINDS, SnapshotBuilder
+from volcano_elastic.queue_policy.plan import Planner
+from volcano_elastic.snapshot.snapshot import Snapshot
+
+_log = logging.getLogger(__name__)
+_BURST_SECONDS = 0.2
+_AT_LEAST_EVERY_SECONDS = 5.0
+"""Cooldowns end, and waits grow, without any change to be seen."""
+_AT_MOST_EVERY_SECONDS = 1.0
+_SHARE_OF_TIME = 0.2
+"""The most of its time that it thinks."""
+
+
+class Observer:
+    """Keeps the newest page. `told` and `shown` are called on the event loop.
+
+    Args:
+        plugin: by which Volcano divides among queues; None: as its ConfigMap says.
+        told: of each change of a job; of some twice, since lists bring again what was known.
+        shown: each page.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        clock: Callable[[], datetime],
+        *,
+        told: Callable[[Change], None],
+        shown: Callable[[Page], None],
+        plugin: str | None = None,
+    ) -> None:
+        self._client, self._clock, self._plugin = client, clock, plugin
+        self._told, self._shown = told, shown
+        self._builder = SnapshotBuilder()
+        self._builder.proportion = plugin == "proportion"
+        self._informers = {kind: Informer(client, kind) for kind in KINDS}
+        self._planner = Planner()
+        self._page: Page | None = None
+        self._changed = asyncio.Event()
+        for informer in self._informers.values():
+            informer.on_change(self._note)
+        self._informers[PYTORCHJOBS].on_change(self._note_job)
+
+    @property
+    def waits_for(self) -> str:
+        """Return what the first page waits for, with the reason; empty once it is there."""
+        if self._page is not None:
+            return ""
+        waiting = [i for i in self._informers.values() if not i.synced.is_set()]
+        named = [f"{i.resource.plural}{f' ({i.failure})' if i.failure else ''}" for i in waiting]
+        return ", ".join(named) or "the first plan"
+
+    def job(self, key: str) -> Object | None:
+        """Return a PyTorchJob as it is now, a finished one too."""
+        return self._informers[PYTORCHJOBS].get(key)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for informer in self._informers.values():
+                group.create_task(informer.run())
+            if self._plugin is None:
+                group.create_task(watch_queue_plugin(self._client, self._divides))
+            group.create_task(self._look_for_ever())
+
+    def _divides(self, proportion: bool) -> None:
+        self._builder.proportion = proportion
+        self._changed.set()
+
+    def _note(self, old: Object | None, new: Object | None) -> None:
+        if self._builder.change(old, new):
+            self._changed.set()
+
+    def _note_job(self, old: Object | None, new: Object | None) -> None:
+        try:
+            found = changes(old, new, self._clock())
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            # Somebody else's object: no schema keeps its every field in shape.
+            _log.warning("a change of a PyTorchJob can't be read: %r", error)
+            return
+        for change in found:
+            self._told(change)
+
+    async def _look_for_ever(self) -> None:
+        for informer in self._informers.values():
+            await informer.synced.wait()
+        while True:
+            self._changed.clear()
+            began = time.thread_time()
+            snapshot, now = self._builder.snapshot(), self._clock()
+            page, took = await asyncio.to_thread(self._look, snapshot, now)
+            self._page = page
+            self._shown(page)
+            took += time.thread_time() - began
+            await asyncio.sleep(max(_AT_MOST_EVERY_SECONDS, took / _SHARE_OF_TIME))
+            try:
+                await asyncio.wait_for(self._changed.wait(), _AT_LEAST_EVERY_SECONDS)
+                await asyncio.sleep(_BURST_SECONDS)
+            except TimeoutError:
+                pass
+
+    def _look(self, snapshot: Snapshot, now: datetime) -> tuple[Page, float]:
+        """Return the page, and what it took of this thread; in a thread beside the event loop."""
+        began = time.thread_time()
+        page = Page(snapshot, self._planner.plan(snapshot, now), now, self._page)
+        # What everybody is sent is made of them.
+        _ = page.jobs, page.nodes
+        return page, time.thread_time() - began

@@ -1,0 +1,1 @@
+"""Connections to databases, SQLite and PostgreSQL, of what is kept outside Kubernetes."""

@@ -1,0 +1,88 @@
+"""One database: its connections, its tables' migrations, and one error for all that fails there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+from alembic.util import CommandError
+from sqlalchemy.engine import Connection, make_url
+from sqlalchemy.exc import SQLAlchemyError
+
+_T = TypeVar("_T")
+_EPOCH = datetime.fromtimestamp(0, UTC)
+
+
+class DatabaseError(Exception):
+    """The database can't be used now; the message says which, and what it answers."""
+
+
+class Database:
+    """The database at `url`, as SQLAlchemy writes it: `sqlite:////var/lib/brain/history.db`,
+    `postgresql+psycopg://user:password@host/name`. Not for several threads at once.
+
+    Args:
+        migrations: alembic's folder of them, as `package:folder`.
+
+    Raises:
+        DatabaseError: the URL makes no sense. All methods raise it where the database fails.
+    """
+
+    def __init__(self, url: str, migrations: str) -> None:
+        self._migrations = migrations
+        try:
+            parsed = make_url(url)
+            self.name: str = parsed.render_as_string(hide_password=True)
+            # A server may have been restarted since the connection was made.
+            self.engine = sa.create_engine(parsed, pool_pre_ping=True)
+        except (SQLAlchemyError, ImportError, ValueError) as error:
+            raise DatabaseError(f"expected a database's URL, found {url!r}: {error}") from None
+        if parsed.get_backend_name() == "sqlite":
+            sa.event.listen(self.engine, "connect", _keep_references)
+
+    def migrate(self) -> None:
+        """Makes the tables, or brings them to this version; keeps what is in them."""
+        config = Config()
+        config.set_main_option("script_location", self._migrations)
+        with self.transaction() as connection:
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+
+    def close(self) -> None:
+        """Closes all connections; the next call makes new ones."""
+        self.engine.dispose()
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """Yields a connection; what was done on it is kept if the block ends well."""
+        try:
+            with self.engine.begin() as connection:
+                yield connection
+        except (SQLAlchemyError, CommandError) as error:
+            reason = getattr(error, "orig", None) or error
+            raise DatabaseError(f"{self.name}: {reason}".strip()) from error
+
+
+def _keep_references(connection: Any, _record: object) -> None:
+    connection.execute("PRAGMA foreign_keys=ON")
+
+
+def in_hundreds(values: Sequence[_T]) -> Iterator[Sequence[_T]]:
+    """Yields them a hundred at a time: databases bound the values of a statement."""
+    for first in range(0, len(values), 100):
+        yield values[first : first + 100]
+
+
+def milliseconds(time: datetime) -> int:
+    """Return the time as it is kept: milliseconds since 1970."""
+    return (time - _EPOCH) // timedelta(milliseconds=1)
+
+
+def time_of(kept: int) -> datetime:
+    """Return the time that was kept as these milliseconds."""
+    return _EPOCH + timedelta(milliseconds=kept)
