@@ -331,7 +331,7 @@ class TestCheckpointer:
             state = f"{newest.place}/state.pt"
             storage._files.write(state, lambda file: file.write(b"x") and None)
             with pytest.raises(DamagedError, match=r"step-9-.*/state\.pt is damaged"):
-                storage.read(newest, "state.pt")
+                storage.load(newest, "state.pt")
             assert Script(tmp_path, url=url).data.steps == 8
 
 

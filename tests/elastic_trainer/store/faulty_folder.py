@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from elastic_trainer.store.content import Content
 from elastic_trainer.store.folder import FileRecord, LocalFolder, Writer
 from elastic_trainer.store.storage import Storage
 
@@ -48,6 +49,10 @@ class FaultyFolder(LocalFolder):
     def read(self, name: str) -> bytes:
         self._maybe("read", name)
         return super().read(name)
+
+    def load(self, name: str) -> Content:
+        self._maybe("read", name)
+        return super().load(name)
 
     def write(self, name: str, writer: Writer) -> FileRecord:
         self._maybe("write", name)

@@ -48,7 +48,7 @@ class TestStorage:
         found = storage.newest()
         assert found is not None
         assert (found.step, found.run, found.cursor["position"]) == (5, 1, 5)
-        assert storage.read(found, "state.pt") == b"hello world"
+        assert bytes(storage.load(found, "state.pt")) == b"hello world"
         assert sorted(path.name for path in storage.folder.glob("step-*")) == ["step-5"]
 
     def test_that_there_were_commits_is_known_when_all_are_gone(self, tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ class TestStorage:
             found = Storage(tmp_path).newest()
             assert found is not None
             assert found.step in (acknowledged, acknowledged + 1)  # killed before it could say so
-            content = Storage(tmp_path).read(found, "state.pt")
+            content = bytes(Storage(tmp_path).load(found, "state.pt"))
             assert content == found.step.to_bytes(8, "big") * 50_000
 
     def test_a_later_run_wins_over_a_higher_step(self, tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ class TestStorage:
         commit(storage, 3, b"the run that counts", run=2)
         found = storage.newest()
         assert found is not None
-        assert storage.read(found, "state.pt") == b"the run that counts"
+        assert bytes(storage.load(found, "state.pt")) == b"the run that counts"
 
     def test_only_the_newest_are_kept(self, tmp_path: Path) -> None:
         storage = Storage(tmp_path, keep=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import itertools
 import os
 import shutil
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 import tenacity
+from elastic_trainer.store.content import Content
 from elastic_trainer.store.errors import (
     DamagedError,
     OwnershipError,
@@ -49,7 +51,9 @@ def misreading(files: FaultyFolder, operation: str, *, times: int) -> Iterator[N
         if not name.endswith("state.pt") or (number := next(count)) > times:
             return found
         wrong = b"wrong %d" % number
-        return wrong if operation == "read" else FileRecord(len(wrong), wrong.hex())
+        if operation == "load":
+            return Content(io.BytesIO(wrong))
+        return FileRecord(len(wrong), wrong.hex())
 
     setattr(files, operation, misread)
     try:
@@ -167,7 +171,7 @@ class TestReading:
         found = storage.commits()[0]
         os.truncate(tmp_path / "step-2/state.pt", 7)
         with pytest.raises(DamagedError, match=r"expected 100 bytes .* found 7"):
-            storage.read(found, "state.pt")
+            storage.load(found, "state.pt")
         os.truncate(tmp_path / "step-2" / MARKER, 7)
         assert newest(storage) == 1
 
@@ -308,10 +312,10 @@ class TestRetention:
             commit(storage, step)
         (last, _) = storage.commits()
         right = (tmp_path / "step-2" / "state.pt").read_bytes()
-        for look in ("record", "read"):
+        for look in ("record", "load"):
             with misreading(files, look, times=1):
                 assert newest(storage) == 2
-                assert storage.read(last, "state.pt") == right
+                assert bytes(storage.load(last, "state.pt")) == right
         assert caplog.text.count("was read wrongly, and is right") == 2
         assert not (tmp_path / "step-2" / "DAMAGED").exists()
         # Nor is one that never reads the same: neither it nor an older commit is used.

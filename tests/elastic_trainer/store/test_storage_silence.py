@@ -294,10 +294,10 @@ def test_who_listens_hears_true_bytes_and_silence_while_nothing_moves(tmp_path: 
     found = storage.commits()[0]
     told = list[int]()
     with storage.calls.telling(told.append):
-        storage.read(found, "state.pt")
+        storage.load(found, "state.pt")
         assert sum(told) >= found.files["state.pt"].size
         told.clear()
         with Server(files, "read", "state.pt"):
             with pytest.raises(SilentError):
-                storage.read(found, "state.pt")
+                storage.load(found, "state.pt")
             assert not told

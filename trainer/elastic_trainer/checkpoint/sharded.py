@@ -9,7 +9,6 @@ From memory this happens in the background, and so does the mirroring to another
 from __future__ import annotations
 
 import contextlib
-import io
 import logging
 import math
 import time
@@ -258,8 +257,8 @@ class Shards:
     def _load(self, commit: Commit, group: ProcessGroup) -> None:
         metadata, rest = None, {}
         with _told(f"step {commit.step} can't be read") as told:
-            metadata = read_index(self._storage.read(commit, INDEX))
-            rest = torch.load(io.BytesIO(self._storage.read(commit, EXTRA)), weights_only=True)
+            metadata = read_index(bytes(self._storage.load(commit, INDEX)))
+            rest = torch.load(cast(Any, self._storage.load(commit, EXTRA)), weights_only=True)
         raise_together(told.error, ProcessGroup.current())
         assert metadata is not None
         index = metadata.state_dict_metadata

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
@@ -81,8 +80,8 @@ def read_tables(
     """
     attachments = Attachments(storage, KIND)
     for name, (size, digest) in files["files"].items():
-        content = attachments.read(f"{files['place']}/{name}", FileRecord(size, digest))
-        found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        content: Any = attachments.load(f"{files['place']}/{name}", FileRecord(size, digest))
+        found = torch.load(content, map_location="cpu", weights_only=True)
         described = {table: one for table, (one, _, _) in found.items()}
         if described != dict(expected):
             raise StorageError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from elastic_trainer.store.answer import Calls
+from elastic_trainer.store.content import Content
 from elastic_trainer.store.folder import FileRecord, Folder, Writer
 
 
@@ -30,6 +31,9 @@ class AnsweringFolder:
 
     def read(self, name: str) -> bytes:
         return self._call(lambda: self._folder.read(name))
+
+    def load(self, name: str) -> Content:
+        return self._call(lambda: self._folder.load(name))
 
     def write(self, name: str, writer: Writer) -> FileRecord:
         return self._call(lambda: self._folder.write(name, writer))

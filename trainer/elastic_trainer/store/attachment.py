@@ -11,10 +11,9 @@ import logging
 import re
 from collections.abc import Sequence
 
-import xxhash
-
 from elastic_trainer.retry import describe
 from elastic_trainer.store.commit import STEP
+from elastic_trainer.store.content import Content
 from elastic_trainer.store.errors import DamagedError, SilentError
 from elastic_trainer.store.folder import FileRecord
 from elastic_trainer.store.storage import Storage
@@ -58,10 +57,10 @@ class Attachments:
             )
         return place
 
-    def read(self, path: str, record: FileRecord) -> bytes:
+    def load(self, path: str, record: FileRecord) -> Content:
         """Return a file. Raises DamagedError or UnavailableError."""
-        content = self._storage.read_beside(path)
-        found = FileRecord(len(content), xxhash.xxh3_128_hexdigest(content))
+        content = self._storage.load_beside(path)
+        found = FileRecord(content.size, content.xxh3)
         if found != record:
             raise DamagedError(
                 f"{self._storage.location}/{path} is damaged: expected {record.size} bytes with "

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import io
 import os
 import shutil
 import uuid
@@ -20,6 +19,7 @@ from typing import Any, BinaryIO, Protocol
 import xxhash
 
 from elastic_trainer.store.answer import moved
+from elastic_trainer.store.content import Content
 
 CHUNK = 1 << 22
 """Bytes read or written at once."""
@@ -102,7 +102,10 @@ class Folder(Protocol):
         """
 
     def read(self, name: str) -> bytes:
-        """Return a file's content."""
+        """Return a small file's content."""
+
+    def load(self, name: str) -> Content:
+        """Return a file's content with its digest."""
 
     def write(self, name: str, writer: Writer) -> FileRecord:
         """Write a file whole, in place of what was there; durable on return."""
@@ -149,12 +152,11 @@ class LocalFolder:
         return os.listdir(self._path / under)
 
     def read(self, name: str) -> bytes:
+        return (self._path / name).read_bytes()
+
+    def load(self, name: str) -> Content:
         with (self._path / name).open("rb") as file:
-            content = io.BytesIO()
-            while chunk := file.read(CHUNK):
-                content.write(chunk)
-                moved(len(chunk))
-            return content.getvalue()
+            return Content(file)
 
     def write(self, name: str, writer: Writer) -> FileRecord:
         target = self._path / name

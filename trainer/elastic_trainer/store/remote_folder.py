@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import io
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any, TypeVar, cast
 
-from elastic_trainer.store.answer import moved
+from elastic_trainer.store.content import Content
 from elastic_trainer.store.folder import (
-    CHUNK,
     MARKER,
     WRITING,
     FileRecord,
@@ -67,16 +65,15 @@ class RemoteFolder:
         return [str(path).rstrip("/").rpartition("/")[2] for path in found]
 
     def read(self, name: str) -> bytes:
-        # In pieces, so that one can hear of them.
+        with _as_os_errors():
+            return bytes(self._files.cat_file(self._at(name)))
+
+    def load(self, name: str) -> Content:
         with (
             _as_os_errors(),
             self._files.open(self._at(name), "rb", block_size=READ_AHEAD) as file,
         ):
-            content = io.BytesIO()
-            while chunk := file.read(CHUNK):
-                content.write(chunk)
-                moved(len(chunk))
-            return content.getvalue()
+            return Content(file)
 
     def write(self, name: str, writer: Writer) -> FileRecord:
         with _as_os_errors():

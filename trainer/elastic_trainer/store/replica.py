@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any, cast
 
 import torch
@@ -39,7 +38,7 @@ def await_devices(state: Any) -> None:
 
 
 def read_replica(storage: Storage, commit: Commit) -> dict[str, Any]:
-    """Raises StorageError as Storage.read."""
-    content = storage.read(commit, STATE)
-    state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    """Raises StorageError as Storage.load."""
+    content: Any = storage.load(commit, STATE)
+    state = torch.load(content, map_location="cpu", weights_only=True)
     return {**state, "cursor": dict(commit.cursor)}

@@ -29,10 +29,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-import xxhash
-
 from elastic_trainer.retry import describe
 from elastic_trainer.store.commit import STEP, Commit, decode, encode
+from elastic_trainer.store.content import Content
 from elastic_trainer.store.errors import (
     DamagedError,
     IncompleteError,
@@ -220,7 +219,7 @@ class Storage(OwnedFolder):
                 return commit
         return None
 
-    def read(self, commit: Commit, name: str) -> bytes:
+    def load(self, commit: Commit, name: str) -> Content:
         """Return a file of a commit, verified.
 
         Raises:
@@ -229,14 +228,14 @@ class Storage(OwnedFolder):
         """
         path = f"{commit.place}/{name}"
 
-        def look() -> tuple[FileRecord, bytes]:
-            data = self._files.read(path)
-            return FileRecord(len(data), xxhash.xxh3_128_hexdigest(data)), data
+        def look() -> tuple[FileRecord, Content]:
+            content = self._files.load(path)
+            return FileRecord(content.size, content.xxh3), content
 
         return self._verified(commit, name, look)
 
     def verify(self, commit: Commit, name: str) -> None:
-        """Raises as `read`; the file need not fit into memory."""
+        """Raises as `load`; the file need not fit into memory."""
         path = f"{commit.place}/{name}"
         self._verified(commit, name, lambda: (self._files.record(path), None))
 
@@ -393,10 +392,10 @@ class Storage(OwnedFolder):
         self._began = None
         return place
 
-    def read_beside(self, path: str) -> bytes:
+    def load_beside(self, path: str) -> Content:
         """Return a file at what `publish_beside` gave. Raises UnavailableError."""
         return self._attempt(
-            f"{self.location}/{path} can't be read", lambda: self._files.read(path)
+            f"{self.location}/{path} can't be read", lambda: self._files.load(path)
         )
 
     def remove_beside(self, name: str) -> None:
