@@ -4,89 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
 
-from tests.queue_policy.world import NOW, job, node, pods, world
+from tests.dashboard.opened import TOKEN, opened
+from tests.queue_policy.world import NOW
 from volcano_elastic.dashboard.access import HEADERS
 from volcano_elastic.dashboard.answer_cache import AnswerCache
-from volcano_elastic.dashboard.chronicle import Chronicle
-from volcano_elastic.dashboard.history.history import History
 from volcano_elastic.dashboard.model.change import Change, Kind
-from volcano_elastic.dashboard.model.page import Page
-from volcano_elastic.dashboard.page_feed import PageFeed
-from volcano_elastic.dashboard.server import FILES, Server, Sources, serving
-from volcano_elastic.queue_policy.plan import plan
-
-TOKEN = "t" * 32
-A = job("a", 1, 6, 2)
-SNAPSHOT = world([node("n", 4)], [A, job("huge", 9, 9)], pods(A, "n", "n"))
-
-
-@dataclass
-class Opened:
-    url: str
-    session: aiohttp.ClientSession
-    feed: PageFeed
-    chronicle: Chronicle
-    tokens: set[str]
-    asked: list[str]
-    """Jobs whose details were asked for."""
-
-    async def get(self, path: str, **headers: str) -> tuple[int, bytes, Mapping[str, str]]:
-        given = {"Authorization": f"Bearer {TOKEN}"} | headers
-        async with self.session.get(self.url + path, headers=given) as answer:
-            return answer.status, await answer.read(), answer.headers
-
-    async def json(self, path: str) -> Any:
-        status, body, _ = await self.get(path)
-        assert status == 200, body
-        return json.loads(body)
-
-    def show(self, seconds: int, held: int) -> None:
-        """Show the cluster with so many of a's workers bound."""
-        snapshot = replace(SNAPSHOT, pods=pods(A, *["n"] * held))
-        now = NOW + timedelta(seconds=seconds)
-        page = Page(snapshot, plan(snapshot, NOW), now)
-        self.chronicle.page(page)
-        self.feed.show(page)
-
-
-@asynccontextmanager
-async def opened(tmp_path: Path, *, beat: float = 15.0) -> AsyncIterator[Opened]:
-    history = History(f"sqlite:///{tmp_path / 'page.db'}")
-    feed, tokens, asked = PageFeed(), {TOKEN}, list[str]()
-    chronicle = Chronicle(history, lambda: NOW + timedelta(seconds=10), timedelta(days=7))
-
-    async def details(key: str) -> tuple[Mapping[str, Any] | None, Sequence[dict[str, Any]]]:
-        asked.append(key)
-        return None, [{"reason": "NodeLost", "message": "gone", "lastTimestamp": "2026"}]
-
-    sources = Sources(
-        feed=feed,
-        chronicle=chronicle,
-        accepts=tokens.__contains__,
-        job=lambda key: {"metadata": {"name": "a"}} if key == "ns/a" else None,
-        details=details,
-        waits_for=lambda: "" if feed.page else "pods",
-        clock=lambda: NOW + timedelta(seconds=10),
-    )
-    try:
-        async with (
-            serving(Server(sources, beat=beat), "127.0.0.1", 0, ()) as port,
-            aiohttp.ClientSession() as session,
-        ):
-            url = f"http://127.0.0.1:{port}"
-            yield Opened(url, session, feed, chronicle, tokens, asked)
-    finally:
-        history.close()
+from volcano_elastic.dashboard.server import FILES
 
 
 async def test_lists_are_answered_with_what_the_model_says(tmp_path: Path) -> None:

@@ -30,19 +30,20 @@ def demo(out: Path) -> None:
     Example: volcano-elastic demo --out demo-out
     """
     try:
-        from volcano_elastic.demo.story import play
+        from volcano_elastic.cli.dashboard import describe
+        from volcano_elastic.demo.story import PAGE_DATABASE, play
         from volcano_elastic.demo.training import BrokenPromise
     except ImportError as error:
         raise click.ClickException(
             f"the demo needs volcano-elastic[local,trainer], and {error.name} is missing"
         ) from error
     out = out.resolve()
-    _empty(out)
+    _empty(out, PAGE_DATABASE)
     console = Console()
 
     async def show() -> int:
         try:
-            await play(out, console)
+            await play(out, console, describe)
         except BrokenPromise as promise:
             console.print(f"promise broken: {promise}", style="bold red", soft_wrap=True)
             return 1
@@ -51,7 +52,7 @@ def demo(out: Path) -> None:
     sys.exit(foreground(show(), stopped=130))
 
 
-def _empty(out: Path) -> None:
+def _empty(out: Path, database: str) -> None:
     """Old checkpoints would be resumed; removes only what an earlier demo wrote."""
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -64,7 +65,7 @@ def _empty(out: Path) -> None:
         for name in ("job-a", "job-b", "alone-a", "alone-b"):
             if (out / name).exists():
                 shutil.rmtree(out / name)
-        for name in ("report.json", "gpus.png"):
+        for name in ("report.json", "gpus.png", database):
             (out / name).unlink(missing_ok=True)
     except OSError as error:
         raise click.ClickException(

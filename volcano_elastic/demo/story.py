@@ -9,12 +9,15 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from embedded_cluster.cluster import LocalCluster
+from volcano_elastic.dashboard.program import Describe, Options, dashboard
+from volcano_elastic.dashboard.token_list import TokenList
 from volcano_elastic.demo.machine_speed import measure_start, slowness
 from volcano_elastic.demo.picture import draw
 from volcano_elastic.demo.recorder import Recorder
@@ -26,6 +29,7 @@ NODES, GPUS_PER_NODE = 2, 2
 GPUS = NODES * GPUS_PER_NODE
 A = DemoJob("a", min=1, max=4, epochs=14, step_seconds=0.06)
 B = DemoJob("b", min=2, max=4, epochs=22, step_seconds=0.06)
+PAGE_DATABASE = "page.db"
 MAX_WAIT = 10.0
 """Seconds: a newcomer whose first pod runs later than this has waited.
 
@@ -44,8 +48,12 @@ class Recovery:
     """Until it did so with as many workers as before."""
 
 
-async def play(out: Path, console: Console) -> None:
-    """Runs the demo and prints its table; writes report.json and gpus.png into `out`.
+async def play(out: Path, console: Console, describe: Describe) -> None:
+    """Runs the demo and prints its table; writes report.json and gpus.png into `out`. The page,
+    whose address it prints, is there until the training is over.
+
+    Args:
+        describe: for the page, what is known of a job.
 
     Raises:
         BrokenPromise: something the demo promises did not hold.
@@ -55,10 +63,14 @@ async def play(out: Path, console: Console) -> None:
     if slow > 1:
         view.say(f"this machine is slow or busy: it gets {slow:.1f} times the time")
     view.say("starting the embedded cluster: API server, scheduler, kubelet, operator")
+    tokens = TokenList(lambda: datetime.now(UTC))
+    options = Options(database=f"sqlite:///{out / PAGE_DATABASE}")
     async with (
         LocalCluster(nodes=NODES, gpus_per_node=GPUS_PER_NODE, kubelet="process") as cluster,
         cluster.client() as client,
+        dashboard(client, tokens, options, describe) as page,
     ):
+        view.say(f"the page, while the demo runs: {page}")
         recorder = Recorder(client, view.say)
         watching = [asyncio.create_task(recorder.run()), asyncio.create_task(view.run(recorder))]
         try:
