@@ -29,6 +29,7 @@ from volcano_elastic.operator.measurement import (
 )
 from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
 from volcano_elastic.operator.token import HEADER
+from volcano_elastic.pytorchjob.goodput import USES
 
 Object = dict[str, Any]
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -285,6 +286,18 @@ async def test_what_the_coordinator_tells_is_in_the_jobs_status_and_in_the_pictu
     assert [patch["status"] for patch in patches] == [{"elastic": told}]
     seen = builder.snapshot().jobs[0]
     assert (seen.speeds, seen.pause) == ({2: 88.9}, timedelta(seconds=3.04))
+
+
+async def test_what_gpu_time_was_used_for_is_in_the_jobs_status() -> None:
+    spent = {use: number for number, use in enumerate(USES)}
+
+    async def respond(request: web.Request) -> web.Response:
+        told = {"job": "team/a", "goodput": {"id": "x", "milliseconds": spent, "held": 36}}
+        return web.json_response(told)
+
+    patches, _ = await measured(respond)
+    (goodput,) = [patch["status"]["elastic"]["goodput"] for patch in patches]
+    assert (goodput["ledger"], goodput["milliseconds"]) == ("x", spent)
 
 
 async def test_a_node_that_is_left_out_of_training_is_an_event_once() -> None:

@@ -263,11 +263,8 @@ def _failure(one: Mapping[str, Any]) -> list[str]:
 
 
 async def described(client: Client, name: str) -> dict[str, Any]:
-    from volcano_elastic.api.pytorchjob import InvalidJob, parse
     from volcano_elastic.kube.client import NotFound
-    from volcano_elastic.kube.resource import PODS, PYTORCHJOBS
-    from volcano_elastic.operator.cluster import controlled_by
-    from volcano_elastic.pytorchjob.label import JOB_NAME
+    from volcano_elastic.kube.resource import PYTORCHJOBS
 
     namespace, _, short = name.rpartition("/")
     namespace = namespace or client.access.namespace
@@ -277,16 +274,41 @@ async def described(client: Client, name: str) -> dict[str, Any]:
         raise Trouble(
             f"there is no PyTorchJob {namespace}/{short}; kubectl get pytorchjobs -A shows them all"
         ) from error
-    listed = await client.list(PODS, namespace, label_selector=f"{JOB_NAME}={short}")
-    pods = sorted(
+    pods = await _pods(client, obj)
+    told, silent = await status_of_coordinator(client, obj, pods)
+    return description(obj, pods, told, silent)
+
+
+async def _pods(client: Client, obj: Object) -> list[Object]:
+    from volcano_elastic.kube.resource import PODS
+    from volcano_elastic.operator.cluster import controlled_by
+    from volcano_elastic.pytorchjob.label import JOB_NAME
+
+    meta = obj["metadata"]
+    selector = f"{JOB_NAME}={meta['name']}"
+    listed = await client.list(PODS, meta.get("namespace", "default"), label_selector=selector)
+    return sorted(
         (pod for pod in listed["items"] if controlled_by(pod, obj)),
         key=lambda pod: (len(pod["metadata"]["name"]), pod["metadata"]["name"]),
     )
+
+
+async def status_of_coordinator(
+    client: Client, obj: Object, pods: Sequence[Object] | None = None
+) -> tuple[CoordinatorStatus | None, str | None]:
+    """Return a job's coordinator's /status, or why there is none.
+
+    Args:
+        pods: of the job; None: they are looked up.
+    """
+    from volcano_elastic.api.pytorchjob import InvalidJob, parse
+
+    if pods is None:
+        pods = await _pods(client, obj)
     try:
-        told, silent = await _coordinator(client, parse(obj), pods)
+        return await _coordinator(client, parse(obj), pods)
     except InvalidJob as error:
-        told, silent = None, f"the job can't be carried out: {error}"
-    return description(obj, pods, told, silent)
+        return None, f"the job can't be carried out: {error}"
 
 
 async def _coordinator(

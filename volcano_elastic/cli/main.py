@@ -18,6 +18,7 @@ _COMMANDS: Mapping[str, str] = {
     "dashboard": "dashboard:dashboard",
     "explain": "explain:explain",
     "describe": "describe:describe",
+    "goodput": "goodput:goodput",
     "doctor": "doctor:doctor",
     "check-nodes": "check_nodes:check_nodes",
     "brain": "brain:brain",
@@ -115,5 +116,6 @@ def main() -> None:
       volcano-elastic dashboard                     the same and more, in a browser
       volcano-elastic explain JOB                   why not more, why not less
       volcano-elastic describe JOB                  rounds, pauses, and what failed
+      volcano-elastic goodput JOB                   what its GPUs' time was used for
       volcano-elastic plan --what-if job.yaml       what would be decided then
     """

@@ -19,7 +19,8 @@ from volcano_elastic.operator import failure_report, hang_report
 from volcano_elastic.operator.failure_report import Exclusion, Failure
 from volcano_elastic.operator.hang_report import HungRound
 from volcano_elastic.operator.token import HEADER
-from volcano_elastic.pytorchjob import rendezvous
+from volcano_elastic.pytorchjob import goodput, rendezvous
+from volcano_elastic.pytorchjob.goodput import Goodput
 from volcano_elastic.snapshot.snapshot import SPEEDS
 
 _log = logging.getLogger(__name__)
@@ -46,6 +47,8 @@ class Report:
     """It makes no round without agents that it does not hear, unless it is told that they ended."""
     hung: tuple[HungRound, ...] = ()
     """Rounds that were ended as no step came."""
+    goodput: Goodput | None = None
+    """Its processes' time, by uses."""
 
 
 def endpoint(job: PyTorchJob, pod: Mapping[str, Any] | None) -> str | None:
@@ -118,6 +121,7 @@ def read(body: bytes, job: PyTorchJob) -> Report:
         _heard(answer.get("pids")),
         bool(answer.get("missing")),
         hang_report.read(answer),
+        goodput.read(answer.get("goodput")),
     )
 
 

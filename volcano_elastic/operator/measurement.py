@@ -31,6 +31,7 @@ from volcano_elastic.operator.lost_pods import LostPods
 from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
 from volcano_elastic.operator.token import BadKey
 from volcano_elastic.pytorchjob.coordinator import dedicated, host_name
+from volcano_elastic.pytorchjob.goodput import kept
 from volcano_elastic.pytorchjob.label import replica_name
 
 _log = logging.getLogger(__name__)
@@ -120,6 +121,8 @@ class Measurement:
         """By uid, the failures that an Event was made of."""
         self._excluded: dict[str, set[str]] = {}
         """By uid, the excluded nodes likewise."""
+        self._goodput: dict[str, dict[str, Any]] = {}
+        """By uid, as it is to be written."""
         self._hung: dict[str, set[HungRound]] = {}
         """By uid, hung rounds likewise."""
         self._due: asyncio.Queue[str] | None = None
@@ -135,6 +138,7 @@ class Measurement:
         """Until cancelled; may be called again then."""
         # Another operator may have written meanwhile.
         self._uses.clear()
+        self._goodput.clear()
         async with aiohttp.ClientSession(
             timeout=_TIMEOUT,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -190,6 +194,7 @@ class Measurement:
         self._uses = {j.uid: self._uses[j.uid] for j in jobs if j.uid in self._uses}
         self._reported = {j.uid: self._reported[j.uid] for j in jobs if j.uid in self._reported}
         self._excluded = {j.uid: self._excluded[j.uid] for j in jobs if j.uid in self._excluded}
+        self._goodput = {j.uid: self._goodput[j.uid] for j in jobs if j.uid in self._goodput}
         self._hung = {j.uid: self._hung[j.uid] for j in jobs if j.uid in self._hung}
         free = asyncio.Semaphore(_AT_ONCE)
 
@@ -227,6 +232,13 @@ class Measurement:
         self._uses[job.uid] = use
         if due(use, desired, now):
             change["gpuHours"] = round(use.hours, 4)
+        known = elastic.get("goodput")
+        uses = kept(self._goodput.get(job.uid, known), report.goodput)
+        if uses is not None:
+            self._goodput[job.uid] = uses
+            # Its coordinator may have told the last of it.
+            if uses != known and ("gpuHours" in change or known is None or report.heard is None):
+                change["goodput"] = uses
         if change and await self._write(job, change) and "gpuHours" in change:
             self._uses[job.uid] = Use(use.hours, now, desired, now)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from volcano_elastic.api.pytorchjob import QUEUE_ANNOTATION
 from volcano_elastic.kube.informer import Informer
 from volcano_elastic.kube.resource import Object
+from volcano_elastic.pytorchjob.goodput import summed
 
 _SIZES = ("desired", "ready", "min", "max")
 DEFAULT_QUEUE = "default"
@@ -52,12 +53,20 @@ class StateMetrics(Collector):
             "Sums over the unfinished elastic jobs of a queue: desired, ready, min, max.",
             labels=("queue", "size"),
         )
+        uses = GaugeMetricFamily(
+            "volcano_elastic_gpu_seconds",
+            "Time of all processes of a queue's jobs, those that ended included, by its use.",
+            labels=("queue", "use"),
+        )
+        goodput: dict[str, list[object]] = defaultdict(list)
         states: Counter[tuple[str, str]] = Counter()
         sizes: Counter[tuple[str, str]] = Counter()
         for job in self._jobs:
             queue, state = queue_of(job), state_of(job)
             states[queue, state] += 1
             found = (job.get("status") or {}).get("elastic")
+            if found and found.get("goodput"):
+                goodput[queue].append(found["goodput"])
             if found and state not in ("Succeeded", "Failed"):
                 for size in _SIZES:
                     sizes[queue, size] += int(found.get(size) or 0)
@@ -65,8 +74,10 @@ class StateMetrics(Collector):
             jobs.add_metric(labels, count)
         for labels, count in sorted(sizes.items()):
             elastic.add_metric(labels, count)
-        yield jobs
-        yield elastic
+        for queue, known in sorted(goodput.items()):
+            for use, milliseconds in summed(known).items():
+                uses.add_metric((queue, use), milliseconds / 1000)
+        yield from (jobs, elastic, uses)
 
     def _informer_families(self) -> Iterator[Metric]:
         objects = GaugeMetricFamily(

@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc.aio
 import pytest
+from elastic_trainer.coordinator import agent_session
 from elastic_trainer.coordinator import server as server_module
 from elastic_trainer.coordinator.__main__ import EXIT_PERMISSION, main
 from elastic_trainer.coordinator.model import Settings
@@ -192,8 +193,8 @@ async def test_a_message_beyond_the_limit_is_refused_and_the_rest_go_on() -> Non
 
 
 async def test_a_flood_ends_its_own_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "BURST", 100.0)
-    monkeypatch.setattr(server_module, "PER_SECOND", 10.0)
+    monkeypatch.setattr(agent_session, "BURST", 100.0)
+    monkeypatch.setattr(agent_session, "PER_SECOND", 10.0)
     async with served() as (server, port), attending(port, HELLO) as good:
         await good.read()
         flood = [replace(HELLO, agent="b", pod_index=1), *[Heartbeat()] * 500]
@@ -204,7 +205,7 @@ async def test_a_flood_ends_its_own_stream(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def test_an_agent_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "OUTBOX", 3)
+    monkeypatch.setattr(agent_session, "OUTBOX", 3)
     async with served() as (server, port), attending(port, HELLO) as call:
         await call.read()
         session = server._sessions["a"]

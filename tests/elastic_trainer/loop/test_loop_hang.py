@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import pytest
 from elastic_trainer.data.audit import verify
 
-from tests.elastic_trainer.torchrun_job import Job
+from tests.elastic_trainer.torchrun_job import Job, children
 
 pytestmark = pytest.mark.process
 
@@ -65,6 +67,20 @@ def test_a_rank_that_hangs_is_named_with_its_stack_and_no_sample_is_lost(job: Jo
     assert failed["rank"] == 1 and "did not come out of round" in failed["message"]
     assert "a_lock_that_is_never_released" in failed["stack"]
     assert "a_lock_that_is_never_released" in (job.folder / "agent-1.log").read_text()
+
+    # The ledger of GPU time outlives the coordinator.
+    before = told["goodput"]
+    assert sum(before["milliseconds"].values()) == before["held"]
+    assert before["milliseconds"]["hang"] >= 2 * 2000 and before["id"]
+    os.kill(children(job.agents[0].pid)["coordinator"], signal.SIGKILL)
+    after = job.until("it is back", lambda told: told.get("step", -1) > 60)["goodput"]
+    assert after["id"] == before["id"] and sum(after["milliseconds"].values()) == after["held"]
+    grown = {
+        name: after["milliseconds"][name] - before["milliseconds"][name]
+        for name in after["milliseconds"]
+    }
+    assert grown["hang"] == 0 and grown["productive_training"] > 0
+    assert min(grown.values()) >= 0, grown
     (job.folder / "go").touch()
     assert job.wait(0) == 0 and job.wait(1) == 0, job.logs()
     assert verify(job.folder / "audit", 600, 1).ok

@@ -22,6 +22,7 @@ from typing import Any
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from elastic_trainer.agent.coordinator_process import CoordinatorProcess
+from elastic_trainer.agent.counted import Counted
 from elastic_trainer.agent.identity import Identity
 from elastic_trainer.agent.inspection import Inspector
 from elastic_trainer.agent.metrics import WorkerMetrics
@@ -141,6 +142,7 @@ class Agent:
             fatal=self._give_up_on,
         )
         self._metrics = WorkerMetrics()
+        self._counted = Counted()
         self._fatal: str | None = None
         """Why no worker is to be started again."""
         self._job_failed = False
@@ -379,6 +381,8 @@ class Agent:
             term=self._succession.term,
             port=self._succession.port,
             electorate=self._succession.electorate,
+            goodput=self._counted.goodput,
+            uncounted_milliseconds=self._counted.uncounted_milliseconds,
         )
 
     def _refuse_to_join(self, reason: str) -> None:
@@ -407,6 +411,7 @@ class Agent:
 
     def _receive(self, message: Any) -> None:
         self._succession.heard(message)
+        self._counted.hear(message)
         local = self._workers.local
         if isinstance(message, Round):
             self._begin(message)

@@ -214,7 +214,10 @@ class WorkerServer:
         local.step = local.told_step = newest.step
         age = (time.monotonic_ns() - newest.when) / 1e9
         long = self.step_times.long
-        return Progress(local.round, newest.step, max(0.0, age), newest.samples, long)
+        pages = [worker.progress.read() for worker in local.workers.values()]
+        stall, waited = (sum(p.stall for p in pages), sum(p.input for p in pages))
+        lost = (stall // 1_000_000, waited // 1_000_000)
+        return Progress(local.round, newest.step, max(0.0, age), newest.samples, long, *lost)
 
     def transferring(self) -> Transferring | None:
         """The bytes of state its workers have moved in this round, if they are more than told."""

@@ -246,7 +246,7 @@ class Checkpointer:
         ends; its successor goes on from there.
         """
         self.data.applied()
-        order = self.link.boundary(self.data.steps, self.data.consumed)
+        order = self.link.boundary(self.data.steps, self.data.consumed, self.data.waited())
         if order is not Order.GO:
             self.commit(stored=self.link.commit_wanted)
             self.data.close()

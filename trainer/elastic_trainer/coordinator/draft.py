@@ -50,7 +50,7 @@ class Draft:
     def adopt(self, running: Round) -> None:
         """After our restart: take over the round that agents say is running."""
         state, now = self.state, self.now
-        record = RoundRecord(running.round, len(running.members), now, running.reason)
+        record = RoundRecord(running.round, len(running.members), now, running.reason, adopted=True)
         self.state = replace(
             state,
             phase=Phase.ADOPTING,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from elastic_trainer.coordinator.goodput import Ledger
 from elastic_trainer.coordinator.hang import Hang, StepWatch
 from elastic_trainer.protocol.message import (
     AgentMessage,
@@ -191,6 +192,8 @@ class RoundRecord:
     end_time: float | None = None
     pause_seconds: float | None = None
     """From the last step of the round before to the first step of this one."""
+    adopted: bool = False
+    """It was found after our restart, and may have made steps before."""
 
 
 @dataclass(frozen=True)
@@ -231,6 +234,10 @@ class State:
     """Of the steps that come, or don't."""
     hangs: tuple[Hang, ...] = ()
     """The newest, by time."""
+    ledger: Ledger = field(default_factory=Ledger)
+    """Of GPU time."""
+    checking: bool = False
+    """A node check is under way."""
     hangs_total: int = 0
     """Rounds that were ended for one."""
     failures: tuple[Failed, ...] = ()
@@ -297,13 +304,20 @@ class Condemned:
 
 
 @dataclass(frozen=True)
+class Checking:
+    """A node check has begun, or is over."""
+
+    under_way: bool
+
+
+@dataclass(frozen=True)
 class Gone:
     """Agents are proven to have ended."""
 
     agents: frozenset[str]
 
 
-Event = Received | Lost | Tick | NewRange | Condemned | Gone
+Event = Received | Lost | Tick | NewRange | Condemned | Checking | Gone
 
 
 @dataclass(frozen=True)

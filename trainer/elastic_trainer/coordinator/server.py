@@ -15,9 +15,12 @@ from typing import Any
 import grpc.aio
 
 from elastic_trainer.coordinator import node_range
+from elastic_trainer.coordinator.agent_session import CLOSE, OUTBOX, PER_SECOND, AgentSession
+from elastic_trainer.coordinator.goodput import Ledger
 from elastic_trainer.coordinator.guard import Guard
 from elastic_trainer.coordinator.lease_server import LeaseService
 from elastic_trainer.coordinator.model import (
+    Checking,
     Condemned,
     Event,
     Gone,
@@ -30,7 +33,7 @@ from elastic_trainer.coordinator.model import (
     Tick,
 )
 from elastic_trainer.coordinator.state import step
-from elastic_trainer.coordinator.status import metrics, status
+from elastic_trainer.coordinator.status import ledger_as_of, metrics, status
 from elastic_trainer.metrics.exposition import exposition
 from elastic_trainer.metrics.http import (
     Answer,
@@ -83,18 +86,10 @@ PROBE_SECONDS = 1.0
 """Between two questions to members that are missed, whether they are still there."""
 HELLO_SECONDS = 5.0
 """For a stream's first message to come."""
-OUTBOX = 1000
-"""Messages that wait for an agent to read them; then its stream is closed."""
 STREAMS = 1 << 16
 """At a time, whatever the range, which may grow: one a node, one a worker with leases, and those
 that come back before we see them go."""
-BURST, PER_SECOND = 2000.0, 500.0
-"""Messages that an agent may send at once, and lastingly; then its stream is closed."""
-
 _SERVED = {"/status": "GET", "/metrics": "GET", "/range": "PUT", PATH: "PUT", GONE_PATH: "PUT"}
-
-_CLOSE = None
-"""What a session's queue holds after its last message."""
 
 
 @dataclass(frozen=True)
@@ -105,28 +100,6 @@ class Succeeds:
     gone: frozenset[str]
     returning: frozenset[str]
     """Who has granted its election."""
-
-
-class _Session:
-    def __init__(self, agent: str, now: float) -> None:
-        self.agent = agent
-        self.outbox: asyncio.Queue[Any] = asyncio.Queue(OUTBOX)
-        """Messages as the wire has them; `_CLOSE` ends it."""
-        self.over = asyncio.Event()
-        """It does not read, or writes without end: nothing in the outbox matters any more."""
-        self._credit, self._credited = BURST, now
-
-    def put(self, envelope: Any) -> None:
-        try:
-            self.outbox.put_nowait(envelope)
-        except asyncio.QueueFull:
-            self.over.set()
-
-    def may_speak(self, now: float) -> bool:
-        """Counts a message that came."""
-        earned = (now - self._credited) * PER_SECOND
-        self._credit, self._credited = min(BURST, self._credit + earned) - 1.0, now
-        return self._credit >= 0.0
 
 
 class CoordinatorServer(CoordinatorServicer):
@@ -141,7 +114,8 @@ class CoordinatorServer(CoordinatorServicer):
         succeeds: Succeeds | None = None,
     ) -> None:
         self.job = job
-        self.state = State(settings=settings, started=time.monotonic())
+        ledger = Ledger(uuid.uuid4().hex[:16])
+        self.state = State(settings=settings, started=time.monotonic(), ledger=ledger)
         if succeeds is not None:
             self.state = replace(
                 self.state,
@@ -158,7 +132,7 @@ class CoordinatorServer(CoordinatorServicer):
         self._token = token
         self._check = Session(uuid.uuid4().hex[:16], check_limits or Limits())
         """Before the first round, of those agents that ask for it."""
-        self._sessions: dict[str, _Session] = {}
+        self._sessions: dict[str, AgentSession] = {}
         self._last_seen: dict[str, float] = {}
         self._refusal_said = ""
         """The last one that was logged: who is refused tries again ten times a second."""
@@ -182,7 +156,7 @@ class CoordinatorServer(CoordinatorServicer):
             if session is None:
                 continue
             if not isinstance(effect, Send):
-                session.put(_CLOSE)
+                session.put(CLOSE)
                 continue
             envelope = encoded.get(id(effect.message))
             if envelope is None:
@@ -261,6 +235,9 @@ class CoordinatorServer(CoordinatorServicer):
             order = Over(reason="the first round has begun")
         else:
             order = self._check.poll(presence, now, self._may_check)
+        checking = not self._check.over
+        if checking is not self.state.checking:
+            self._apply(Checking(checking))
         told = self._check.as_json()
         if self._check.over and not was_over and told is not None:
             log.info("%s: node check: %s", self.job, summary(told))
@@ -294,21 +271,21 @@ class CoordinatorServer(CoordinatorServicer):
         if older is not None:
             older.over.set()
             self._apply(Lost(hello.agent, "it connected anew"))
-        session = self._sessions[hello.agent] = _Session(hello.agent, time.monotonic())
+        session = self._sessions[hello.agent] = AgentSession(hello.agent, time.monotonic())
         self._deserted.clear()
         reader = asyncio.ensure_future(self._read(session, requests))
         over = asyncio.ensure_future(self._cut(session, context))
         try:
             session.put(self._heartbeat())
             self._apply(Received(hello.agent, hello))
-            while (envelope := await session.outbox.get()) is not _CLOSE:
+            while (envelope := await session.outbox.get()) is not CLOSE:
                 yield envelope
         finally:
             reader.cancel()
             over.cancel()
             self._end(session)
 
-    def _end(self, session: _Session) -> None:
+    def _end(self, session: AgentSession) -> None:
         if self._sessions.get(session.agent) is session:
             del self._sessions[session.agent]
             if not self._sessions:
@@ -316,7 +293,9 @@ class CoordinatorServer(CoordinatorServicer):
             self._apply(Lost(session.agent))
             self._probe({session.agent})
 
-    async def _cut(self, session: _Session, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    async def _cut(
+        self, session: AgentSession, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> None:
         """Ends the stream from outside: it may hang in a write that nobody reads."""
         await session.over.wait()
         self._end(session)
@@ -370,6 +349,7 @@ class CoordinatorServer(CoordinatorServicer):
                 Member(host.agent, host.pod_index, host.address, host.port) if host else None,
                 settings.min_nodes,
                 settings.max_nodes,
+                ledger_as_of(self.state, time.monotonic()).tell(),
             )
         )
 
@@ -393,7 +373,7 @@ class CoordinatorServer(CoordinatorServicer):
         elif found.gone and member.agent not in self._sessions:
             self._apply(Gone(frozenset({member.agent})))
 
-    async def _read(self, session: _Session, requests: AsyncIterator[Any]) -> None:
+    async def _read(self, session: AgentSession, requests: AsyncIterator[Any]) -> None:
         with contextlib.suppress(grpc.RpcError):
             async for envelope in requests:
                 now = time.monotonic()
@@ -413,7 +393,7 @@ class CoordinatorServer(CoordinatorServicer):
                 message = decode(envelope)
                 if message is not None:
                     self._apply(Received(session.agent, message))
-        session.put(_CLOSE)
+        session.put(CLOSE)
 
     async def _tick(self) -> None:
         beaten = time.monotonic()
@@ -478,7 +458,7 @@ class CoordinatorServer(CoordinatorServicer):
             ticking.cancel()
             http.close()
             for session in self._sessions.values():
-                session.put(_CLOSE)
+                session.put(CLOSE)
             with contextlib.suppress(TimeoutError):  # the last word may be a verdict
                 await asyncio.wait_for(self._deserted.wait(), LAST_WORD_SECONDS)
             await server.stop(0.2)

@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from elastic_trainer.coordinator.bookkeeping import booked
 from elastic_trainer.coordinator.draft import Draft
 from elastic_trainer.coordinator.failure_policy import Fail, decide
 from elastic_trainer.coordinator.model import (
     Agent,
+    Checking,
     Condemned,
     Drop,
     Effect,
@@ -83,13 +85,15 @@ def step(state: State, event: Event, now: float) -> tuple[State, list[Effect]]:
         for node, reason in event.nodes.items():
             if draft.enough_without(node):  # rather with a broken node than not at all
                 draft.exclude(node, reason)
+    elif isinstance(event, Checking):
+        draft.state = replace(state, checking=event.under_way)
     elif isinstance(event, Gone):
         draft.state = replace(state, gone=state.gone | event.agents)
     else:
         _tick(draft, event.last_seen)
     if not (isinstance(event, Received) and isinstance(event.message, _IDLE)):
         settle(draft)
-    return draft.state, draft.effects
+    return booked(state, draft.state, event, now), draft.effects
 
 
 def _tick(draft: Draft, last_seen: Mapping[str, float]) -> None:

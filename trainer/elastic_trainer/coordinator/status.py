@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from elastic_trainer.coordinator import hang
+from elastic_trainer.coordinator.goodput import Book, Ledger
 from elastic_trainer.coordinator.model import RoundRecord, State
 from elastic_trainer.coordinator.node_range import as_json as range_as_json
 from elastic_trainer.coordinator.state import SPEED_WINDOW
@@ -53,11 +54,30 @@ def status(state: State, job: str, now: float, wall: float) -> dict[str, Any]:
             }
             for node, reason in sorted(state.excluded.items())
         ],
+        "goodput": _goodput(state, now),
         "hangs": [hang.as_json(one, offset) for one in state.hangs],
         "failures": [as_json(failed) for failed in state.failures],
         "failures_total": state.failures_total,
         "verdict": state.failure_reason or None,
     }
+
+
+def _goodput(state: State, now: float) -> dict[str, Any]:
+    """Return the job's GPU time by its uses: milliseconds times processes."""
+    ledger = ledger_as_of(state, now)
+    uses = {use.value: spent for use, spent in ledger.uses().items()}
+    return {
+        "id": ledger.id,
+        "milliseconds": uses,
+        "held": ledger.held + sum(ledger.inherited.values()),
+    }
+
+
+def ledger_as_of(state: State, now: float) -> Ledger:
+    """Return the ledger of GPU time with everybody counted up to `now`."""
+    book = Book(state.ledger)
+    book.charge(int(now * 1000))
+    return book.ledger
 
 
 def _host(state: State) -> int | None:
@@ -81,6 +101,15 @@ def metrics(state: State, now: float) -> list[Metric]:
         Metric("excluded_nodes", "Nodes that are in no further round.", len(state.excluded)),
         Metric("hangs_total", "Rounds that were ended as no step came.", state.hangs_total),
         Metric("failures_total", "Workers that failed.", state.failures_total),
+        *(
+            Metric(
+                "gpu_seconds_total",
+                "Time of all processes by what it was used for.",
+                milliseconds / 1000,
+                (("use", use.value),),
+            )
+            for use, milliseconds in ledger_as_of(state, now).uses().items()
+        ),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -60,6 +61,7 @@ class ElasticOrder:
         self.last = True
         """Whether the batch handed out last is its step's last: the optimizer steps after it."""
         self._ahead: Cursor | None = None  # what has been handed out; None: nobody follows
+        self._waited = 0.0
         self._group = group
         self._log: AuditLog | None = None
 
@@ -120,7 +122,9 @@ class ElasticOrder:
             micro_batches = self.micro_batches(at)
             at = self.after(at)
             for number, share in enumerate(micro_batches, 1):
+                asked = time.monotonic()
                 batch = next(source, _END)
+                self._waited += time.monotonic() - asked
                 if batch is _END:
                     return
                 self.weight = share.weight
@@ -128,6 +132,11 @@ class ElasticOrder:
                 if self.last:
                     self._ahead = at
                 yield batch
+
+    def waited(self) -> float:
+        """Return the seconds that batches were waited for since this was last asked."""
+        seconds, self._waited = self._waited, 0.0
+        return seconds
 
     def micro_batch(self, model: Any) -> AbstractContextManager[Any]:
         """For the forward and backward pass of one batch: gradients are added up on each rank and

@@ -209,13 +209,14 @@ class WorkerLink:
 
     # ---- the loop's side
 
-    def boundary(self, step: int, samples: int = 0) -> Order:
+    def boundary(self, step: int, samples: int = 0, waited: float = 0.0) -> Order:
         """To be called by every rank after step `step` was applied, which made it `samples` that
-        all ranks have consumed so far (0: not known).
+        all ranks have consumed so far (0: not known), and waited so many seconds for data.
 
         FENCE or LEAVE come on every rank of a round at the same step.
         """
         self._step = self._reached = step
+        self._progress.waited(waited)
         self._progress.stepped(step, samples)
         if not self._pending:
             return Order.GO
@@ -283,10 +284,6 @@ class WorkerLink:
     def commits(self) -> None:
         """A commit keeps this process from training, until `stalled` says how long it did."""
         self._progress.commits()
-
-    def waited(self, seconds: float) -> None:
-        """This process has waited for data for so long."""
-        self._progress.waited(seconds)
 
     def transferred(self, count: int) -> None:
         """So many bytes of state were sent, received or read: who waits for it knows that this

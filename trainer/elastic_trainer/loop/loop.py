@@ -363,7 +363,7 @@ class ElasticLoop:
 
     def _leave_round(self) -> bool:
         """After a step: whether the round ends here; commits where one is due."""
-        order = self.link.boundary(self.data.steps, self.data.consumed)
+        order = self.link.boundary(self.data.steps, self.data.consumed, self.data.waited())
         checkpointer = self.checkpointer
         if order is Order.GO:
             return not self._attempt(checkpointer.save_if_due)

@@ -15,6 +15,8 @@ class Metric:
     name: str
     help: str
     value: float
+    labels: tuple[tuple[str, str], ...] = ()
+    """Beside those of all; samples of one name follow one another."""
 
     @property
     def kind(self) -> str:
@@ -22,16 +24,17 @@ class Metric:
 
 
 def exposition(metrics: Iterable[Metric], labels: Mapping[str, str]) -> str:
-    """All with the same labels."""
-    pairs = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
-    lines = []
+    """All with these labels."""
+    lines: list[str] = []
+    before = ""
     for metric in metrics:
         name = PREFIX + metric.name
-        lines += [
-            f"# HELP {name} {metric.help}",
-            f"# TYPE {name} {metric.kind}",
-            f"{name}{{{pairs}}} {metric.value:.10g}",
-        ]
+        if name != before:
+            lines += [f"# HELP {name} {metric.help}", f"# TYPE {name} {metric.kind}"]
+        before = name
+        all_labels = (*labels.items(), *metric.labels)
+        pairs = ",".join(f'{label}="{_escaped(value)}"' for label, value in all_labels)
+        lines.append(f"{name}{{{pairs}}} {metric.value:.10g}")
     return "\n".join([*lines, ""])
 
 

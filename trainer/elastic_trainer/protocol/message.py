@@ -42,6 +42,16 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Goodput:
+    """A job's GPU time by its uses, for the next coordinator to go on from."""
+
+    id: str = ""
+    generation: int = 0
+    milliseconds: tuple[int, ...] = ()
+    """Times processes, in the order of coordinator/goodput.py's Use."""
+
+
+@dataclass(frozen=True)
 class Electorate:
     """Who says which agent hosts the coordinator; see succession/electorate.py."""
 
@@ -110,6 +120,8 @@ class Hello:
     term: int = 0
     port: int = 0
     electorate: Electorate | None = None
+    goodput: Goodput = dataclasses.field(default_factory=Goodput)
+    uncounted_milliseconds: int = 0
 
 
 @dataclass(frozen=True)
@@ -124,6 +136,7 @@ class Heartbeat:
     host: Member | None = None
     min_nodes: int = 0
     max_nodes: int = 0
+    goodput: Goodput = dataclasses.field(default_factory=Goodput)
 
 
 @dataclass(frozen=True)
@@ -140,6 +153,8 @@ class Progress:
     age_seconds: float = 0.0
     samples: int = 0
     step_seconds: float = 0.0
+    stall_milliseconds: int = 0
+    input_milliseconds: int = 0
 
 
 @dataclass(frozen=True)
@@ -337,6 +352,7 @@ _VALUES = {
         Member,
         NewestCommit,
         Group,
+        Goodput,
         WorkerReport,
         *AgentMessage.__args__,
         *CoordinatorMessage.__args__,
@@ -387,7 +403,9 @@ def _from_proto(proto: Any) -> Any:
         elif field.name in _LISTS:
             parts: Iterable[Any] = item
             item = tuple(_from_proto(one) for one in parts)
-        elif field.name == "pids":
+        elif field.name == "goodput":
+            item = _from_proto(item)
+        elif field.name in ("pids", "milliseconds"):
             item = tuple(item)
         fields[field.name] = item
     return kind(**fields)

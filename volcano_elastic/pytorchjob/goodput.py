@@ -1,0 +1,92 @@
+"""A job's GPU time by its uses, as its trainers tell and `status.elastic.goodput` keeps it.
+
+Names are the trainer's, which are ml-goodput-measurement's where they mean the same. Each process'
+every millisecond is in exactly one use, so the sum is all that was held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+USES: Mapping[str, str] = {
+    "productive_training": "training that counts",
+    "wasted_progress_from_disruption": "steps that were lost, and done again",
+    "program_startup": "starting, up to the first step",
+    "elastic_reinitialization": "rendezvous and changes of size",
+    "unproductive_checkpoint_save": "kept from training by commits",
+    "data_loading_sync": "waiting for data",
+    "hang": "hanging",
+    "node_check": "checking nodes",
+    "elastic_wait": "waiting for enough nodes, or for a place",
+}
+"""What each use is, in words."""
+PRODUCTIVE = "productive_training"
+_MOST = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Goodput:
+    """What one ledger has, as a coordinator tells it."""
+
+    ledger: str
+    milliseconds: Mapping[str, int]
+    """By use, times processes."""
+
+
+def read(told: object) -> Goodput | None:
+    """Return what a coordinator's /status tells; None where it makes no sense."""
+    if not isinstance(told, Mapping):
+        return None
+    name, spent = told.get("id"), told.get("milliseconds")
+    if not isinstance(name, str) or not name or not isinstance(spent, Mapping):
+        return None
+    if spent.keys() != USES.keys() or not all(_sensible(value) for value in spent.values()):
+        return None
+    return Goodput(name, {use: int(spent[use]) for use in USES})
+
+
+def kept(known: object, told: Goodput | None) -> dict[str, Any] | None:
+    """Return what `status.elastic.goodput` is to have: all ledgers' sums.
+
+    A ledger that nobody remembers, as all of a job's pods were gone at once, is followed by
+    another: what was known of it stays.
+
+    Args:
+        known: what it has.
+    """
+    before = known if isinstance(known, Mapping) else {}
+    if told is None:
+        return dict(before) or None
+    ledger, total = before.get("ledger"), _uses(before.get("milliseconds"))
+    earlier = _uses(before.get("earlier")) if ledger == told.ledger else total
+    summed = {use: earlier[use] + told.milliseconds[use] for use in USES}
+    if ledger == told.ledger and sum(summed.values()) < sum(total.values()):
+        return dict(before)  # told by one that has not caught up
+    return {"ledger": told.ledger, "milliseconds": summed, "earlier": earlier}
+
+
+def summed(known: Iterable[object]) -> dict[str, int]:
+    """Return the sum over jobs' `status.elastic.goodput`, by use."""
+    found = dict.fromkeys(USES, 0)
+    for one in known:
+        spent = _uses(one.get("milliseconds") if isinstance(one, Mapping) else None)
+        for use in USES:
+            found[use] += spent[use]
+    return found
+
+
+def share(milliseconds: Mapping[str, int]) -> float | None:
+    """Return goodput: the part of all time that was training that counts; None of no time."""
+    total = sum(milliseconds.values())
+    return milliseconds.get(PRODUCTIVE, 0) / total if total else None
+
+
+def _uses(found: object) -> dict[str, int]:
+    spent = found if isinstance(found, Mapping) else {}
+    return {use: int(spent[use]) if _sensible(spent.get(use)) else 0 for use in USES}
+
+
+def _sensible(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST
