@@ -217,6 +217,16 @@ QUEUES = Dashboard(
             stacked=True,
         ),
         Panel(
+            "Goodput",
+            "Training that counts, of all the processes' time of the jobs that are there.",
+            {
+                "{{queue}}": f"max by (queue) ({_O}gpu_seconds{_QUEUE}, "
+                f'use="productive_training"}}) / '
+                f"sum by (queue) (max by (queue, use) ({_O}gpu_seconds{_QUEUE}}}))",
+            },
+            "percentunit",
+        ),
+        Panel(
             "Minimums that can't start",
             "Of all queues, though all surplus left.",
             {"blocked": f"max({_O}plan_blocked_claims)"},
@@ -292,6 +302,14 @@ JOB = Dashboard(
             "percentunit",
         ),
         Panel(
+            "Processes' time",
+            "By what it was used for; training that counts is the goodput.",
+            {
+                "{{job}} {{use}}": f"max by (job, use) (rate({_T}gpu_seconds_total{_JOB}[1h]))",
+            },
+            stacked=True,
+        ),
+        Panel(
             "Rounds and restarts",
             "An hour; a restart starts processes anew, a round need not.",
             {
@@ -302,8 +320,9 @@ JOB = Dashboard(
         ),
         Panel(
             "Failures",
-            "Of workers, an hour; nodes that are left out.",
+            "Of workers, an hour; nodes that are left out; rounds that hung, an hour.",
             {
+                "{{job}} hangs": f"max by (job) (increase({_T}hangs_total{_JOB}[1h]))",
                 "{{job}} failures": f"max by (job) (increase({_T}failures_total{_JOB}[1h]))",
                 "{{job}} excluded": f"max by (job) ({_T}excluded_nodes{_JOB})",
             },

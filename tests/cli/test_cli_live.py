@@ -23,6 +23,7 @@ from tests.embedded_cluster.process import ROOT, eventually, local_cluster
 from volcano_elastic.cli.observation import Trouble, ask
 from volcano_elastic.cluster_state.reason import WORDS, Reason
 from volcano_elastic.kube.client import ApiError, Client
+from volcano_elastic.pytorchjob.goodput import USES, Goodput, kept
 
 pytestmark = pytest.mark.process
 
@@ -84,6 +85,19 @@ def kubectl(kubeconfig: Path, *arguments: str, text: str | None = None) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_goodput_is_shown_of_a_job_and_of_its_queue(kubeconfig: Path) -> None:
+    spent = dict.fromkeys(USES, 0) | {"productive_training": 3_000, "hang": 1_000}
+    known = {"status": {"elastic": {"goodput": kept(None, Goodput("x", spent))}}}
+    patch = ("patch", "pytorchjob", "bert", "--subresource=status", "--type=merge", "-p")
+    kubectl(kubeconfig, *patch, json.dumps(known))
+    shown = tool(kubeconfig, "goodput", "default/bert").stdout
+    assert shown.startswith("default/bert: goodput 75.0 % of 0.00 process hours"), shown
+    queue = json.loads(tool(kubeconfig, "goodput", "default", "--json").stdout)
+    assert (queue["queue"], queue["jobs"], queue["held"]) == ("default", 1, 4_000)
+    nobody = tool(kubeconfig, "goodput", "nobody")
+    assert nobody.returncode == 2 and "none in a queue of that name" in nobody.stderr
 
 
 def test_what_is_live_and_what_is_saved_are_explained_alike(

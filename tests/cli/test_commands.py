@@ -107,7 +107,7 @@ def test_a_snapshot_is_the_whole_picture(saved: Any) -> None:
 
 TOOLS = (
     *("snapshot", "plan", "explain", "top", "replay", "check-config", "completion"),
-    "check-nodes",
+    *("check-nodes", "goodput"),
 )
 
 
