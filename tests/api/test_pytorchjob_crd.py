@@ -17,7 +17,7 @@ from volcano_elastic.api import shape
 from volcano_elastic.api.pytorchjob import parse
 from volcano_elastic.api.pytorchjob_defaults import defaulted
 from volcano_elastic.api.pytorchjob_shape import SPEC
-from volcano_elastic.pytorchjob.goodput import USES, Goodput, kept
+from volcano_elastic.pytorchjob.goodput import USES, Goodput, kept, with_places
 
 Object = dict[str, Any]
 CRD = Path(__file__).parents[2] / "crds/kubeflow.org_pytorchjobs.yaml"
@@ -165,7 +165,8 @@ def test_the_crd_keeps_every_field_of_the_status_that_is_written() -> None:
     assert {"desired", "ready", "lastScaleTime", "lastScaleReason"} <= status["elastic"].keys()
     # By operator/measurement.py.
     status["elastic"] |= {"speeds": {"2": 100.5}, "gpuHours": 1.25, "pauseSeconds": 0.3}
-    status["elastic"]["goodput"] = kept(None, Goodput("a ledger", dict.fromkeys(USES, 1 << 40)))
+    told = Goodput("a ledger", dict.fromkeys(USES, 1 << 40))
+    status["elastic"]["goodput"] = with_places(kept(None, told), 1, 2, 3)
     schema = _crd_version()["schema"]["openAPIV3Schema"]
     obj = manifest() | {"status": copy.deepcopy(status)}
     assert apiserver_schema.prune(obj, schema) == []

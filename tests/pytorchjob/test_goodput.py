@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from volcano_elastic.cli.goodput import description, text
-from volcano_elastic.pytorchjob.goodput import USES, Goodput, kept, read, share, summed
+from volcano_elastic.pytorchjob.goodput import (
+    USES,
+    Goodput,
+    kept,
+    places,
+    read,
+    share,
+    summed,
+    with_places,
+)
 
 SPENT = st.fixed_dictionaries({use: st.integers(0, 1 << 50) for use in USES})
 
@@ -23,32 +32,35 @@ def told(milliseconds: dict[str, int], name: str = "a") -> Goodput:
 def test_ledgers_follow_one_another_and_nothing_that_was_known_is_lost(
     story: list[tuple[str, dict[str, int]]], restarted: bool
 ) -> None:
-    known: dict[str, Any] | None = None
+    known: dict[str, Any] = {}
     before = 0
     for name, spent in story:
         known = kept(known, told(spent, name))
-        assert known is not None
         total = sum(known["milliseconds"].values())
         assert total >= max(before, sum(spent.values()))
-        assert kept(known, told(spent, known["ledger"]))["ledger"] == known["ledger"]  # type: ignore[index]
+        assert kept(known, told(spent, known["ledger"]))["ledger"] == known["ledger"]
+        known = with_places(known, 10, 1, 4)
         if restarted:  # another operator reads what was written, and hears the same again
             assert kept(dict(known), None) == known
         before = total
+    assert places([known]) == (10 * len(story), 40 * len(story))
 
 
 @given(st.recursive(st.none() | st.integers() | st.text(), lambda x: st.dictionaries(st.text(), x)))
 def test_what_makes_no_sense_is_not_taken(found: Any) -> None:
     assert read(found) is None and read({"id": "a", "milliseconds": found}) is None
     assert sum(summed([found]).values()) == 0
-    assert sum(kept(found, told(dict.fromkeys(USES, 1)))["milliseconds"].values()) == len(USES)  # type: ignore[index]
+    assert sum(kept(found, told(dict.fromkeys(USES, 1)))["milliseconds"].values()) == len(USES)
+    assert places([found]) == (0, 0)
 
 
 def test_the_table_shows_each_use_with_its_share_and_they_are_all() -> None:
     spent = dict.fromkeys(USES, 0) | {"productive_training": 9 * 3_600_000, "hang": 3_600_000}
-    found = description("queue", "research", [kept(None, told(spent)), None])
+    found = description("queue", "research", [with_places(kept(None, told(spent)), 5, 1, 4), None])
     assert (found["jobs"], found["held"], found["goodput"]) == (1, 36_000_000, 0.9)
     shown = text(found).splitlines()
     assert shown[0] == "Queue research, 1 jobs: goodput 90.0 % of 10.00 process hours"
     assert shown[1] == "  90.0 %       9.00 h  training that counts (productive_training)"
-    assert shown[2] == "  10.0 %       1.00 h  hanging (hang)" and len(shown) == 1 + len(USES)
+    assert shown[2] == "  10.0 %       1.00 h  hanging (hang)" and len(shown) == 2 + len(USES)
+    assert shown[-1] == "Scheduling: 25.0 % of the workers that max allows were there"
     assert share({}) is None and "no time" in text(description("job", "a/b", [None]))

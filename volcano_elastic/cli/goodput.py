@@ -37,7 +37,8 @@ def goodput(name: str, kubeconfig: str | None, as_json: bool) -> None:
 
     \b
     JSON: job or queue, jobs: how many count, live: whether the coordinator answered,
-    milliseconds {use: times processes}, held: their sum, goodput: training's share of it, or null.
+    milliseconds {use: times processes}, held: their sum, goodput: training's share of it, or null,
+    granted, wanted: milliseconds times workers that were ready, and that max allows.
     Names of uses are ml-goodput-measurement's where they mean the same.
 
     \b
@@ -62,10 +63,11 @@ def description(
         known: the jobs' `status.elastic.goodput`, or what it would be by now.
         live: it is.
     """
-    from volcano_elastic.pytorchjob.goodput import share, summed
+    from volcano_elastic.pytorchjob.goodput import places, share, summed
 
     counted = [one for one in known if one]
     milliseconds = summed(counted)
+    granted, wanted = places(counted)
     return {
         kind: name,
         "jobs": len(counted),
@@ -73,6 +75,8 @@ def description(
         "milliseconds": milliseconds,
         "held": sum(milliseconds.values()),
         "goodput": share(milliseconds),
+        "granted": granted,
+        "wanted": wanted,
     }
 
 
@@ -91,6 +95,9 @@ def text(found: Mapping[str, Any]) -> str:
     for use, milliseconds in sorted(found["milliseconds"].items(), key=lambda one: -one[1]):
         hours = milliseconds / _MILLISECONDS_PER_HOUR
         lines.append(f"{100 * milliseconds / held:>6.1f} % {hours:>10.2f} h  {USES[use]} ({use})")
+    if found["wanted"]:
+        part = 100 * found["granted"] / found["wanted"]
+        lines.append(f"Scheduling: {part:.1f} % of the workers that max allows were there")
     return "\n".join(lines)
 
 

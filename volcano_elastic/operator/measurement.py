@@ -31,7 +31,7 @@ from volcano_elastic.operator.lost_pods import LostPods
 from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
 from volcano_elastic.operator.token import BadKey
 from volcano_elastic.pytorchjob.coordinator import dedicated, host_name
-from volcano_elastic.pytorchjob.goodput import kept
+from volcano_elastic.pytorchjob.goodput import kept, with_places
 from volcano_elastic.pytorchjob.label import replica_name
 
 _log = logging.getLogger(__name__)
@@ -222,6 +222,7 @@ class Measurement:
         if pause is not None:
             change["pauseSeconds"] = pause
         now, desired = self._clock(), job.desired
+        seen = self._uses[job.uid].seen if job.uid in self._uses else now
         use = used(
             self._uses.get(job.uid),
             self._unit(job, obj) * int(elastic.get("ready") or 0),
@@ -232,13 +233,22 @@ class Measurement:
         self._uses[job.uid] = use
         if due(use, desired, now):
             change["gpuHours"] = round(use.hours, 4)
-        known = elastic.get("goodput")
+        known = elastic.get("goodput") or {}
         uses = kept(self._goodput.get(job.uid, known), report.goodput)
-        if uses is not None:
-            self._goodput[job.uid] = uses
-            # Its coordinator may have told the last of it.
-            if uses != known and ("gpuHours" in change or known is None or report.heard is None):
-                change["goodput"] = uses
+        if not job.finished:
+            passed = (now - seen) // timedelta(milliseconds=1)
+            uses = with_places(
+                uses,
+                passed,
+                int(elastic.get("ready") or 0),
+                job.elastic.max if job.elastic is not None else 0,
+            )
+        self._goodput[job.uid] = uses
+        # One that is silent may have told its last.
+        told = report.heard is None or "milliseconds" not in known
+        new = told and uses.get("milliseconds") != known.get("milliseconds")
+        if uses != known and ("gpuHours" in change or new):
+            change["goodput"] = uses
         if change and await self._write(job, change) and "gpuHours" in change:
             self._uses[job.uid] = Use(use.hours, now, desired, now)
 

@@ -47,7 +47,7 @@ def read(told: object) -> Goodput | None:
     return Goodput(name, {use: int(spent[use]) for use in USES})
 
 
-def kept(known: object, told: Goodput | None) -> dict[str, Any] | None:
+def kept(known: object, told: Goodput | None) -> dict[str, Any]:
     """Return what `status.elastic.goodput` is to have: all ledgers' sums.
 
     A ledger that nobody remembers, as all of a job's pods were gone at once, is followed by
@@ -58,13 +58,34 @@ def kept(known: object, told: Goodput | None) -> dict[str, Any] | None:
     """
     before = known if isinstance(known, Mapping) else {}
     if told is None:
-        return dict(before) or None
+        return dict(before)
     ledger, total = before.get("ledger"), _uses(before.get("milliseconds"))
     earlier = _uses(before.get("earlier")) if ledger == told.ledger else total
     summed = {use: earlier[use] + told.milliseconds[use] for use in USES}
     if ledger == told.ledger and sum(summed.values()) < sum(total.values()):
         return dict(before)  # told by one that has not caught up
-    return {"ledger": told.ledger, "milliseconds": summed, "earlier": earlier}
+    return {**before, "ledger": told.ledger, "milliseconds": summed, "earlier": earlier}
+
+
+def with_places(
+    known: Mapping[str, Any], milliseconds: int, granted: int, wanted: int
+) -> dict[str, Any]:
+    """Return `status.elastic.goodput` after so much more time in which a job had `granted` workers,
+    and could have used `wanted`."""
+    more = {"granted": granted * max(0, milliseconds), "wanted": wanted * max(0, milliseconds)}
+    return {**known, **{name: _place(known, name) + added for name, added in more.items()}}
+
+
+def _place(known: Mapping[str, Any], name: str) -> int:
+    value: Any = known.get(name)
+    return int(value) if _sensible(value) else 0
+
+
+def places(known: Iterable[object]) -> tuple[int, int]:
+    """Return the time that jobs' workers were granted, and what was wanted, in milliseconds times
+    workers."""
+    found = [one for one in known if isinstance(one, Mapping)]
+    return sum(_place(one, "granted") for one in found), sum(_place(one, "wanted") for one in found)
 
 
 def summed(known: Iterable[object]) -> dict[str, int]:
