@@ -209,6 +209,40 @@ def test_a_size_is_needed() -> None:
         ElasticSampler(10)
 
 
+class Running(Numbers):
+    """Reads samples from an iterator that has run out at one of them."""
+
+    def __init__(self, out: int) -> None:
+        super().__init__()
+        self.out = out
+
+    def __getitem__(self, index: int) -> int:
+        return next(iter([] if index == self.out else [index]))
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.process)])
+@pytest.mark.parametrize("position", [0, 9, SAMPLES - 1])
+def test_an_iterator_that_runs_out_in_a_sample_is_no_end_of_the_data(
+    workers: int, position: int
+) -> None:
+    """A for loop would take its StopIteration for the end, and training for complete."""
+    data = ElasticDataset(
+        Running(order_of(0)[position]), batch_size=4, epochs=1, collate=list, num_workers=workers
+    )
+    with pytest.raises(RuntimeError, match=r"ended at sample \d+ of 37 of epoch 0: .* StopIterat"):
+        for _ in data:
+            data.applied()
+    assert data.consumed == position // 4 * 4
+
+
+def test_a_loader_that_ends_within_an_epoch_is_told() -> None:
+    sampler = ElasticSampler(Numbers(), batch_size=4)
+    batches = [order_of(0)[:4], order_of(0)[4:8]]
+    with pytest.raises(RuntimeError, match="ended at sample 8 of 37 of epoch 0"):
+        for _ in sampler.follow(batches):
+            sampler.applied()
+
+
 # ---- worker processes
 
 

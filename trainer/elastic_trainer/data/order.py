@@ -115,18 +115,28 @@ class ElasticOrder:
     def follow(self, batches: Iterable[Any], end: Callable[[], int] | None = None) -> Iterator[Any]:
         """`batches` as they come, which must be those of this order from `cursor` on; `weight` and
         `last` are set for each. Those of epoch `end()` and later, drawn before it was lowered,
-        aren't handed out."""
+        aren't handed out.
+
+        Raises:
+            RuntimeError: they end before `end()`, or without one within an epoch.
+        """
         source = iter(batches)
         at = self._ahead = self.cursor
         while end is None or at.epoch < end():
-            micro_batches = self.micro_batches(at)
+            begun, micro_batches = at, self.micro_batches(at)
             at = self.after(at)
             for number, share in enumerate(micro_batches, 1):
                 asked = time.monotonic()
                 batch = next(source, _END)
                 self._waited += time.monotonic() - asked
                 if batch is _END:
-                    return
+                    if end is None and number == 1 and not begun.position:
+                        return
+                    raise RuntimeError(
+                        f"the batches ended at sample {begun.position} of {self.samples} of epoch "
+                        f"{begun.epoch}: expected all of them. A StopIteration in the dataset's "
+                        "__getitem__ or in collate ends them so: let it raise IndexError instead"
+                    )
                 self.weight = share.weight
                 self.last = number == len(micro_batches)
                 if self.last:
