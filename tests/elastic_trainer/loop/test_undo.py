@@ -93,3 +93,34 @@ def test_training_moves_the_buffers_that_are_kept(kind: Any) -> None:
         assert torch.equal(mine, theirs)
     backup.restore()
     assert all(layer.num_batches_tracked == 0 for layer in net)
+
+
+class Replacing(nn.BatchNorm1d):
+    """Makes new buffers in its forward, as norms of one's own do."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.register_buffer("first", None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.running_mean = 0.9 * self.running_mean + 0.1 * x.mean(0)
+        if self.first is None:
+            self.first = x.clone()
+        return x
+
+
+def test_buffers_that_a_forward_replaces_are_put_back_at_any_step() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(Replacing(), nn.BatchNorm1d(2))
+    backup = BufferBackup([net])
+    for _ in range(3):
+        backup.save()
+        before = {name: value.clone() for name, value in net.named_buffers()}
+        for _ in range(2):
+            net(torch.randn(4, 2))
+            backup.restore()
+            assert {name: value.tolist() for name, value in net.named_buffers()} == {
+                name: value.tolist() for name, value in before.items()
+            }
+        net(torch.randn(4, 2))  # the step that is applied
+    assert net[0].running_mean.abs().sum() > 0
