@@ -230,8 +230,7 @@ def test_an_iterator_that_runs_out_in_a_sample_is_no_end_of_the_data(
         Running(order_of(0)[position]), batch_size=4, epochs=1, collate=list, num_workers=workers
     )
     with pytest.raises(RuntimeError, match=r"ended at sample \d+ of 37 of epoch 0: .* StopIterat"):
-        for _ in data:
-            data.applied()
+        consume(data, data)
     assert data.consumed == position // 4 * 4
 
 
@@ -239,8 +238,7 @@ def test_a_loader_that_ends_within_an_epoch_is_told() -> None:
     sampler = ElasticSampler(Numbers(), batch_size=4)
     batches = [order_of(0)[:4], order_of(0)[4:8]]
     with pytest.raises(RuntimeError, match="ended at sample 8 of 37 of epoch 0"):
-        for _ in sampler.follow(batches):
-            sampler.applied()
+        consume(sampler, sampler.follow(batches))
 
 
 # ---- worker processes

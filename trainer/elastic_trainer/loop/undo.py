@@ -22,8 +22,8 @@ class BufferBackup:
 
     Batch norms' are laid side by side, as views of one tensor for each dtype and device, so that
     one copy keeps all: joining them at each step costs a deep model 20 µs, a copy for each 0.4 ms.
-    Others are joined at each step, since something else may hold a view of theirs, and a forward may
-    put another tensor in their place (`self.mean = 0.9 * self.mean + 0.1 * x.mean()`).
+    Others are joined at each step, since something else may hold a view of theirs, and a forward
+    may put another tensor in their place (`self.mean = 0.9 * self.mean + 0.1 * x.mean()`).
     """
 
     def __init__(self, modules: Iterable[torch.nn.Module]) -> None:
