@@ -133,6 +133,29 @@ class TestCheckpointer:
         again.train(2)
         assert Script(tmp_path).sums == kept
 
+    def test_of_two_trainings_at_once_under_an_agent_the_second_is_refused(
+        self, tmp_path: Path
+    ) -> None:
+        class Linked(SealingLink):
+            agent = True
+
+        def make(name: str) -> Checkpointer:
+            model, link = torch.nn.Linear(3, 1), Linked()
+            return Checkpointer(
+                tmp_path / name,
+                model=model,
+                optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+                data=ElasticDataset([0.0] * 8, batch_size=4, epochs=1, group=ProcessGroup()),
+                link=link,
+                memory=Memory(tmp_path, link),
+            )
+
+        generator = make("generator")
+        with pytest.raises(ValueError, match=r"commits in .*generator already: expected one"):
+            make("critic")
+        generator.finish()
+        make("critic").finish()
+
     def test_another_models_checkpoint_is_a_reason_to_give_up(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

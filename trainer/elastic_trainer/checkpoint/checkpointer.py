@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -24,7 +25,7 @@ from elastic_trainer.checkpoint.schedule_check import miscounted
 from elastic_trainer.checkpoint.sharded import Shards
 from elastic_trainer.data.order import ElasticOrder
 from elastic_trainer.link.order import Order
-from elastic_trainer.link.worker_link import WorkerLink
+from elastic_trainer.link.worker_link import SOCKET_VARIABLE, WorkerLink
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.blob import lay_out
 from elastic_trainer.store.errors import (
@@ -43,6 +44,9 @@ SHARE = 0.01
 HICCUP_SECONDS = 5.0
 """For so long at most a save in the training's own thread tries a storage again: the last commit
 still stands, and the next save follows."""
+
+_training: weakref.WeakSet[Checkpointer] = weakref.WeakSet()
+"""This process's whose training hasn't ended."""
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +99,8 @@ class Checkpointer:
             another job, isn't shared by all pods, or holds no commit that can be used.
         MismatchError: the checkpoint is of another model or optimizer.
         ValueError: it was made with other data, see ElasticOrder.load_state_dict; or the optimizer
-            is not of the model's parameters.
+            is not of the model's parameters; or, under an agent, this process trains something
+            else, too.
         TypeError: an argument is something else than is said here.
     """
 
@@ -149,6 +154,7 @@ class Checkpointer:
         self.save_time = timedelta(0)
         """How long the last save held training up."""
         self._before_save = before_save
+        self._refuse_second()
         refuse_silent_aborts(backend(), os.environ)
         self._state = ModelState(model, optimizer, data, extra or {})
         if before_save is None:
@@ -181,6 +187,22 @@ class Checkpointer:
             self.restore()
         else:
             self._restorer.open_storage_early(self._memory)
+
+    def _refuse_second(self) -> None:
+        """An agent stops its workers at the steps of one training, and keeps one state of each."""
+        if not self.link.agent:
+            return
+        self._agent = os.environ.get(SOCKET_VARIABLE, "")
+        for other in _training:
+            if other._agent == self._agent and other.storage.location != self.storage.location:
+                raise ValueError(
+                    f"this process trains with commits in {other.storage.location} already: "
+                    f"expected one Checkpointer or ElasticLoop for all that is trained, so that "
+                    "one commit holds it: a module of all models as model=, and all but one "
+                    "optimizer in extra=. One of a later training may be made after the first has "
+                    "finished"
+                )
+        _training.add(self)
 
     @property
     def run(self) -> int:
@@ -280,6 +302,7 @@ class Checkpointer:
         """
         self.commit(stored=True, together=together)
         self.data.close()
+        _training.discard(self)
         self.link.finished()
 
     def __enter__(self) -> Checkpointer:
@@ -293,6 +316,7 @@ class Checkpointer:
     ) -> None:
         if error is None:
             self.finish()
+        _training.discard(self)
 
     def commit(self, *, stored: bool, together: bool = True) -> None:
         """Returns on every rank once this step is saved on all of them, so nobody leaves before.
