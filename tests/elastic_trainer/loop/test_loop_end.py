@@ -177,3 +177,52 @@ class TestAlone:
         assert "left at step 2, which is not committed" in caplog.text
         assert "loop.stop()" in caplog.text
         assert Storage(tmp_path).commits() == []
+
+
+AGAIN = """
+import sys
+from pathlib import Path
+import torch
+from torch.utils.data import TensorDataset
+from elastic_trainer import ElasticDataset, ElasticLoop
+
+net = torch.nn.Linear(2, 1)
+data = ElasticDataset(TensorDataset(torch.ones(40, 2)), global_batch=4, batch_size=2, epochs=2)
+loop = ElasticLoop(
+    Path(sys.argv[1]) / "commits",
+    model=net,
+    optimizer=torch.optim.SGD(net.parameters(), lr=0.1),
+    data=data,
+)
+for epoch in (0, 1, 2):
+    for (x,) in loop:
+        with loop.step():
+            (loop.weight * loop.model(x).mean()).backward()
+        if epoch == 0 and data.cursor.epoch == 1:
+            break
+    print(f"epoch {epoch} ended at step {loop.steps}", flush=True)
+data.epochs = 3
+try:
+    next(iter(loop))
+except RuntimeError as error:
+    print(error, flush=True)
+"""
+
+
+@pytest.mark.process
+def test_a_loop_that_all_ranks_left_or_that_has_ended_may_be_entered_again(tmp_path: Path) -> None:
+    job = Job(tmp_path, AGAIN, "2:2")
+    try:
+        job.start(0, 1, restarts=0)
+        assert [job.wait(index) for index in (0, 1)] == [0, 0], job.logs()
+    finally:
+        job.close()
+    for index in (0, 1):
+        log = (tmp_path / f"agent-{index}.log").read_text()
+        for line in (
+            "epoch 0 ended at step 10\n",
+            "epoch 1 ended at step 20\n",
+            "epoch 2 ended at step 20\n",
+            "training has ended at step 20, and the job's other nodes may have gone: expected",
+        ):
+            assert log.count(line) == 1, log

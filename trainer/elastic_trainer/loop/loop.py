@@ -160,6 +160,8 @@ class ElasticLoop:
         """How far the schedules were when the batch began."""
         self._stopping = False
         """The loop is to end after this step, by `stop`."""
+        self._ended = False
+        """The last step is committed, and the agent knows."""
         self._undone: ExtraBackup | None = None
         """The step's body is to be done again, and what follows it is not to count."""
         self.link = WorkerLink.from_environment(broken=self._member.break_collectives)
@@ -202,6 +204,13 @@ class ElasticLoop:
                 "the last step's apply failed half way, so this process's state is of no step: "
                 "expected a new process, which restores the last one that was applied whole"
             )
+        if self._ended and self.link.agent:
+            if self.data.cursor.epoch < self.data.epochs:
+                raise RuntimeError(
+                    f"training has ended at step {self.steps}, and the job's other nodes may have "
+                    "gone: expected one iteration over the loop for all steps, see stop()"
+                )
+            return
         try:
             with self._guard.watching():
                 yield from self._batches()
@@ -236,7 +245,7 @@ class ElasticLoop:
             ended = not over and self._attempt(finish)
             self._disconnect()
             if ended:
-                self._stopping = False
+                self._ended, self._stopping = True, False
                 return
 
     def stop(self) -> None:

@@ -51,7 +51,7 @@ class RoundMember:
         self._store: TCPStore | None = None
 
     def connect(self, link: WorkerLink, *, again: bool) -> None:
-        """Join the next round's group; without an agent, torchrun's or none.
+        """Join the next round's group, or stay in this one; without an agent, torchrun's or none.
 
         Args:
             link: says the place.
@@ -60,6 +60,11 @@ class RoundMember:
         Raises:
             RuntimeError: not all came, or the round was over before.
         """
+        if link.agent and self._torch_group is not None:  # the loop was left, and is entered again
+            if not link.over:
+                return
+            self.disconnect(link)
+            again = True
         place = self._next_place(link, again)
         if place is not None:
             self._connect(link, place)
