@@ -51,6 +51,18 @@ class TestStorage:
         assert bytes(storage.load(found, "state.pt")) == b"hello world"
         assert sorted(path.name for path in storage.folder.glob("step-*")) == ["step-5"]
 
+    def test_a_folder_stays_where_it_is_when_the_script_changes_its_directory(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path)
+        storage = Storage("commits")
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        commit(storage, 5)
+        found = Storage(tmp_path / "commits").newest()
+        assert found is not None and found.step == 5
+        assert storage.location == str(tmp_path / "commits")
+
     def test_that_there_were_commits_is_known_when_all_are_gone(self, tmp_path: Path) -> None:
         storage = Storage(tmp_path, keep=2)
         assert storage.first_commit() is None

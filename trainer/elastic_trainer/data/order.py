@@ -53,7 +53,7 @@ class ElasticOrder:
         self.batch_size = batch_size
         self.global_batch = global_batch
         self.seed = seed
-        self.audit = None if audit is None else Path(audit)
+        self.audit = None if audit is None else Path(audit).absolute()
         self.cursor = Cursor()
         """What has been applied."""
         self.weight = 1.0

@@ -61,9 +61,9 @@ class OwnedFolder:
         retry_seconds: float | None = None,
         files: Folder | None = None,
     ) -> None:
-        self.folder = Path() if is_url(folder) else Path(folder)
+        self.folder = Path() if is_url(folder) else Path(folder).absolute()
         """Path of a local storage."""
-        self.location = str(folder) if is_url(folder) else str(self.folder.absolute())
+        self.location = str(folder) if is_url(folder) else str(self.folder)
         self.policy = storage_policy(retry_seconds)
         self.remote = is_url(folder)
         """Behind a URL. Clients of object stores have time limits of their own; a hard network
