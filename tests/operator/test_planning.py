@@ -15,6 +15,7 @@ import pytest
 
 from tests.pytorchjob.world import job_object, merged
 from tests.virtual_time import VirtualTimePolicy
+from volcano_elastic.cluster_state.queue_figures import QueueFigures
 from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.kube.client import ApiError, Client, Conflict, NotFound
 from volcano_elastic.kube.resource import Resource
@@ -28,7 +29,7 @@ from volcano_elastic.operator.metrics import Metrics
 from volcano_elastic.operator.planning import Planning
 from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
 from volcano_elastic.pytorchjob.observed import Resize
-from volcano_elastic.queue_policy.decision import Decision, Plan, QueueFigures
+from volcano_elastic.queue_policy.decision import Decision, Plan
 from volcano_elastic.snapshot.snapshot import Memory, Snapshot
 
 Object = dict[str, Any]

@@ -21,9 +21,10 @@ from volcano_elastic.api.queue_policy import (
     Step,
     parse,
 )
+from volcano_elastic.cluster_state.queue_figures import QueueFigures
 from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.operator.queue_policy_status import Seen, status
-from volcano_elastic.queue_policy.decision import Decision, QueueFigures
+from volcano_elastic.queue_policy.decision import Decision
 from volcano_elastic.snapshot.snapshot import Queue
 
 Object = dict[str, Any]

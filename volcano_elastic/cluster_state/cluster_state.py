@@ -26,7 +26,7 @@ from volcano_elastic.cluster_state.fact import fact
 from volcano_elastic.cluster_state.fit import Dimensions, Shape, Vector
 from volcano_elastic.cluster_state.job_state import GrowthKey, JobState, LossKey
 from volcano_elastic.cluster_state.node_state import NodeState
-from volcano_elastic.cluster_state.queue_tree import QueueTree
+from volcano_elastic.cluster_state.queue_tree import QueueBounds, QueueTree, bounds_by_weight
 from volcano_elastic.cluster_state.reason import NoChange, Reason
 from volcano_elastic.cluster_state.speed import Curve, SizeSteps
 from volcano_elastic.snapshot.snapshot import Gang, Pod, Snapshot, Unplaced
@@ -275,15 +275,40 @@ class ClusterState:
         times = [(j.last_scale, j.queue) for j in jobs if j.last_reason == Reason.REBALANCED]
         return {queue: at for at, queue in sorted((at, q) for at, q in times if at is not None)}
 
-    def wishes(self, held: Mapping[str, Sequence[int]]) -> Mapping[str, list[int]]:
+    @fact
+    def held(self) -> Mapping[str, Sequence[int]]:
+        """Amounts that each queue holds, its children's included."""
+        found = {name: list(self.tree.zero) for name in self.tree.queues}
+
+        def hold(name: str, vector: Vector, times: int) -> None:
+            for queue in self.tree.chains.get(name, ()):
+                held = found[queue]
+                for i, amount in enumerate(vector):
+                    held[i] += amount * times
+
+        for name, queue in self.queues.items():
+            hold(name, queue.held, 1)
+        for gang in self.gangs.values():
+            for vector, times in gang.held.items():
+                hold(gang.gang.queue if gang.gang else "", vector, times)
+        return found
+
+    @fact
+    def bounds(self) -> QueueBounds:
+        """What each queue may hold, and what it has a right to."""
+        if self.snapshot.proportion:
+            return bounds_by_weight(self.tree, self._demands())
+        return QueueBounds(self.tree.caps, self.tree.deserved)
+
+    def _demands(self) -> Mapping[str, list[int]]:
         """Amounts that every queue holds and would take, were there room."""
-        wishes = {name: list(used) for name, used in held.items()}
+        demands = {name: list(held) for name, held in self.held.items()}
 
         def add(queue: str, vector: Vector, times: int) -> None:
-            wish = wishes.get(queue)
-            if wish is not None and times > 0:
+            demand = demands.get(queue)
+            if demand is not None and times > 0:
                 for i, amount in enumerate(vector):
-                    wish[i] += amount * times
+                    demand[i] += amount * times
 
         for state in self.jobs.values():
             job, mine = state.job, state.by_role
@@ -300,4 +325,4 @@ class ClusterState:
             if one.gang.pod_requests is not None:
                 vector = self.dimensions.request(one.gang.pod_requests)
                 add(queue, vector, one.gang.min_member - one.gang.succeeded - len(pods))
-        return wishes
+        return demands

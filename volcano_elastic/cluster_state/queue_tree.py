@@ -11,10 +11,20 @@ with all nodes in the root's place. The policy's borrowing limit comes on top, f
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from volcano_elastic.api.queue_policy import QueuePolicy
 from volcano_elastic.cluster_state.fit import UNLIMITED
 from volcano_elastic.snapshot.snapshot import Queue, Resources
+
+
+class QueueBounds(NamedTuple):
+    """Amounts by queue and dimension."""
+
+    caps: Mapping[str, Sequence[int]]
+    """The most that it may hold."""
+    deserved: Mapping[str, Sequence[int]]
+    """What it has a right to; negative where it states nothing."""
 
 
 class QueueTree:
@@ -136,25 +146,55 @@ class QueueTree:
         return ancestor in self.chains.get(name, (name,))
 
 
+def bounds_by_weight(tree: QueueTree, demands: Mapping[str, Sequence[int]]) -> QueueBounds:
+    """Return the bounds under the proportion plugin, which knows no tree.
+
+    Queues without demand take no part. A queue's right is its share by weight alone; what it may
+    hold is what `divide` gives it of its demand: what it holds and would take more.
+    """
+    taking = [name for name in tree.queues if any(demands.get(name, ()))]
+    weights = {name: tree.queues[name].weight for name in taking}
+    total = sum(weights.values())
+    given = divide(
+        tree.everything,
+        weights=weights,
+        demands={name: demands[name] for name in taking},
+        caps={name: tree.caps[name] for name in taking},
+        floors={name: tree.guarantees[name] for name in taking},
+    )
+    by_weight = {
+        name: [amount * weights[name] // total if amount else -1 for amount in tree.everything]
+        for name in taking
+    }
+    deserved, caps = tree.deserved | by_weight, dict(tree.caps)
+    for name in taking:
+        caps[name] = [
+            min(cap, mine) if amount else cap
+            for cap, mine, amount in zip(tree.caps[name], given[name], tree.everything, strict=True)
+        ]
+        tree.limit_borrowing(name, caps, deserved)
+    return QueueBounds(caps, deserved)
+
+
 def divide(
     total: Sequence[int],
     *,
     weights: Mapping[str, int],
-    wishes: Mapping[str, Sequence[int]],
+    demands: Mapping[str, Sequence[int]],
     caps: Mapping[str, Sequence[int]],
     floors: Mapping[str, Sequence[int]],
 ) -> dict[str, list[int]]:
     """Return what each queue deserves of `total` under the proportion plugin, by dimension.
 
     Volcano's rounds, each dimension for itself: what remains is handed out by weight among the
-    queues that want more, each gets no more than the smaller of its wish and its cap and no less
+    queues that want more, each gets no more than the smaller of its demand and its cap and no less
     than its floor, until nobody wants more or nothing remains. Where these rounds come to rest,
     everybody has max(floor, min(goal, weight × level)) with the largest level that `total` allows.
     """
     given: dict[str, list[int]] = {name: [0] * len(total) for name in weights}
     for i, everything in enumerate(total):
         goals = {
-            name: max(min(wishes[name][i], caps[name][i]), floors[name][i]) for name in weights
+            name: max(min(demands[name][i], caps[name][i]), floors[name][i]) for name in weights
         }
         shares = goals
         if sum(goals.values()) > everything:

@@ -9,7 +9,8 @@ from typing import Any
 
 from volcano_elastic.api import moment
 from volcano_elastic.api.queue_policy import InvalidPolicy, Mode, QueuePolicy
-from volcano_elastic.queue_policy.decision import Decision, QueueFigures
+from volcano_elastic.cluster_state.queue_figures import QueueFigures
+from volcano_elastic.queue_policy.decision import Decision
 from volcano_elastic.snapshot.snapshot import Queue
 
 Status = dict[str, Any]

@@ -81,7 +81,7 @@ class ClaimQueue:
         found = (claim for key, claim in self._asking.items() if key in self.blocked)
         return sorted(found, key=lambda claim: claim.order)
 
-    def said(self) -> Blocked:
+    def reasons(self) -> Blocked:
         """Why those who cannot start can't."""
         found = Blocked({}, {})
         for key, why in self.blocked.items():

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple
 
-from volcano_elastic.api import quantity
+from volcano_elastic.cluster_state.queue_figures import QueueFigures
 from volcano_elastic.cluster_state.reason import NoChange, Reason
 from volcano_elastic.snapshot.snapshot import Memory
 
@@ -31,37 +30,6 @@ class Decision:
     `preemptable: "false"` before the others go."""
     dry_run: bool = False
     """The queue is in mode DryRun: shown, not carried out."""
-
-
-class QueueFigures(NamedTuple):
-    """Amounts in milli-units of the policy's `resource`."""
-
-    resource: str
-    free: int
-    """Idle on nodes that take pods, as far as the queue may still use it."""
-    guaranteed: int
-    """What pods of minimums hold: it is never taken."""
-    surplus: int
-    """What elastic pods beyond the minimums hold, those of others' gangs too."""
-    borrowed: int
-    """What the queue holds beyond the larger of its deserved and its guarantee; 0 where it states
-    neither."""
-    owed_to_minimums: int
-    """What jobs and gangs of the queue still need to start or to go on."""
-    jobs: int
-    problem: str = ""
-    """What is wrong with the Queue itself: its parents."""
-
-    def shown(self) -> dict[str, str | int]:
-        """Return the figures as quantities, under the names of a policy's status."""
-        return {
-            "free": quantity.text(self.free),
-            "guaranteed": quantity.text(self.guaranteed),
-            "surplus": quantity.text(self.surplus),
-            "borrowed": quantity.text(self.borrowed),
-            "owedToMinimums": quantity.text(self.owed_to_minimums),
-            "jobs": self.jobs,
-        }
 
 
 @dataclass(frozen=True, slots=True)

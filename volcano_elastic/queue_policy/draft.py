@@ -255,17 +255,10 @@ class Draft:
         self.cluster, self.now = cluster, now
         self.journal = Journal()
         self.nodes = NodeRoom(list(cluster.nodes.values()), now, self.journal)
-        self.queues = QueueRoom(cluster.tree, self.journal)
+        self.queues = QueueRoom(cluster, self.journal)
         self.quotas = QuotaRoom(
             cluster.snapshot.quotas, cluster.dimensions, self.nodes, self.journal
         )
-        for name, queue in cluster.queues.items():
-            self.queues.hold(name, queue.held, 1)
-        for gang in cluster.gangs.values():
-            for vector, times in gang.held.items():
-                self.queues.hold(gang.gang.queue if gang.gang else "", vector, times)
-        if cluster.snapshot.proportion:
-            self.queues.share_by_weight(cluster.wishes(self.queues.used))
         self.jobs: dict[str, JobDraft] = {}
         self.unsettled = [
             self.job(key)

@@ -56,13 +56,14 @@ class Outcome(Enum):
     """Nor would anybody behind it get anything from this donor."""
 
 
-Turn = tuple[float, GrowthKey]
-"""A step's worth between queues, negative, and the job in front of a line; smallest first."""
+Precedence = tuple[float, GrowthKey]
+"""A step's worth between queues, negative, and the job at the head of a growth queue; the smallest
+goes first."""
 
 Donor: TypeAlias = "FreeRoom | OtherJobs"
 
 
-class Line:
+class GrowthQueue:
     """Jobs of one queue and shape that may grow."""
 
     def __init__(self, queue: str, shape: Shape, keys: Sequence[GrowthKey] = ()) -> None:
@@ -90,18 +91,18 @@ class Moves:
         self.rebalanced, self.seconds = rebalanced, draft.now.timestamp()
         self.why: dict[str, Reason] = {}
         """Why those that had a turn grow no further."""
-        self._lines: dict[tuple[str, Shape], Line] = {}
+        self._growth_queues: dict[tuple[str, Shape], GrowthQueue] = {}
         for name, queue in draft.cluster.queues.items():
             for shape, keys in queue.growth.items():
-                self._lines[name, shape] = Line(name, shape, keys)
+                self._growth_queues[name, shape] = GrowthQueue(name, shape, keys)
         for job in newcomers:
             key = self.key(job)
             if key is not None:
                 kind = (job.job.queue, job.state.shape)
-                heapq.heappush(self._lines.setdefault(kind, Line(*kind)).jobs, key)
-        self.of_queue: defaultdict[str, list[Line]] = defaultdict(list)
-        for line in self._lines.values():
-            self.of_queue[line.queue].append(line)
+                heapq.heappush(self._growth_queues.setdefault(kind, GrowthQueue(*kind)).jobs, key)
+        self.of_queue: defaultdict[str, list[GrowthQueue]] = defaultdict(list)
+        for takers in self._growth_queues.values():
+            self.of_queue[takers.queue].append(takers)
 
     def run(self) -> None:
         """Ask idle room, then releasing room, then other jobs, until nobody gets anything."""
@@ -114,60 +115,62 @@ class Moves:
         return growth_key(job.state, job.size + job.pending_growth)
 
     def rests(self, key: str) -> bool:
-        """Return whether a job in line stays as it is in this plan."""
+        """Return whether a job that may grow stays as it is in this plan."""
         return key in self._resting or self.draft.cluster.jobs[key].cooling(self.draft.now)
 
     def _ask(self, donor: Donor) -> None:
         """Give each taker its turn with one donor, until nobody gets anything."""
-        turns = [
-            (turn, number, line)
-            for number, line in enumerate(self._lines.values())
-            if (turn := self._turn(donor, line)) is not None
+        heap = [
+            (precedence, number, takers)
+            for number, takers in enumerate(self._growth_queues.values())
+            if (precedence := self._precedence(donor, takers)) is not None
         ]
-        heapq.heapify(turns)
-        later: list[tuple[Line, GrowthKey]] = []
-        out_of_reach: list[tuple[int, Line]] = []
-        while turns:
-            turn, number, line = turns[0]
-            now = self._turn(donor, line, turn)
+        heapq.heapify(heap)
+        later: list[tuple[GrowthQueue, GrowthKey]] = []
+        out_of_reach: list[tuple[int, GrowthQueue]] = []
+        while heap:
+            precedence, number, takers = heap[0]
+            now = self._precedence(donor, takers, precedence)
             if now is None:
-                heapq.heappop(turns)
-                out_of_reach.append((number, line))
-            elif now > turn:
-                # Its next job gains less, or its queue would borrow now: it stands in line again.
-                heapq.heapreplace(turns, (now, number, line))
+                heapq.heappop(heap)
+                out_of_reach.append((number, takers))
+            elif now > precedence:
+                # Its next job gains less, or its queue would borrow now: it queues again.
+                heapq.heapreplace(heap, (now, number, takers))
             else:
-                taker = heapq.heappop(line.jobs).job
+                taker = heapq.heappop(takers.jobs).job
                 outcome = donor.give(taker)
                 if outcome is Outcome.NOBODY_TAKES:
                     break
                 if outcome is not Outcome.DONE:
                     key = self.key(self.draft.job(taker))
                     if key is not None and outcome is Outcome.TOOK:
-                        heapq.heappush(line.jobs, key)
+                        heapq.heappush(takers.jobs, key)
                     elif key is not None:
-                        later.append((line, key))
+                        later.append((takers, key))
                 if outcome is Outcome.TOOK and donor.by_gain:
                     # Others may get something now, if their turn is not over.
                     for other, passed in out_of_reach:
-                        while passed.jobs and passed.jobs[0] < turn[-1]:
+                        while passed.jobs and passed.jobs[0] < precedence[-1]:
                             heapq.heappop(passed.jobs)
-                        again = self._turn(donor, passed)
+                        again = self._precedence(donor, passed)
                         if again is not None:
-                            heapq.heappush(turns, (again, other, passed))
+                            heapq.heappush(heap, (again, other, passed))
                     out_of_reach.clear()
-        for line, key in later:
-            heapq.heappush(line.jobs, key)
+        for takers, key in later:
+            heapq.heappush(takers.jobs, key)
 
-    def _turn(self, donor: Donor, line: Line, before: Turn | None = None) -> Turn | None:
-        """Return the line's turn as of now; `before`: when last asked, maybe for another job."""
-        while line.jobs and donor.reaches(line):
-            key = line.jobs[0]
+    def _precedence(
+        self, donor: Donor, takers: GrowthQueue, before: Precedence | None = None
+    ) -> Precedence | None:
+        """Return the queue's precedence now; `before`: when last asked, maybe for another job."""
+        while takers.jobs and donor.reaches(takers):
+            key = takers.jobs[0]
             if donor.by_gain and before is not None and before[-1] is key:
                 return before
             if not self.rests(key.job):
-                return donor.turn(line, key)
-            heapq.heappop(line.jobs)
+                return donor.precedence(takers, key)
+            heapq.heappop(takers.jobs)
         return None
 
 
@@ -175,35 +178,35 @@ class FreeRoom:
     """Room that is idle, or releasing: then it is only promised."""
 
     by_gain = False
-    """The turn of a line does not depend on the job in front alone."""
+    """A growth queue's precedence does not depend on the job at its head alone."""
 
     def __init__(self, moves: Moves, room: Room) -> None:
         self._moves, self._draft, self._room = moves, moves.draft, room
         self._nodes, self._queues = moves.draft.nodes, moves.draft.queues
         self._asked: dict[str, float] = {}
-        """By queue whose order has ranks, what its last turn was worth, negative."""
+        """By queue whose order has ranks, the worth of its last precedence, negative."""
 
-    def reaches(self, line: Line) -> bool:
-        """Return whether a node has room for a pod of the line's shape."""
-        free = self._nodes.slots(line.shape, self._room).total() > 0
-        return free and not (self._room is Room.IDLE and self._nodes.contested(line.shape))
+    def reaches(self, takers: GrowthQueue) -> bool:
+        """Return whether a node has room for a pod of the queue's shape."""
+        free = self._nodes.slots(takers.shape, self._room).total() > 0
+        return free and not (self._room is Room.IDLE and self._nodes.contested(takers.shape))
 
-    def turn(self, line: Line, key: GrowthKey) -> Turn:
+    def precedence(self, takers: GrowthQueue, key: GrowthKey) -> Precedence:
         """Return the step's worth, doubled while the queue deserves it, and the job in front."""
-        lines = self._moves.of_queue[line.queue]
-        in_front = [key] if len(lines) == 1 else [one.jobs[0] for one in lines if one.jobs]
+        queues = self._moves.of_queue[takers.queue]
+        in_front = [key] if len(queues) == 1 else [one.jobs[0] for one in queues if one.jobs]
         ranked = self._draft.cluster.jobs[key.job].rank is not None
         # Within the queue ranks decide, whatever the jobs' pods ask for.
         worth = min(one.worth for one in in_front) if ranked else key.worth
         front = self._draft.cluster.jobs[min(in_front).job]
         # One answer for the whole queue: else small pods, whose step it still deserves, would take
         # from large ones what `OtherJobs` gives these back.
-        if not self._queues.beyond_deserved(line.queue, front.unit_vector):
+        if not self._queues.beyond_deserved(takers.queue, front.unit_vector):
             worth = -front.worth_by_right(-worth)
         if ranked:
-            # Who is next by rank may gain more than who was first. Were this line's turn worth more
-            # for it, it would come before the queue's other lines, whose turns are older.
-            worth = self._asked[line.queue] = max(worth, self._asked.get(line.queue, worth))
+            # Who is next by rank may gain more than who was first. Did that count, it would go
+            # before its queue's jobs of other shapes, whose precedence was worked out earlier.
+            worth = self._asked[takers.queue] = max(worth, self._asked.get(takers.queue, worth))
         return worth, key
 
     def give(self, key: str) -> Outcome:
@@ -306,12 +309,12 @@ class OtherJobs:
         self._out_of_reach: set[str] = set()
         """Queues whose jobs have too little to gain for any of the givers in front."""
 
-    def reaches(self, line: Line) -> bool:
-        """Return whether some job may still give to the line's queue."""
-        reached = self._left_over or line.queue not in self._out_of_reach
-        return reached and line.queue in self._trading
+    def reaches(self, takers: GrowthQueue) -> bool:
+        """Return whether some job may still give to the takers' queue."""
+        reached = self._left_over or takers.queue not in self._out_of_reach
+        return reached and takers.queue in self._trading
 
-    def turn(self, line: Line, key: GrowthKey) -> Turn:
+    def precedence(self, takers: GrowthQueue, key: GrowthKey) -> Precedence:
         """Return the job in front: queues with ranks first, between others gains alone decide."""
         return 0.0, key
 
@@ -332,9 +335,9 @@ class OtherJobs:
         last = self._moves.rebalanced.get(queue)
         return bool(rules.gap) and (last is None or self._now - last >= rules.cooldown)
 
-    def _giver(self, turn: int) -> Giver | None:
-        """The job with the cheapest loss but `turn`; None if there are not so many."""
-        while len(self._front) <= turn:
+    def _giver(self, nth: int) -> Giver | None:
+        """The job with the cheapest loss but for `nth` others; None if there are not so many."""
+        while len(self._front) <= nth:
             key = self._next_loss()
             if key is None:
                 return None
@@ -352,7 +355,7 @@ class OtherJobs:
             self._front.append(
                 Giver(key, giver, count, gap, cost, each * gpus, gpus, pause, state.created)
             )
-        return self._front[turn]
+        return self._front[nth]
 
     def _next_loss(self) -> LossKey | None:
         while self._losses:
@@ -403,13 +406,13 @@ class OtherJobs:
             first, last = front[0], front[-1]
             if len(front) == TRIES or gain < max(gap, last.gap) * last.key.loss:
                 return None if gain < max(gap, first.gap) * first.key.loss else False
-        for turn in range(TRIES):
-            giver = self._giver(turn)
+        for nth in range(TRIES):
+            giver = self._giver(nth)
             if giver is None:
-                return False if turn else None
+                return False if nth else None
             most = gain / max(gap, giver.gap)
             if not ranked and most < giver.key.loss:
-                return False if turn else None
+                return False if nth else None
             mine = giver.job.job.queue == queue
             may = self._outranks(taker, giver) if ranked else mine or most >= giver.cost
             reached = reached or may or mine

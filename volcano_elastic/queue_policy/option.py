@@ -1,6 +1,6 @@
 """A claim's request to surplus, and the options for it: sets of pods and what they cost.
 
-Options stand in line by what they cost at least; only for those in front they are looked for.
+Places are ranked by what their options cost at least; only for those in front one is looked for.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from volcano_elastic.cluster_state.claim import Claim
 from volcano_elastic.cluster_state.cluster_state import ClusterState
 from volcano_elastic.cluster_state.grouping import cluster_state
 from volcano_elastic.cluster_state.job_state import eviction_order
+from volcano_elastic.cluster_state.queue_figures import queue_figures
 from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.queue_policy.backoff import Backoff
 from volcano_elastic.queue_policy.claim_queue import ClaimQueue
@@ -35,7 +36,7 @@ from volcano_elastic.queue_policy.draft import Draft, JobDraft
 from volcano_elastic.queue_policy.messages import message
 from volcano_elastic.queue_policy.moves import Moves
 from volcano_elastic.queue_policy.node_room import Room
-from volcano_elastic.queue_policy.report import figures, unchanged, with_owed
+from volcano_elastic.queue_policy.report import unchanged
 from volcano_elastic.queue_policy.waiting_pods import WaitingPods
 from volcano_elastic.snapshot.snapshot import Memory, Snapshot
 
@@ -110,7 +111,6 @@ class _Planning:
 
     def plan(self) -> Plan:
         cluster, draft = self._cluster, self._draft
-        queues = figures(draft)
         for job in draft.unsettled:
             draft.release(job, job.state.by_role.excess)
             self._correct(job)
@@ -127,7 +127,7 @@ class _Planning:
         departures.run()
         resting = self._backoff.resting()
         moves = self._move({*resting, *departures.jobs})
-        decisions, blocked = self._decisions(), claims.said()
+        decisions, blocked = self._decisions(), claims.reasons()
         draft.journal.close()
         return Plan(
             decisions=tuple(decisions),
@@ -143,7 +143,7 @@ class _Planning:
             blocked=blocked.minimums,
             blocked_pods=blocked.pods,
             resting=resting,
-            queues=with_owed(queues, asking, cluster),
+            queues=queue_figures(cluster, asking),
             memory=self._backoff.memory(
                 from_idle=claims.from_idle | self._waiting_pods.kept_idle,
                 ahead=claims.ahead(),

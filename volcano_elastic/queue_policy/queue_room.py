@@ -1,8 +1,4 @@
-"""Counts the room of each queue while a plan is made: its bounds, its rights, and what it holds.
-
-Bounds of the capacity plugin are the `QueueTree`'s. Under the proportion plugin, which knows no
-tree, a queue may also hold no more than what `divide` gives it.
-"""
+"""Counts the room of each queue while a plan is made: its bounds, its rights, and what it holds."""
 
 from __future__ import annotations
 
@@ -10,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from volcano_elastic.api.queue_policy import ForOtherQueues
+from volcano_elastic.cluster_state.cluster_state import ClusterState
 from volcano_elastic.cluster_state.fit import UNLIMITED, Vector
-from volcano_elastic.cluster_state.queue_tree import QueueTree, divide
 from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.queue_policy.journal import Journal
 
@@ -41,11 +37,11 @@ class Limit(NamedTuple):
 class QueueRoom:
     """Room in the queues while a plan is made."""
 
-    def __init__(self, tree: QueueTree, journal: Journal) -> None:
-        self.tree, self._journal = tree, journal
-        self.used = {name: list(tree.zero) for name in tree.queues}
+    def __init__(self, cluster: ClusterState, journal: Journal) -> None:
+        self.tree, self._journal = cluster.tree, journal
+        self.used = {name: list(held) for name, held in cluster.held.items()}
         """Amounts held, children's included."""
-        self._caps, self._deserved = tree.caps, tree.deserved
+        self._caps, self._deserved = cluster.bounds
         self._idle: list[int] = []
         self._coming: list[int] = []
         self.grown: list[str] = []
@@ -53,56 +49,20 @@ class QueueRoom:
         self.uses = 0
         """How often what queues hold has changed."""
 
-    def hold(self, name: str, vector: Vector, times: int) -> None:
-        """Count pods that are there."""
-        for queue in self.tree.chains.get(name, ()):
-            used = self.used[queue]
-            for i, amount in enumerate(vector):
-                if amount:
-                    used[i] += amount * times
-
     def use(self, name: str, vector: Sequence[int], times: int = 1) -> None:
         """Count pods that come, or leave if `times` is negative."""
         self._use(name, tuple(vector), times)
         self._journal.note(self._use, name, tuple(vector), -times)
 
     def _use(self, name: str, vector: Vector, times: int) -> None:
-        self.hold(name, vector, times)
+        for queue in self.tree.chains.get(name, ()):
+            used = self.used[queue]
+            for i, amount in enumerate(vector):
+                if amount:
+                    used[i] += amount * times
         self.uses += 1
         if times > 0:
             self.grown += self.tree.chains.get(name, ())
-
-    def share_by_weight(self, wishes: Mapping[str, Sequence[int]]) -> None:
-        """The proportion plugin: `wishes` is what each queue holds and would take more.
-
-        Queues that want nothing take no part. A queue's right is its share by weight alone;
-        what it may hold is what the division gives it when every wish is heard.
-        """
-        tree = self.tree
-        taking = [name for name in tree.queues if any(wishes.get(name, ()))]
-        weights = {name: tree.queues[name].weight for name in taking}
-        total = sum(weights.values())
-        given = divide(
-            tree.everything,
-            weights=weights,
-            wishes={name: wishes[name] for name in taking},
-            caps={name: tree.caps[name] for name in taking},
-            floors={name: tree.guarantees[name] for name in taking},
-        )
-        by_weight = {
-            name: [amount * weights[name] // total if amount else -1 for amount in tree.everything]
-            for name in taking
-        }
-        self._deserved = tree.deserved | by_weight
-        self._caps = dict(tree.caps)
-        for name in taking:
-            self._caps[name] = [
-                min(cap, mine) if amount else cap
-                for cap, mine, amount in zip(
-                    tree.caps[name], given[name], tree.everything, strict=True
-                )
-            ]
-            tree.limit_borrowing(name, self._caps, self._deserved)
 
     def full(
         self, name: str, vector: Sequence[int], leaving: Mapping[str, Sequence[int]] = _NOTHING
@@ -253,15 +213,8 @@ class QueueRoom:
             total = [a + b for a, b in zip(total, owed, strict=True)]
         return total
 
-    # Figures
-
     def free(self, name: str, i: int, idle: int) -> int:
         """The part of `idle` that the queue may use of dimension i; negative if it has too much."""
         for queue in self.tree.chains[name]:
             idle = min(idle, self._caps[queue][i] - self.used[queue][i])
         return idle
-
-    def borrowed(self, name: str, i: int) -> int:
-        """Amount of dimension i that the queue holds beyond its deserved and its guarantee."""
-        right = max(self._deserved[name][i], self.tree.guarantees[name][i])
-        return max(0, self.used[name][i] - right) if right > 0 else 0

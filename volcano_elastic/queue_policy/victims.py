@@ -1,7 +1,7 @@
 """The cheapest surplus pods whose leaving makes room: one search over all nodes.
 
-An option is a smallest set of pods of one node that makes room there for one pod more. Nodes stand
-in line by what their options cost at least, which follows from how many pods must leave there and
+An option is a smallest set of pods of one node that makes room there for one pod more. Nodes are
+ranked by what their options cost at least, which follows from how many pods must leave there and
 whose they are at best; only for those in front the option itself is looked for. What is known of a
 node's surplus before the plan is kept with the node; pods that leave only make it less.
 """
@@ -42,10 +42,12 @@ GLANCE = 16
 """Nodes that tell most of the time whether surplus could be enough."""
 
 
-class _Line(NamedTuple):
+class _Candidates(NamedTuple):
+    """The nodes that may have an option for one request."""
+
     places: Collection[int] | None
     """None: all nodes."""
-    front: BestFirst[int]
+    ranking: BestFirst[int]
     seen: list[int]
     """How much of the log of cheaper nodes it has seen."""
 
@@ -57,7 +59,7 @@ class VictimSearch:
         self._draft, self._nodes, self._queues = draft, draft.nodes, draft.queues
         self.protected_until: datetime | None = None
         """When the first pod that is still too young to be taken may be."""
-        self._lines: dict[VictimRequest, _Line] = {}
+        self._candidates: dict[VictimRequest, _Candidates] = {}
         self._cheaper: list[int] = []
         """Nodes whose options may have become cheaper, one after the other."""
         self._seen_nodes = self._seen_queues = 0
@@ -158,33 +160,35 @@ class VictimSearch:
         self._seen_nodes, self._seen_queues = len(changes), len(grown)
 
     def _first(self, request: VictimRequest) -> Option | None:
-        own_line = self._line(request)
-        found = own_line.front.first()
-        if own_line.places is None or request.own is not None or request.within is not None:
+        mine = self._candidates_for(request)
+        found = mine.ranking.first()
+        if mine.places is None or request.own is not None or request.within is not None:
             return found
         # Where its queue has no surplus, all claims see the same.
-        others = self._line(request._replace(queue=NOBODY)).front.first(
+        others = self._candidates_for(request._replace(queue=NOBODY)).ranking.first(
             but=self.nodes_in(request.queue), below=None if found is None else found.rank
         )
         return others or found
 
-    def _line(self, request: VictimRequest) -> _Line:
-        line, cheaper = self._lines.get(request), self._cheaper
-        if line is None:
+    def _candidates_for(self, request: VictimRequest) -> _Candidates:
+        candidates, cheaper = self._candidates.get(request), self._cheaper
+        if candidates is None:
             places = self._places(request)
             eligible = self._nodes.eligible(request.shape)
-            front = BestFirst(
+            ranking = BestFirst(
                 eligible if places is None else sorted(places.intersection(eligible)),
                 lambda n: self._least(n, request),
                 lambda n: self.option(n, request),
             )
-            line = self._lines[request] = _Line(places, front, [len(cheaper)])
-        elif line.seen[0] < len(cheaper):
+            candidates = self._candidates[request] = _Candidates(places, ranking, [len(cheaper)])
+        elif candidates.seen[0] < len(cheaper):
             # Nodes that take no such pods have no option.
-            news = dict.fromkeys(cheaper[line.seen[0] :])
-            line.front.enter(n for n in news if line.places is None or n in line.places)
-            line.seen[0] = len(cheaper)
-        return line
+            news = dict.fromkeys(cheaper[candidates.seen[0] :])
+            candidates.ranking.enter(
+                n for n in news if candidates.places is None or n in candidates.places
+            )
+            candidates.seen[0] = len(cheaper)
+        return candidates
 
     def _places(self, request: VictimRequest) -> frozenset[int] | None:
         if request.own is not None:
@@ -192,7 +196,7 @@ class VictimSearch:
         if request.within is not None:
             return self._nodes_within(request.within)
         mine = self.nodes_in(request.queue)
-        # A line for it alone may as well have all nodes if they are few, or most are its queue's.
+        # Its own candidates may as well have all nodes if they are few, or most are its queue's.
         nodes = len(self._nodes.states)
         everywhere = request.queue == NOBODY or nodes <= FEW or 2 * len(mine) > nodes
         return None if everywhere else mine
@@ -439,7 +443,7 @@ class VictimSearch:
         """Take back what a failed attempt has done since `mark`."""
         self._draft.journal.rollback(mark)
         # Options that had become dearer are as cheap as before, wherever they are.
-        self._lines.clear()
+        self._candidates.clear()
 
 
 def _cost(victims: Iterable[Victim]) -> int:
