@@ -129,16 +129,24 @@ def test_room_that_a_pod_was_given_is_not_taken_back_before_its_scheduler_has_pl
     assert new_size(planner.plan(without, NOW + seconds(3)), "a") == 8
 
 
-def whole_node(number: int) -> Pod:
+GANG = Gang("shop/gang", "default", 1, created=NOW)
+ALONE_OR_GANG = pytest.mark.parametrize("gangs", [(), (GANG,)], ids=["alone", "gang"])
+
+
+def whole_node(gangs: tuple[Gang, ...]) -> Pod:
     """A pod that needs all CPUs of a node, beside which no worker fits."""
-    return web(number, requests={"cpu": 64_000})
+    return web(0, requests={"cpu": 64_000}, gang=gangs[0].key if gangs else None)
 
 
-def test_nothing_grows_that_could_land_on_the_node_which_surplus_has_left_for_a_pod() -> None:
+@ALONE_OR_GANG
+def test_nothing_grows_that_could_land_on_the_node_which_surplus_has_left_for_others(
+    gangs: tuple[Gang, ...],
+) -> None:
     each = {"pod_requests": gpus(1, cpus=1)}
     a, b = job("a", 1, 3, 3, **each), job("b", 1, 2, **each)
     groups = pods(a, "n1", "n1", "n0"), pods(b, "n1")
-    seen = world((node("n0", 2), node("n1", 4)), [a, b], *groups, [whole_node(0)])
+    seen = world((node("n0", 2), node("n1", 4)), [a, b], *groups, [whole_node(gangs)])
+    seen = replace(seen, gangs=gangs)
     # A GPU of n1 is idle, but a scheduler may well bind a new worker to n0.
     made = plan(seen, NOW)
     assert {name: d.new for name, d in by_job(made).items()} == {"a": 2}
@@ -150,14 +158,17 @@ def test_nothing_grows_that_could_land_on_the_node_which_surplus_has_left_for_a_
     assert new_size(plan(replace(left, pods=tuple(bound)), NOW + seconds(6)), "b") == 2
 
 
-def test_nothing_leaves_again_for_a_pod_while_others_have_what_left_for_it() -> None:
+@ALONE_OR_GANG
+def test_nothing_leaves_again_while_others_have_what_left(gangs: tuple[Gang, ...]) -> None:
     each = {"pod_requests": gpus(1, cpus=1), "max": 2}
     jobs = [job(name, 1, 2, 2, **each) for name in "ab"]
     groups = [pods(one, "n9", on) for one, on in zip(jobs, ("n0", "n1"), strict=True)]
-    seen = world((node("n0", 1), node("n1", 1), node("n9", 2)), jobs, *groups, [whole_node(0)])
+    nodes = (node("n0", 1), node("n1", 1), node("n9", 2))
+    seen = replace(world(nodes, jobs, *groups, [whole_node(gangs)]), gangs=gangs)
+    reason = Reason.SHRUNK_FOR_MINIMUM if gangs else Reason.SHRUNK_FOR_POD
     made = plan(seen, NOW)
     (decision,) = made.decisions
-    assert decision.reason is Reason.SHRUNK_FOR_POD
+    assert decision.reason is reason
     # While that has not been carried out, it is asked for again.
     assert plan(replace(seen, memory=made.memory), NOW + seconds(1)).decisions == made.decisions
     on = next(p.node for p in seen.pods if p.key in decision.remove)
@@ -166,9 +177,10 @@ def test_nothing_leaves_again_for_a_pod_while_others_have_what_left_for_it() -> 
     others = tuple(p for p in left.pods if not p.terminating)
     taken = replace(left, pods=(*others, stranger))
     made = plan(taken, NOW + seconds(35))
-    assert made.decisions == () and "left for it" in made.blocked_pods["shop/web-5d9-0"]
+    blocked = made.blocked[GANG.key] if gangs else made.blocked_pods["shop/web-5d9-0"]
+    assert made.decisions == () and "left for it" in blocked
     again = plan(replace(taken, memory=made.memory), NOW + seconds(61))
-    assert {d.reason for d in again.decisions} == {Reason.SHRUNK_FOR_POD}
+    assert {d.reason for d in again.decisions} == {reason}
 
 
 def test_a_pod_that_something_else_keeps_away_holds_no_room_for_ever() -> None:

@@ -47,13 +47,15 @@ class Backoff:
         self.ahead = memory.ahead
         """Keys of the claims that go first."""
         freed = memory.freed
-        live = {p.uid for p in cluster.snapshot.pods if not p.terminating} if freed else set()
+        told = {uid for found in freed.values() for uid in found.uids}
+        pods = cluster.snapshot.pods if told else ()
+        live = {pod.uid for pod in pods if pod.uid in told and not pod.terminating}
         self.freed = {
             key: found.until
             for key, found in freed.items()
             if now < found.until and live.isdisjoint(found.uids)
         }
-        """Until when no more surplus leaves for a pod, by key of its claim."""
+        """Until when no more surplus leaves for a claim, by its key."""
         self._aside: dict[str, SetAside] = {}
         self._why: dict[datetime, str] = {}
         """What those that are set aside until then are told."""
@@ -117,7 +119,7 @@ class Backoff:
 
         from_idle: keys of the claims, and of others' pods, that idle room alone was enough for.
         ahead: keys of the claims served that go first from now on.
-        leaving: by key of each pod's own claim, uids of the surplus that this plan takes for it.
+        leaving: by key of each claim of others, uids of the surplus that this plan takes for it.
         """
         old, now = self._memory, self._now
         unplaced = {

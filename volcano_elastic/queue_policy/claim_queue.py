@@ -66,13 +66,13 @@ class ClaimQueue:
 
     @property
     def leaving(self) -> dict[str, set[str]]:
-        """Uids of the surplus that leaves, by key of each claim of a pod for itself."""
+        """Uids of the surplus that leaves, by key of each claim of pods that aren't ours."""
         taken = self._placement.taken
-        return {key: taken.get(key, set()) for key, c in self._claims.items() if c.pod is not None}
+        return {key: taken.get(key, set()) for key, c in self._claims.items() if c.job is None}
 
-    def kept_for_pods(self) -> dict[int, Vector]:
-        """Return by node the room kept for pods that ask for themselves."""
-        claims = [claim for claim in self.served.values() if claim.pod is not None]
+    def kept_for_others(self) -> dict[int, Vector]:
+        """Return by node the room kept for pods that aren't ours."""
+        claims = [claim for claim in self.served.values() if claim.job is None]
         return self._placement.promised({group.shape for c in claims for group in c.groups})
 
     @property

@@ -115,10 +115,10 @@ class ClaimPlacement:
 
     def _may_shrink(self, claim: Claim) -> bool:
         """Return whether surplus of any job may leave for the claim."""
-        if claim.priority is None:
-            return not claim.unmodelled
         if claim.key in self.freed:
             return False
+        if claim.priority is None:
+            return not claim.unmodelled
         queues = self._draft.cluster.queues.values()
         return claim.priority >= min([queue.yields_from for queue in queues], default=math.inf)
 

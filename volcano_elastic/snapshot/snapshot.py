@@ -201,7 +201,7 @@ class SetAside:
 
 @dataclass(frozen=True, slots=True)
 class Freed:
-    """Surplus that was told to leave for a pod that asks for itself."""
+    """Surplus that was told to leave for a gang or a pod of others."""
 
     until: Instant
     """None leaves again before, if it has been carried out."""
