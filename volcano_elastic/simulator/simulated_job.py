@@ -26,6 +26,8 @@ class SimulatedJob:
     def __init__(self, trace: TraceJob, job: Job, pause: float) -> None:
         self.trace = trace
         self.job = job
+        self.place = trace.submit, job.key
+        """In the scheduler's order: oldest first."""
         self.pods: dict[int, Pod] = {}
         self.bound = 0
         self.size = 0

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import chain
+from operator import attrgetter
 
 from volcano_elastic.api.queue_policy import QueuePolicy, effective
 from volcano_elastic.queue_policy.decision import Plan
@@ -70,7 +71,11 @@ class _Simulation:
         self._requests = {config.resource: 1000}
         self._simulated: dict[str, SimulatedJob] = {}
         self._waiting: dict[str, SimulatedJob] = {}
-        """Those with pods that have no node, oldest first."""
+        """Those with pods that have no node."""
+        self._untried: dict[str, SimulatedJob] = {}
+        """Those of them that the scheduler has not looked at yet."""
+        self._released = False
+        """Room has come free since it looked at the others."""
         self._leaving: dict[str, Pod] = {}
         self._touched: dict[str, SimulatedJob] = {}
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
@@ -189,6 +194,7 @@ class _Simulation:
             return
         del self._simulated[simulated.job.key]
         self._waiting.pop(simulated.job.key, None)
+        self._untried.pop(simulated.job.key, None)
         self._touched.pop(simulated.job.key, None)
         self._used[simulated.trace.queue] -= simulated.bound
         self._gone(list(simulated.pods.values()))
@@ -199,7 +205,7 @@ class _Simulation:
             self._leaving.pop(pod.uid, None)
             if pod.node is not None:
                 self._nodes.give(pod.node)
-        self._changed = True
+        self._changed = self._released = True
 
     # What the scheduler does
 
@@ -207,22 +213,24 @@ class _Simulation:
         simulated.create_pods(self._requests, now)
         if simulated.unbound:
             self._waiting[simulated.job.key] = simulated
+            self._untried[simulated.job.key] = simulated
 
     def _bind(self) -> None:
         """Gangs below their minimum first, oldest first, whole or not at all; then single pods."""
         if not self._nodes.free:
             return
-        waiting = sorted(
-            self._waiting.values(),
-            key=lambda simulated: (simulated.trace.submit, simulated.job.key),
-        )
+        # Whoever found no room finds none before some comes free.
+        fifo = self._config.discipline is Discipline.FIFO
+        candidates = self._waiting if self._released or fifo else self._untried
+        waiting = sorted(candidates.values(), key=attrgetter("place"))
+        self._released, self._untried = False, {}
         for simulated in waiting:
             short = simulated.job.min - simulated.bound
             if short <= 0:
                 continue
-            if short <= min(self._nodes.free, self._room(simulated.trace.queue)):
+            if short <= self._nodes.free and short <= self._room(simulated.trace.queue):
                 self._bind_pods(simulated, short)
-            elif self._config.discipline is Discipline.FIFO:
+            elif fifo:
                 return
         for simulated in waiting:
             if simulated.bound >= simulated.job.min:
@@ -282,6 +290,7 @@ class _Simulation:
             bound = [pod for pod in simulated.resized(decision, now) if pod.node is not None]
             # As Volcano counts: a terminating pod holds its node, but no longer its queue's room.
             self._used[simulated.trace.queue] -= len(bound)
+            self._released = True
             removed += bound
             self._touched[decision.job] = simulated
             if not simulated.unbound:
