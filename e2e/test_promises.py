@@ -68,49 +68,50 @@ async def test_a_running_job_follows_its_edited_range(stage: Stage) -> None:
     await _every_sample_once(stage, job)
 
 
-async def test_a_killed_worker_comes_back(stage: Stage) -> None:
-    job = _job("job", 2, 2)
+async def test_a_jobs_killed_processes_come_back_one_after_the_other(stage: Stage) -> None:
+    job = _job("job", 2, 2, epochs=20)
     await stage.submit(job)
     await stage.until(lambda: stage.world(job) == 2, "job trains")
-    await stage.steps_on(job)
-    os.kill(stage.training(job)["pids"]["1"][0], signal.SIGKILL)
-    await stage.steps_on(job)
-    await _every_sample_once(stage, job)
 
+    def worker(index: str) -> int:
+        found = stage.training(job)["pids"].get(index) or [0]
+        return int(found[0])
 
-async def test_killed_worker_zero_comes_back(stage: Stage) -> None:
-    job = _job("job", 2, 2)
-    await stage.submit(job)
-    await stage.until(lambda: stage.world(job) == 2, "job trains")
-    await stage.steps_on(job)
-    os.kill(stage.training(job)["pids"]["0"][0], signal.SIGKILL)
-    await stage.steps_on(job)
-    await _every_sample_once(stage, job)
-
-
-async def test_a_killed_coordinator_comes_back_and_training_goes_on(stage: Stage) -> None:
-    job = _job("job", 2, 2)
-    await stage.submit(job)
-    await stage.until(lambda: stage.world(job) == 2, "job trains")
+    for index in ("1", "0"):
+        await stage.steps_on(job)
+        await stage.until(lambda i=index: worker(i), "the worker is linked")  # type: ignore[misc]
+        pid = worker(index)
+        os.kill(pid, signal.SIGKILL)
+        await stage.until(
+            lambda i=index, p=pid: worker(i) not in (0, p),  # type: ignore[misc]
+            f"another worker {index} trains",
+        )
     await stage.steps_on(job)
     pid = stage.training(job)["pid"]
     os.kill(pid, signal.SIGKILL)
     await stage.until(lambda: stage.training(job)["pid"] != pid, "another coordinator answers")
     await stage.steps_on(job)
+    assert not stage.finished(job), "it was killed while it trained"
     await _every_sample_once(stage, job)
 
 
-@pytest.mark.parametrize("program", ["operator", "scheduler"])
-async def test_a_killed_control_program_loses_and_duplicates_nothing(
-    stage: Stage, program: str
-) -> None:
-    job = _job("job", 1, 4, epochs=8)
+async def test_killed_control_programs_lose_and_duplicate_nothing(stage: Stage) -> None:
+    job = _job("job", 1, 4, epochs=24)
+
+    def kill(program: str) -> None:
+        os.kill(stage.cluster.processes[program], signal.SIGKILL)
+
     await stage.submit(job)
     # At once, so that it dies between the writes of the job's start.
     await stage.until(lambda: stage.recorder.timeline.of("job"), "the first pod appears")
-    os.kill(stage.cluster.processes[program], signal.SIGKILL)
-    await stage.until(lambda: stage.world(job) == 4, "job still grows to 4", 60)
-    os.kill(stage.cluster.processes[program], signal.SIGKILL)
+    kill("operator")
+    await stage.until(lambda: len(stage.recorder.timeline.of("job")) > 1, "the next pod appears")
+    kill("scheduler")
+    await stage.until(lambda: stage.world(job) == 4, "job still grows to 4")
+    for program in ("operator", "scheduler"):
+        kill(program)
+        await stage.steps_on(job)
+    assert not stage.finished(job), "they were killed while it trained"
     await _every_sample_once(stage, job)
     uids = {pod.name: uid for uid, pod in stage.recorder.timeline.pods.items()}
     assert sorted(uids) == [f"job-worker-{i}" for i in range(4)]

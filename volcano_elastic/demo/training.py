@@ -75,8 +75,6 @@ class TrainingResult:
     """The samples and accuracy of a training, counted in nothing but the job's folder."""
 
     accuracy: float
-    alone: float
-    """Test accuracy of the same training on one fixed worker."""
     epochs: int
     lost: int
     repeated: int
@@ -112,35 +110,39 @@ async def _python(*arguments: str, limit: float, expect: tuple[int, ...] = (0,))
 
 
 async def judge(job: DemoJob, out: Path, slow: float = 1.0) -> TrainingResult:
-    """Counts the job's samples and trains the same alone, to compare.
+    """Counts the job's samples.
 
     Args:
         slow: this machine's slowness, as machine_speed has it.
 
     Raises:
-        BrokenPromise: one of the programs failed.
+        BrokenPromise: the program that counts failed.
     """
-    alone_folder = out / f"alone-{job.name}"
-    audit = str(job.folder(out) / "audit")
-    counted, alone = await asyncio.gather(
-        _python(
-            *("-m", "elastic_trainer.data.audit", audit, "--json"),
-            *("--samples", str(SAMPLES), "--epochs", str(job.epochs)),
-            expect=(0, 1),
-            limit=_JUDGE_SECONDS * slow,
-        ),
-        _python(
-            *(str(SCRIPT), "--folder", str(alone_folder), "--epochs", str(job.epochs)),
-            limit=_JUDGE_SECONDS * slow,
-        ),
+    counted = await _python(
+        *("-m", "elastic_trainer.data.audit", str(job.folder(out) / "audit"), "--json"),
+        *("--samples", str(SAMPLES), "--epochs", str(job.epochs)),
+        expect=(0, 1),
+        limit=_JUDGE_SECONDS * slow,
     )
     report = json.loads(counted)
     result = json.loads((job.folder(out) / "result.json").read_text())
     return TrainingResult(
         accuracy=result["accuracy"],
-        alone=json.loads(alone.strip().splitlines()[-1])["accuracy"],
         epochs=report["epochs"],
         lost=report["lost"],
         repeated=report["repeated"],
         undone=report["undone"],
     )
+
+
+async def train_alone(job: DemoJob, out: Path, slow: float = 1.0) -> float:
+    """Returns the test accuracy of the same training on one fixed worker.
+
+    Raises:
+        BrokenPromise: it failed.
+    """
+    said = await _python(
+        *(str(SCRIPT), "--folder", str(out / f"alone-{job.name}"), "--epochs", str(job.epochs)),
+        limit=_JUDGE_SECONDS * slow,
+    )
+    return float(json.loads(said.strip().splitlines()[-1])["accuracy"])

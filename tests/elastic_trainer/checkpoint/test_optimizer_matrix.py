@@ -165,7 +165,7 @@ class Training:
             self.step(step)
 
     def step(self, step: int) -> None:
-        torch.manual_seed(step)
+        torch.default_generator.manual_seed(step)  # other devices' would each note a stack
         kind = next(self.net.parameters()).dtype
         x = torch.randn(self.inputs).to(kind)
         if len(self.inputs) < 2:
@@ -255,7 +255,7 @@ def assert_same(found: Any, expected: Any, at: str = "state") -> None:
 def training(
     optimizer: Make, *, form: str = "contiguous", scheduler: str = "", **given: Any
 ) -> Training:
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
     net = Net()
     FORMATS[form](net)
     made = optimizer(net.parameters())
