@@ -22,6 +22,10 @@ class NotInstalled(Exception):
     """There is no Chromium on this machine."""
 
 
+class Interrupted(Exception):
+    """The browser did not answer what was asked: the page went away meanwhile, say."""
+
+
 class Tab:
     """One tab. What its page says of errors is in `errors`."""
 
@@ -36,7 +40,7 @@ class Tab:
             if "id" in told:
                 answer = self._answers.pop(told["id"])
                 if "error" in told:
-                    answer.set_exception(AssertionError(told["error"]))
+                    answer.set_exception(Interrupted(told["error"]))
                 else:
                     answer.set_result(told["result"])
             elif told["method"] == "Runtime.exceptionThrown":
@@ -44,12 +48,17 @@ class Tab:
             elif told["method"] == "Log.entryAdded" and told["params"]["entry"]["level"] == "error":
                 self.errors.append(str(told["params"]["entry"]))
 
-    async def call(self, method: str, **parameters: Any) -> Any:
+    async def send(self, method: str, **parameters: Any) -> asyncio.Future[Any]:
+        """Return what will have the answer."""
         self._number += 1
-        number = self._number
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._answers[number] = answer
-        await self._socket.send_json({"id": number, "method": method, "params": parameters})
+        self._answers[self._number] = answer
+        asked = {"id": self._number, "method": method, "params": parameters}
+        await self._socket.send_json(asked)
+        return answer
+
+    async def call(self, method: str, **parameters: Any) -> Any:
+        answer = await self.send(method, **parameters)
         async with asyncio.timeout(_SECONDS):
             return await answer
 
@@ -61,20 +70,27 @@ class Tab:
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
-    async def until(self, script: str, what: str) -> Any:
-        """Wait until the expression is true in the page; return its value."""
+    async def until(self, script: str, what: str) -> None:
+        """Wait until the expression is true in the page."""
         try:
             async with asyncio.timeout(_SECONDS):
-                # In the page, whose promise is kept at the next frame that it draws or timer.
-                return await self.evaluate(
-                    "new Promise((done) => { const look = () => { let found; "
-                    f"try {{ found = ({script}); }} catch {{}} "
-                    "if (found) done(found === true || Boolean(found)); else setTimeout(look, 50); "
-                    "}; look(); })"
-                )
+                while True:
+                    try:
+                        await self._wait_in_page(script)
+                        return
+                    except Interrupted:
+                        # It is being loaded anew.
+                        await asyncio.sleep(0.05)
         except TimeoutError:
             text = await self.evaluate("document.body.innerText")
             raise AssertionError(f"not within {_SECONDS:g} s: {what}\n{text}") from None
+
+    async def _wait_in_page(self, script: str) -> None:
+        await self.evaluate(
+            "new Promise((done) => { const look = () => { let found; "
+            f"try {{ found = ({script}); }} catch {{}} "
+            "if (found) done(true); else setTimeout(look, 50); }; look(); })"
+        )
 
     async def open(self, address: str) -> None:
         await self.call("Page.navigate", url="about:blank")
@@ -129,16 +145,15 @@ async def chromium() -> AsyncIterator[Tab]:
         try:
             async with aiohttp.ClientSession() as session:
                 port = await _port(Path(home), process)
-                async with session.get(f"http://127.0.0.1:{port}/json/list") as answer:
-                    tabs = await answer.json()
-                (url,) = [t["webSocketDebuggerUrl"] for t in tabs if t["type"] == "page"]
+                url = await _first_tab(session, port)
                 async with session.ws_connect(url, max_msg_size=0) as socket:
                     tab = Tab(socket)
                     listening = asyncio.create_task(tab.listen())
                     for domain in ("Page", "Runtime", "Log"):
                         await tab.call(f"{domain}.enable")
                     yield tab
-                    await tab.call("Browser.close")
+                    # It may be gone before it has answered.
+                    await tab.send("Browser.close")
                     listening.cancel()
         finally:
             if process.returncode is None:
@@ -147,6 +162,17 @@ async def chromium() -> AsyncIterator[Tab]:
                 except TimeoutError:
                     process.kill()
                     await process.wait()
+
+
+async def _first_tab(session: aiohttp.ClientSession, port: int) -> str:
+    async with asyncio.timeout(_SECONDS):
+        while True:
+            async with session.get(f"http://127.0.0.1:{port}/json/list") as answer:
+                tabs = await answer.json()
+            urls = [str(t["webSocketDebuggerUrl"]) for t in tabs if t["type"] == "page"]
+            if urls:
+                return urls[0]
+            await asyncio.sleep(0.05)
 
 
 async def _port(home: Path, process: asyncio.subprocess.Process) -> int:

@@ -22,6 +22,11 @@ from volcano_elastic.queue_policy.plan import plan
 
 TOKEN = "t" * 32
 A = job("a", 1, 6, 2)
+SPENT = {"productive_training": 900_000, "hang": 100_000}
+OBJECT: dict[str, Any] = {
+    "metadata": {"name": "a"},
+    "status": {"elastic": {"goodput": {"milliseconds": SPENT}, "speeds": {"1": 10.0, "2": 18.0}}},
+}
 LATER = NOW + timedelta(seconds=10)
 SNAPSHOT = world([node("n", 4)], [A, job("huge", 9, 9)], pods(A, "n", "n"))
 
@@ -77,7 +82,7 @@ async def opened(
         feed=feed,
         chronicle=chronicle,
         accepts=tokens.__contains__,
-        job=lambda key: {"metadata": {"name": "a"}} if key == "ns/a" else None,
+        job=lambda key: OBJECT if key == "ns/a" else None,
         details=details,
         waits_for=lambda: "" if feed.page else "pods",
         clock=clock,

@@ -109,8 +109,9 @@ async def test_all_views_fit_narrow_and_dark_screens(tab: Tab, page: Opened) -> 
         ("", "Who waits"),
         ("queue/default", "ns/huge"),
         ("jobs", "ns/huge"),
-        ("nodes", "offers"),
+        ("nodes", "1 node"),
         ("job/ns/a", "a worker joined"),
+        ("job/ns/a", "Goodput 90 %"),
     ):
         await tab.evaluate(f"location.hash = '#/{view}'")
         await tab.until(f"document.body.innerText.includes('{shown}')", f"view {view}: {shown}")

@@ -76,6 +76,18 @@ def test_who_waits_is_listed_first_with_the_planners_reason() -> None:
     assert job_page(page, "ns/ghost", None, None, [], []) is None
 
 
+def test_a_jobs_time_is_told_by_use_the_most_first() -> None:
+    page = page_of(world([node("n", 4)], [A], pods(A, "n", "n")))
+    spent = {"productive_training": 900, "hang": 100}
+    obj = {"status": {"elastic": {"goodput": {"milliseconds": spent, "granted": 1, "wanted": 2}}}}
+    found = job_page(page, "ns/a", obj, None, [], [])
+    assert found is not None and found["goodput"]["share"] == 0.9
+    assert [use["use"] for use in found["goodput"]["uses"]] == ["productive_training", "hang"]
+    assert found["goodput"]["granted"] == 0.5
+    nothing = job_page(page, "ns/a", {"status": {"elastic": {"goodput": "no"}}}, None, [], [])
+    assert nothing is not None and nothing["goodput"] is None
+
+
 def test_counts_are_used_again_where_no_pod_changed() -> None:
     snapshot = world([node("n", 4)], [A], pods(A, "n", "n"))
     before = page_of(snapshot)

@@ -12,6 +12,7 @@ from volcano_elastic.cluster_state.speed import Curve
 from volcano_elastic.dashboard.model.change import Change, shown
 from volcano_elastic.dashboard.model.job_row import JobRow
 from volcano_elastic.dashboard.model.page import Page
+from volcano_elastic.pytorchjob import goodput
 
 _MOST_SIZES = 64
 _MOST_FAILURES = 50
@@ -55,6 +56,7 @@ def job_page(
         "curve": curve(speeds, most, unit or 1.0),
         "pauseSeconds": elastic.get("pauseSeconds"),
         "gpuHours": elastic.get("gpuHours"),
+        "goodput": _goodput(elastic.get("goodput")),
         "description": None if description is None else _bounded(description),
         "events": [_event(event) for event in _newest(events)],
     }
@@ -64,6 +66,25 @@ def _stay(stay: NoChange | None) -> dict[str, str] | None:
     if stay is None:
         return None
     return {"whyNotMore": WORDS[stay.why_not_more], "whyNotLess": WORDS[stay.why_not_less]}
+
+
+def _goodput(known: object) -> dict[str, Any] | None:
+    """Return what its processes' time was used for, the most first; None while none is counted."""
+    milliseconds = goodput.summed([known])
+    share = goodput.share(milliseconds)
+    if share is None:
+        return None
+    granted, wanted = goodput.places([known])
+    spent = sorted(milliseconds.items(), key=lambda one: -one[1])
+    return {
+        "share": share,
+        "uses": [
+            {"use": use, "words": goodput.USES[use], "milliseconds": value}
+            for use, value in spent
+            if value
+        ],
+        "granted": granted / wanted if wanted else None,
+    }
 
 
 def _give_way(page: Page, row: JobRow | None) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ export function jobLink(job) {
 /** Returns a table of changes, newest first. */
 export function changes(list, { of = true } = {}) {
   if (!list.length) return h("p", { class: "soft" }, "No job has changed in this time.");
-  return h("div", { class: "scroll" }, h("table", null,
+  return h("div", { class: "scroll" }, h("table", { class: "stack" },
     h("thead", null, h("tr", null, h("th", null, "when"), of && h("th", null, "job"), h("th", null, "what"), h("th", null, "why"))),
     h("tbody", null, list.map((one) => h("tr", null,
       h("td", { class: "short" }, clock(one.time)),

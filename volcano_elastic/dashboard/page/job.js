@@ -34,6 +34,7 @@ export class JobView {
       now(found),
       h("h3", null, "Size over time"), sizes(found, width),
       changes(found.changes, { of: false }),
+      found.goodput ? [h("h3", null, "What its time was used for"), goodput(found.goodput, width)] : null,
       h("h3", null, "Speed by size"), speeds(found.curve, width),
       told ? [h("h3", null, "Training"), training(told), rounds(told), failures(told), pods(told)] : null,
       h("h3", null, "Events"), events(found.events),
@@ -84,6 +85,29 @@ function sizes(found, width) {
     s("path", { class: "capacity", d })));
 }
 
+const USES = ["productive_training", "wasted_progress_from_disruption", "elastic_reinitialization", "program_startup",
+  "unproductive_checkpoint_save", "data_loading_sync", "node_check", "elastic_wait"];
+
+/** Returns a bar of all its processes' time, and what each part of it is. */
+function goodput({ share, uses, granted }, width) {
+  const whole = uses.reduce((sum, one) => sum + one.milliseconds, 0);
+  const part = (one) => `${Math.round((1000 * one.milliseconds) / whole) / 10} %`;
+  const style = (one) => (one.use === "hang" ? "stripe-back" : USES.indexOf(one.use) < 7 ? `q${Math.max(0, USES.indexOf(one.use))}` : "others");
+  let x = 0;
+  const box = { x: 0, y: 0, width: 14, height: 14 };
+  return [
+    h("p", null, `Goodput ${part({ milliseconds: share * whole })} of ${amount(whole / 3.6e6)} process hours`,
+      granted === null ? "" : `; ${Math.round(granted * 100)} % of the workers that max allows were there`),
+    h("div", { class: "chart" }, s("svg", { viewBox: `0 0 ${width} 18`, height: 18, role: "img", "aria-label": uses.map((one) => `${one.words} ${part(one)}`).join(", ") },
+      uses.map((one) => {
+        const from = x;
+        x += (one.milliseconds / whole) * width;
+        return s("rect", { class: style(one), x: from, y: 0, width: x - from, height: 18 }, s("title", null, `${one.words}: ${part(one)}`));
+      })),
+    h("ul", { class: "legend" }, uses.map((one) => h("li", null, s("svg", { viewBox: "0 0 14 14", "aria-hidden": "true" }, s("rect", { ...box, class: style(one) })), `${one.words} ${part(one)}`)))),
+  ];
+}
+
 function speeds(curve, width) {
   if (curve.length < 2) return h("p", { class: "soft" }, "It has one size only.");
   const measured = curve.filter((one) => one.measured !== null);
@@ -111,12 +135,12 @@ function training(told) {
 
 function rounds(told) {
   if (!told.rounds.length) return null;
-  return h("div", { class: "scroll" }, h("table", null,
+  return h("div", { class: "scroll" }, h("table", { class: "stack" },
     h("thead", null, h("tr", null, ["round", "since", "nodes", "pause", "steps", "because"].map((name) => h("th", null, name)))),
     h("tbody", null, told.rounds.toReversed().map((one) => h("tr", null,
-      h("td", null, one.round), h("td", null, one.time ? clock(one.time * 1000) : ""), h("td", null, one.world),
-      h("td", null, one.pauseSeconds === null ? "" : `${one.pauseSeconds.toFixed(3)} s`),
-      h("td", null, one.firstStep === null ? "" : `${one.firstStep} to ${one.lastStep}`), h("td", { class: "why" }, one.reason))))));
+      h("td", { "data-label": "round" }, one.round), h("td", null, one.time ? clock(one.time * 1000) : ""), h("td", { "data-label": "nodes" }, one.world),
+      h("td", { "data-label": "pause" }, one.pauseSeconds === null ? "" : `${one.pauseSeconds.toFixed(3)} s`),
+      h("td", { "data-label": "steps" }, one.firstStep === null ? "" : `${one.firstStep} to ${one.lastStep}`), h("td", { class: "why" }, one.reason))))));
 }
 
 function failures(told) {
@@ -140,6 +164,6 @@ function pods(told) {
 
 function events(list) {
   if (!list.length) return h("p", { class: "soft" }, "There are none, or they may not be read.");
-  return h("div", { class: "scroll" }, h("table", null, h("tbody", null, list.map((one) => h("tr", null,
+  return h("div", { class: "scroll" }, h("table", { class: "stack" }, h("tbody", null, list.map((one) => h("tr", null,
     h("td", { class: "short" }, ago(one.time)), h("td", { class: one.type === "Warning" ? "bad" : "" }, one.reason), h("td", { class: "why" }, one.message))))));
 }

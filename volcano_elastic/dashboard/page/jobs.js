@@ -46,7 +46,7 @@ export class JobList {
   pages() {
     const { total, page, pages } = this.found;
     const button = (to, label) => h("button", { type: "button", disabled: to < 1 || to > pages, onclick: () => this.choose({ page: to }) }, label);
-    return h("div", { class: "row" }, `${total} jobs`, pages > 1 ? [button(page - 1, "Previous"), `page ${page} of ${pages}`, button(page + 1, "Next")] : null);
+    return h("div", { class: "row" }, `${total} ${total === 1 ? "job" : "jobs"}`, pages > 1 ? [button(page - 1, "Previous"), `page ${page} of ${pages}`, button(page + 1, "Next")] : null);
   }
 }
 
@@ -67,13 +67,13 @@ export class JobsView {
 function table(rows, withQueue) {
   if (!rows.length) return h("p", { class: "soft" }, "There is no such job.");
   const heads = ["job", withQueue && "queue", "state", "workers", "min to max", "holds", "lacks", "age", "why not more"].filter(Boolean);
-  return h("div", { class: "scroll" }, h("table", null,
+  return h("div", { class: "scroll" }, h("table", { class: "stack" },
     h("thead", null, h("tr", null, heads.map((name) => h("th", null, name)))),
     h("tbody", null, rows.map((one) => h("tr", null,
       h("td", { class: "name" }, one.gang ? one.job : h("a", { href: jobLink(one.job) }, one.job)),
       withQueue ? h("td", null, queueLink(one.queue)) : null,
       h("td", { class: one.state === "Waiting" ? "bad" : "" }, one.state),
-      h("td", null, `${one.running} of ${one.size} run`), h("td", null, one.min === one.max ? one.min : `${one.min} to ${one.max}`),
-      h("td", null, amount(one.held)), h("td", null, amount(one.wanted)), h("td", null, ago(one.created).replace(" ago", "")),
+      h("td", { class: "short" }, `${one.running} of ${one.size} run`), h("td", { class: "short", "data-label": "min to max" }, one.min === one.max ? one.min : `${one.min} to ${one.max}`),
+      h("td", { "data-label": "holds" }, amount(one.held)), h("td", { "data-label": "lacks" }, amount(one.wanted)), h("td", { class: "short", "data-label": "age" }, ago(one.created).replace(" ago", "")),
       h("td", { class: "why" }, one.why))))));
 }

@@ -31,12 +31,12 @@ export class NodesView {
     const { rows, total, page, pages } = this.found;
     const button = (to, label) => h("button", { type: "button", disabled: to < 1 || to > pages, onclick: () => this.choose({ page: to }) }, label);
     return [...head,
-      h("div", { class: "scroll" }, h("table", null,
+      h("div", { class: "scroll" }, h("table", { class: "stack" },
         h("thead", null, h("tr", null, ["node", "offers", "held", "free", "what keeps pods out"].map((name) => h("th", null, name)))),
         h("tbody", null, rows.map((one) => h("tr", null,
-          h("td", { class: "name" }, one.name), h("td", null, amount(one.offered)), h("td", null, amount(one.held)), h("td", null, amount(one.free)),
+          h("td", { class: "name" }, one.name), h("td", { "data-label": "offers" }, amount(one.offered)), h("td", { "data-label": "held" }, amount(one.held)), h("td", { "data-label": "free" }, amount(one.free)),
           h("td", { class: "why" }, one.out.map((why) => h("div", { class: one.takesPods ? "" : "bad" }, why)),
             one.avoidedBy ? h("div", { class: "bad" }, `${one.avoidedBy} jobs keep away: its hardware failed them`) : null)))))),
-      h("div", { class: "row" }, `${total} nodes`, pages > 1 ? [button(page - 1, "Previous"), `page ${page} of ${pages}`, button(page + 1, "Next")] : null)];
+      h("div", { class: "row" }, `${total} ${total === 1 ? "node" : "nodes"}`, pages > 1 ? [button(page - 1, "Previous"), `page ${page} of ${pages}`, button(page + 1, "Next")] : null)];
   }
 }

@@ -86,11 +86,11 @@ function bar(one, most) {
 function waiting(overview) {
   if (!overview.waiting.length) return h("p", { class: "soft" }, "Nobody waits for a minimum.");
   return [
-    h("div", { class: "scroll" }, h("table", null,
+    h("div", { class: "scroll" }, h("table", { class: "stack" },
       h("thead", null, h("tr", null, ["job", "queue", "since", "lacks", "why"].map((name) => h("th", null, name)))),
       h("tbody", null, overview.waiting.map((one) => h("tr", null,
         h("td", { class: "name" }, one.gang ? one.job : h("a", { href: jobLink(one.job) }, one.job)), h("td", null, queueLink(one.queue)),
-        h("td", null, ago(one.created)), h("td", null, amount(one.wanted)), h("td", { class: "why" }, one.why)))))),
+        h("td", { class: "short" }, ago(one.created)), h("td", { "data-label": "lacks" }, amount(one.wanted)), h("td", { class: "why" }, one.why)))))),
     overview.waitingJobs > overview.waiting.length
       ? h("p", null, h("a", { href: "#/jobs" }, `All ${overview.waitingJobs} that wait`)) : null,
   ];
