@@ -144,6 +144,8 @@ def test_a_check_that_is_interrupted_takes_its_pods_with_it(kubeconfig: Path) ->
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        # Where a shell started the tests in its background, they ignore it, and so would the tool.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as tool:
         try:
             made = len(names) + 1
