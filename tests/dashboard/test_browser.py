@@ -121,6 +121,20 @@ async def test_all_views_fit_narrow_and_dark_screens(tab: Tab, page: Opened) -> 
     assert tab.errors == []
 
 
+async def test_the_form_says_what_the_planner_would_do(tab: Tab, page: Opened) -> None:
+    await tab.look(390, 800)
+    await tab.open(f"{page.url}/#token={TOKEN}")
+    await tab.until("document.querySelector('.chart path')", "the picture")
+    await tab.evaluate("location.hash = '#/what-if'")
+    await tab.until("document.querySelector('input[name=min]')", "the form")
+    await tab.evaluate("document.querySelector('input[name=min]').value = 2")
+    await tab.evaluate("document.querySelector('form button').click()")
+    starts = "document.body.innerText.includes('The job would start with 2 workers')"
+    await tab.until(starts, "the planner's answer")
+    assert await tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert tab.errors == []
+
+
 async def test_without_its_token_the_page_asks_for_one(tab: Tab, page: Opened) -> None:
     await tab.open(page.url)
     await tab.until("document.querySelector('input[name=token]')", "a field for the token")

@@ -47,6 +47,8 @@ async def test_lists_are_answered_with_what_the_model_says(tmp_path: Path) -> No
         shown = await page.json("/api/job?job=ns/a")
         assert shown["events"][0]["reason"] == "NodeLost" and len(shown["changes"]) == 1
         assert (await page.get("/api/job?job=ns/ghost"))[0] == 404
+        asked = "/api/what-if?into=default&min=2&max=2&each=1"
+        assert (await page.json(asked))["newcomer"]["starts"]
 
 
 @pytest.mark.parametrize(
@@ -58,6 +60,8 @@ async def test_lists_are_answered_with_what_the_model_says(tmp_path: Path) -> No
         "/api/jobs?page=x",
         "/api/job",
         "/api/changes?end=tomorrow",
+        "/api/what-if?into=ghost",
+        "/api/what-if?nodes=many",
     ],
 )
 async def test_a_question_that_makes_no_sense_says_what_was_expected(

@@ -96,6 +96,17 @@ def test_an_installation_brings_the_crds(installed: Installation) -> None:
     assert len(whole) == len([*(ROOT / "crds").glob("*.yaml")])
 
 
+def test_an_installation_brings_the_page(installed: Installation) -> None:
+    say = (
+        "from volcano_elastic.dashboard.server import FILES; "
+        "import volcano_elastic.dashboard.history.migrations.versions.use_and_changes; "
+        "print(*sorted(file.name for file in FILES.iterdir()))"
+    )
+    page = ROOT / "volcano_elastic" / "dashboard" / "page"
+    names = installed.run("python", "-c", say).split()
+    assert names == sorted(file.name for file in page.iterdir())
+
+
 def yaml_names(kustomization: str) -> list[str]:
     return sorted(yaml.safe_load((ROOT / kustomization).read_text())["resources"])
 

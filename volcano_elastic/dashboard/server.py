@@ -24,6 +24,7 @@ from volcano_elastic.dashboard.model.job_page import job_page
 from volcano_elastic.dashboard.model.job_row import Choice, Sort, State, chosen, paged
 from volcano_elastic.dashboard.model.page import Page
 from volcano_elastic.dashboard.model.queue_row import family
+from volcano_elastic.dashboard.model.what_if import NoAnswer, Question, answer
 from volcano_elastic.dashboard.page_feed import PageFeed
 from volcano_elastic.kube.resource import Object
 
@@ -71,6 +72,8 @@ class Server:
         self.hosts: frozenset[str] = frozenset()
         self._viewers = 0
         self._cache = AnswerCache(_GOOD_SECONDS, _AT_ONCE, time.monotonic)
+        # A plan each, one at a time: they cost most by far.
+        self._plans = AnswerCache(_GOOD_SECONDS, 1, time.monotonic)
         self._files = {
             f"/page/{file.name}": (file.read_bytes(), _TYPES[file.suffix])
             for file in sorted(FILES.iterdir())
@@ -88,6 +91,7 @@ class Server:
         app.on_cleanup.append(self._close)
         app.router.add_get(access.PROBE, self._healthz)
         app.router.add_get("/api/stream", self._stream, allow_head=False)
+        app.router.add_get("/api/what-if", self._what_if)
         for name in ("overview", "timeline", "changes", "jobs", "job", "nodes"):
             app.router.add_get(f"/api/{name}", getattr(self, f"_{name}"))
         # A table of names: no path leads to a file.
@@ -97,6 +101,7 @@ class Server:
 
     async def _close(self, _app: web.Application) -> None:
         await self._cache.close()
+        await self._plans.close()
 
     @web.middleware
     async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -114,14 +119,14 @@ class Server:
         if refused is not None:
             return _refused(refused.status, refused.why)
         try:
-            answer = await handler(request)
+            answered = await handler(request)
         except web.HTTPException as error:
             return _refused(error.status, error.reason)
-        except _BadQuestion as error:
+        except (_BadQuestion, NoAnswer) as error:
             return _refused(400, str(error))
-        if not answer.prepared:
-            answer.headers.update(access.HEADERS)
-        return answer
+        if not answered.prepared:
+            answered.headers.update(access.HEADERS)
+        return answered
 
     async def _healthz(self, request: web.Request) -> web.StreamResponse:
         waits = self._sources.waits_for()
@@ -225,10 +230,27 @@ class Server:
             known = await chronicle.ask(lambda h: h.changes(span, _MOST_CHANGES), nothing)
             return orjson.dumps(job_page(page, key, obj, description, known, events))
 
-        answer = await self._cache.get(("job", key), work)
-        if answer == b"null":
+        found = await self._cache.get(("job", key), work)
+        if found == b"null":
             return _refused(404, f"nothing is known of a job {key}")
-        return _json(answer)
+        return _json(found)
+
+    async def _what_if(self, request: web.Request) -> web.StreamResponse:
+        page, query = self._page(), request.query
+        question = Question(
+            queue=query.get("queue"),
+            capability=_whole(query["capability"], 0, 10**6) if "capability" in query else None,
+            nodes=_whole(query.get("nodes"), 0, 10**6),
+            into=query.get("into"),
+            least=_whole(query.get("min"), 1, 10**6),
+            most=_whole(query.get("max"), 1, 10**6),
+            each=_whole(query.get("each"), 1, 10**6),
+        )
+
+        async def work() -> bytes:
+            return orjson.dumps(await asyncio.to_thread(answer, page, question))
+
+        return _json(await self._plans.get(question, work))
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         """Server-sent events: the overview, at once and whenever it has changed."""

@@ -8,6 +8,7 @@ import { JobsView } from "./jobs.js";
 import { NodesView } from "./nodes.js";
 import { QueueView } from "./queue.js";
 import { QueuesView } from "./queues.js";
+import { WhatIfView } from "./what_if.js";
 
 const REFRESH_MS = 2000;
 const main = document.getElementById("main");
@@ -24,6 +25,7 @@ const VIEWS = [
   [/^#\/job\/([^/]+\/[^/]+)$/, (key) => new JobView(key.split("/").map(decodeURIComponent).join("/"), draw)],
   [/^#\/jobs$/, () => new JobsView(draw)],
   [/^#\/nodes$/, () => new NodesView(draw)],
+  [/^#\/what-if$/, () => new WhatIfView(draw)],
 ];
 
 function route() {
