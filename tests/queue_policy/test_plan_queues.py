@@ -239,6 +239,13 @@ def test_figures_say_what_a_queue_holds_and_owes() -> None:
     assert made.queues["empty"].jobs == 0
 
 
+def test_pods_without_a_node_hold_no_surplus_however_many_there_are() -> None:
+    a = job("a", 1, 8, 3)
+    seen = world(EIGHT, [a], pods(a, "n1", "n1", "n1", None), queues=(Queue("default"),))
+    figures = plan(seen, NOW).queues["default"]
+    assert (figures.guaranteed, figures.surplus) == (1000, 2000)
+
+
 def test_figures_of_a_parent_count_its_childrens_jobs_surplus_and_debts() -> None:
     tree = (Queue("top"), Queue("left", parent="top"), Queue("right", parent="top"))
     a, b = job("a", 1, 4, queue="left"), job("b", 6, 6, queue="right")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
 from operator import attrgetter
@@ -22,17 +21,17 @@ from volcano_elastic.cluster_state.claim import (
     in_order,
     pod_claim,
 )
-from volcano_elastic.cluster_state.fact import fact
+from volcano_elastic.cluster_state.fact import fact, value
 from volcano_elastic.cluster_state.fit import Dimensions, Shape, Vector
 from volcano_elastic.cluster_state.job_state import GrowthKey, JobState, LossKey
 from volcano_elastic.cluster_state.node_state import NodeState
 from volcano_elastic.cluster_state.queue_tree import QueueBounds, QueueTree, bounds_by_weight
 from volcano_elastic.cluster_state.reason import NoChange, Reason
 from volcano_elastic.cluster_state.speed import Curve, SizeSteps
-from volcano_elastic.snapshot.snapshot import Gang, Pod, Snapshot, Unplaced
+from volcano_elastic.snapshot.snapshot import Gang, Job, Pod, Snapshot, Unplaced
 
 
-@dataclass(frozen=True, eq=False)
+@value
 class QueueState:
     """The jobs of one queue."""
 
@@ -42,12 +41,12 @@ class QueueState:
     @fact
     def held(self) -> Vector:
         """Amounts that the pods of the jobs hold."""
-        return tuple(map(sum, zip(*map(attrgetter("held"), self.jobs), strict=True)))
+        return tuple(map(sum, zip(*map(attrgetter("by_role.held"), self.jobs), strict=True)))
 
     @fact
     def surplus(self) -> int:
         """Amount of the policy's resource that pods beyond minimums hold."""
-        return sum([state.surplus_amount for state in self.jobs])
+        return sum([state.by_role.surplus for state in self.jobs])
 
     @fact
     def unsettled(self) -> tuple[JobState, ...]:
@@ -97,7 +96,9 @@ class QueueState:
     @fact
     def waiting(self) -> Sequence[Claim]:
         """Claims of jobs that have not started, in order."""
-        found = [_waiting_claim(state) for state in self.jobs if state.unstarted]
+        found = [
+            _waiting_claim(state) for state in self.jobs if not state.settled and state.unstarted
+        ]
         return sorted(found, key=lambda claim: claim.order)
 
     @fact
@@ -106,10 +107,14 @@ class QueueState:
         return [sum(column) for column in zip(*[c.request for c in self.waiting], strict=True)]
 
     @fact
-    def kept(self) -> tuple[Mapping[str, NoChange], Mapping[str, NoChange]]:
-        """Reasons of jobs to keep their size while nobody waits, and while somebody does."""
-        found = [(s.job.key, s.kept.while_asked) for s in self.jobs if s.kept is not None]
-        return {key: why[False] for key, why in found}, {key: why[True] for key, why in found}
+    def kept_unasked(self) -> Mapping[str, NoChange]:
+        """Reasons of jobs to keep their size while nobody waits."""
+        return {s.job.key: s.kept.unasked for s in self.jobs if s.kept is not None}
+
+    @fact
+    def kept_asked(self) -> Mapping[str, NoChange]:
+        """Reasons of jobs to keep their size while somebody waits."""
+        return {s.job.key: s.kept.asked for s in self.jobs if s.kept is not None}
 
     @fact
     def cooling(self) -> Sequence[tuple[datetime, str]]:
@@ -131,7 +136,7 @@ def _waiting_claim(state: JobState) -> Claim:
     return found
 
 
-@dataclass(frozen=True, eq=False)
+@value
 class GangState:
     """A gang of others and its pods; those of no gang that we know are together, without one."""
 
@@ -192,7 +197,7 @@ class GangState:
         return [pod for pod in self.unclaimed if pod.key not in self.pod_claims]
 
 
-@dataclass(frozen=True, eq=False)
+@value
 class ClusterState:
     snapshot: Snapshot
     dimensions: Dimensions
@@ -260,19 +265,24 @@ class ClusterState:
         return frozenset(self.jobs)
 
     @fact
+    def _scaled(self) -> Sequence[Job]:
+        """Jobs that have been resized."""
+        return [job for job in self.snapshot.jobs if job.last_reason]
+
+    @fact
     def told_unplaced(self) -> Mapping[str, Unplaced]:
         """Jobs' own records of surplus that found no place, by key."""
         return {
-            key: Unplaced(state.job.last_scale, 1)
-            for key, state in self.jobs.items()
-            if state.job.last_reason == Reason.SURPLUS_UNPLACED and state.job.last_scale is not None
+            job.key: Unplaced(job.last_scale, 1)
+            for job in self._scaled
+            if job.last_reason == Reason.SURPLUS_UNPLACED and job.last_scale is not None
         }
 
     @fact
     def told_rebalanced(self) -> Mapping[str, datetime]:
         """Jobs' own records of rebalancing, by queue: when it last took workers from one."""
-        jobs = [state.job for state in self.jobs.values()]
-        times = [(j.last_scale, j.queue) for j in jobs if j.last_reason == Reason.REBALANCED]
+        jobs = [job for job in self._scaled if job.last_reason == Reason.REBALANCED]
+        times = [(job.last_scale, job.queue) for job in jobs]
         return {queue: at for at, queue in sorted((at, q) for at, q in times if at is not None)}
 
     @fact

@@ -1,11 +1,21 @@
-"""`fact`: what follows from a frozen value alone, worked out at most once and kept with it."""
+"""Frozen values, and `fact`: what follows from one of them, worked out once and kept with it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar, dataclass_transform
 
 T = TypeVar("T")
+
+
+@dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field,))
+def value(made: type[T]) -> type[T]:
+    """Make a dataclass of which each object is itself alone and is never changed, as mypy checks.
+
+    Python's own `frozen` takes three times as long to make one: a twentieth of a first plan's time.
+    """
+    return dataclass(eq=False)(made)
 
 
 class fact(Generic[T]):  # noqa: N801 - a decorator, as property is

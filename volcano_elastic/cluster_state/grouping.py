@@ -97,12 +97,12 @@ def regrouped(
     changed = {
         at: [v for v in groups[at] if id(v) not in left] for at in dict.fromkeys(left.values())
     }
-    for value in come:
-        at = key(value)
-        members = changed.get(at)
-        if members is None:
-            members = changed[at] = list(groups.get(at, ()))
-        members.append(value)
+    joined: defaultdict[K, list[T]] = defaultdict(list)
+    come = list(come)
+    for at, value in zip(map(key, come), come, strict=True):
+        joined[at].append(value)
+    for at, members in joined.items():
+        changed[at] = [*(changed[at] if at in changed else groups.get(at, ())), *members]
     found = {**groups, **{at: tuple(members) for at, members in changed.items()}}
     for at, members in changed.items():
         if not members:

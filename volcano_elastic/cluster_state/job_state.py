@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime, timedelta
 from operator import add
 from typing import NamedTuple
 
 from volcano_elastic.api.queue_policy import GPU, ForOtherQueues, ForPods, Mode, Order, QueuePolicy
 from volcano_elastic.api.role import elastic
-from volcano_elastic.cluster_state.fact import fact
+from volcano_elastic.cluster_state.fact import fact, value
 from volcano_elastic.cluster_state.fit import Dimensions, Shape, Vector
 from volcano_elastic.cluster_state.reason import NoChange, Reason, no_change
 from volcano_elastic.cluster_state.speed import CPUS, Curve, SizeSteps
@@ -61,6 +61,15 @@ class LossKey(NamedTuple):
     job: str
 
 
+class JobSurplus(NamedTuple):
+    """The most that may leave one job for claims; the largest goes first."""
+
+    weighted: float
+    """Amount, negative; that of a young job counts for less."""
+    pods: int
+    queue: str
+
+
 class JobPods(NamedTuple):
     """The pods of a job, by what they do."""
 
@@ -75,18 +84,22 @@ class JobPods(NamedTuple):
     master_bound: bool
     held: Vector
     """Amounts that they hold in the queue."""
+    surplus: int
+    """Amount of the policy's resource that those beyond the minimum hold."""
 
 
 class Kept(NamedTuple):
     """Reasons of a job to keep its size."""
 
-    while_asked: tuple[NoChange, NoChange]
-    """While nobody waits, and while somebody does."""
+    unasked: NoChange
+    """While nobody waits."""
+    asked: NoChange
+    """While somebody does."""
     ready: datetime | None
     """Until then it is cooling down."""
 
 
-@dataclass(frozen=True, eq=False)
+@value
 class JobState:
     """One job, its pods, and the policy and speed that it is planned by."""
 
@@ -142,7 +155,7 @@ class JobState:
         """Factor of the job's gains and losses: more while it is young."""
         return weight(self.job, self.policy)
 
-    @fact
+    @property
     def rank(self) -> float | None:
         """Its place before what a step is worth, the smallest first; None if worth alone counts."""
         rank = RANKS.get(self.policy.surplus.order)
@@ -153,7 +166,7 @@ class JobState:
         walled = self.policy.shrink.for_other_queues is ForOtherQueues.BORROWED
         return math.inf if walled else worth * OWN_RIGHT
 
-    @fact
+    @property
     def created(self) -> float:
         """The job's creation, in seconds since 1970."""
         return self.job.created.timestamp()
@@ -171,7 +184,7 @@ class JobState:
     def cooling(self, now: datetime) -> bool:
         return self.ready is not None and self.ready > now
 
-    @fact
+    @property
     def movable(self) -> bool:
         """True if the job's surplus may be taken at all."""
         return self.policy.mode not in (Mode.OFF, Mode.DRY_RUN) and not self.job.unmodelled
@@ -220,6 +233,8 @@ class JobState:
         held = tuple([amount * usually for amount in self.shape.vector])
         for pod in (*rest, *masters):
             held = tuple(map(add, held, self.dimensions.request(pod.requests)))
+        beyond = max(0, len(bound) - job.min)
+        surplus = beyond * job.pod_requests.get(self.policy.resource, 0)
         excess: list[Pod] = []
         alive = [*bound.values(), *unbound.values()]
         extra = existing(job, alive) - job.desired
@@ -227,24 +242,12 @@ class JobState:
             excess = eviction_order(alive)[:extra]
             for pod in excess:
                 del (bound if pod.node is not None else unbound)[pod.key]
-        return JobPods(bound, unbound, excess, departing, master_bound, held)
+        return JobPods(bound, unbound, excess, departing, master_bound, held, surplus)
 
     @fact
     def nodes(self) -> frozenset[str]:
         """Names of the nodes that its workers are on."""
         return frozenset([pod.node for pod in self.by_role.bound.values() if pod.node is not None])
-
-    @fact
-    def held(self) -> Vector:
-        """Amounts that its pods hold in the queue."""
-        return self.by_role.held
-
-    @fact
-    def surplus_amount(self) -> int:
-        """Amount of the policy's resource that its pods beyond the minimum hold."""
-        pods = self.by_role
-        beyond = max(0, len(pods.bound) + len(pods.excess) - self.job.min)
-        return beyond * self.job.pod_requests.get(self.policy.resource, 0)
 
     @fact
     def settled(self) -> bool:
@@ -302,30 +305,35 @@ class JobState:
             return None
         return loss_key(self, self.job.desired)
 
-    @fact
+    @property
     def may_give(self) -> bool:
         """True if surplus of the job might leave for a claim in some plan."""
-        return self.movable and self.job.desired - self.unit >= self.job.min
+        return self.most_surplus is not None
+
+    @fact
+    def most_surplus(self) -> JobSurplus | None:
+        """The surplus that it has at most; None if none might leave for a claim in any plan."""
+        job = self.job
+        pods = job.desired - job.min
+        if pods < self.unit or not self.movable:
+            return None
+        return JobSurplus(-pods * self.unit_gpus / self.weight, pods, job.queue)
 
     @fact
     def surplus(self) -> int:
         """The most pods that may leave for claims, as long as no plan has changed the job."""
-        return min(self.job.desired - self.job.min, len(self.by_role.bound)) if self.may_give else 0
-
-    @fact
-    def most_surplus(self) -> float:
-        """The weighted surplus that it has at most."""
-        return (self.job.desired - self.job.min) * self.unit_gpus / self.weight
+        most = self.most_surplus
+        return 0 if most is None else min(most.pods, len(self.by_role.bound))
 
     @fact
     def kept(self) -> Kept | None:
         """Reasons to keep its size, as far as they follow from the job; None if its pods have not
         all found a node yet, or if it is rigid."""
-        job, size = self.job, self.job.desired
-        if not job.elastic or not (self.settled or self.unstarted):
+        job, size, waits = self.job, self.job.desired, not self.settled
+        if not job.elastic or (waits and not self.unstarted):
             return None
         more, ready = self.held_back(size), None
-        if self.unstarted:
+        if waits:
             more = more or Reason.WAITING_FOR_PODS
         elif more is None and job.succeeded:
             more = Reason.FINISHING
@@ -333,9 +341,12 @@ class JobState:
             ready = self.ready
             if self.by_role.departing:
                 more = Reason.WAITING_FOR_PODS
-        more = more or growth_end(self, size) or Reason.NO_ROOM
+        if more is None and self.growth_key is None:
+            more = growth_end(self, size)
+        more = more or Reason.NO_ROOM
         unasked = no_change(more, self.why_not_less(size, asked=False))
-        return Kept((unasked, no_change(more, self.why_not_less(size, asked=True))), ready)
+        asked = no_change(more, self.why_not_less(size, asked=True))
+        return Kept(unasked, asked, ready)
 
     def held_back(self, size: int) -> Reason | None:
         """Why this job may not even be offered room beyond `size`; None if it may."""

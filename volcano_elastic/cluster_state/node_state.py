@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import NamedTuple
 
-from volcano_elastic.cluster_state.fact import fact
+from volcano_elastic.cluster_state.fact import fact, value
 from volcano_elastic.cluster_state.fit import UNLIMITED, Dimensions, Shape, Vector, admits
-from volcano_elastic.cluster_state.job_state import COUNTED, JobState
+from volcano_elastic.cluster_state.job_state import COUNTED, JobState, JobSurplus
 from volcano_elastic.snapshot.snapshot import Node, Pod, Resources
 
 LOST_AFTER = timedelta(seconds=5)
@@ -19,7 +18,7 @@ LOST_AFTER = timedelta(seconds=5)
 NOBODY = ""
 """The queue of a claim that has no surplus of its own anywhere."""
 
-_job, _index, _running, _protected = map(attrgetter, ("job", "index", "running", "protected"))
+_index, _running, _protected = map(attrgetter, ("index", "running", "protected"))
 
 
 class LeastOption(NamedTuple):
@@ -38,7 +37,7 @@ class LeastOption(NamedTuple):
     """Highest index, negative."""
 
 
-@dataclass(frozen=True, eq=False)
+@value
 class NodeSurplus:
     """Pods of one node that might leave, before the plan: bounds, as others' are not told apart."""
 
@@ -52,8 +51,8 @@ class NodeSurplus:
     """Highest index."""
     owners: frozenset[str]
     """Queues of the jobs."""
-    givers: Sequence[tuple[float, int, str]]
-    """Each job's surplus (negative), the pods that it may give here and its queue; in order."""
+    givers: Sequence[JobSurplus]
+    """Surplus of the jobs, wherever it is; in order."""
 
     @fact
     def units(self) -> bool:
@@ -96,7 +95,7 @@ class NodeSurplus:
         return None
 
 
-@dataclass(frozen=True, eq=False)
+@value
 class NodeState:
     """One node, the pods on it, terminating ones included, and the jobs that these belong to."""
 
@@ -173,24 +172,19 @@ class NodeState:
     @fact
     def surplus(self) -> NodeSurplus | None:
         """Its pods that might leave for claims; None if there are none."""
-        pods = [pod for pod in self.pods if pod.index and pod.job is not None]
-        counts = Counter(map(_job, pods))
-        mine = tuple([state for state in self.jobs if state.may_give and state.job.key in counts])
-        if not mine:
+        givers = [(s, most) for s in self.jobs if (most := s.most_surplus) is not None]
+        if not givers:
             return None
-        givers = [
-            (-state.most_surplus, min(counts[job.key], job.desired - job.min), job.queue)
-            for state in mine
-            for job in (state.job,)
-        ]
+        pods = self.pods
+        vectors = {state.shape.vector for state, _ in givers}
         return NodeSurplus(
-            jobs=mine,
-            largest=tuple(map(max, zip(*{state.shape.vector for state in mine}, strict=True))),
+            jobs=tuple([state for state, _ in givers]),
+            largest=tuple(map(max, zip(*vectors, strict=True))),
             idle=len(pods) - sum(map(_running, pods)),
             unprotected=len(pods) - sum(map(_protected, pods)),
             last=max(map(_index, pods)),
-            owners=frozenset([queue for _, _, queue in givers]),
-            givers=sorted(givers),
+            owners=frozenset([most.queue for _, most in givers]),
+            givers=sorted([most for _, most in givers]),
         )
 
     @fact

@@ -31,8 +31,9 @@ def unchanged(
     kept_for: dict[Shape, bool] = {}
     cluster = draft.cluster
     for queue in cluster.queues.values():
-        found |= queue.kept[asked]
-        for key, kept in queue.kept[asked].items() if served else ():
+        reasons = queue.kept_asked if asked else queue.kept_unasked
+        found |= reasons
+        for key, kept in reasons.items() if served else ():
             if kept.why_not_more is Reason.NO_ROOM:
                 # The room that it lacks may be there, and promised to a claim.
                 shape = cluster.jobs[key].shape
