@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from elastic_trainer.coordinator.bookkeeping import ledger_as_of
 from elastic_trainer.coordinator.goodput import Book, Ledger, Use
 from elastic_trainer.coordinator.model import Checking, Lost, Phase, Tick
-from elastic_trainer.coordinator.status import ledger_as_of
 from elastic_trainer.protocol.message import (
     Fenced,
     FenceReply,
@@ -193,9 +193,10 @@ def test_a_loss_of_steps_moves_their_time_and_nothing_else(
         now += 10
         reached[index] += more
         book.stepped(f"a{index}", reached[index], now, 0, 0)
-    before = book.ledger
+    before = book.closed()
+    book = Book(before)
     book.roll_back(first)
-    after = book.ledger
+    after = book.closed()
     lost = before.spent[Use.TRAINING] - after.spent[Use.TRAINING]
     assert after.spent[Use.REDONE] == lost >= 0 and after.total == before.total
     assert all(span.high < first for span in after.spans)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
-from elastic_trainer.coordinator.goodput import Book, Use
-from elastic_trainer.coordinator.model import Agent, Event, Phase, Received, State
+from elastic_trainer.coordinator.goodput import Book, Ledger, Use
+from elastic_trainer.coordinator.model import Agent, Event, Phase, Received, State, Tick
 from elastic_trainer.protocol.message import Heartbeat, Hello, Progress, Transferring
+
+SETTLE_MILLISECONDS = 1000
+"""So often steps are entered: the time of several is known together then."""
 
 
 def booked(before: State, after: State, event: Event, now: float) -> State:
@@ -20,11 +24,19 @@ def booked(before: State, after: State, event: Event, now: float) -> State:
     if isinstance(said, Heartbeat | Transferring):
         return after
     changed = _facts(before) != _facts(after)
-    if isinstance(said, Progress) and not changed:
-        return _with_step(after, event, moment)
-    if not changed and said is None and before.agents.keys() == after.agents.keys():
+    if not changed and isinstance(said, Progress):
         return after
-    book = Book(after.ledger.inherit(said.goodput) if isinstance(said, Hello) else after.ledger)
+    if not changed and isinstance(event, Tick):
+        if moment - after.ledger.settled < SETTLE_MILLISECONDS:
+            return after
+        book = _settled(before)
+        return replace(after, ledger=replace(book.closed(), settled=moment))
+    concerned = _concerned(before, after, event, everybody=changed)
+    if not concerned and len(after.ledger.accounts) == len(after.agents):
+        return after
+    book = _settled(before)
+    if isinstance(said, Hello):
+        book = Book(book.closed().inherit(said.goodput))
     closing = _closing(before, after)
     if _number(before) != _number(after):
         book.close(moment, closing)
@@ -36,16 +48,44 @@ def booked(before: State, after: State, event: Event, now: float) -> State:
         if use is not None:
             use = Use.REGROUPING if said.goodput.id else Use.STARTING
         book.enter(said.agent, said.processes, since, moment, use)
-    concerned = after.agents if changed or said is None else ()
-    for name in concerned or ({event.agent} if isinstance(event, Received) else ()):
-        if name in after.agents and name in book:
+    for name in concerned:
+        if name in book:
             book.become(name, use_of(after, after.agents[name]), moment, closing)
-    if isinstance(said, Progress) and changed:
-        first = after.rounds[-1].first_step if after.rounds else None
-        if first is not None and first != _first_step(before):
-            book.roll_back(first)
-        return _with_step(replace(after, ledger=book.ledger), event, moment)
-    return replace(after, ledger=book.ledger)
+    first = _first_step(after)
+    if isinstance(said, Progress) and first is not None and first != _first_step(before):
+        book.roll_back(first)
+    return replace(after, ledger=book.closed())
+
+
+def ledger_as_of(state: State, now: float) -> Ledger:
+    """Return the ledger of GPU time with everybody counted up to `now`."""
+    book = _settled(state)
+    book.charge(int(now * 1000))
+    return book.closed()
+
+
+def _settled(state: State) -> Book:
+    """Return the ledger's book with the steps that agents have told of."""
+    book, number = Book(state.ledger), _number(state)
+    for name, agent in state.agents.items() if _makes_steps(state) else ():
+        told = agent.reached
+        if told is not None and told.round == number and name in book:
+            book.stepped(name, told.step, int(told.time * 1000), told.stall, told.waited)
+    return book
+
+
+def _concerned(before: State, after: State, event: Event, *, everybody: bool) -> Collection[str]:
+    """Return the agents whose use may be another one."""
+    if everybody:
+        return after.agents
+    if isinstance(event, Received):
+        agent = after.agents.get(event.agent)
+        account = after.ledger.accounts.get(event.agent)
+        if agent is None:
+            return ()
+        same = account is not None and account.use is use_of(after, agent)
+        return () if same and not isinstance(event.message, Hello) else (event.agent,)
+    return after.agents if before.agents.keys() != after.agents.keys() else ()
 
 
 def use_of(state: State, agent: Agent) -> Use | None:
@@ -68,16 +108,6 @@ def use_of(state: State, agent: Agent) -> Use | None:
         return Use.REGROUPING
     full = state.round is not None and len(state.round.members) >= state.settings.max_nodes
     return Use.WAITING if full else Use.STARTING
-
-
-def _with_step(state: State, event: Event, now: int) -> State:
-    assert isinstance(event, Received) and isinstance(event.message, Progress)
-    told = event.message
-    if event.agent not in state.ledger.accounts or told.round != _number(state):
-        return state
-    book = Book(state.ledger)
-    book.stepped(event.agent, told.step, now, told.stall_milliseconds, told.input_milliseconds)
-    return replace(state, ledger=book.ledger)
 
 
 def _closing(before: State, after: State) -> Use:

@@ -81,6 +81,8 @@ class Ledger:
     accounts: Mapping[str, Account] = field(default_factory=dict)
     spans: tuple[Span, ...] = ()
     """The newest steps' training, which may still have to be redone."""
+    settled: int = 0
+    """When the steps of all agents were last entered (ms)."""
     held: int = 0
     """Milliseconds times processes, counted by themselves."""
     departed: Mapping[str, int] = field(default_factory=dict)
@@ -115,7 +117,7 @@ class Ledger:
 
 
 class Book:
-    """A ledger that is written in, for one event; `ledger` is what it comes to.
+    """A ledger that is written in, for one event; `closed` is what it comes to.
 
     Times are milliseconds of one clock.
     """
@@ -125,12 +127,12 @@ class Book:
         self._accounts, self._spent = dict(ledger.accounts), dict(ledger.spent)
         self._held, self._spans, self._departed = ledger.held, ledger.spans, ledger.departed
 
-    @property
-    def ledger(self) -> Ledger:
+    def closed(self) -> Ledger:
+        """Return the ledger; nothing may be written any more."""
         return replace(
             self._ledger,
-            accounts=dict(self._accounts),
-            spent=dict(self._spent),
+            accounts=self._accounts,
+            spent=self._spent,
             held=self._held,
             spans=self._spans,
             departed=self._departed,
@@ -186,7 +188,7 @@ class Book:
             self._charge(agent, now)
 
     def stepped(self, agent: str, step: int, now: int, stall: int, waited: int) -> None:
-        """The agent's workers have applied `step`: its open time is known.
+        """The agent's workers applied `step` at `now`: its open time until then is known.
 
         Args:
             stall: milliseconds of all its processes that commits took, since their start.
@@ -194,12 +196,12 @@ class Book:
         """
         self._charge(agent, now)
         account = self._accounts[agent]
-        if account.use is not None:
+        if account.use is not None or step <= account.step:
             return
         saving = min(account.open, _more(stall, account.stall))
         waiting = min(account.open - saving, _more(waited, account.input))
         training = account.open - saving - waiting
-        low = account.step if 0 <= account.step < step else step - 1
+        low = account.step if account.step >= 0 else step - 1
         self._spent[Use.SAVING] += saving
         self._spent[Use.INPUT] += waiting
         self._spent[Use.TRAINING] += training

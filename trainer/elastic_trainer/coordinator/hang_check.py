@@ -33,10 +33,11 @@ def end_if_hung(draft: Draft) -> bool:
     """Return whether the round was ended, as its ranks hang; agents are asked for their workers'
     stacks first."""
     state, now = draft.state, draft.now
-    attached, watch = draft.attached(), state.watch
-    if state.round is None or not attached or not all(agent.linked for agent in attached):
+    watch, least = state.watch, state.settings.hang_seconds
+    if now < watch.since + least or now < watch.since + watch.limit(least):
         return False
-    if now < watch.since + watch.limit(state.settings.hang_seconds):
+    attached = draft.attached()
+    if state.round is None or not attached or not all(agent.linked for agent in attached):
         return False
     if watch.asked is None:
         draft.state = replace(state, watch=replace(watch, asked=now, reports={}))

@@ -103,6 +103,19 @@ class Settings:
 
 
 @dataclass(frozen=True)
+class Reached:
+    """A step that an agent's workers have applied."""
+
+    round: int
+    step: int
+    time: float
+    stall: int
+    """Milliseconds that commits kept its workers from training, since their start."""
+    waited: int
+    """Likewise, for data."""
+
+
+@dataclass(frozen=True)
 class Agent:
     """A connected agent."""
 
@@ -134,6 +147,8 @@ class Agent:
     """If leaving: when it has to be gone."""
     step_seconds: float = 0.0
     """A long one of its workers' recent steps, see agent/step_times.py; 0: not known."""
+    reached: Reached | None = None
+    """As its workers have told last."""
     moved_at: float = 0.0
     """When bytes of state were last said to move to or from its workers."""
     late: int = 0

@@ -16,6 +16,7 @@ import grpc.aio
 
 from elastic_trainer.coordinator import node_range
 from elastic_trainer.coordinator.agent_session import CLOSE, OUTBOX, PER_SECOND, AgentSession
+from elastic_trainer.coordinator.bookkeeping import ledger_as_of
 from elastic_trainer.coordinator.goodput import Ledger
 from elastic_trainer.coordinator.guard import Guard
 from elastic_trainer.coordinator.lease_server import LeaseService
@@ -33,7 +34,7 @@ from elastic_trainer.coordinator.model import (
     Tick,
 )
 from elastic_trainer.coordinator.state import step
-from elastic_trainer.coordinator.status import ledger_as_of, metrics, status
+from elastic_trainer.coordinator.status import metrics, status
 from elastic_trainer.metrics.exposition import exposition
 from elastic_trainer.metrics.http import (
     Answer,

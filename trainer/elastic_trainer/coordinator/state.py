@@ -20,6 +20,7 @@ from elastic_trainer.coordinator.model import (
     Lost,
     NewRange,
     Phase,
+    Reached,
     Received,
     RoundRecord,
     State,
@@ -27,6 +28,7 @@ from elastic_trainer.coordinator.model import (
 from elastic_trainer.coordinator.settle import settle
 from elastic_trainer.failures.record import bounded, with_failure
 from elastic_trainer.protocol.message import (
+    AgentMessage,
     Committed,
     Completed,
     Dismissed,
@@ -132,7 +134,7 @@ def _receive(draft: Draft, event: Received) -> None:
     agent = draft.state.agents.get(event.agent)
     if agent is None:
         return  # declared lost; its stream is being closed and it will say hello
-    agent = replace(agent, last_seen=draft.now)
+    agent = replace(agent, last_seen=draft.now, reached=_reached(agent, message, draft.now))
     draft.put(agent)
     handler = _HANDLERS.get(type(message))
     if handler is not None:
@@ -268,6 +270,14 @@ def _transferring(draft: Draft, agent: Agent, message: Transferring) -> None:
 def _leave_by(state: State, grace: float, now: float) -> float:
     grace = grace or state.settings.leave_grace
     return now + grace - min(state.settings.leave_margin, grace / 4)
+
+
+def _reached(agent: Agent, message: AgentMessage, now: float) -> Reached | None:
+    if not isinstance(message, Progress):
+        return agent.reached
+    time = now - message.age_seconds
+    lost = message.stall_milliseconds, message.input_milliseconds
+    return Reached(message.round, message.step, time, *lost)
 
 
 def _progress(draft: Draft, agent: Agent, message: Progress) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from elastic_trainer.coordinator import hang
-from elastic_trainer.coordinator.goodput import Book, Ledger
+from elastic_trainer.coordinator.bookkeeping import ledger_as_of
 from elastic_trainer.coordinator.model import RoundRecord, State
 from elastic_trainer.coordinator.node_range import as_json as range_as_json
 from elastic_trainer.coordinator.state import SPEED_WINDOW
@@ -71,13 +71,6 @@ def _goodput(state: State, now: float) -> dict[str, Any]:
         "milliseconds": uses,
         "held": ledger.held + sum(ledger.inherited.values()),
     }
-
-
-def ledger_as_of(state: State, now: float) -> Ledger:
-    """Return the ledger of GPU time with everybody counted up to `now`."""
-    book = Book(state.ledger)
-    book.charge(int(now * 1000))
-    return book.ledger
 
 
 def _host(state: State) -> int | None:
