@@ -6,13 +6,16 @@ import json
 from collections.abc import Sequence
 
 from elastic_trainer.coordinator.hang import (
+    KEPT,
     KEPT_STACKS,
     LONGEST,
     MEDIANS,
     WORKING,
+    Hang,
     StepWatch,
     as_json,
     judge,
+    with_hang,
 )
 from elastic_trainer.coordinator.model import Phase, Tick
 from elastic_trainer.coordinator.status import status
@@ -166,6 +169,11 @@ def test_whatever_is_reported_the_word_is_bounded_and_never_blames_all_or_a_rank
     assert len(told) == len(set(told)) and len(found.stacks) <= KEPT_STACKS
     assert len(json.dumps(as_json(found, 0.0))) < 100_000
     assert set(found.behind) <= set(told) or len(found.stacks) == KEPT_STACKS
+    kept: tuple[Hang, ...] = ()
+    for _ in range(2 * KEPT):
+        kept = with_hang(kept, found)
+    assert len(kept) == KEPT and kept[-1] == found
+    assert all(len(one.stacks) <= 1 for one in kept[:-1])
 
 
 @given(st.lists(st.floats(0.001, 500.0), min_size=1, max_size=60), st.floats(0.5, 120.0))

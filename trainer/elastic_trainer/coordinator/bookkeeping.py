@@ -104,7 +104,7 @@ def use_of(state: State, agent: Agent) -> Use | None:
         return Use.STARTING if _enough(state) else Use.WAITING
     if state.phase is Phase.FINISHED:
         return Use.TRAINING
-    if agent.agent in state.last_members:
+    if agent.leaving or agent.agent in state.last_members:
         return Use.REGROUPING
     full = state.round is not None and len(state.round.members) >= state.settings.max_nodes
     return Use.WAITING if full else Use.STARTING

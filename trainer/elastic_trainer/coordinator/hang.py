@@ -29,8 +29,8 @@ ANSWER_SECONDS = 10.0
 """For agents to report their workers' stacks."""
 KEPT = 5
 """Hangs that /status tells."""
-KEPT_STACKS = 12
-"""Of one hang, that differ: those of ranks behind first."""
+KEPT_STACKS = 8
+"""Of the newest hang, that differ: those of ranks behind first. Older ones keep the first."""
 KEPT_FLIGHTS = 4
 
 
@@ -114,6 +114,12 @@ class Hang:
     """Ranks with the same stacks, and these; of ranks behind first."""
     flights: tuple[tuple[int, str], ...] = ()
     """By rank, the newest collectives as torch recorded them."""
+
+
+def with_hang(known: tuple[Hang, ...], found: Hang) -> tuple[Hang, ...]:
+    """Return the hangs that are told, by time: /status is read by who takes 1 MiB at most."""
+    older = (replace(one, stacks=one.stacks[:1], flights=()) for one in known)
+    return (*older, found)[-KEPT:]
 
 
 def judge(

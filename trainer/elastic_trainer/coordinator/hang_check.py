@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from elastic_trainer.coordinator.draft import Draft
-from elastic_trainer.coordinator.hang import ANSWER_SECONDS, KEPT, judge
+from elastic_trainer.coordinator.hang import ANSWER_SECONDS, judge, with_hang
 from elastic_trainer.protocol.message import Inspect
 
 HANG_VARIABLE = "VOLCANO_ELASTIC_HANG_SECONDS"
@@ -50,7 +50,7 @@ def end_if_hung(draft: Draft) -> bool:
     reports = [one for told in watch.reports.values() for one in told]
     found = judge(reports, silent, watch, state.round.round, now)
     watch = replace(watch, working=True, asked=None, reports={})
-    draft.state = replace(state, hangs=(*state.hangs, found)[-KEPT:], watch=watch)
+    draft.state = replace(state, hangs=with_hang(state.hangs, found), watch=watch)
     if found.broken:
         watch = replace(watch, fruitless=watch.fruitless + 1)
         draft.state = replace(draft.state, watch=watch, hangs_total=state.hangs_total + 1)
