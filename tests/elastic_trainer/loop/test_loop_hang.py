@@ -54,7 +54,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
 
 
 def test_a_rank_that_hangs_is_named_with_its_stack_and_no_sample_is_lost(job: Job) -> None:
-    short = {"VOLCANO_ELASTIC_HANG_SECONDS": "2", "VOLCANO_ELASTIC_PATIENCE_SECONDS": "1"}
+    short = {"VOLCANO_ELASTIC_HANG_SECONDS": "4", "VOLCANO_ELASTIC_PATIENCE_SECONDS": "1"}
     job.start(0, 1, environment={**short, "TORCH_FR_BUFFER_SIZE": "100"})
     found = hung_at(40, job.until("it is found", lambda told: bool(hung_at(40, told))))
     assert found["behind"] == [1] and "rank 1 is behind" in found["words"], found
@@ -62,25 +62,27 @@ def test_a_rank_that_hangs_is_named_with_its_stack_and_no_sample_is_lost(job: Jo
     assert ranks == [1] and "a_lock_that_is_never_released" in stack
 
     # Its process does not come out of the round: its agent says where it sat, and ends it.
-    told = job.until("the worker is ended", lambda told: bool(told.get("failures")))
-    failed = told["failures"][0]
-    assert failed["rank"] == 1 and "did not come out of round" in failed["message"]
+    failed = failed_of(1, job.until("it is ended", lambda told: bool(failed_of(1, told))))
+    assert "did not come out of round" in failed["message"]
     assert "a_lock_that_is_never_released" in failed["stack"]
     assert "a_lock_that_is_never_released" in (job.folder / "agent-1.log").read_text()
 
     # The ledger of GPU time outlives the coordinator.
+    told = job.until("it goes on", lambda told: told["step"] > 45 and told["phase"] == "running")
     before = told["goodput"]
     assert sum(before["milliseconds"].values()) == before["held"]
-    assert before["milliseconds"]["hang"] >= 2 * 2000 and before["id"]
+    assert before["milliseconds"]["hang"] >= 2 * 4000 and before["id"]
     os.kill(children(job.agents[0].pid)["coordinator"], signal.SIGKILL)
-    after = job.until("it is back", lambda told: told.get("step", -1) > 60)["goodput"]
+
+    def another_coordinators(told_since: dict[str, Any]) -> bool:
+        anew = told_since.get("pid", told["pid"]) != told["pid"]
+        return anew and told_since["step"] > told["step"] + 5
+
+    after = job.until("another goes on", another_coordinators)["goodput"]
     assert after["id"] == before["id"] and sum(after["milliseconds"].values()) == after["held"]
-    grown = {
-        name: after["milliseconds"][name] - before["milliseconds"][name]
-        for name in after["milliseconds"]
-    }
-    assert grown["hang"] == 0 and grown["productive_training"] > 0
-    assert min(grown.values()) >= 0, grown
+    for use in ("hang", "productive_training"):
+        assert after["milliseconds"][use] >= before["milliseconds"][use]
+    assert after["held"] > before["held"]
     (job.folder / "go").touch()
     assert job.wait(0) == 0 and job.wait(1) == 0, job.logs()
     assert verify(job.folder / "audit", 600, 1).ok
@@ -90,3 +92,8 @@ def hung_at(step: int, told: dict[str, Any]) -> dict[str, Any]:
     """Return the hang after this step that its round was ended for; empty if there is none."""
     hangs = told.get("hangs", [])
     return next((one for one in hangs if one["broken"] and one["step"] == step), {})
+
+
+def failed_of(rank: int, told: dict[str, Any]) -> dict[str, Any]:
+    """Return the first failure of a rank; empty if there is none."""
+    return next((one for one in told.get("failures", []) if one["rank"] == rank), {})
