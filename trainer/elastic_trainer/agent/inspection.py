@@ -14,8 +14,6 @@ from elastic_trainer.protocol.message import AgentMessage, Failed, Inspected, Wo
 
 LOOK_SECONDS = 1.0
 """For which workers' CPU time is measured, and in which their Python has to answer."""
-STACK_CHARACTERS = 4000
-"""Of a worker's stacks; the end of them is told, where the main thread is."""
 ENDED_BY = -15
 """torchrun's SIGTERM ends workers that stay."""
 
@@ -66,7 +64,7 @@ async def inspect(local: LocalRound) -> Inspected:
                 answers=told is not None,
                 committing=bool(noted.commits),
                 cpus=max(0.0, session_cpu_seconds(worker.pid) - used) / seconds,
-                stack=stack[-STACK_CHARACTERS:],
+                stack=stack,
                 flight=told.flight if told is not None else "",
             )
         )

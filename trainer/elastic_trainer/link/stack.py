@@ -22,7 +22,12 @@ SIGNAL = signal.SIGRTMIN + 13
 ANSWER_SECONDS = 2.0
 """For the stacks to be written."""
 _LOOK_SECONDS = 0.05
-_MOST_BYTES = 1 << 16
+STACK_CHARACTERS = 3800
+"""Of a worker's stacks, for a failure's record to keep them whole."""
+MOST_FRAMES = 30
+"""Of a thread."""
+_STARTS_SCRIPTS = "/elastic_trainer/launch/script.py"
+_MOST_BYTES = 1 << 18
 _TICKS = os.sysconf("SC_CLK_TCK")
 _kept: list[BinaryIO] = []
 """faulthandler writes to the descriptor of a file that it does not keep."""
@@ -46,7 +51,7 @@ def offer_stack() -> None:
 
 async def take_stack(pid: int, error_path: str, seconds: float = ANSWER_SECONDS) -> str:
     """Return what process `pid` does: a line of the kernel's words, then the stacks of all threads,
-    the oldest one last, as far as it offers them. Never fails.
+    the main one first, as far as it offers them. Never fails.
 
     Args:
         error_path: the worker's error file.
@@ -67,7 +72,18 @@ async def take_stack(pid: int, error_path: str, seconds: float = ANSWER_SECONDS)
         return f"{doing}; its stacks can't be taken: {error}"
     if not found:
         return f"{doing}; it did not write its stacks within {seconds:g} s"
-    return f"{doing}\n{found.decode(errors='replace').rstrip()}"
+    return f"{doing}\n{shaped(found.decode(errors='replace'))}"
+
+
+def shaped(dump: str) -> str:
+    """Return what faulthandler wrote with the oldest thread, which is the main one, first, and
+    without the frames that started the script: within STACK_CHARACTERS, newest frames first."""
+    threads = []
+    for block in reversed(dump.strip().split("\n\n")):
+        lines = block.splitlines()
+        own = (number for number, line in enumerate(lines) if _STARTS_SCRIPTS in line)
+        threads.append("\n".join(lines[: next(own, len(lines))][: MOST_FRAMES + 1]))
+    return "\n\n".join(threads)[:STACK_CHARACTERS]
 
 
 async def _settled(path: Path, before: int, seconds: float) -> None:
