@@ -50,7 +50,12 @@ Resolve = Callable[[str], str | None]
 
 
 def resolve_value(value: str, resolve: Resolve) -> str:
-    """`value` with the host in it replaced, if it is NAME or NAME:port and NAME is known."""
+    """`value` with the hosts in it replaced: each that is NAME or NAME:port, of one or several with
+    commas between them, where NAME is known."""
+    return ",".join(_resolve_one(one, resolve) for one in value.split(","))
+
+
+def _resolve_one(value: str, resolve: Resolve) -> str:
     host, colon, port = value.partition(":")
     if not host or (colon and not port.isdigit()):
         return value

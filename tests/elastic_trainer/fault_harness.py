@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 
 from tests.elastic_trainer.fault_job import NODES, TAIL_FAULT, FaultyJob, FaultyNursery
@@ -46,11 +47,15 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 class Harness:
-    def __init__(self, job: FaultyJob, chance: random.Random, fixed: bool) -> None:
+    def __init__(
+        self, job: FaultyJob, chance: random.Random, fixed: bool, only: Collection[str] = ()
+    ) -> None:
         self.job = job
         self.chance = chance
         self.fixed = fixed
         self.faults = Faults(job, chance, self.tell, fixed)
+        if only:
+            self.faults.keep(only)
         self.commits: set[tuple[int, int]] = set()
         """Run and step of each commit that was there to see."""
         self.done: Counter[str] = Counter()
@@ -71,7 +76,7 @@ class Harness:
         while True:
             self.faults.undo_due()
             self._see_commits()
-            for index in sorted(wanted):
+            for index in sorted(wanted - self.faults.away):
                 agent = agents.get(index)
                 if agent is None or (agent.poll() is not None and self._ended(index)):
                     self._start(index)
@@ -207,6 +212,7 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=12)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--fixed", action="store_true", help="two nodes, never more nor fewer")
+    parser.add_argument("--only", nargs="+", metavar="FAULT", help="kinds, as they are printed")
     parser.add_argument("--folder", type=Path, help="kept; default: a temporary one")
     # Commits that were damaged on purpose would be warned about at each look.
     logging.getLogger("elastic_trainer.store.storage").setLevel(logging.ERROR)
@@ -220,7 +226,8 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
         job = FaultyJob(folder, nursery, "2:2" if options.fixed else f"1:{NODES}")
         try:
-            Harness(job, random.Random(options.seed), options.fixed).run(options.faults)
+            chance = random.Random(options.seed)
+            Harness(job, chance, options.fixed, options.only or ()).run(options.faults)
             time.sleep(0.5)
             left = [
                 name

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from elastic_trainer.launch.zygote import PRELOADED
 
-from tests.elastic_trainer.fault_proxy import Proxy
+from tests.elastic_trainer import fault_network
+from tests.elastic_trainer.fault_network import Network
 from tests.elastic_trainer.nursery import Nursery
 from tests.elastic_trainer.torchrun_job import Job
 
@@ -99,32 +100,32 @@ class FaultyNursery(Nursery):
 
 
 class FaultyJob(Job):
-    """A job whose agents reach the coordinator through proxies."""
+    """A job whose agents reach the coordinator and one another by a faulty network."""
 
     def __init__(self, folder: Path, nursery: FaultyNursery, nodes: str) -> None:
         super().__init__(folder, SCRIPT, nodes)
         self.nursery = nursery
-        self.proxies = {index: Proxy(self.port) for index in range(1, NODES)}
+        self.network = Network(folder, NODES, self.port)
 
     def start(self, *indexes: int, restarts: int = 1000) -> None:
         for index in indexes:
-            # The coordinator runs in pod 0, whose agent has no way to be cut off from it.
-            port = self.proxies[index].port if index else self.port
             environment = {
                 **os.environ,
                 "VOLCANO_ELASTIC_POD_INDEX": str(index),
-                "VOLCANO_ELASTIC_POD_IP": f"127.0.0.{index + 1}",
+                "VOLCANO_ELASTIC_POD_IP": fault_network.address(index),
                 "VOLCANO_ELASTIC_JOB": self.name,
                 "OMP_NUM_THREADS": "1",
                 "FAULTY_STORAGE_FOLDER": str(self.folder / "commits"),
                 "FAULTY_STORAGE_FILE": str(self.folder / "fault"),
                 "FAULTY_CLOCK_FILE": str(self.clock(index)),
+                fault_network.VARIABLE: self.network.told_to(index),
+                "VOLCANO_ELASTIC_PEERS": ",".join(map(fault_network.address, range(NODES))),
             }
             arguments = [
                 *("-m", "torch.distributed.run"),
                 *("--nnodes", self.nodes, "--nproc-per-node", "1", "--max-restarts", str(restarts)),
                 *("--rdzv-backend", "volcano-elastic", "--rdzv-id", "test"),
-                *("--rdzv-endpoint", f"127.0.0.1:{port}"),
+                *("--rdzv-endpoint", f"127.0.0.1:{self.port}"),
                 *(str(self.script), str(self.folder)),
             ]
             with open(self.folder / f"agent-{index}.log", "ab") as log:
@@ -138,5 +139,4 @@ class FaultyJob(Job):
         for agent in self.agents.values():
             agent.send_signal(signal.SIGKILL)
             agent.wait(10)
-        for proxy in self.proxies.values():
-            proxy.close()
+        self.network.close()

@@ -7,14 +7,16 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
+from elastic_trainer.agent.identity import SUCCESSION_VARIABLE
 from elastic_trainer.store.memory_folder import OWNER
 from elastic_trainer.store.slot import Slot, SlotError
 from elastic_trainer.store.storage import Storage
 
 from tests.elastic_trainer.fault_job import NODES, FaultyJob
+from tests.elastic_trainer.fault_proxy import Proxy
 from tests.elastic_trainer.torchrun_job import children
 
 
@@ -32,6 +34,8 @@ class Faults:
         """Nodes are neither added nor removed."""
         self.wanted = {0, 1} if fixed else {0, 1, 2}
         """The pods that should be there."""
+        self.away: set[int] = set()
+        """Pods that have ended, and are not made anew yet."""
         self.damaged: set[tuple[int, int]] = set()
         """Run and step of the commits that were damaged."""
         self._later: list[tuple[float, Callable[[], object]]] = []
@@ -48,6 +52,19 @@ class Faults:
             self.truncate_commit,
             *(self.jump_clock,) * 5,
         )
+        if not fixed and os.environ.get(SUCCESSION_VARIABLE) == "1":
+            self.kinds += (
+                *(self.kill_coordinator_node, self.freeze_coordinator_node) * 2,
+                *(self.part_network,) * 4,
+            )
+
+    def keep(self, names: Collection[str]) -> None:
+        """Do nothing but these. Raises ValueError for what is no fault."""
+        kept = tuple(kind for kind in self.kinds if kind.__name__ in names)
+        if unknown := set(names) - {kind.__name__ for kind in kept}:
+            known = sorted({kind.__name__ for kind in self.kinds})
+            raise ValueError(f"expected faults of {known}, found {sorted(unknown)}")
+        self.kinds = kept
 
     def later(self, seconds: float, undo: Callable[[], object]) -> None:
         self._later.append((time.monotonic() + seconds, undo))
@@ -146,6 +163,35 @@ class Faults:
             self.chance.uniform(0, 2.0), self.process(0, "coordinator")
         )
 
+    def _host(self) -> int | None:
+        """Return the node whose agent runs the coordinator."""
+        host = self.job.status().get("host")
+        there = host in self.job.agents and self.job.agents[host].poll() is None
+        return host if there else None
+
+    def kill_coordinator_node(self) -> bool:
+        """Another is made in its place, some time later."""
+        node = self._host()
+        if node is None:
+            return False
+        self.tell(f"    the coordinator's node is {node}")
+        self.away.add(node)
+        self.later(self.chance.uniform(0, 3), lambda: self.away.discard(node))
+        agent = self.job.agents[node].pid
+        with contextlib.suppress(OSError):
+            return self.send(signal.SIGKILL, agent, *children(agent).values())
+        return False
+
+    def freeze_coordinator_node(self) -> bool:
+        node = self._host()
+        if node is None:
+            return False
+        self.tell(f"    the coordinator's node is {node}")
+        agent = self.job.agents[node].pid
+        with contextlib.suppress(OSError):
+            return self._freeze(self.chance.uniform(0, 4), agent, *children(agent).values())
+        return False
+
     def add_node(self) -> bool:
         if self.fixed or len(self.wanted) == NODES:
             return False
@@ -160,19 +206,32 @@ class Faults:
         return agent is not None and self.send(signal.SIGTERM, agent.pid)
 
     def delay_network(self) -> bool:
-        proxy = self.job.proxies[self.chance.randrange(1, NODES)]
-        proxy.delay = self.chance.uniform(0, 0.3)
-        self.later(self.chance.uniform(0, 2), lambda: setattr(proxy, "delay", 0.0))
+        ways = self.job.network.of(self.chance.randrange(NODES))
+        self._delay(ways, self.chance.uniform(0, 0.3))
+        self.later(self.chance.uniform(0, 2), lambda: self._delay(ways, 0.0))
         return True
+
+    def _delay(self, ways: list[Proxy], seconds: float) -> None:
+        for way in ways:
+            way.delay = seconds
 
     def drop_network(self) -> bool:
-        proxy = self.job.proxies[self.chance.randrange(1, NODES)]
-        proxy.open.clear()
-        self.later(self.chance.uniform(0, 3), proxy.open.set)
-        return True
+        return self._part({self.chance.randrange(NODES)})
 
     def cut_network(self) -> bool:
-        self.job.proxies[self.chance.randrange(1, NODES)].cut()
+        for way in self.job.network.of(self.chance.randrange(NODES)):
+            way.cut()
+        return True
+
+    def part_network(self) -> bool:
+        """Some nodes are cut off from the others."""
+        side = {node for node in range(NODES) if self.chance.random() < 0.5}
+        self.tell(f"    network: {sorted(side)} apart from the others")
+        return self._part(side)
+
+    def _part(self, side: set[int]) -> bool:
+        self.job.network.part(side)
+        self.later(self.chance.uniform(0, 4), lambda: self.job.network.join(side))
         return True
 
     def damage_commit(self) -> bool:

@@ -9,18 +9,18 @@ import time
 
 
 class Proxy:
-    """Passes connections on to a port of 127.0.0.1.
+    """Passes connections on to a port of an address.
 
     `delay` holds each piece back so many seconds; while `open` isn't set nothing passes, and
     nobody is told; `cut` resets what is connected.
     """
 
-    def __init__(self, target: int) -> None:
+    def __init__(self, target: tuple[str, int], listens: tuple[str, int]) -> None:
         self.delay = 0.0
         self.open = threading.Event()
         self.open.set()
         self._target = target
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(listens)
         self.port = int(self._listener.getsockname()[1])
         self._ends: set[socket.socket] = set()
         threading.Thread(target=self._accept, daemon=True).start()
@@ -46,7 +46,7 @@ class Proxy:
     def _serve(self, client: socket.socket) -> None:
         self.open.wait()
         try:
-            server = socket.create_connection(("127.0.0.1", self._target), timeout=5)
+            server = socket.create_connection(self._target, timeout=5)
         except OSError:
             client.close()
             return

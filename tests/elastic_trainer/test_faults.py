@@ -11,6 +11,7 @@ import pytest
 pytestmark = pytest.mark.process
 
 HARNESS = "tests.elastic_trainer.fault_harness"
+HOST_FAULTS = ("kill_coordinator_node", "freeze_coordinator_node", "part_network")
 
 
 @pytest.mark.parametrize(
@@ -18,9 +19,16 @@ HARNESS = "tests.elastic_trainer.fault_harness"
     [
         pytest.param(["--seed", "12", "--faults", "9"], id="nodes come and go"),
         pytest.param(["--seed", "7", "--faults", "6", "--fixed"], id="the world stays"),
+        pytest.param(
+            ["--seed", "5", "--faults", "5", "--only", *HOST_FAULTS], id="hosts are lost and parted"
+        ),
     ],
 )
-def test_random_faults_lose_and_repeat_nothing(options: list[str], tmp_path: Path) -> None:
+def test_random_faults_lose_and_repeat_nothing(
+    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "--only" in options:
+        monkeypatch.setenv("VOLCANO_ELASTIC_SUCCESSION", "1")
     command = [sys.executable, "-m", HARNESS, *options, "--folder", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-5000:]

@@ -27,6 +27,8 @@ from elastic_trainer.store.memory_folder import SHARED_MEMORY, folder_name
 from tests.elastic_trainer import nursery
 
 _PR_SET_PDEATHSIG = 1
+PEERS = ",".join(f"127.0.0.{index + 1}" for index in range(5))
+"""The agents that may be asked where the coordinator is; each has its own address."""
 PATIENCE = 120.0
 """Seconds: importing torch takes long when the machine is busy."""
 
@@ -82,6 +84,7 @@ class Job:
                 "VOLCANO_ELASTIC_POD_INDEX": str(index),
                 "VOLCANO_ELASTIC_POD_IP": f"127.0.0.{index + 1}",
                 "VOLCANO_ELASTIC_JOB": self.name,
+                "VOLCANO_ELASTIC_PEERS": PEERS,
                 "VOLCANO_ELASTIC_HEARTBEAT_TIMEOUT": "5",
                 "VOLCANO_ELASTIC_PRELOAD": "-torch._dynamo",
                 "OMP_NUM_THREADS": "1",

@@ -73,6 +73,7 @@ def test_a_dedicated_coordinator_has_a_pod_and_a_service() -> None:
     told = environment(found.pods["a-worker-0"])
     assert told["PET_RDZV_ENDPOINT"] == "a-coordinator:23456"
     assert told["VOLCANO_ELASTIC_COORDINATOR"] == "dedicated"
+    assert "VOLCANO_ELASTIC_PEERS" not in told, "it is always there"
     assert found.status["replicaStatuses"]["Worker"].get("active", 0) <= 1, "it is no replica"
     seen, _ = convert_pod(pod)
     assert seen is not None and seen.job is None and seen.gang is None

@@ -64,6 +64,7 @@ def test_a_pod_tells_torchrun_and_the_trainer_who_they_are() -> None:
         "VOLCANO_ELASTIC_POD_INDEX": "0",
         "VOLCANO_ELASTIC_GRACE_SECONDS": "30",
         "VOLCANO_ELASTIC_COORDINATOR": "worker0",
+        "VOLCANO_ELASTIC_PEERS": "a-worker-0,a-worker-1,a-worker-2,a-worker-3",
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
     }
     path = variables["VOLCANO_ELASTIC_POD_IP"]["valueFrom"]["fieldRef"]["fieldPath"]

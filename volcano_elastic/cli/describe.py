@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _ROUNDS = 10
 _SECONDS = 5.0
+_ASKED = 5
+"""Agents that are asked where the coordinator is."""
 """For the coordinator to answer."""
 
 CoordinatorStatus = Mapping[str, Any]
@@ -318,26 +320,72 @@ async def _coordinator(
     from volcano_elastic.kube.client import ApiError
     from volcano_elastic.operator.coordinator_client import endpoint
     from volcano_elastic.operator.token import HEADER, kept
-    from volcano_elastic.pytorchjob.coordinator import host_name, used
+    from volcano_elastic.pytorchjob.coordinator import dedicated, host_name, used
 
     if not used(job):
         return None, "its rendezvous is not volcano-elastic's"
     host = host_name(job)
     pod = next((one for one in pods if one["metadata"]["name"] == host), None)
-    url = endpoint(job, pod)
-    if url is None:
-        return None, f"pod {host}, where the coordinator is, does not run"
     try:
         token = await kept(client, job.namespace, job.name, job.uid)
     except (ApiError, ValueError) as error:
         return None, f"the job's token can't be read: {error}"
-    return await ask_coordinator(client, job.namespace, host, url, {HEADER: token})
+    headers = {HEADER: token}
+    url = endpoint(job, pod)
+    told, why = None, f"pod {host}, where the coordinator is, does not run"
+    if url is not None:
+        told, silent = await ask_coordinator(client, job.namespace, host, url, headers)
+        why = silent or why
+    if told is None and not dedicated(job):
+        moved = await _ask_where_it_moved(client, job, pods, headers)
+        if moved is not None:
+            return moved, None
+    return told, None if told is not None else why
+
+
+async def _ask_where_it_moved(
+    client: Client, job: PyTorchJob, pods: Sequence[Object], headers: Mapping[str, str]
+) -> CoordinatorStatus | None:
+    """Return the answer of the coordinator that some pods' agents follow: another agent than worker
+    0's may have taken it over."""
+    import json
+    from urllib.parse import urlsplit
+
+    from volcano_elastic.operator.coordinator_client import standing, succession
+
+    found: list[tuple[int, str]] = []
+    for pod in pods:
+        url = succession(job, pod)
+        if url is None or len(found) >= _ASKED:
+            continue
+        name = pod["metadata"]["name"]
+        answer, _ = await _ask(client, job.namespace, name, url, "host", headers)
+        followed = standing(json.dumps(answer).encode(), job) if answer is not None else None
+        if followed is not None:
+            found.append(followed)
+    if not found:
+        return None
+    url = max(found)[1]
+    address = (urlsplit(url).hostname or "").strip("[]")
+    hosts = (one for one in pods if (one.get("status") or {}).get("podIP") == address)
+    name = next((one["metadata"]["name"] for one in hosts), None)
+    if name is None:
+        return None
+    told, _ = await ask_coordinator(client, job.namespace, name, url, headers)
+    return told
 
 
 async def ask_coordinator(
     client: Client, namespace: str, pod: str, url: str, headers: Mapping[str, str]
 ) -> tuple[CoordinatorStatus | None, str | None]:
-    """Return its /status, or why there is none. Through the API server, which reaches pods from
+    """Return its /status, or why there is none."""
+    return await _ask(client, namespace, pod, url, "status", headers)
+
+
+async def _ask(
+    client: Client, namespace: str, pod: str, url: str, path: str, headers: Mapping[str, str]
+) -> tuple[dict[str, Any] | None, str | None]:
+    """Return what a pod answers, or why it doesn't. Through the API server, which reaches pods from
     anywhere; else straight at the pod."""
     import asyncio
     import json
@@ -348,17 +396,17 @@ async def ask_coordinator(
     from volcano_elastic.kube.client import ApiError
 
     port = urlsplit(url).port
-    path = f"/api/v1/namespaces/{namespace}/pods/{pod}:{port}/proxy/status"
+    proxy = f"/api/v1/namespaces/{namespace}/pods/{pod}:{port}/proxy/{path}"
     try:
         async with asyncio.timeout(_SECONDS):
-            return await client.request("GET", path, headers=headers), None
+            return await client.request("GET", proxy, headers=headers), None
     except (ApiError, aiohttp.ClientError, TimeoutError, ValueError) as error:
         why = f"{pod} through the API server: {error or 'no answer'}"
     try:
         timeout = aiohttp.ClientTimeout(total=_SECONDS, connect=1.0)
         async with (
             aiohttp.ClientSession(timeout=timeout) as session,
-            session.get(f"{url}/status", headers=headers, allow_redirects=False) as answer,
+            session.get(f"{url}/{path}", headers=headers, allow_redirects=False) as answer,
         ):
             told = json.loads(await answer.read())
             if answer.status == 200 and isinstance(told, dict):

@@ -28,6 +28,8 @@ class Recorder:
         self.nodes = Informer(client, NODES)
         self.training: dict[str, Object] = {}
         """Job to the newest /status of its coordinator."""
+        self._hosts: dict[str, str] = {}
+        """By job's uid, the address where its coordinator was found last."""
         self._client = client
         self._start = time.monotonic()
         self._say = say
@@ -104,24 +106,60 @@ class Recorder:
         tokens: dict[str, str] = {}
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=1)) as session:
             while True:
+                running: dict[str, list[Object]] = {}
                 for pod in self.pods:
-                    labels = pod["metadata"].get("labels", {})
-                    address = pod.get("status", {}).get("podIP")
-                    if labels.get(_INDEX_LABEL) != "0" or not address:
+                    status = pod.get("status", {})
+                    if _JOB_LABEL not in pod["metadata"].get("labels", {}):
                         continue
-                    if pod["status"].get("phase") != "Running":
-                        continue
-                    uid = pod["metadata"]["ownerReferences"][0]["uid"]
+                    if status.get("podIP") and status.get("phase") == "Running":
+                        uid = pod["metadata"]["ownerReferences"][0]["uid"]
+                        running.setdefault(uid, []).append(pod)
+                for uid, pods in running.items():
+                    meta = pods[0]["metadata"]
+                    job, namespace = meta["labels"][_JOB_LABEL], meta["namespace"]
                     try:
                         if uid not in tokens:
-                            job, namespace = labels[_JOB_LABEL], pod["metadata"]["namespace"]
                             tokens[uid] = await kept(self._client, namespace, job, uid)
-                        url, headers = f"http://{address}:23457/status", {HEADER: tokens[uid]}
-                        async with session.get(url, headers=headers) as answer:
-                            status = await answer.json()
                     except (ApiError, aiohttp.ClientError, TimeoutError, ValueError):
                         continue
-                    if "phase" not in status:
-                        continue
-                    self.training[labels[_JOB_LABEL]] = {**status, "seen": self.now()}
+                    addresses = [pod["status"]["podIP"] for pod in pods]
+                    told = await self._ask_job(session, uid, addresses, {HEADER: tokens[uid]})
+                    if told is not None:
+                        self.training[job] = {**told, "seen": self.now()}
                 await asyncio.sleep(0.1)
+
+    async def _ask_job(
+        self,
+        session: aiohttp.ClientSession,
+        uid: str,
+        addresses: list[str],
+        headers: dict[str, str],
+    ) -> Object | None:
+        """Return the status of the job's newest coordinator, whichever pod hosts it."""
+        known = self._hosts.get(uid)
+        if known in addresses:
+            told = await _status(session, known, headers)
+            if told is not None and not told.get("missing"):
+                return told
+        answers = await asyncio.gather(*(_status(session, one, headers) for one in addresses))
+        found = [
+            (told.get("term", 0), address, told)
+            for address, told in zip(addresses, answers, strict=True)
+            if told is not None
+        ]
+        if not found:
+            return None
+        _, self._hosts[uid], told = max(found, key=lambda one: one[:2])
+        return told
+
+
+async def _status(
+    session: aiohttp.ClientSession, address: str, headers: dict[str, str]
+) -> Object | None:
+    """Return what a coordinator at an address tells; None if there is none."""
+    try:
+        async with session.get(f"http://{address}:23457/status", headers=headers) as answer:
+            told = await answer.json()
+    except (aiohttp.ClientError, TimeoutError, ValueError):
+        return None
+    return told if isinstance(told, dict) and "phase" in told else None

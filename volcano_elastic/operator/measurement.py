@@ -282,7 +282,8 @@ class Measurement:
         report = Report()
         if url is not None:
             report = await coordinator_client.ask(session, url, job, token)
-        if report.heard is None and others:  # another agent may have taken it over
+        # Another agent may have taken it over, and one without enough others may be the older.
+        if (report.heard is None or report.missing) and others:
             elsewhere = await coordinator_client.find(session, others, job, token)
             if elsewhere is not None and elsewhere != url:
                 url = elsewhere

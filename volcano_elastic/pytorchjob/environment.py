@@ -112,6 +112,8 @@ def _elastic(job: PyTorchJob) -> dict[str, str]:
     assert policy is not None
     low, high = rendezvous.nodes(job)
     values = {"PET_NNODES": f"{low}:{high}"} | rendezvous.of(job).environment()
+    if (peers := rendezvous.peers(job)) is not None:
+        values["VOLCANO_ELASTIC_PEERS"] = peers
     max_restarts = policy.max_restarts
     if max_restarts is None and policy.rdzv_backend == BACKEND:
         max_restarts = _OUR_MAX_RESTARTS

@@ -37,6 +37,7 @@ _FOLLOW = {
     "backend": {"host", "id", "coordinator", "node_unit", "nproc_per_node"},
     "coordinator": {"host"},
 }
+_PEERS = 8
 _UNTIL = "while the job is not suspended: its pods keep what they were made with"
 
 
@@ -70,6 +71,16 @@ class Rendezvous:
         if self.backend == BACKEND:
             found["VOLCANO_ELASTIC_COORDINATOR"] = self.coordinator
         return found
+
+
+def peers(job: PyTorchJob) -> str | None:
+    """Return the names of the pods whose agents tell a newcomer where the coordinator is, once that
+    has another host than the first: those that leave last. None where it has no other."""
+    policy, sized = job.elastic, job.sized
+    if policy is None or sized is None or not hosted(job) or policy.coordinator == "dedicated":
+        return None
+    indexes = range(min(policy.max, _PEERS))
+    return ",".join(replica_name(job.name, sized.role, index) for index in indexes)
 
 
 def of(job: PyTorchJob) -> Rendezvous:

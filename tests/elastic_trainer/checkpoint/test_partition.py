@@ -70,7 +70,7 @@ def test_a_side_whose_network_drops_everything_stops_and_the_other_goes_on(
     """Nothing is reset and nobody is told: packets go nowhere, as in a partition."""
     arguments = f"import sys\nsys.argv = [sys.argv[0], {str(tmp_path)!r}, '1000000', '{{}}']\n"
     job = Job(tmp_path, LOOP if script == "ElasticLoop" else arguments + ALONE, nodes="1:1")
-    network = Proxy(job.port)
+    network = Proxy(("127.0.0.1", job.port), ("127.0.0.1", 0))
     coordinator = subprocess.Popen(
         [
             *(sys.executable, "-m", "elastic_trainer.coordinator", "--port", str(job.port)),

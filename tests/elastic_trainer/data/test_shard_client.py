@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import multiprocessing
 import os
@@ -15,10 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from elastic_trainer.agent.identity import Identity
+from elastic_trainer.agent.succession_service import Requests, SuccessionService
 from elastic_trainer.data.audit import verify
 from elastic_trainer.data.ledger import Ledger
 from elastic_trainer.data.shard_client import LeaseError, ShardClient
+from elastic_trainer.succession.standing import Standing
 
+from tests.elastic_trainer.agent.identity import alone
 from tests.elastic_trainer.torchrun_job import free_endpoint
 
 pytestmark = pytest.mark.process
@@ -147,6 +152,50 @@ def test_a_waiting_fetch_wakes_and_times_out(endpoint: Coordinator) -> None:
     worker.close()
     assert [lease.start for lease in owner.fetch(2, timeout=20)] == [0, 8]
     owner.close()
+
+
+def test_leases_follow_the_coordinator_to_another_agent(
+    endpoint: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = endpoint()
+    other = Coordinator()
+    second = other()
+    standing = Standing("", "agent", 1000, second, hosts=True, heard=True)
+    agent = alone(free_endpoint(), 30.0)
+    monkeypatch.setenv("VOLCANO_ELASTIC_PEERS", f"127.0.0.1:{agent.port}")
+    ledger = Ledger(samples=50, epochs=1, size=5)
+    with serving(agent, standing), ShardClient(first, ledger=ledger) as owner:
+        owner.tell()
+        kept = owner.fetch(2)
+        assert ledger.add(kept[0])
+        owner.commit(1)
+        endpoint.end()
+        try:
+            assert [lease.start for lease in owner.fetch(2)] == [10, 15]
+        finally:
+            other.end()
+
+
+@contextlib.contextmanager
+def serving(agent: Identity, standing: Standing) -> Iterator[None]:
+    """Lets an agent tell this of itself."""
+    loop = asyncio.new_event_loop()
+    requests = Requests(lambda: standing, unasked, unasked, unasked)
+    service = SuccessionService(agent, requests)
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    asyncio.run_coroutine_threadsafe(service.serve(), loop).result(10)
+    try:
+        yield
+    finally:
+        loop.call_soon_threadsafe(service.close)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def unasked(found: object) -> Any:
+    raise AssertionError(f"nobody should tell {found}")
 
 
 def test_no_coordinator_is_an_error_after_some_patience() -> None:

@@ -6,12 +6,17 @@ of `EIO`, `ESTALE`, `503`, `full`, `read-only` and `slow`. The system calls' wra
 
 FAULTY_CLOCK_FILE holds the seconds by which `time.time` and `time.time_ns` are wrong. Monotonic
 clocks are right, as they are where a real clock is set.
+
+FAULTY_NETWORK says by which ways this node's agent reaches others, see fault_network.py.
 """
 
+import asyncio.base_events
 import builtins
 import errno
 import io
+import json
 import os
+import socket
 import time
 
 _SLOW_SECONDS = 0.1
@@ -81,3 +86,33 @@ def _wrong_time_ns():
 
 time.time_ns = _wrong_time_ns
 time.time = lambda: _wrong_time_ns() / 1e9
+
+
+_getaddrinfo = socket.getaddrinfo
+_ipaddr_info = asyncio.base_events._ipaddr_info
+
+
+def _way(host, port):
+    told = os.environ.get("FAULTY_NETWORK", "")
+    network = json.loads(told) if told else {}
+    if not isinstance(port, int) or host not in network.get("nodes", {}):
+        return host
+    if port == network["port"]:
+        return network["ways"][host]
+    if port == network["port"] + 2:
+        try:
+            with _open(network["parted"]) as file:
+                parted = json.load(file)
+        except OSError:
+            parted = []
+        if sorted((network["node"], network["nodes"][host])) in parted:
+            return network["nowhere"]
+    return host
+
+
+socket.getaddrinfo = lambda host, port, *more, **given: _getaddrinfo(
+    _way(host, port), port, *more, **given
+)
+asyncio.base_events._ipaddr_info = lambda host, port, *more, **given: _ipaddr_info(
+    _way(host, port), port, *more, **given
+)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from random import Random
 
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tests.elastic_trainer.succession.calm import TICK, Calm, may_decide
 from tests.elastic_trainer.succession.world import World
+
+SOON = int(30.0 / TICK)
+"""Ticks in which those who may decide are to have elected a host, and to train."""
 
 
 def disturb(world: World, random: Random, *, deaths: bool) -> None:
@@ -87,3 +91,23 @@ def test_no_two_sides_make_steps_at_once(agents: int, seed: int, deaths: bool) -
     for _ in range(400):
         disturb(world, random, deaths=deaths)
         assert len(world.sides()) <= 1, world.sides()
+
+
+@settings(max_examples=100, deadline=None)
+@given(agents=st.integers(2, 5), seed=st.integers(0, 2**32), deaths=st.booleans())
+def test_whoever_can_decide_trains_on_soon(agents: int, seed: int, deaths: bool) -> None:
+    """Whatever happened: once more than half of those who elect reach one another."""
+    random = Random(seed)
+    world = World(agents, random)
+    gather(world)
+    for _ in range(400):
+        disturb(world, random, deaths=deaths)
+    assume(may_decide(world))
+    calm = Calm(world, random)
+    living = {agent.name for agent in world.agents.values() if agent.alive}
+    for _ in range(SOON):
+        calm.tick()
+        assert len(world.sides()) <= 1, world.sides()
+        if any({m.agent for m in made.members} == living for made in world.sides()):
+            return
+    raise AssertionError(f"{living} don't train together: {world.sides()}")

@@ -52,6 +52,8 @@ class Coordinator:
     state: State
     now: float = 0.0
     alive: bool = True
+    deposed: int = 0
+    """The term of a later coordinator that it was told of, and ended."""
     streams: dict[str, Stream] = field(default_factory=dict)
 
     @property
@@ -59,11 +61,40 @@ class Coordinator:
         return self.state.settings.term
 
     def feed(self, event: Any) -> None:
-        self.state, effects = step(self.state, event, self.now)
+        before = self.state
+        self.state, effects = step(before, event, self.now)
+        if self.state.round is not before.round and self.state.last_round > before.last_round:
+            self._check_round(before, event)
         for effect in effects:
             stream = self.streams.get(effect.agent)
             if stream is not None and isinstance(effect, Send):
                 stream.down.append(effect.message)
+
+    def _check_round(self, before: State, event: Any) -> None:
+        """More than half of those who elect agree to a round, or half with who made the last one.
+
+        Others' votes keep two sides apart, too, so that no world may show that this was neglected.
+        """
+        made = self.state.round
+        if made is None or made.term != self.term:
+            return  # it was adopted
+        told = (
+            event.message.electorate
+            if isinstance(event, Received) and isinstance(event.message, Hello)
+            else None
+        )
+        known = (
+            told if told is not None and is_newer(told, before.electorate) else before.electorate
+        )
+        own = known is not None and known.term == self.term
+        for group in made.groups:
+            living = {m.agent for m in group.members if m.agent not in self.state.gone}
+            there = living & self.state.agents.keys()
+            tie = own and self.host in there
+            assert not living or 2 * len(there) + tie > len(living), (made, there, living)
+
+    def depose(self, term: int) -> None:
+        self.alive, self.deposed = False, term
 
     def pass_time(self) -> None:
         self.now += 60.0
@@ -124,7 +155,7 @@ class World:
             return
         self.give_up(agent)
         if agent.voter.sworn > coordinator.term:
-            coordinator.alive = False  # deposed
+            coordinator.depose(agent.voter.sworn)
             return
         agent.voter = swear(agent.voter, coordinator.term)
         old = coordinator.streams.pop(agent.name, None)
@@ -213,6 +244,10 @@ class World:
         voter.voter, answer = vote(before, ballot, "" if willing else "hears its coordinator")
         if voter.voter != before:
             self.give_up(voter)
+            known = Electorate(ballot.electorate_term, ballot.electorate_round)
+            theirs = voter.voter.electorate
+            later = theirs is not None and (theirs.term, theirs.round) > (known.term, known.round)
+            assert not later, f"{name} elects {ballot.candidate}, which knows less than it does"
         self.votes.append((ballot.candidate, ballot.term, name, answer))
 
     def count_vote(self, number: int) -> None:

@@ -52,6 +52,7 @@ def test_two_clusters_on_one_machine_give_a_name_two_addresses() -> None:
         ("job-worker-0:23456", "127.16.0.9:23456"),
         ("job-worker-0:port", "job-worker-0:port"),
         ("default/job-worker-0", "default/job-worker-0"),
+        ("job-worker-0,other,job-worker-0:80", "127.16.0.9,other,127.16.0.9:80"),
         ("other", "other"),
         ("", ""),
         (":80", ":80"),

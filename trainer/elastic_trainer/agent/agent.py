@@ -23,6 +23,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from elastic_trainer.agent.coordinator_process import CoordinatorProcess
 from elastic_trainer.agent.counted import Counted
+from elastic_trainer.agent.fixed_place import FixedPlace
 from elastic_trainer.agent.identity import Identity
 from elastic_trainer.agent.inspection import Inspector
 from elastic_trainer.agent.metrics import WorkerMetrics
@@ -118,20 +119,9 @@ class Agent:
             self._receive,
             self._lost_coordinator,
             self._refuse_to_join,
-            lambda: self._succession.where(),
+            lambda: self._place.where(),
         )
-        self._succession = Succession(
-            identity,
-            coordinator,
-            Hooks(
-                connected=lambda: self._stream.connected,
-                address=lambda: self._stream.address,
-                dial_anew=self._stream.dial_anew,
-                dialled=lambda: self._stream.dialled,
-                tell=self._stream.tell,
-                stays=self._stays,
-            ),
-        )
+        self._place = self._coordinators_place()
         self._failures = NodeFailures(self._stream.tell)
         self._workers = WorkerServer(
             memory=memory.path if memory is not None else None,
@@ -260,7 +250,7 @@ class Agent:
                 asyncio.run_coroutine_threadsafe(self._close(complete), self._loop).result(2.0)
             with contextlib.suppress(Exception):
                 asyncio.run_coroutine_threadsafe(
-                    self._succession.close(failures_seconds=failures, end_seconds=end), self._loop
+                    self._place.close(failures_seconds=failures, end_seconds=end), self._loop
                 ).result(2.0 + failures + end)
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._done.set)
@@ -278,6 +268,19 @@ class Agent:
 
     # ---- the loop's thread
 
+    def _coordinators_place(self) -> FixedPlace | Succession:
+        if not self.identity.succession:
+            return FixedPlace(self.identity)
+        hooks = Hooks(
+            connected=lambda: self._stream.connected,
+            address=lambda: self._stream.address,
+            dial_anew=self._stream.dial_anew,
+            dialled=lambda: self._stream.dialled,
+            tell=self._stream.tell,
+            stays=self._stays,
+        )
+        return Succession(self.identity, self._coordinator, hooks)
+
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
@@ -288,7 +291,7 @@ class Agent:
 
     async def _main(self) -> None:
         await self._workers.start()
-        await self._succession.serve()
+        await self._place.serve()
         if self.identity.metrics is not None:
             host, port = self.identity.metrics
             try:
@@ -299,7 +302,7 @@ class Agent:
         tasks = [
             asyncio.ensure_future(self._stream.attend_for_ever()),
             asyncio.ensure_future(self._beat()),
-            asyncio.ensure_future(self._succession.watch()),
+            asyncio.ensure_future(self._place.watch()),
         ]
         done = asyncio.ensure_future(self._done.wait())
         finished, _ = await asyncio.wait({*tasks, done}, return_when=asyncio.FIRST_COMPLETED)
@@ -324,13 +327,13 @@ class Agent:
                 self._refuse_to_join(self._coordinator.refusal)
 
     def _ensure_coordinator(self) -> None:
-        if self._succession.hosts_by_right and not self._closing:
+        if self._place.hosts_by_right and not self._closing:
             self._coordinator.ensure()
 
     def _lost_coordinator(self) -> None:
         self._end_orphaned_round()
         self._ensure_coordinator()
-        self._succession.lost()
+        self._place.lost()
 
     def _stays(self) -> bool:
         """Tells whether this agent takes part in further rounds, as far as it knows."""
@@ -378,9 +381,9 @@ class Agent:
             node=self.identity.node,
             grace_seconds=self._grace_left() if self._leaving else 0.0,
             commits=self._workers.commits,
-            term=self._succession.term,
-            port=self._succession.port,
-            electorate=self._succession.electorate,
+            term=self._place.term,
+            port=self._place.port,
+            electorate=self._place.electorate,
             goodput=self._counted.goodput,
             uncounted_milliseconds=self._counted.uncounted_milliseconds,
         )
@@ -410,7 +413,7 @@ class Agent:
     # ---- what the coordinator says
 
     def _receive(self, message: Any) -> None:
-        self._succession.heard(message)
+        self._place.heard(message)
         self._counted.hear(message)
         local = self._workers.local
         if isinstance(message, Round):
@@ -503,7 +506,7 @@ class Agent:
 
     def _join(self, future: Future[Round], timeout: float) -> None:
         self._join_seconds = timeout
-        wait = self._succession.unheard_seconds(time.monotonic())
+        wait = self._place.unheard_seconds(time.monotonic())
         if wait > 0.0:
             self._loop.call_later(wait, self._join, future, timeout)
             return

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from elastic_trainer.protocol.auth import TOKEN_VARIABLE
 from elastic_trainer.protocol.keepalive import heartbeat_timeout
+from elastic_trainer.succession.peers import PEERS_VARIABLE, Place, read_peers
 
 POD_INDEX_VARIABLE = "VOLCANO_ELASTIC_POD_INDEX"
 POD_IP_VARIABLE = "VOLCANO_ELASTIC_POD_IP"
@@ -72,6 +73,8 @@ class Identity:
     """The machine it runs on."""
     elects: bool = False
     """It is to take part in elections of the coordinator's host."""
+    peers: tuple[Place, ...] = ()
+    """Where some of the job's agents say who hosts the coordinator."""
 
     @classmethod
     def read(
@@ -110,6 +113,7 @@ class Identity:
             patience=_seconds(environment, PATIENCE_VARIABLE, PATIENCE_SECONDS),
             node=environment.get(NODE_VARIABLE) or socket.gethostname(),
             elects=environment.get(SUCCESSION_VARIABLE, "") == "1",
+            peers=read_peers(environment.get(PEERS_VARIABLE, ""), port),
         )
 
     @property

@@ -92,6 +92,8 @@ STREAMS = 1 << 16
 that come back before we see them go."""
 _SERVED = {"/status": "GET", "/metrics": "GET", "/range": "PUT", PATH: "PUT", GONE_PATH: "PUT"}
 
+_BEAT = encode_coordinator(Heartbeat())
+
 
 @dataclass(frozen=True)
 class Succeeds:
@@ -343,6 +345,8 @@ class CoordinatorServer(CoordinatorServicer):
 
     def _heartbeat(self) -> Any:
         settings = self.state.settings
+        if not settings.host:
+            return _BEAT
         host = self.state.agents.get(settings.host)
         return encode_coordinator(
             Heartbeat(

@@ -19,7 +19,10 @@ from elastic_trainer.protocol.keepalive import heartbeat_timeout, options
 from elastic_trainer.retry import coordinator_policy
 from elastic_trainer.shards.ranges import Ranges
 from elastic_trainer.shards.shards import Shards
+from elastic_trainer.succession.peers import PEERS_VARIABLE, read_peers
+from elastic_trainer.succession.search import find_coordinator
 
+JOB_VARIABLE = "VOLCANO_ELASTIC_JOB"
 WAIT_SECONDS = 1.0
 """How long one request waits for leases; others of the same client wait behind it."""
 
@@ -52,11 +55,12 @@ class ShardClient:
     Leases of a worker that ends, is killed, stopped or cut off go back; of one that merely falls
     silent, after 8 s. If it comes back, it doesn't know that others have its leases now: two may
     send the same one's gradient, of which the owner applies the one that `Ledger.add` takes. A
-    coordinator that falls silent for VOLCANO_ELASTIC_HEARTBEAT_TIMEOUT (1 s), or was restarted, is
-    found again, and told what it had forgotten. For one thread.
+    coordinator that falls silent for VOLCANO_ELASTIC_HEARTBEAT_TIMEOUT (1 s), was restarted, or was
+    taken over by another agent, is found again, by the endpoint or by the agents that
+    VOLCANO_ELASTIC_PEERS names, and told what it had forgotten. For one thread.
 
     Args:
-        endpoint: the coordinator's host:port.
+        endpoint: the coordinator's host:port, as at the job's beginning.
         ledger: of the model that this process saves.
         samples, epochs, size, seed: as the owner's ledger's; not with `ledger`.
         data: the data set's name, where the job has several.
@@ -85,6 +89,8 @@ class ShardClient:
         self.ledger = ledger
         self.shards = ledger.shards if ledger else Shards(samples, epochs, size, seed)
         self._endpoint = endpoint
+        self._moved_to: str | None = None
+        """Where the coordinator is, if not there any more."""
         self._data = data
         self._token = os.environ.get(TOKEN_VARIABLE, "") if token is None else token
         self._patience = patience
@@ -182,14 +188,26 @@ class ShardClient:
     def _ask_once(self, request: Any) -> Any:
         try:
             if self._stream is None:
-                self._stream = _Stream(self._endpoint, self._token, self._heartbeat_timeout)
+                where = self._moved_to or self._endpoint
+                self._stream = _Stream(where, self._token, self._heartbeat_timeout)
                 self._refused(self._stream.ask(self._hello(again=True)))
             elif self.ledger is not None and self.ledger.life != self._life:
                 self._refused(self._stream.ask(self._hello(again=False)))
             return self._refused(self._stream.ask(request))
         except grpc.RpcError:
             self.close()
+            self._moved_to = self._look_for_coordinator()
             raise
+
+    def _look_for_coordinator(self) -> str | None:
+        """Return where agents say that the coordinator is; None if none says so."""
+        environment = os.environ
+        _, _, port = self._endpoint.rpartition(":")
+        if not port.isdecimal():
+            return None
+        known = f"{self._endpoint},{environment.get(PEERS_VARIABLE, '')}"
+        places = read_peers(known, int(port))
+        return find_coordinator(places, environment.get(JOB_VARIABLE, ""), self._token)
 
     def _refused(self, reply: Any) -> Any:
         if reply.refusal:

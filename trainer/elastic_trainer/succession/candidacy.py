@@ -15,9 +15,13 @@ JITTER_SECONDS = 0.1
 
 
 def turn(known: Electorate, agent: str, gone: Collection[str]) -> int | None:
-    """Return how many others stand before `agent`; None: it isn't of the newest round."""
-    members = [m.agent for m in known.groups[-1].members if m.port] if known.groups else []
-    living = [name for name in members if name not in gone]
+    """Return how many others stand before `agent`; None: it is no elector.
+
+    Members of the newest round stand first, by rank. Those of earlier ones do, too: one of them may
+    be the only one to know of it.
+    """
+    members = [m.agent for group in reversed(known.groups) for m in group.members if m.port]
+    living = [name for name in dict.fromkeys(members) if name not in gone]
     return living.index(agent) if agent in living else None
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-from dataclasses import dataclass
 from typing import Any
 
 from elastic_trainer.protocol.auth import HEADER
 from elastic_trainer.protocol.message import Member
 from elastic_trainer.succession.ballot import Ballot, Vote
+from elastic_trainer.succession.standing import Found, Standing
 
 HOST_PATH = "/host"
 VOTE_PATH = "/vote"
@@ -20,32 +20,8 @@ SECONDS = 0.5
 ANSWER_BYTES = 65536
 
 
-@dataclass(frozen=True)
-class Standing:
-    """What an agent tells of itself and the coordinator that it follows."""
-
-    job: str
-    agent: str
-    term: int
-    address: str
-    """HOST:PORT of the coordinator; empty: it knows none."""
-    hosts: bool
-    """It runs the coordinator, or is about to start it again."""
-    heard: bool
-    """It hears from the coordinator."""
-
-
-@dataclass(frozen=True)
-class Found:
-    """What came of a question to a member."""
-
-    standing: Standing | None = None
-    gone: bool = False
-    """Its process has ended: nobody listens, or another agent does."""
-
-    @property
-    def term(self) -> int:
-        return self.standing.term if self.standing is not None else 0
+class GoneError(Exception):
+    """An agent has ended: nobody listens where it did, or another agent does."""
 
 
 async def look(member: Member, token: str, seconds: float = SECONDS) -> Found:
@@ -53,7 +29,7 @@ async def look(member: Member, token: str, seconds: float = SECONDS) -> Found:
     try:
         body = await ask(member.address, member.port, "GET", HOST_PATH, None, token, seconds)
         standing = read_standing(body)
-    except ConnectionRefusedError:
+    except (ConnectionRefusedError, GoneError):
         return Found(gone=True)
     except (OSError, ValueError, TimeoutError, asyncio.IncompleteReadError):
         return Found()
@@ -61,11 +37,7 @@ async def look(member: Member, token: str, seconds: float = SECONDS) -> Found:
 
 
 async def ask_vote(member: Member, ballot: Ballot, token: str, seconds: float) -> Vote | None:
-    """Return a member's vote; None if it can't be had.
-
-    Raises:
-        ConnectionRefusedError: nobody listens there.
-    """
+    """Return a member's vote; None if it can't be had. Raises GoneError."""
     try:
         body = await ask(
             member.address,
@@ -78,8 +50,8 @@ async def ask_vote(member: Member, ballot: Ballot, token: str, seconds: float) -
         )
         told = _object(body)
         return Vote(bool(told["granted"]), int(told["term"]), str(told["why"]))
-    except ConnectionRefusedError:
-        raise
+    except ConnectionRefusedError as error:
+        raise GoneError(f"{member.address}:{member.port}: {error}") from error
     except (OSError, ValueError, KeyError, TypeError, TimeoutError, asyncio.IncompleteReadError):
         return None
 
@@ -105,6 +77,7 @@ async def ask(
 
     Raises:
         OSError, TimeoutError, asyncio.IncompleteReadError: there is none in time.
+        GoneError: whom it was meant for is gone.
         ValueError: it is no success.
     """
     async with asyncio.timeout(seconds):
@@ -122,6 +95,8 @@ async def ask(
             raise ValueError(f"{host}:{port}{path}: expected an answer, found {error}") from error
         finally:
             writer.transport.abort()
+    if head.startswith(b"HTTP/1.1 410 "):
+        raise GoneError(f"{host}:{port}{path}: another agent listens there")
     if not head.startswith(b"HTTP/1.1 200 "):
         raise ValueError(f"{host}:{port}{path}: expected 200, found {head[:60]!r}")
     return answer
@@ -138,6 +113,7 @@ def read_standing(body: bytes) -> Standing:
             address=str(told["address"]),
             hosts=bool(told["hosts"]),
             heard=bool(told["heard"]),
+            round=int(told.get("round", 0)),
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"expected an agent's standing, found {told}") from error
@@ -165,14 +141,6 @@ def read_gone(body: bytes) -> frozenset[str]:
     if not isinstance(addresses, list) or not all(isinstance(one, str) for one in addresses):
         raise ValueError(f'expected {{"addresses": [ADDRESS, ...]}}, found {body[:200]!r}')
     return frozenset(addresses)
-
-
-def read_address(text: str) -> tuple[str, int]:
-    """Raises ValueError for anything but HOST:PORT."""
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal():
-        raise ValueError(f"expected HOST:PORT, found {text!r}")
-    return host.strip("[]"), int(port)
 
 
 def _object(body: bytes) -> dict[str, Any]:

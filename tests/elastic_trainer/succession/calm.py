@@ -1,0 +1,206 @@
+"""What agents and coordinators do by themselves in a world that nothing disturbs any more: each
+agent asks, stands, votes, hosts and dials as its `Follower` says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+from elastic_trainer.coordinator.model import Gone, Tick
+from elastic_trainer.protocol.message import Electorate, Heartbeat, Member
+from elastic_trainer.succession.ballot import Ballot
+from elastic_trainer.succession.candidacy import Count
+from elastic_trainer.succession.electorate import missing, voters
+from elastic_trainer.succession.follower import Follower
+from elastic_trainer.succession.standing import Found, Standing
+
+from tests.elastic_trainer.succession.world import Agent, Coordinator, World
+
+TICK = 0.1
+LIMIT = 1.0
+
+
+def may_decide(world: World) -> bool:
+    """Tell whether the living are more than half of those who elect, whichever round is the newest
+    that one of them knows."""
+    living = {agent.name for agent in world.agents.values() if agent.alive}
+    known = [world.agents[name].voter.electorate for name in living]
+    return bool(living) and all(not missing(one, living, set()) for one in known)
+
+
+class Calm:
+    """Runs a world on, a tick at a time."""
+
+    def __init__(self, world: World, random: Random) -> None:
+        self.world, self.random = world, random
+        self.now = 1000.0
+        world.cut.clear()
+        world.ballots.clear()
+        world.votes.clear()
+        self.followers = {agent.name: self._follower(agent) for agent in self._living()}
+
+    def _living(self) -> list[Agent]:
+        return [agent for agent in self.world.agents.values() if agent.alive]
+
+    def _follower(self, agent: Agent) -> Follower:
+        agent.count = None
+        host = agent.stream.coordinator.host if agent.stream is not None else None
+        return Follower(
+            agent.name,
+            LIMIT,
+            first_host=agent.index == 0,
+            voter=agent.voter,
+            host=self._member(host) if host is not None else None,
+            address=f"{host}:1" if host is not None else "",
+            heard_at=self.now,
+            gone=frozenset(agent.gone),
+        )
+
+    def _member(self, name: str) -> Member:
+        return Member(name, self.world.agents[name].index, name, 1)
+
+    def _coordinator(self, name: str) -> Coordinator | None:
+        """Return the one that an agent runs."""
+        found = [one for one in self.world.coordinators if one.host == name and one.alive]
+        return found[-1] if found else None
+
+    # ---- one tick
+
+    def tick(self) -> None:
+        self.now += TICK
+        for agent in self.random.sample(self._living(), len(self._living())):
+            self._attend(agent)
+        for coordinator in self.world.coordinators:
+            if coordinator.alive:
+                self._serve(coordinator)
+
+    def _set(self, agent: Agent, follower: Follower) -> None:
+        led = follower.led != self.followers[agent.name].led
+        self.followers[agent.name], agent.voter = follower, follower.voter
+        own = self._coordinator(agent.name)
+        if led and own is not None and not follower.address.startswith(f"{agent.name}:"):
+            own.alive = False
+        if led:
+            agent.stream = None
+
+    def _attend(self, agent: Agent) -> None:
+        self._restart(agent)
+        if self._is_connected(agent):
+            self._listen(agent)
+        else:
+            agent.stream = None
+            self._find_coordinator(agent)
+
+    def _is_connected(self, agent: Agent) -> bool:
+        stream = agent.stream
+        if stream is None or not stream.coordinator.alive:
+            return False
+        return stream.coordinator.streams.get(agent.name) is stream
+
+    def _find_coordinator(self, agent: Agent) -> None:
+        name = agent.name
+        follower = self.followers[name]
+        asked = follower.asks
+        found = self._look(agent, asked.agent) if asked is not None else None
+        if found is not None and found.standing is not None:
+            follower = follower.hears_of(found.standing, self.now)
+        if follower.led == self.followers[name].led:
+            follower = follower.judges(found, self.now)
+        self._set(agent, follower)
+        for other in self._living():
+            if other is not agent:
+                standing = self._standing(other)
+                self._set(agent, self.followers[name].hears_of(standing, self.now))
+        follower = self.followers[name].takes_turn(self.now, self.random.uniform(0, 0.1))
+        self._set(agent, follower)
+        if follower.may_stand(self.now):
+            self._stand(agent)
+        host = self.followers[name].address.rpartition(":")[0] or "a0"
+        coordinator = self._coordinator(host)
+        if coordinator is not None:
+            self.world.dial(agent, coordinator)
+            self.followers[name] = replace(self.followers[name], voter=agent.voter)
+
+    def _restart(self, agent: Agent) -> None:
+        """The first host's agent runs the first coordinator until it was deposed."""
+        follower, address = self.followers[agent.name], f"{agent.name}:1"
+        if self._coordinator(agent.name) is not None:
+            return
+        own = [one for one in self.world.coordinators if one.host == agent.name]
+        deposed = max((one.deposed for one in own), default=0)
+        if follower.first_host and deposed:
+            self._set(agent, replace(follower, first_host=False))
+        elif follower.hosts_by_right:
+            self.world.host(agent.name, max(one.term for one in own) + 1, None)
+        elif follower.address == address:
+            self._set(agent, follower.hosts_no_more(address, deposed))
+
+    def _listen(self, agent: Agent) -> None:
+        stream = agent.stream
+        assert stream is not None
+        for _ in range(20):
+            self.world.deliver_up(stream)
+            self.world.deliver_down(stream)
+        coordinator = stream.coordinator
+        beat = Heartbeat(coordinator.term, self._member(coordinator.host))
+        follower = replace(self.followers[agent.name], voter=agent.voter).hears(self.now)
+        self._set(agent, follower.hears_beat(beat, f"{coordinator.host}:1"))
+
+    def _serve(self, coordinator: Coordinator) -> None:
+        for name, stream in list(coordinator.streams.items()):
+            agent = self.world.agents[name]
+            if not agent.alive or agent.stream is not stream:
+                self.world.lose(coordinator, name)
+        coordinator.now += TICK
+        coordinator.feed(Tick(dict.fromkeys(coordinator.state.agents, coordinator.now)))
+        for member in coordinator.state.missing:
+            found = self.world.agents[member.agent]
+            if found.alive and found.voter.sworn > coordinator.term:
+                coordinator.depose(found.voter.sworn)
+            elif not found.alive and self.world.may_prove(coordinator.state.electorate, found):
+                coordinator.feed(Gone(frozenset({member.agent})))
+
+    # ---- what agents ask one another
+
+    def _standing(self, agent: Agent) -> Standing:
+        hosts = self._coordinator(agent.name) is not None
+        return self.followers[agent.name].standing("", hosts=hosts, heard=agent.stream is not None)
+
+    def _look(self, agent: Agent, other: str) -> Found:
+        found = self.world.agents[other]
+        if found.alive:
+            return Found(self._standing(found))
+        return Found(gone=self.world.may_prove(agent.voter.electorate, found))
+
+    def _stand(self, agent: Agent) -> None:
+        follower = self.followers[agent.name]
+        known = follower.voter.electorate
+        assert known is not None
+        asked = self._count(agent, follower.ballot(f"{agent.name}:1"), known)
+        if not asked.won:
+            self._set(agent, self.followers[agent.name].asks_again(self.now))
+            return
+        follower = self.followers[agent.name].stands(asked)
+        follower = follower.waits(self.now, self.random.uniform(0, 0.2))
+        self._set(agent, follower)
+        term = follower.voter.sworn
+        ballot = replace(follower.ballot(f"{agent.name}:1"), term=term, trial=False)
+        counted = self._count(agent, ballot, known)
+        if self.followers[agent.name].has_won(term, counted):
+            self.world.host(agent.name, term, counted)
+            self._set(agent, self.followers[agent.name].hosts(f"{agent.name}:1"))
+
+    def _count(self, agent: Agent, ballot: Ballot, known: Electorate) -> Count:
+        follower = self.followers[agent.name]
+        count = Count(agent.name, known, set(follower.gone))
+        for name in voters(known).keys() - {agent.name, *follower.silent}:
+            voter = self.world.agents[name]
+            if voter.alive:
+                after, answer = self.followers[name].votes(ballot, False, self.now)
+                self._set(voter, after)
+                count.votes[name] = answer
+            elif self.world.may_prove(agent.voter.electorate, voter):
+                count.gone.add(name)
+        self._set(agent, self.followers[agent.name].learns(count))
+        return count

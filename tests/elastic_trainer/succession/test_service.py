@@ -1,0 +1,98 @@
+"""An agent's succession service, over HTTP on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+from elastic_trainer.agent.host_search import HostSearch
+from elastic_trainer.agent.succession_service import Requests, SuccessionService
+from elastic_trainer.protocol.message import Member
+from elastic_trainer.succession.ballot import Ballot, Vote
+from elastic_trainer.succession.service import GoneError, announce, ask_vote, look
+from elastic_trainer.succession.standing import Found, Standing
+
+from tests.elastic_trainer.agent.identity import alone
+from tests.elastic_trainer.torchrun_job import free_endpoint
+
+BALLOT = Ballot(1000, "c", "127.0.0.1:7", 0, 3)
+TOLD = Standing("test", "a", 1000, "127.0.0.1:7", hosts=False, heard=True, round=3)
+
+
+class Agent:
+    """What an agent is told, and answers."""
+
+    def __init__(self, told: Standing = TOLD) -> None:
+        self.told = told
+        self.heard: list[Standing] = []
+        self.gone: list[frozenset[str]] = []
+        requests = Requests(
+            lambda: self.told,
+            lambda ballot: Vote(True, ballot.term),
+            self.heard.append,
+            self.gone.append,
+        )
+        self.service = SuccessionService(alone(free_endpoint(), 30.0), requests)
+
+    def member(self, name: str = "a") -> Member:
+        return Member(name, 0, "127.0.0.1", self.service.port)
+
+
+@contextlib.asynccontextmanager
+async def serving(agent: Agent) -> AsyncIterator[Agent]:
+    await agent.service.serve()
+    try:
+        yield agent
+    finally:
+        agent.service.close()
+
+
+async def test_an_agent_votes_tells_and_is_told() -> None:
+    async with serving(Agent()) as agent:
+        assert await ask_vote(agent.member(), BALLOT, "", 5.0) == Vote(True, 1000)
+        assert await look(agent.member(), "", 5.0) == Found(TOLD)
+        await announce("127.0.0.1", agent.service.port, TOLD, "", 5.0)
+        assert agent.heard == [TOLD]
+
+
+async def test_whoever_was_replaced_at_its_address_or_ended_is_proven_gone() -> None:
+    async with serving(Agent()) as agent:
+        with pytest.raises(GoneError, match="another agent"):
+            await ask_vote(agent.member("b"), BALLOT, "", 5.0)
+        assert await look(agent.member("b"), "", 5.0) == Found(gone=True)
+    nobody = Member("a", 0, "127.0.0.1", free_endpoint())
+    with pytest.raises(GoneError):
+        await ask_vote(nobody, BALLOT, "", 5.0)
+    assert await look(nobody, "", 5.0) == Found(gone=True)
+
+
+async def test_silence_proves_nothing() -> None:
+    silent = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    async with silent:
+        member = Member("a", 0, "127.0.0.1", silent.sockets[0].getsockname()[1])
+        assert await ask_vote(member, BALLOT, "", 0.1) is None
+        assert await look(member, "", 0.1) == Found()
+
+
+@pytest.mark.parametrize(
+    ("told", "others_may_train"),
+    [
+        (TOLD, False),
+        (replace(TOLD, round=0, heard=False), False),
+        (replace(TOLD, heard=False), True),
+        (replace(TOLD, job="another", heard=False), False),
+        (replace(TOLD, agent="itself", heard=False), False),
+    ],
+)
+async def test_a_new_worker_0_learns_whether_others_may_be_training(
+    told: Standing, others_may_train: bool
+) -> None:
+    search = HostSearch(replace(alone(7, 30.0), agent="itself"), random.Random(1))
+    places = [("127.0.0.1", free_endpoint())]
+    async with serving(Agent(told)) as agent:
+        answers = await search.ask([*places, ("127.0.0.1", agent.service.port)])
+    assert answers.others_may_train is others_may_train

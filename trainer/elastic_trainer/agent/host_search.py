@@ -1,0 +1,70 @@
+"""Asks other agents of the job where the coordinator is."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from elastic_trainer.agent.identity import Identity
+from elastic_trainer.succession.peers import Place
+from elastic_trainer.succession.service import HOST_PATH, ask, read_standing
+from elastic_trainer.succession.standing import Standing
+
+SECONDS = 0.5
+"""For the answers."""
+MOST = 8
+"""Agents asked at a time."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What came of a search."""
+
+    standings: tuple[Standing, ...] = ()
+    silent: bool = False
+    """Somebody may be there, and gave no answer."""
+
+    @property
+    def others_may_train(self) -> bool:
+        """Whether there may be a round without this agent's knowledge: somebody is silent, or knows
+        of one and has lost its coordinator."""
+        lost = any(one.round and not one.heard for one in self.standings)
+        return self.silent or lost
+
+
+class HostSearch:
+    """On an agent's event loop.
+
+    Args:
+        identity: of the agent that asks; its own answer doesn't count.
+        chance: who is asked where there are many.
+    """
+
+    def __init__(self, identity: Identity, chance: random.Random) -> None:
+        self._identity, self._chance = identity, chance
+
+    async def ask(self, places: Collection[Place]) -> Answers:
+        """Return the answers of some of those at `places`."""
+        asked = self._chance.sample(sorted(places), min(MOST, len(places)))
+        found = await asyncio.gather(*(self._ask(place) for place in asked))
+        standings = tuple(
+            one for one in found if isinstance(one, Standing) and one.agent != self._identity.agent
+        )
+        return Answers(standings, silent=any(one is _SILENT for one in found))
+
+    async def _ask(self, place: Place) -> Standing | object | None:
+        """Return a standing, `_SILENT`, or None where there is nobody of this job."""
+        try:
+            body = await ask(*place, "GET", HOST_PATH, None, self._identity.token, SECONDS)
+            standing = read_standing(body)
+        except (ConnectionRefusedError, socket.gaierror, ValueError):
+            return None
+        except (OSError, TimeoutError, EOFError):
+            return _SILENT
+        return standing if standing.job == self._identity.job else None
+
+
+_SILENT = object()

@@ -1,0 +1,43 @@
+"""What an agent tells others of itself and the coordinator that it follows; data only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What an agent tells of itself and the coordinator that it follows."""
+
+    job: str
+    agent: str
+    term: int
+    address: str
+    """HOST:PORT of the coordinator; empty: it knows none."""
+    hosts: bool
+    """It runs the coordinator, or is about to start it again."""
+    heard: bool
+    """It hears from the coordinator."""
+    round: int = 0
+    """The newest that it knows of; 0: none."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What came of a question to a member."""
+
+    standing: Standing | None = None
+    gone: bool = False
+    """Its process has ended: nobody listens, or another agent does."""
+
+    @property
+    def term(self) -> int:
+        return self.standing.term if self.standing is not None else 0
+
+
+def read_address(text: str) -> tuple[str, int]:
+    """Raises ValueError for anything but HOST:PORT."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ValueError(f"expected HOST:PORT, found {text!r}")
+    return host.strip("[]"), int(port)
