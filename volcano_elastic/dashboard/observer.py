@@ -104,9 +104,14 @@ class Observer:
             self._changed.clear()
             began = time.thread_time()
             snapshot, now = self._builder.snapshot(), self._clock()
-            page, took = await asyncio.to_thread(self._look, snapshot, now)
-            self._page = page
-            self._shown(page)
+            took = 0.0
+            try:
+                page, took = await asyncio.to_thread(self._look, snapshot, now)
+                self._page = page
+                self._shown(page)
+            except Exception:
+                # The next change may bring a cluster that can be shown.
+                _log.exception("the page stays as it was: it could not be made anew")
             took += time.thread_time() - began
             await asyncio.sleep(max(_AT_MOST_EVERY_SECONDS, took / _SHARE_OF_TIME))
             try:

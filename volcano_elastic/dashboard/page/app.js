@@ -72,7 +72,7 @@ function draw() {
 function tell(error) {
   trouble = error;
   state.className = error ? "bad" : "";
-  state.textContent = error ? error.message || String(error) : overview ? `as of ${clock(overview.time)}` : "";
+  state.textContent = error ? error.message || String(error) : overview ? `live, changed ${clock(overview.time)}` : "";
   if (error?.status === 401) askForToken(error.message);
 }
 

@@ -35,7 +35,7 @@ export class WhatIfView {
       h("h2", null, "What if"),
       h("p", { class: "soft" }, "The planner's next decisions, as of now; nothing is changed. Fill in what would be otherwise."),
       h("form", { onsubmit: (event) => this.ask(event) },
-        h("div", { class: "row" }, "cap queue ", queues("queue"), number("capability", `at ${unit(overview.resource)}`)),
+        h("div", { class: "row" }, "cap queue ", queues("queue"), number("capability", "at"), unit(overview.resource)),
         h("div", { class: "row" }, number("nodes", "add nodes, each like the largest:")),
         h("div", { class: "row" }, "a job arrives in ", queues("into"), number("min", "min workers", 1), number("max", "max", 1), number("each", `${unit(overview.resource)} each`, 1)),
         h("div", { class: "row" }, h("button", null, "Ask the planner"))),
