@@ -34,6 +34,19 @@ TOLD = {
             "last_step": 70,
         }
     ],
+    "hangs": [
+        {
+            "round": 2,
+            "step": 50,
+            "time": 1_700_000_000.0,
+            "seconds": 60.0,
+            "broken": True,
+            "behind": [1],
+            "words": "rank 1 is behind",
+            "stacks": [{"ranks": [1], "stack": "in read"}],
+            "flights": [{"rank": 1, "record": "x"}],
+        }
+    ],
     "failures": [
         {
             "round": 2,
@@ -112,6 +125,7 @@ async def test_all_views_fit_narrow_and_dark_screens(tab: Tab, page: Opened) -> 
         ("nodes", "1 node"),
         ("job/ns/a", "a worker joined"),
         ("job/ns/a", "Goodput 90 %"),
+        ("job/ns/a", "rank 1 is behind"),
     ):
         await tab.evaluate(f"location.hash = '#/{view}'")
         await tab.until(f"document.body.innerText.includes('{shown}')", f"view {view}: {shown}")

@@ -17,6 +17,8 @@ from volcano_elastic.pytorchjob import goodput
 _MOST_SIZES = 64
 _MOST_FAILURES = 50
 _MOST_EVENTS = 50
+_MOST_HANGS = 5
+_MOST_STACKS = 16
 _LONGEST = 4000
 """Characters of a stack."""
 
@@ -139,8 +141,18 @@ def _bounded(description: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **description,
         "failures": failures,
+        "hangs": [_hang(one) for one in (description.get("hangs") or ())[-_MOST_HANGS:]],
         "moreFailures": max(0, len(description["failures"]) - _MOST_FAILURES),
     }
+
+
+def _hang(one: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the hang without what torch recorded of collectives, which `describe` shows."""
+    stacks = [
+        {"ranks": group["ranks"], "stack": str(group["stack"])[-_LONGEST:]}
+        for group in one["stacks"][:_MOST_STACKS]
+    ]
+    return {**{k: v for k, v in one.items() if k != "flights"}, "stacks": stacks}
 
 
 def _newest(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -149,6 +149,9 @@ function failures(told) {
     told.failures.length ? told.failures.map((one) => h("details", null,
       h("summary", null, `${clock(one.time * 1000)} round ${one.round}, rank ${one.rank} (worker ${one.worker}): ${one.signal ?? `exit code ${one.exitCode}`}: ${one.message}`),
       one.stack ? h("pre", null, one.stack) : null)) : h("p", { class: "soft" }, "None is known."),
+    told.hangs.map((one) => h("details", null,
+      h("summary", { class: "bad" }, `${clock(one.time * 1000)} round ${one.round}: no step for ${Math.round(one.seconds)} s: ${one.words}; ${one.broken ? "it was ended" : "it goes on"}`),
+      one.stacks.map((group) => [h("p", null, `ranks ${group.ranks.join(", ")}`), h("pre", null, group.stack)]))),
     told.excluded.length ? h("p", { class: "bad" }, `In no further round: ${told.excluded.map((one) => `${one.node}: ${one.reason}`).join("; ")}`) : null,
   ];
 }
