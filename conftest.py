@@ -36,22 +36,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+# Tests that share a worker of pytest-xdist under --dist loadgroup, by folder: those of e2e share a
+# control plane. Others share one with their file's.
+_GROUPS = ("e2e", "embedded_cluster/conformance")
 # The fixture of tests/embedded_cluster/apiserver: one API server for a whole run.
 _PROCESS_FIXTURES = {"process"}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks the tests that start processes through a fixture.
-
-    Those of a file that do run in one worker of pytest-xdist, under --dist loadgroup.
-    """
+    """Marks the tests that start processes through a fixture, and groups all that do."""
     for item in items:
         file = item.path.relative_to(config.rootpath).as_posix()
         if _PROCESS_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.process)
         if item.get_closest_marker("process") or not file.startswith("tests/"):
-            item.add_marker(pytest.mark.xdist_group(file))
+            group = next((one for one in _GROUPS if file.startswith(f"{one}/")), file)
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 # Audit events (PEP 578) of everything that starts a process.

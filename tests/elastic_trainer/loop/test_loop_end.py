@@ -226,3 +226,39 @@ def test_a_loop_that_all_ranks_left_or_that_has_ended_may_be_entered_again(tmp_p
             "training has ended at step 20, and the job's other nodes may have gone: expected",
         ):
             assert log.count(line) == 1, log
+
+
+FROZEN = """
+import os
+import sys
+from pathlib import Path
+import torch
+from torch.utils.data import TensorDataset
+from elastic_trainer import ElasticDataset, ElasticLoop
+
+net = torch.nn.Linear(2, 1)
+net.bias.requires_grad = os.environ["VOLCANO_ELASTIC_POD_INDEX"] == "0"
+loop = ElasticLoop(
+    Path(sys.argv[1]) / "commits",
+    model=net,
+    optimizer=torch.optim.SGD(net.parameters(), lr=0.1),
+    data=ElasticDataset(TensorDataset(torch.ones(40, 2)), batch_size=2, epochs=1),
+)
+for (x,) in loop:
+    with loop.step():
+        (loop.weight * loop.model(x).mean()).backward()
+"""
+
+
+@pytest.mark.process
+def test_ranks_that_train_other_parameters_are_refused_in_words(tmp_path: Path) -> None:
+    job = Job(tmp_path, FROZEN, "2:2")
+    try:
+        job.start(0, 1, restarts=0)
+        assert 0 not in [job.wait(index) for index in (0, 1)], job.logs()
+    finally:
+        job.close()
+    for index in (0, 1):
+        log = (tmp_path / f"agent-{index}.log").read_text()
+        assert "rank 1 trains 1 parameters, rank 0 2" in log, log
+        assert "bias" in log and "expected requires_grad as the script first set it" in log, log

@@ -32,6 +32,7 @@ from types import TracebackType
 from typing import Any
 
 import torch
+import xxhash
 
 from elastic_trainer.checkpoint.checkpointer import Checkpointer
 from elastic_trainer.checkpoint.model_state import Stateful
@@ -46,6 +47,8 @@ from elastic_trainer.loop.refusal import (
     refuse_scaled_split,
     refuse_sharded,
     refuse_unaveraged,
+    refuse_unequal,
+    trained_parameters,
 )
 from elastic_trainer.loop.round_member import RoundMember, data_parallel
 from elastic_trainer.loop.seed import seed_generators
@@ -444,7 +447,12 @@ class ElasticLoop:
             # A rank that is lost before the first commit takes its part of the beginning with it.
             self.checkpointer.commit(stored=False)
         # Who stopped after the last step did so for those that hadn't come so far.
-        self._stopping = any(self._member.group.gather(self._stopping))
+        trained = trained_parameters(self.module)
+        digest = xxhash.xxh3_64_hexdigest("\n".join(trained).encode())
+        said = self._member.group.gather((self._stopping, digest))
+        self._stopping = any(stopping for stopping, _ in said)
+        if len({one for _, one in said}) > 1:
+            refuse_unequal(self._member.group.gather(trained))
         self.model = self._wrap(self.module) if self.world > 1 else self.module
         refuse_sharded(self.model)
 

@@ -43,6 +43,25 @@ def refuse_sharded(model: torch.nn.Module) -> None:
         )
 
 
+def trained_parameters(model: torch.nn.Module) -> tuple[str, ...]:
+    """Return the names of those that have gradients."""
+    return tuple(name for name, one in model.named_parameters() if one.requires_grad)
+
+
+def refuse_unequal(trained: Sequence[tuple[str, ...]]) -> None:
+    """Raises ValueError unless all ranks train the same parameters, each given by its rank."""
+    for rank, names in enumerate(trained):
+        if names != trained[0]:
+            other = sorted(set(names) ^ set(trained[0]))
+            raise ValueError(
+                f"rank {rank} trains {len(names)} parameters, rank 0 {len(trained[0])}, so their "
+                f"gradients can't be averaged: {', '.join(other[:3]) or 'in another order'}. A "
+                "rank that joins makes the model anew: expected requires_grad as the script first "
+                "set it, on all ranks and in all steps; give what shall stay as it is a learning "
+                "rate of 0 instead"
+            )
+
+
 def refuse_unaveraged(model: torch.nn.Module, optimizers: Iterable[object]) -> None:
     """Raises ValueError if one of these optimizers steps parameters that the model hasn't."""
     ours = {id(parameter) for parameter in model.parameters()}
