@@ -35,6 +35,7 @@ def hugging_face(
     folder: Path,
     *,
     die_after: int | None = None,
+    stop_after: int | None = None,
     audit: Path | None = None,
     columns: bool = False,
     **given: Any,
@@ -47,6 +48,8 @@ def hugging_face(
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             if state.global_step == die_after:
                 raise Killed
+            if state.global_step == stop_after:
+                control.should_training_stop = True
 
     transformers.set_seed(0)
     config = transformers.BertConfig(
@@ -186,6 +189,15 @@ def test_the_schedule_is_where_the_samples_are_in_any_world(tmp_path: Path) -> N
     for consumed in common:
         assert before["other"][consumed] == pytest.approx(before["same"][consumed])
     assert min(before["other"].values()) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_a_callback_that_stops_training_is_heard(tmp_path: Path) -> None:
+    trainer, _ = hugging_face(tmp_path, stop_after=5)
+    trainer.train()
+    assert trainer.state.global_step == 5
+    again, _ = hugging_face(tmp_path)
+    again.train()
+    assert again._sampler.consumed == SAMPLES * EPOCHS, "and goes on from there, if begun again"
 
 
 def rates(trainer: Any, seen: dict[int, float]) -> None:

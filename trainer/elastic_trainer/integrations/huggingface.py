@@ -208,7 +208,10 @@ class _Commits(TrainerCallback):
         self._checkpointer.step()
         state.epoch = sampler.consumed / sampler.samples
         if args.max_steps <= 0:
-            control.should_training_stop = sampler.consumed >= self._trainer.samples_in_all
+            # Trainer's own, which counts other steps than these, says so at its max_steps only.
+            ended = sampler.consumed >= self._trainer.samples_in_all
+            wanted = control.should_training_stop and state.global_step < state.max_steps
+            control.should_training_stop = ended or wanted
 
     def on_train_end(self, args: Any, state: Any, control: Any, **found: Any) -> None:
         assert self._checkpointer is not None
