@@ -79,3 +79,33 @@ async def test_an_agents_last_words_are_heard_before_it_ends_its_coordinator(
     finally:
         attending.cancel()
         await server.stop(0)
+
+
+async def test_a_stream_that_is_led_to_where_it_leads_already_goes_on() -> None:
+    coordinator, server = SlowReader(), grpc.aio.server()
+    add_CoordinatorServicer_to_server(coordinator, server)  # type: ignore[no-untyped-call]
+    place = ("127.0.0.1", server.add_insecure_port("127.0.0.1:0"))
+    await server.start()
+    answers: asyncio.Queue[object] = asyncio.Queue()
+    lost: list[bool] = []
+    stream = CoordinatorStream(
+        alone(place[1], PATIENCE),
+        lambda: [Hello("a")],
+        answers.put_nowait,
+        lambda: lost.append(True),
+        lambda _: None,
+        lambda: place,
+    )
+    attending = asyncio.ensure_future(stream.attend_for_ever())
+    try:
+        await answers.get()
+        stream.dial_anew(place)
+        assert stream.connected
+        stream.dial_anew(("127.0.0.1", place[1] + 1))
+        assert not stream.connected
+        await answers.get()
+        assert lost == [True]
+    finally:
+        attending.cancel()
+        coordinator.may_read.set()
+        await server.stop(0)

@@ -93,11 +93,16 @@ class CoordinatorStream:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._dial_now.wait(), seconds)
 
-    def dial_anew(self) -> None:
+    def dial_anew(self, to: tuple[str, int] | None = None) -> None:
         """Leaves the coordinator, of which no further word is heard, for the one that `where`
-        says."""
+        says.
+
+        Args:
+            to: its host and port. A try that leads there already goes on: a coordinator that is
+                started anew would take the end of one that it has heard for a lost node.
+        """
         self._dial_now.set()
-        if self._attending is not None and not self._closing:
+        if self._attending is not None and not self._closing and self.dialled != to:
             self._outbox = None
             self.connected = False
             self._attending.cancel()

@@ -58,7 +58,8 @@ class Hooks:
     """A coordinator's stream is open."""
     address: Callable[[], str]
     """Where this node can be reached; empty until it is known."""
-    dial_anew: Callable[[], None]
+    dial_anew: Callable[[tuple[str, int] | None], None]
+    """Leaves the stream for another's; not one that leads to the place given already."""
     dialled: Callable[[], tuple[str, int]]
     tell: Callable[[AgentMessage], None]
     stays: Callable[[], bool]
@@ -199,7 +200,7 @@ class Succession:
             self._hosted.stop()
         if self._identity.may_host:
             self._coordinator.depose()
-        self._hooks.dial_anew()
+        self._hooks.dial_anew(read_address(after.address))
 
     # ---- watching
 
@@ -304,7 +305,7 @@ class Succession:
         wait = self._random.uniform(0.0, RETRY_SECONDS)
         self._follower = self._follower.stands(asked).waits(time.monotonic(), wait)
         term = self.term
-        self._hooks.dial_anew()
+        self._hooks.dial_anew(None)
         self._stands = True
         try:
             counted = await self._count(replace(ballot, term=term, trial=False), known)
@@ -343,7 +344,7 @@ class Succession:
         self._hosted = HostedCoordinator(self._identity, term, place, count, self._nodes, ended)
         self._follower = self._follower.hosts(address)
         self._tries = 0
-        self._hooks.dial_anew()
+        self._hooks.dial_anew(None)
 
     # ---- the end
 
