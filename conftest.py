@@ -10,6 +10,9 @@ from hypothesis import HealthCheck, settings
 # Before torch is imported: each of JOBS processes has a core, and threads of several that wait for
 # one another's turn make a step of a small model take a second.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# As agents set it: else gRPC's threads start anew in each child that is forked, find their files
+# closed before the child's program is there, and abort it.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 # How long an example takes says more of the machine's other work than of ours.
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -132,6 +132,7 @@ _NEEDED = (
     "status.elastic.speeds",
     "status.elastic.pauseSeconds",
     "status.elastic.gpuHours",
+    "status.elastic.goodput",
 )
 
 

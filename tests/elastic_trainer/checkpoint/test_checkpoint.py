@@ -90,7 +90,7 @@ class AgentLink(WorkerLink):
         self.order, self.at = order, at
         self.told: list[tuple[str, int]] = []
 
-    def boundary(self, step: int, samples: int = 0) -> Order:
+    def boundary(self, step: int, samples: int = 0, waited: float = 0.0) -> Order:
         return self.order if step == self.at else Order.GO
 
     def committed(self, step: int, round_: int = 0, place: str = "") -> None:

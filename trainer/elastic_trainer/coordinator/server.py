@@ -92,8 +92,6 @@ STREAMS = 1 << 16
 that come back before we see them go."""
 _SERVED = {"/status": "GET", "/metrics": "GET", "/range": "PUT", PATH: "PUT", GONE_PATH: "PUT"}
 
-_BEAT = encode_coordinator(Heartbeat())
-
 
 @dataclass(frozen=True)
 class Succeeds:
@@ -345,8 +343,9 @@ class CoordinatorServer(CoordinatorServicer):
 
     def _heartbeat(self) -> Any:
         settings = self.state.settings
+        goodput = ledger_as_of(self.state, time.monotonic()).tell()
         if not settings.host:
-            return _BEAT
+            return encode_coordinator(Heartbeat(goodput=goodput))
         host = self.state.agents.get(settings.host)
         return encode_coordinator(
             Heartbeat(
@@ -354,7 +353,7 @@ class CoordinatorServer(CoordinatorServicer):
                 Member(host.agent, host.pod_index, host.address, host.port) if host else None,
                 settings.min_nodes,
                 settings.max_nodes,
-                ledger_as_of(self.state, time.monotonic()).tell(),
+                goodput,
             )
         )
 
