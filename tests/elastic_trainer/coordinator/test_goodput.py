@@ -131,6 +131,16 @@ def test_a_coordinator_that_is_started_anew_goes_on_from_what_agents_were_told()
     assert sum(ledger_as_of(anew.state, anew.now).uses().values()) == sum(after.uses().values())
 
 
+def test_agents_that_say_hello_again_are_in_no_round_that_waits_for_them() -> None:
+    # Both did, as containers that were restarted do, before anybody heard that they were gone.
+    job = running(0, 1)
+    for index in (0, 1):
+        job.say(f"a{index}", hello(index), Join(5000))
+    job.pass_time(5.0)
+    assert job.state.round is not None and job.state.round.round == 2
+    assert all(agent.attached for agent in job.state.agents.values())
+
+
 AGENTS = st.integers(0, 3)
 MESSAGES = st.one_of(
     st.builds(

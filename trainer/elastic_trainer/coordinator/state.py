@@ -74,6 +74,12 @@ def step(state: State, event: Event, now: float) -> tuple[State, list[Effect]]:
     Raises:
         ValueError: a NewRange allows no round at all.
     """
+    if isinstance(event, Received) and isinstance(event.message, Hello):
+        known = state.agents.get(event.message.agent)
+        if known is not None and known.attached:  # its round would wait for it for good
+            state, effects = step(state, Lost(known.agent, "it connected anew"), now)
+            state, more = step(state, event, now)
+            return state, [*effects, *more]
     draft = Draft(state, now)
     if isinstance(event, Received):
         _receive(draft, event)
