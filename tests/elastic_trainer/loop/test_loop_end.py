@@ -10,6 +10,7 @@ import torch
 from elastic_trainer.data.dataset import ElasticDataset
 from elastic_trainer.loop.loop import ElasticLoop
 from elastic_trainer.store.storage import Storage
+from torch.utils.data import TensorDataset
 
 from tests.elastic_trainer.torchrun_job import Job
 
@@ -34,10 +35,20 @@ data = ElasticDataset(
 loop = ElasticLoop(folder / "commits", model=net, optimizer=optimizer, data=data, every=1000)
 first = not (folder / "lost").exists()
 loses, stops = int(os.environ["LOSES"]), [int(rank) for rank in os.environ["STOPS"].split()]
+within = int(os.environ["WITHIN"])
 last = {STOPPED} if stops else {STEPS}
 for x, y in loop:
     with loop.step():
-        (loop.weight * torch.nn.functional.mse_loss(loop.model(x), y)).backward()
+        try:
+            loss = loop.weight * torch.nn.functional.mse_loss(loop.model(x), y)
+            if first and loop.rank == 1 and loop.steps == within:
+                (folder / "lost").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            loss.backward()
+        except RuntimeError:
+            if within < 0:
+                raise
+            print("passed over an error", flush=True)
     if not first or loop.steps != last or not loop.stepped:
         continue
     if loop.rank in stops:
@@ -51,6 +62,7 @@ for x, y in loop:
             os.kill(os.getpid(), signal.SIGKILL)
         while not loop.link.over:
             time.sleep(0.01)
+torch.save(net.state_dict(), folder / f"weights-{{loop.rank}}")
 (folder / f"ended-{{loop.rank}}").touch()
 """
 
@@ -62,14 +74,16 @@ def job(tmp_path: Path) -> Iterator[Job]:
     job.close()
 
 
-def run(job: Job, *, loses: int = -1, stops: str = "") -> list[int]:
+def run(job: Job, *, loses: int = -1, stops: str = "", within: int = -1) -> list[int]:
     """The agents' exit codes.
 
     Args:
         loses: the rank that is killed once all have applied the last step; -1: none.
         stops: the ranks that say `loop.stop()` then.
+        within: the number of steps after which rank 1 is killed between its forward and backward
+            pass, and the body passes over errors; -1: never.
     """
-    environment = {"LOSES": str(loses), "STOPS": stops}
+    environment = {"LOSES": str(loses), "STOPS": stops, "WITHIN": str(within)}
     job.start(0, 1, environment=environment)
     return [job.wait(index) for index in (0, 1)]
 
@@ -115,6 +129,27 @@ def test_a_loop_that_one_rank_stops_alone_fails_on_the_others_in_words(job: Job)
     assert run(job, stops="0") == [0, 0], job.logs()
     assert "its loop may have ended at another step, by stop() or break" in job.logs()
     assert newest(job) == STEPS
+
+
+@pytest.mark.process
+def test_a_body_that_passes_over_a_lost_peers_error_applies_no_half_step(job: Job) -> None:
+    assert run(job, within=3) == [0, 0], job.logs()
+    assert (job.folder / "lost").exists() and "passed over an error" in job.logs()
+    assert newest(job) == STEPS
+    torch.manual_seed(0)
+    net = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    inputs = torch.randn(STEPS * 8, 4)
+    targets = inputs.sum(1, keepdim=True)
+    data = ElasticDataset(TensorDataset(inputs, targets), global_batch=8, batch_size=8, epochs=1)
+    for x, y in data:
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(net(x), y).backward()
+        optimizer.step()
+    for rank in (0, 1):
+        found = torch.load(job.folder / f"weights-{rank}")
+        for name, value in net.state_dict().items():
+            assert torch.allclose(found[name], value, atol=1e-6), name
 
 
 class TestAlone:

@@ -476,16 +476,18 @@ class _Step:
         loop = self._loop
         loop._guard.in_body = False
         self._synchronization.__exit__(kind, error, trace)
-        if error is None:
-            try:
-                loop._push()
-            except RuntimeError as broken:
-                if self._is_undone(broken):
-                    return True
-                raise
-            loop._end_batch()
-            return False
-        return self._is_undone(error)
+        if error is not None:
+            return self._is_undone(error)
+        try:
+            loop._push()
+        except RuntimeError as broken:
+            if self._is_undone(broken):
+                return True
+            raise
+        if loop._member.failed and self._is_undone(RuntimeError("a peer's connection failed")):
+            return True  # the body may have passed over an error, and lack others' gradients
+        loop._end_batch()
+        return False
 
     def _is_undone(self, error: BaseException) -> bool:
         """Return whether a lost peer was the reason, so that the step is done again."""

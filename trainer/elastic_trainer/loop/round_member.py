@@ -150,6 +150,11 @@ class RoundMember:
         return link.peer_lost(PATIENCE_SECONDS if self.forsaken else 0.0)
 
     @property
+    def failed(self) -> bool:
+        """Return whether a collective of this round may have failed: a peer's connection has."""
+        return self._connections is not None and self._connections.failed()
+
+    @property
     def forsaken(self) -> bool:
         """Return whether a peer's connection has ended, or there never was one to each."""
         connections = self._connections

@@ -51,6 +51,8 @@ class Connections:
         self._store_port = store_port
         self._first_port = _first_given_port()
         self._sealed: frozenset[str] | None = None
+        self._numbers: list[tuple[int, int]] = []
+        """Descriptor and inode of each that leads to a peer."""
         self._over = False
         self._held: dict[str, socket.socket] = {}
         """By inode, what was shut: descriptors of our own, as gloo closes its own."""
@@ -77,6 +79,19 @@ class Connections:
 
         with self._lock:
             self._sealed = self._found(of_round)
+            self._numbers = [
+                (number, os.fstat(number).st_ino)
+                for inode, number in _sockets().items()
+                if inode in self._sealed and not self._leads_to_store(number)
+            ]
+
+    def failed(self) -> bool:
+        """Return whether gloo has given one up, as it does before a collective fails: for each
+        step, at half a microsecond a peer."""
+        try:
+            return any(os.fstat(number).st_ino != inode for number, inode in self._numbers)
+        except OSError:  # closed
+            return True
 
     def forget(self) -> None:
         """The round is left behind: `shut` does nothing any more."""
@@ -121,6 +136,10 @@ class Connections:
                 self._held[inode] = end
             else:  # the number was used again meanwhile
                 end.close()
+
+    def _leads_to_store(self, number: int) -> bool:
+        remote = _remote(number)
+        return remote is not None and remote[1] == self._store_port
 
     def _new(self, inode: str) -> bool:
         return inode not in self._before
