@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from embedded_cluster.kubelet.probe import Probe
 from volcano_elastic.kube.resource import Object
 
 _LOST = "its node, or the kubelet that ran it, was lost"
@@ -59,29 +58,18 @@ class Container:
     """Seconds between its latest end and its next start; 0: none yet."""
     restarted: datetime | None = None
     stop: Stop | None = None
-    probes: list[Probe] = field(default_factory=list)
 
     @property
     def name(self) -> str:
         return str(self.spec["name"])
 
     @property
-    def started(self) -> bool:
-        """Runs, and has passed its startup probe."""
-        return isinstance(self.state, Running) and self._holds("startupProbe")
-
-    @property
     def ready(self) -> bool:
-        if self.init:
-            return self.succeeded
-        return self.started and self._holds("readinessProbe")
+        return self.succeeded if self.init else self.running
 
     @property
     def succeeded(self) -> bool:
         return isinstance(self.state, Terminated) and self.state.exit_code == 0
-
-    def _holds(self, kind: str) -> bool:
-        return all(probe.holds for probe in self.probes if probe.kind == kind)
 
     @property
     def running(self) -> bool:

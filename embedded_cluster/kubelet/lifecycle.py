@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-from embedded_cluster.kubelet import probe
 from embedded_cluster.kubelet.container import (
     Container,
     Running,
@@ -31,18 +30,10 @@ _FIRST_RETRY, _LAST_RETRY = 1.0, 30.0
 
 @dataclass(frozen=True, slots=True)
 class ContainerCommand:
-    """To terminate is preStop, then SIGTERM."""
+    """To terminate is SIGTERM."""
 
     what: Literal["start", "terminate", "kill"]
     container: Container
-
-
-@dataclass(frozen=True, slots=True)
-class RunProbe:
-    """Run a probe; its answer goes to `answered`."""
-
-    container: Container
-    probe: probe.Probe
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +45,7 @@ class PodEvent:
     warning: bool = False
 
 
-Action = ContainerCommand | RunProbe | PodEvent
+Action = ContainerCommand | PodEvent
 
 
 class Lifecycle:
@@ -114,14 +105,13 @@ class Lifecycle:
         """The pod is Failed from now on, whatever its containers' exit codes."""
         if self._failure is None and not self.over:
             self._failure = failure
-            self.stop(self._grace({}), now)
+            self.stop(self._grace(), now)
 
     def started(self, container: Container, container_id: str, now: datetime) -> None:
         container.starting = False
         self._begin(container, now)
         container.container_id = container_id
         container.state = Running(now)
-        container.probes = probe.probes_of(container.spec, now)
 
     def not_made(
         self, container: Container, message: str, now: datetime, *, mounting: bool = False
@@ -169,31 +159,11 @@ class Lifecycle:
         started = container.state.started
         container.state = Terminated(code, reason, started, now, message, container.container_id)
         container.stop = None
-        container.probes = []
 
-    def answered(
-        self, container: Container, asked: probe.Probe, success: bool, output: str, now: datetime
-    ) -> list[PodEvent]:
-        """Take a probe's answer; one about an earlier run is ignored."""
-        if not any(asked is one for one in container.probes):
-            return []
-        asked.answered(success, now)
-        kind = asked.kind.removesuffix("Probe")
-        told = []
-        if not success:
-            told.append(
-                PodEvent("Unhealthy", f"{kind.title()} probe failed: {output}", warning=True)
-            )
-        if asked.failed and container.stop is None:
-            self._stop(container, timedelta(seconds=self._grace(asked.spec)), now)
-            message = f"Container {container.name} failed {kind} probe, will be restarted"
-            told.append(PodEvent("Killing", message))
-        return told
-
-    def _grace(self, probe: Object) -> float:
-        """Seconds; a probe may have its own."""
-        named = (of.get("terminationGracePeriodSeconds") for of in (probe, self._spec))
-        return float(next((grace for grace in named if grace is not None), 30))
+    def _grace(self) -> float:
+        """Return the pod's own grace in seconds."""
+        named = self._spec.get("terminationGracePeriodSeconds")
+        return 30.0 if named is None else float(named)
 
     @staticmethod
     def _begin(container: Container, now: datetime) -> None:
@@ -301,13 +271,10 @@ class Lifecycle:
                 self._stop(container, max(self._kill_at - now, timedelta()), now)
 
     def _attend(self, container: Container, now: datetime) -> list[Action]:
-        """Carries on its stop, or probes it."""
+        """Carries on its stop."""
         stop = container.stop
         if stop is None:
-            ready = [one for one in probe.due(container.probes) if self._reached(one.due, now)]
-            for one in ready:
-                one.asked = True
-            return [RunProbe(container, one) for one in ready]
+            return []
         end: list[Action] = []
         if not stop.told:
             stop.told = True

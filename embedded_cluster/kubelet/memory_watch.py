@@ -26,17 +26,16 @@ def _proportional(pid: int) -> int:
     return 0
 
 
-def exceeded(limits: Mapping[int, int], shims: Mapping[int, int]) -> list[int]:
+def exceeded(limits: Mapping[int, int]) -> list[int]:
     """Return the containers that have more than their limit. Reads files of the kernel, for a
     while.
 
     Args:
-        limits: bytes by container, which is the pid of its own shim.
-        shims: the container of every shim, those of what is run inside of it too.
+        limits: bytes by container, which is the pid of its shim.
     """
     members: dict[int, list[int]] = defaultdict(list)
-    for pid, nearest in shim.ancestors(shims, shim.parents()).items():
-        members[shims[nearest]].append(pid)
+    for pid, container in shim.ancestors(limits, shim.parents()).items():
+        members[container].append(pid)
     # The first can only be too much, and is read quickly: most containers need no second look.
     return [
         container

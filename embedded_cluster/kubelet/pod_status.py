@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any, Literal
 
 from embedded_cluster.kubelet.container import Container, Running, Terminated, Waiting
-from volcano_elastic.api.pod import condition
 from volcano_elastic.kube.event import timestamp
 from volcano_elastic.kube.resource import Object
 
@@ -89,7 +88,7 @@ def _container_status(
         "imageID": image,
         "containerID": container.container_id,
         "ready": container.ready,
-        "started": container.started,
+        "started": container.running,
         "restartCount": container.restarts,
         "state": _state(state),
         "lastState": _state(container.last) if container.last else {},
@@ -106,22 +105,13 @@ def _condition(kind: str, ok: bool, reason: str = "", message: str = "") -> Obje
     return said | {name: text for name, text in why.items() if text}
 
 
-def _conditions(
-    pod: Object, init: list[Container], containers: list[Container], phase: Phase
-) -> list[Object]:
+def _conditions(init: list[Container], containers: list[Container], phase: Phase) -> list[Object]:
     over = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}.get(phase)
     unready = [c for c in containers if not c.ready]
     why = (over or "", "")
     if unready and not over:
         why = ("ContainersNotReady", _incomplete("unready", unready))
     ready = not (over or unready)
-    gates = [gate["conditionType"] for gate in pod["spec"].get("readinessGates") or ()]
-    shut = [gate for gate in gates if (condition(pod, gate) or {}).get("status") != "True"]
-    if ready and shut:
-        text = f'the status of pod readiness gate "{shut[0]}" is not "True", but False'
-        pod_ready = _condition("Ready", False, "ReadinessGatesNotReady", text)
-    else:
-        pod_ready = _condition("Ready", ready, *why)
     pending = [c for c in init if not c.succeeded]
     initialized = _condition("Initialized", True, "PodCompleted" if phase == "Succeeded" else "")
     if pending and not _has_begun(containers):
@@ -130,7 +120,7 @@ def _conditions(
     return [
         _condition("PodReadyToStartContainers", not over),
         initialized,
-        pod_ready,
+        _condition("Ready", ready, *why),
         _condition("ContainersReady", ready, *why),
         _condition("PodScheduled", True),
     ]
@@ -158,7 +148,7 @@ def pod_status(
         phase = "Failed"
     status = pod.get("status", {})
     old = {condition["type"]: condition for condition in status.get("conditions") or ()}
-    conditions = _conditions(pod, init, containers, phase)
+    conditions = _conditions(init, containers, phase)
     if failure and failure.disruption and "DisruptionTarget" not in old:
         target = _condition("DisruptionTarget", True, "TerminationByKubelet", failure.message)
         conditions.append(target)

@@ -15,15 +15,9 @@ from typing import Any
 import aiohttp
 
 from embedded_cluster.apiserver.log import LOG_FOLDER_ANNOTATION
-from embedded_cluster.kubelet import environment, fault, handler, termination, volume
+from embedded_cluster.kubelet import environment, fault, not_served, termination, volume
 from embedded_cluster.kubelet.container import Container
-from embedded_cluster.kubelet.lifecycle import (
-    Action,
-    ContainerCommand,
-    Lifecycle,
-    PodEvent,
-    RunProbe,
-)
+from embedded_cluster.kubelet.lifecycle import Action, ContainerCommand, Lifecycle, PodEvent
 from embedded_cluster.kubelet.names import Names
 from embedded_cluster.kubelet.pod_report import PodReport
 from embedded_cluster.kubelet.pod_status import HOST_IP, PodFailure
@@ -150,11 +144,10 @@ class PodWorker:
             case ContainerCommand("start", container):
                 self._spawn(self._start(container))
             case ContainerCommand("terminate", container):
-                self._spawn(self._terminate(container))
+                if process := self._processes.get(container.name):
+                    self._host.runtime.terminate(process)
             case ContainerCommand(_, container):
                 self._host.runtime.kill(self._processes[container.name])
-            case RunProbe():
-                self._spawn(self._ask(action))
             case PodEvent():
                 self._tell(action)
 
@@ -197,6 +190,8 @@ class PodWorker:
             self._processes[container.name] = process
             life.started(container, f"process://{process.pid}", self._host.now())
             self._tell(PodEvent("Started", f"Started container {container.name}"))
+            if ignored := not_served.ignored(container.spec, self._pod):
+                self._tell(PodEvent("NotServed", ignored, warning=True))
             self._spawn(self._await_end(container, process))
             if fault.parse(self._fault) and self._fault.startswith("freeze"):
                 await self._apply_fault("", self._fault)
@@ -204,7 +199,7 @@ class PodWorker:
     async def _command(self, container: Container) -> Command:
         """Raises ConfigError, NotMounted, StartError."""
         spec, isolation = container.spec, self._host.runtime.isolation
-        refusal = handler.refusal(spec) or volume.refusal(self._pod)
+        refusal = not_served.refusal(spec) or volume.refusal(self._pod)
         if refusal or (not isolation and (refusal := volume.without_namespaces(spec, self._pod))):
             raise ConfigError(refusal)
         pod = self._pod | {"status": {"podIP": self._address, "hostIP": HOST_IP}}
@@ -215,7 +210,7 @@ class PodWorker:
         resolve = None if isolation else self._host.names.resolver(self._namespace)
         variables = {"HOSTNAME": hostname}
         variables |= environment.environment(spec, pod, sources, resolve)
-        mounts = self._mounts(spec, variables) if isolation else []
+        mounts = self._mounts(spec) if isolation else []
         root, log = self._folder / "root", self._log(container.name)
         root.mkdir(exist_ok=True)
         return Command(
@@ -230,7 +225,7 @@ class PodWorker:
             limit=_memory_limit(spec),
         )
 
-    def _mounts(self, spec: Object, variables: dict[str, str]) -> list[volume.Mount]:
+    def _mounts(self, spec: Object) -> list[volume.Mount]:
         message = self._folder / f"{spec['name']}.termination"
         message.write_bytes(b"")
         # Whoever the container's programs run as.
@@ -240,7 +235,7 @@ class PodWorker:
         if not self._pod["spec"].get("hostNetwork"):
             self._host.names.keep_hosts(self._hosts, self._pod, self._address)
             mounts.append(volume.Mount(str(self._hosts), "/etc/hosts"))
-        return mounts + self._volumes.mounts(spec, self._pod, variables)
+        return mounts + self._volumes.mounts(spec, self._pod)
 
     async def _sources(self, entries: list[Object]) -> dict[tuple[str, str], Object]:
         found = {}
@@ -266,32 +261,6 @@ class PodWorker:
             process.command.log_start,
         )
         self._life.ended(container, end.code, self._host.now(), oom=end.oom, message=message)
-
-    async def _terminate(self, container: Container) -> None:
-        process = self._processes.get(container.name)
-        if process is None or container.stop is None:
-            return
-        hook = (container.spec.get("lifecycle") or {}).get("preStop")
-        left = (container.stop.kill_at - self._host.now()).total_seconds()
-        if left <= 0:
-            return
-        if hook and (why := await self._carry_out(hook, container, process, left)):
-            self._tell(PodEvent("FailedPreStopHook", f"PreStopHook failed: {why}", warning=True))
-        self._host.runtime.terminate(process)
-
-    async def _ask(self, ask: RunProbe) -> None:
-        process = self._processes.get(ask.container.name)
-        if process is not None:
-            why = await self._carry_out(ask.probe.spec, ask.container, process, ask.probe.seconds)
-            now = self._host.now()
-            self._tell(*self._life.answered(ask.container, ask.probe, not why, why, now))
-
-    async def _carry_out(
-        self, wanted: Object, container: Container, process: Process, seconds: float
-    ) -> str:
-        return await handler.carry_out(
-            wanted, container.spec, process, self._host.runtime, self._address, seconds
-        )
 
     def _status(self) -> Object:
         return self._life.status(self._pod, self._address, self._host.now())

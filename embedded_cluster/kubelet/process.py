@@ -36,7 +36,6 @@ _HELD_BY: dict[Isolation, str] = {
 _KEPT = ("HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "TZ", "LD_LIBRARY_PATH", "PATH")
 _PR_SET_CHILD_SUBREAPER = 36
 _PROBE_SECONDS = 10.0
-_OUTPUT_LIMIT = 10 * 1024
 _MEMORY_LOOK_SECONDS = 0.25
 
 
@@ -74,8 +73,6 @@ class Process:
     pid: int
     """Process id of its main process; 0 before it has started."""
     end: asyncio.Future[End]
-    container: Process | None = None
-    """The one that it was run inside of, by `execute`; None: it is one."""
     over_limit: bool = False
     follower: asyncio.Task[None] | None = None
 
@@ -135,51 +132,13 @@ class ProcessRuntime:
         Raises:
             StartError: no such command or directory, not executable, or a mount failed.
         """
-        return await self._launch(command, output=str(command.log))
-
-    async def execute(
-        self, process: Process, words: Sequence[str], seconds: float
-    ) -> tuple[int, str]:
-        """Runs `words` inside a running container: exit code and output.
-
-        Raises:
-            StartError: it can't be run.
-            TimeoutError: it ran longer than `seconds`, and was killed.
-        """
-        if process.end.done():
-            # Nobody would end it: what was run inside has been told to end already.
-            raise StartError(f"exec: {words[0]!r}: its container has ended")
-        output = os.memfd_create("output", os.MFD_CLOEXEC)
-        try:
-            command = Command(
-                words,
-                process.command.variables,
-                process.command.log,
-                directory=process.command.directory,
-            )
-            inside = await self._launch(command, output, process)
-            try:
-                async with asyncio.timeout(seconds):
-                    end = await asyncio.shield(inside.end)
-            finally:
-                self.kill(inside)
-            return end.code, os.pread(output, _OUTPUT_LIMIT, 0).decode(errors="replace")
-        finally:
-            os.close(output)
-
-    async def _launch(
-        self, command: Command, output: str | int, container: Process | None = None
-    ) -> Process:
-        """Output is a file to append to, or a descriptor; with `container` its namespaces are
-        entered, instead of making some."""
         variables = {name: os.environ[name] for name in _KEPT if name in os.environ}
         variables |= command.variables
         # The interpreter's own folder first, so that `torchrun` and a shell's `python` are ours.
         own = str(Path(sys.executable).parent)
         variables["PATH"] = own + os.pathsep + variables.get("PATH", os.defpath)
         facts = {
-            "output": output,
-            "join": container.pid if container else 0,
+            "output": str(command.log),
             "hostname": command.hostname,
             "root": str(command.root),
             "mounts": [asdict(mount) for mount in command.mounts],
@@ -200,13 +159,12 @@ class ProcessRuntime:
                     stdin=plan,
                     stdout=subprocess.PIPE,
                     bufsize=0,
-                    pass_fds=(output,) if isinstance(output, int) else (),
                     start_new_session=True,
                 )
             except OSError as error:
                 raise StartError(f"exec: {command.words[0]!r}: {error}") from error
         loop = asyncio.get_running_loop()
-        process = Process(command, child, 0, loop.create_future(), container)
+        process = Process(command, child, 0, loop.create_future())
         self._running[child.pid] = process
         ready: asyncio.Future[None] = loop.create_future()
         process.follower = asyncio.create_task(self._follow(process, ready))
@@ -242,8 +200,6 @@ class ProcessRuntime:
         finally:
             transport.close()
             del self._running[process.shim.pid]
-            # By now that is only what is run inside of it.
-            self.kill(process)
             if not ready.done():
                 ready.set_exception(StartError("its shim died before it had started"))
             process.end.set_result(end or End(137, process.over_limit))
@@ -269,11 +225,9 @@ class ProcessRuntime:
         self._signal(process, signal.SIGTERM)
 
     def kill(self, process: Process, *, oom: bool = False) -> None:
-        """SIGKILL to all of it, and to what is run inside of it."""
+        """SIGKILL to all of it."""
         process.over_limit = process.over_limit or oom
-        for one in self._running.values():
-            if process in (one, one.container):
-                self._signal(one, signal.SIGUSR1)
+        self._signal(process, signal.SIGUSR1)
 
     def freeze(self, process: Process) -> None:
         self._signal(process, signal.SIGTSTP)
@@ -295,7 +249,6 @@ class ProcessRuntime:
                 if process.command.limit and not process.over_limit
             }
             if limits:
-                shims = {pid: (one.container or one).shim.pid for pid, one in running.items()}
                 # Not on the loop: it takes long where there are many processes, or large ones.
-                for pid in await asyncio.to_thread(memory_watch.exceeded, limits, shims):
+                for pid in await asyncio.to_thread(memory_watch.exceeded, limits):
                     self.kill(running[pid], oom=True)

@@ -71,21 +71,6 @@ def _enter_new_namespaces(user: bool, hostname: str) -> None:
     _checked(_libc.sethostname(encoded, len(encoded)), "sethostname")
 
 
-def _join_namespaces(pid: int, user: bool) -> None:
-    """Those of a running container, and its root."""
-    kinds = (("user", _CLONE_NEWUSER),) if user else ()
-    files = [
-        (os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC), flag)
-        for name, flag in (*kinds, ("mnt", _CLONE_NEWNS), ("uts", _CLONE_NEWUTS))
-    ]
-    root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_CLOEXEC)
-    for file, flag in files:
-        _checked(_libc.setns(file, flag), "setns")
-    os.fchdir(root)
-    os.chroot(".")
-    os.chdir("/")
-
-
 def _copy(folder: int, onto: str) -> None:
     """Mounts a tmpfs that has all that the open `folder` has, so that more can be added to it."""
     source = f"/proc/self/fd/{folder}"
@@ -154,15 +139,12 @@ def _mount_volumes(root: str, mounts: list[dict[str, Any]]) -> None:
 def _become_the_command(plan: dict[str, Any], errors: int) -> NoReturn:
     try:
         os.setsid()
-        output = plan["output"]
-        if isinstance(output, str):
-            output = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        output = os.open(plan["output"], flags, 0o644)
         null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         for source, target in ((null, 0), (output, 1), (output, 2)):
             os.dup2(source, target)
-        if plan["isolation"] and plan["join"]:
-            _join_namespaces(plan["join"], plan["isolation"] == "user")
-        elif plan["isolation"]:
+        if plan["isolation"]:
             _enter_new_namespaces(plan["isolation"] == "user", plan["hostname"])
             _mount_volumes(plan["root"], plan["mounts"])
         directory = plan["directory"]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from embedded_cluster.kubelet.environment import expand
 from embedded_cluster.kubelet.source import ConfigError, Reference, Sources
 from volcano_elastic.kube.resource import Object
 
@@ -95,7 +94,7 @@ def without_namespaces(container: Object, pod: Object) -> str | None:
         kind = kind_of(volume)
         if kind == "emptyDir" and path in ("/dev/shm", "/tmp"):
             continue
-        if kind == "hostPath" and not mount.get("subPath"):
+        if kind == "hostPath":
             source = str(volume["hostPath"].get("path", "")).rstrip("/") or "/"
             if source == path:
                 continue
@@ -162,11 +161,11 @@ class Volumes:
         in_memory = kind == "emptyDir" and (volume["emptyDir"] or {}).get("medium") == "Memory"
         return (self._memory if in_memory else self._folder) / str(volume["name"])
 
-    def mounts(self, container: Object, pod: Object, variables: Mapping[str, str]) -> list[Mount]:
+    def mounts(self, container: Object, pod: Object) -> list[Mount]:
         """Return the mounts of `container`, in its order.
 
         Raises:
-            ConfigError: a mount names no volume, or leads out of it.
+            ConfigError: a mount names no volume.
         """
         volumes = {volume["name"]: volume for volume in volumes_of(pod)}
         found = []
@@ -174,35 +173,13 @@ class Volumes:
             volume = volumes.get(mount["name"])
             if volume is None:
                 raise ConfigError(f"volumeMount {mount['name']!r}: no such volume in spec.volumes")
-            path = self.path(volume)
-            below = mount.get("subPath") or expand(mount.get("subPathExpr") or "", variables)
-            if below:
-                path = _below(path, below)
             read_only = bool(mount.get("readOnly")) or Reference.of(volume) is not None
-            found.append(Mount(str(path), mount["mountPath"], read_only))
+            found.append(Mount(str(self.path(volume)), mount["mountPath"], read_only))
         return found
 
     def remove(self) -> None:
         for folder in (self._folder, self._memory):
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _below(volume: Path, subpath: str) -> Path:
-    """The place in the volume, made where it isn't there; links in the volume must stay within.
-
-    Raises:
-        ConfigError: it leads elsewhere, or can't be made.
-    """
-    path = (volume / subpath).resolve()
-    inside = path.is_relative_to(volume.resolve())
-    if subpath.startswith("/") or ".." in subpath.split("/") or not inside:
-        raise ConfigError(f"subPath {subpath!r}: expected a path within the volume, found {path}")
-    try:
-        if not path.exists():
-            path.mkdir(parents=True)
-    except OSError as error:
-        raise ConfigError(f"subPath {subpath!r}: {error}") from error
-    return path
 
 
 def _check_host_path(path: Path, kind: str) -> None:

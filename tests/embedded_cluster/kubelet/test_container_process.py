@@ -15,7 +15,6 @@ import pytest
 
 from embedded_cluster.kubelet import memory_watch, shim
 from embedded_cluster.kubelet.process import Command, ProcessRuntime
-from embedded_cluster.kubelet.source import StartError
 
 pytestmark = pytest.mark.process
 
@@ -34,21 +33,11 @@ async def test_a_process_with_a_name_that_is_no_text_is_held_to_its_limit_too() 
         assert process.stdout is not None
         await asyncio.wait_for(process.stdout.readline(), 30)
         me = os.getpid()  # it is the only descendant
-        assert memory_watch.exceeded({me: 1}, {me: me}) == [me]
-        assert memory_watch.exceeded({me: 2**40}, {me: me}) == []
+        assert memory_watch.exceeded({me: 1}) == [me]
+        assert memory_watch.exceeded({me: 2**40}) == []
     finally:
         process.kill()
         await process.wait()
-
-
-async def test_nothing_more_is_run_inside_of_a_container_that_has_ended(tmp_path: Path) -> None:
-    runtime = ProcessRuntime(plain=True)
-    async with asyncio.timeout(30):
-        process = await runtime.start(Command(["true"], {}, tmp_path / "log"))
-        await process.end
-        with pytest.raises(StartError, match="has ended"):
-            await runtime.execute(process, ["touch", str(tmp_path / "late")], 30)
-    assert not (tmp_path / "late").exists()
 
 
 _WITHOUT_PARENT = """
@@ -72,7 +61,7 @@ async def test_a_process_whose_first_thread_has_ended_is_killed_too(tmp_path: Pa
             await asyncio.sleep(0.02)
         runtime.kill(process)
         try:
-            end = await asyncio.wait_for(asyncio.shield(process.end), 5)
+            end = await asyncio.wait_for(asyncio.shield(process.end), 20)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL)

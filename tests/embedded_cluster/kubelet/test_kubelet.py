@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 
-from embedded_cluster.kubelet import handler
+from embedded_cluster.kubelet import not_served
 from embedded_cluster.kubelet.__main__ import parser
 from embedded_cluster.kubelet.address import AddressBook, resolve_value
 from embedded_cluster.kubelet.environment import environment, expand
@@ -250,32 +249,6 @@ def test_a_folder_of_the_machine_that_another_pod_makes_meanwhile_will_do(
     assert shared.is_dir()
 
 
-def test_a_sub_path_stays_in_its_volume_whatever_links_are_there(tmp_path: Path) -> None:
-    volume = {"name": "v", "emptyDir": {}}
-    volumes = Volumes(tmp_path / "disk", tmp_path / "memory")
-    inside = tmp_path / "disk" / "v"
-    (inside / "real").mkdir(parents=True)
-    (inside / "link").symlink_to("real")
-    (inside / "out").symlink_to(tmp_path)
-    (inside / "nowhere").symlink_to(tmp_path / "absent")
-    (inside / "file").write_text("")
-
-    def source(sub_path: str) -> str:
-        mount = {"name": "v", "mountPath": "/data", "subPath": sub_path}
-        container = {"name": "main", "volumeMounts": [mount]}
-        pod = _bare_pod(containers=[container], volumes=[volume])
-        return volumes.mounts(container, pod, {})[0].source
-
-    assert source("link/new") == str(inside / "real" / "new")
-    assert (inside / "real" / "new").is_dir()
-    for path in ("out", "out/x", "nowhere", "../v", "/etc", "real/../.."):
-        with pytest.raises(ConfigError, match="expected a path within the volume"):
-            source(path)
-    with pytest.raises(ConfigError, match="subPath 'file/x'"):
-        source("file/x")
-    assert not (tmp_path / "absent").exists() and not (tmp_path / "x").exists()
-
-
 def test_volumes_of_kinds_that_are_not_served_are_refused_in_words() -> None:
     claim = {"name": "v", "persistentVolumeClaim": {"claimName": "c"}}
     assert "found persistentVolumeClaim" in str(refusal(_mounting(claim)))
@@ -291,45 +264,25 @@ def test_volumes_of_kinds_that_are_not_served_are_refused_in_words() -> None:
     [
         ({"restartPolicy": "Always"}, "no sidecars"),
         ({"lifecycle": {"postStart": {"exec": {}}}}, "postStart is not served"),
-        ({"livenessProbe": {"grpc": {"port": 1}}}, "expected exec, httpGet"),
+        ({"volumeMounts": [{"name": "v", "subPath": "a"}]}, "'v': subPath is not served"),
+        ({"volumeMounts": [{"name": "v", "subPathExpr": "$(A)"}]}, "'v': subPath is not served"),
         ({"lifecycle": {"preStop": {"exec": {}}}, "livenessProbe": {"exec": {}}}, "None"),
     ],
 )
 def test_what_a_container_may_not_ask_for_is_refused_in_words(
     asked: dict[str, Any], complaint: str
 ) -> None:
-    assert complaint in str(handler.refusal({"name": "main", **asked}))
+    assert complaint in str(not_served.refusal({"name": "main", **asked}))
 
 
-async def test_a_handler_says_why_it_failed_and_nothing_when_it_did_not() -> None:
-    async def answer(request: web.Request) -> web.Response:
-        return web.Response(status=int(request.path[1:]))
-
-    server = web.Server(answer)
-    runner = web.ServerRunner(server)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    port = runner.addresses[0][1]
-    container = {"name": "main", "ports": [{"name": "web", "containerPort": port}]}
-    nobody: Any = None  # these need no process
-
-    async def why(**spec: Any) -> str:
-        return await handler.carry_out(spec, container, nobody, nobody, "127.0.0.1", 5)
-
-    try:
-        for code, found in ((200, ""), (204, ""), (404, "404"), (500, "500")):
-            expected = f"HTTP probe failed with statuscode: {found}" if found else ""
-            assert await why(httpGet={"port": "web", "path": f"/{code}"}) == expected
-        assert "no port of the container" in await why(httpGet={"port": "other"})
-        broken = [{"name": "X-Key", "value": "one\ntwo"}]
-        assert await why(httpGet={"port": "web", "httpHeaders": broken}), "no header"
-        assert await why(tcpSocket={"port": port, "host": "no..host"}), "no name of a host"
-        assert await why(tcpSocket={"port": port}) == ""
-        assert await why(sleep={"seconds": 0}) == ""
-    finally:
-        await runner.cleanup()
-    assert str(port) in await why(tcpSocket={"port": port}), "nobody listens any more"
-    assert str(port) in await why(httpGet={"port": port, "path": "/200"})
+def test_what_a_pod_does_without_is_named() -> None:
+    probes = {"livenessProbe": {"exec": {}}, "readinessProbe": {"httpGet": {"port": 1}}}
+    found = str(not_served.ignored({"name": "main", **probes}, _bare_pod()))
+    assert found.startswith("container main: livenessProbe, readinessProbe not served here")
+    hook = {"name": "main", "lifecycle": {"preStop": {"sleep": {"seconds": 1}}}}
+    gated = _bare_pod(readinessGates=[{"conditionType": "x"}])
+    assert "lifecycle.preStop, readinessGates not" in str(not_served.ignored(hook, gated))
+    assert not_served.ignored({"name": "main"}, _bare_pod()) is None
 
 
 @pytest.mark.parametrize(

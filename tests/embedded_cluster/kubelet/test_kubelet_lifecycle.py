@@ -1,4 +1,4 @@
-"""What a kubelet decides about a pod: starts, restarts, probes, ends; and how it tells."""
+"""What a kubelet decides about a pod: starts, restarts, ends; and how it tells."""
 
 from __future__ import annotations
 
@@ -11,13 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embedded_cluster.kubelet.container import Container, Running, Terminated, Waiting
-from embedded_cluster.kubelet.lifecycle import (
-    Action,
-    ContainerCommand,
-    Lifecycle,
-    PodEvent,
-    RunProbe,
-)
+from embedded_cluster.kubelet.lifecycle import Action, ContainerCommand, Lifecycle, PodEvent
 from embedded_cluster.kubelet.pod_status import PodFailure, phase_of
 
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -44,7 +38,6 @@ class World:
         self.told: list[PodEvent] = []
         self.terminated: list[str] = []
         self.killed: list[str] = []
-        self.asked: list[RunProbe] = []
         self.starts: Counter[str] = Counter()
 
     def go(self, seconds: float = 0.0) -> World:
@@ -73,19 +66,11 @@ class World:
             case ContainerCommand(_, container):
                 self.killed.append(container.name)
                 self.end(container.name, 137)
-            case RunProbe():
-                self.asked.append(action)
             case PodEvent():
                 self.told.append(action)
 
     def end(self, name: str, code: int) -> World:
         self.life.ended(self.running.pop(name), code, self.now)
-        return self.go()
-
-    def answer(self, success: bool) -> World:
-        """The oldest probe that waits."""
-        ask = self.asked.pop(0)
-        self.told += self.life.answered(ask.container, ask.probe, success, "no", self.now)
         return self.go()
 
     @property
@@ -164,58 +149,6 @@ def test_an_init_container_that_fails_is_repeated_unless_nothing_ever_is() -> No
     assert set(world.running) == {"a"} and world.status["phase"] == "Pending"
     world = World(_pod(policy="Never", initContainers=[{"name": "a"}])).go().end("a", 1)
     assert not world.running and world.status["phase"] == "Failed"
-
-
-def test_readiness_follows_its_probe_and_holds_up_nothing_else() -> None:
-    probe = {"exec": {}, "initialDelaySeconds": 5, "periodSeconds": 2, "failureThreshold": 2}
-    world = World(_pod({"name": "main", "readinessProbe": probe})).go()
-    assert not world.asked and not world.container()["ready"] and world.container()["started"]
-    assert world.condition("Ready")["reason"] == "ContainersNotReady"
-    world.go(5).answer(True)
-    assert world.container()["ready"] and world.condition("Ready")["status"] == "True"
-    world.go(2).answer(False)
-    assert world.container()["ready"], "one failure is forgiven"
-    world.go(2).answer(False)
-    assert not world.container()["ready"] and world.running and not world.terminated
-    assert world.told[-1] == PodEvent("Unhealthy", "Readiness probe failed: no", warning=True)
-
-
-def test_a_container_that_fails_its_liveness_probe_is_stopped_and_started_anew() -> None:
-    probe = {"exec": {}, "failureThreshold": 2, "terminationGracePeriodSeconds": 7}
-    world = World(_pod({"name": "main", "livenessProbe": probe})).go()
-    world.answer(False)
-    assert not world.terminated
-    world.go(10).answer(False)
-    assert world.terminated == ["main"] and world.running
-    text = "Container main failed liveness probe, will be restarted"
-    assert PodEvent("Killing", text) in world.told
-    world.go(6.9)
-    assert not world.killed
-    world.go(0.2)
-    assert world.killed == ["main"] and world.container()["restartCount"] == 1
-    assert world.running
-
-
-def test_a_startup_probe_holds_up_the_others_until_it_has_passed() -> None:
-    exec_probe = {"exec": {}}
-    spec = {"name": "main", "startupProbe": exec_probe | {"failureThreshold": 3}}
-    world = World(_pod(spec | {"livenessProbe": exec_probe, "readinessProbe": exec_probe})).go()
-    for _ in range(2):
-        assert [ask.probe.kind for ask in world.asked] == ["startupProbe"]
-        world.answer(False).go(10)
-    assert not world.container()["started"]
-    world.answer(True)
-    assert world.container()["started"]
-    assert {ask.probe.kind for ask in world.asked} == {"livenessProbe", "readinessProbe"}
-
-
-def test_a_late_answer_about_an_earlier_run_counts_for_nothing() -> None:
-    probe = {"exec": {}, "failureThreshold": 1}
-    world = World(_pod({"name": "main", "livenessProbe": probe})).go()
-    late = world.asked.pop()
-    world.end("main", 1)
-    assert world.life.answered(late.container, late.probe, False, "", world.now) == []
-    assert world.running and not world.terminated
 
 
 def test_an_end_is_sigterm_then_sigkill_and_the_shorter_grace_holds() -> None:
@@ -334,14 +267,6 @@ def test_conditions_keep_their_time_and_those_of_others() -> None:
     )
 
 
-def test_a_readiness_gate_holds_the_pod_back_but_not_its_containers() -> None:
-    world = World(_pod(readinessGates=[{"conditionType": "example.com/gate"}])).go()
-    assert world.condition("ContainersReady")["status"] == "True"
-    assert world.condition("Ready")["reason"] == "ReadinessGatesNotReady"
-    world.pod["status"] = {"conditions": [{"type": "example.com/gate", "status": "True"}]}
-    assert world.condition("Ready")["status"] == "True"
-
-
 def _ended(code: int) -> Container:
     return Container({"name": "c"}, state=Terminated(code, "", _NOW, _NOW))
 
@@ -373,24 +298,14 @@ def test_a_pods_phase_follows_from_its_containers(
     assert phase_of([], containers, policy) == expected
 
 
-_PROBE = st.fixed_dictionaries(
-    {
-        "exec": st.just({}),
-        "periodSeconds": st.integers(1, 5),
-        "failureThreshold": st.integers(1, 3),
-    }
-)
-_CONTAINER = st.fixed_dictionaries(
-    {}, optional={"livenessProbe": _PROBE, "readinessProbe": _PROBE, "startupProbe": _PROBE}
-)
 _PODS = st.builds(
     lambda containers, inits, policy, deadline: _pod(
-        *({"name": f"c{i}", **spec} for i, spec in enumerate(containers)),
+        *({"name": f"c{i}"} for i in range(containers)),
         policy=policy,
         initContainers=[{"name": f"i{i}"} for i in range(inits)],
         **({"activeDeadlineSeconds": deadline} if deadline else {}),
     ),
-    st.lists(_CONTAINER, min_size=1, max_size=3),
+    st.integers(1, 3),
     st.integers(0, 2),
     st.sampled_from(["Always", "OnFailure", "Never"]),
     st.sampled_from([None, 30]),
@@ -399,7 +314,6 @@ _EVENTS = st.lists(
     st.one_of(
         st.tuples(st.just("pass"), st.integers(0, 400)),
         st.tuples(st.just("end"), st.sampled_from([0, 1, 137])),
-        st.tuples(st.just("answer"), st.booleans()),
         st.tuples(st.just("stop"), st.integers(0, 40)),
         st.tuples(st.just("evict"), st.just(0)),
     ),
@@ -420,8 +334,6 @@ def test_whatever_happens_a_pod_goes_forward_and_ends_when_it_is_told_to(
                 world.go(value)
             case "end" if world.running:
                 world.end(next(iter(world.running)), value)
-            case "answer" if world.asked:
-                world.answer(value)
             case "stop":
                 world.life.stop(value, world.now)
                 world.go()

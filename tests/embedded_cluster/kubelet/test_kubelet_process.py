@@ -18,7 +18,7 @@ from embedded_cluster.cluster import LocalCluster
 from embedded_cluster.kubelet.fake import FakePods
 from tests.embedded_cluster.kubelet.world import QUICK, World, cleared, dead, state_of
 from volcano_elastic.kube.informer import Informer
-from volcano_elastic.kube.resource import CONFIGMAPS, EVENTS, NODES, PODS, SECRETS, SERVICES
+from volcano_elastic.kube.resource import CONFIGMAPS, NODES, PODS, SECRETS, SERVICES
 
 # One cluster for all of them; each removes what it made.
 pytestmark = [pytest.mark.process, pytest.mark.asyncio(loop_scope="module")]
@@ -211,9 +211,7 @@ async def _refused(world: World) -> None:
     )
     pod = await world.until("p", lambda pod: "CreateContainerConfigError" in str(pod))
     assert "plain processes" in state_of(pod, "waiting")["message"]
-    await asyncio.sleep(0.2)
-    events = (await world.client.list(EVENTS, "default"))["items"]
-    assert any(e["type"] == "Warning" and "plain processes" in e["message"] for e in events)
+    await world.told("Failed", "plain processes")
 
 
 async def test_deletion_is_sigterm_to_the_main_process_only(world: World) -> None:
@@ -266,23 +264,6 @@ async def test_a_container_beyond_its_memory_is_killed_and_told_so(any_world: Wo
     assert state_of(pod)["reason"] == "OOMKilled" and state_of(pod)["exitCode"] == 137
     await any_world.create("modest", "python", "-c", "x = bytearray(30 << 20)", resources=limits)
     await any_world.phase("modest", "Succeeded")
-
-
-async def test_what_a_probe_takes_counts_as_its_containers(any_world: World) -> None:
-    probe = {"exec": {"command": ["python", "-c", _HUNGRY]}, "timeoutSeconds": 60}
-    limits = {"limits": {"memory": "100Mi"}}
-    await any_world.create("p", "sleep", "60", resources=limits, readinessProbe=probe)
-    pod = await any_world.phase("p", "Failed")
-    assert state_of(pod)["reason"] == "OOMKilled" and state_of(pod)["exitCode"] == 137
-
-
-async def test_a_probe_ends_with_its_container(any_world: World, tmp_path: Path) -> None:
-    pid = tmp_path / "pid"
-    probe = {"exec": {"command": ["sh", "-c", f"echo $$ > {pid}; exec sleep 60"]}}
-    script = f"until test -s {pid}; do sleep 0.05; done"
-    await any_world.create("p", "sh", "-c", script, readinessProbe=probe | {"timeoutSeconds": 60})
-    await any_world.phase("p", "Succeeded")
-    await dead([int(pid.read_text())])
 
 
 async def test_a_container_that_ends_leaves_its_neighbours_alone(world: World) -> None:

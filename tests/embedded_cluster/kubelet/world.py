@@ -13,13 +13,15 @@ import pytest
 
 from embedded_cluster.cluster import LocalCluster
 from volcano_elastic.kube.client import Client, NotFound
-from volcano_elastic.kube.resource import CONFIGMAPS, PODS, SECRETS, SERVICES
+from volcano_elastic.kube.resource import CONFIGMAPS, EVENTS, PODS, SECRETS, SERVICES
 
 _OF_CONTAINERS = {
-    *("env", "envFrom", "args", "volumeMounts", "workingDir", "resources", "lifecycle", "ports"),
-    *("startupProbe", "livenessProbe", "readinessProbe"),
+    *("env", "envFrom", "args", "volumeMounts", "workingDir", "resources", "lifecycle"),
+    *("livenessProbe", "readinessProbe"),
     *("terminationMessagePath", "terminationMessagePolicy"),
 }
+# Seconds, which no test waits for in vain: as generous as a busy machine needs.
+_PATIENCE = 60.0
 # Kubernetes begins with ten seconds, which the tests can't wait for.
 QUICK = ("--restart-back-off", "0.5", "--node-monitor-grace-period", "1")
 
@@ -51,7 +53,7 @@ class World:
         return created
 
     async def until(
-        self, name: str, holds: Callable[[dict[str, Any]], object], seconds: float = 15
+        self, name: str, holds: Callable[[dict[str, Any]], object], seconds: float = _PATIENCE
     ) -> dict[str, Any]:
         deadline = time.monotonic() + seconds
         while True:
@@ -63,10 +65,22 @@ class World:
                 pytest.fail(f"not within {seconds} s: {pod.get('status')}\n{log[-3000:]}")
             await asyncio.sleep(0.02)
 
+    async def told(self, reason: str, text: str) -> None:
+        """Waits for a warning with this reason, and the text in its message."""
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            events = (await self.client.list(EVENTS, "default"))["items"]
+            warnings = [e for e in events if e["type"] == "Warning" and e["reason"] == reason]
+            if any(text in warning["message"] for warning in warnings):
+                return
+            if time.monotonic() > deadline:
+                pytest.fail(f"no {reason} with {text!r}: {[e['message'] for e in events]}")
+            await asyncio.sleep(0.05)
+
     async def phase(self, name: str, phase: str) -> dict[str, Any]:
         return await self.until(name, lambda pod: pod.get("status", {}).get("phase") == phase)
 
-    async def gone(self, name: str, seconds: float = 15) -> None:
+    async def gone(self, name: str, seconds: float = _PATIENCE) -> None:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             try:
@@ -95,7 +109,7 @@ class World:
 
 @contextlib.asynccontextmanager
 async def cleared(cluster: LocalCluster) -> AsyncIterator[World]:
-    async with asyncio.timeout(60), cluster.client() as client:
+    async with asyncio.timeout(3 * _PATIENCE), cluster.client() as client:
         yield World(cluster, client)
         for resource in (PODS, SERVICES, CONFIGMAPS, SECRETS):
             for item in (await client.list(resource, "default"))["items"]:
@@ -116,7 +130,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-async def dead(pids: list[int], seconds: float = 10) -> None:
+async def dead(pids: list[int], seconds: float = 30) -> None:
     deadline = time.monotonic() + seconds
     while any(map(alive, pids)):
         assert time.monotonic() < deadline, f"{[p for p in pids if alive(p)]} still run"
