@@ -39,9 +39,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-# Tests that share a worker of pytest-xdist under --dist loadgroup, by folder: those of e2e share a
-# control plane. Others share one with their file's.
-_GROUPS = ("e2e", "embedded_cluster/conformance")
+# Tests that share a worker of pytest-xdist under --dist loadgroup, by the folder or file that they
+# begin with: those of e2e share a control plane. A plain torchrun listens on all addresses of the
+# machine at PyTorchJob's port, so no other test may run a job there meanwhile: e2e/test_sdk.py has
+# one, README.md, of which tests/documents/test_docs.py runs the commands, another. Others share a
+# worker with their file's.
+_GROUPS = {
+    "e2e/": "e2e",
+    "tests/documents/test_docs.py": "e2e",
+    "embedded_cluster/conformance/": "conformance",
+}
 # The fixture of tests/embedded_cluster/apiserver: one API server for a whole run.
 _PROCESS_FIXTURES = {"process"}
 
@@ -54,7 +61,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if _PROCESS_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.process)
         if item.get_closest_marker("process") or not file.startswith("tests/"):
-            group = next((one for one in _GROUPS if file.startswith(f"{one}/")), file)
+            group = next((_GROUPS[one] for one in _GROUPS if file.startswith(one)), file)
             item.add_marker(pytest.mark.xdist_group(group))
 
 

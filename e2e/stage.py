@@ -102,8 +102,11 @@ class Stage:
     def story(self) -> str:
         tails = []
         logs = [*self.cluster.logs.glob("*.log"), *self.plane.folder.glob("*.log")]
-        for log in sorted(logs):
-            tails.append(f"--- {log.name}\n" + "\n".join(log.read_text().splitlines()[-15:]))
+        pods = self.cluster.pods_folder.glob("*/*.log")
+        for log in [*sorted(logs), *sorted(pods)]:
+            named = log.name if log in logs else f"{log.parent.name}/{log.name}"
+            lines = log.read_text(errors="replace").splitlines()[-15:]
+            tails.append(f"--- {named}\n" + "\n".join(lines))
         sizes = [f"{c.at:.1f}: {c.job} {c.old}→{c.new} {c.reason}" for c in self.changes]
         return "\n".join([*sizes, str(self.recorder.training), *tails])
 

@@ -15,7 +15,7 @@ FOLDER = Path(__file__).parent / "clients"
 # `ours`: the official client that this project pins; `sdk`: Kubeflow's SDK, the official client
 # that it can live with, and kopf.
 _INTERPRETERS = {"ours": Path(sys.executable), "sdk": ROOT / "build" / "sdk" / "bin" / "python"}
-_SECONDS = 180.0
+_SECONDS = 600.0
 
 
 class ProgramError(Exception):
