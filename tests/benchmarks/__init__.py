@@ -1,0 +1,1 @@
+"""Simulations in benchmarks/ whose figures documents quote."""
