@@ -5,10 +5,17 @@ something else: the fewest pods that make it fit, and of several ways the one th
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.queue_policy.world import NOW, gpus, job, node, pod, pods, world
 from volcano_elastic.api.queue_policy import ForOtherQueues, QueuePolicy, Shrink
+from volcano_elastic.cluster_state.cluster_state import QueueState
+from volcano_elastic.queue_policy import victims
 from volcano_elastic.queue_policy.plan import plan
 from volcano_elastic.snapshot.snapshot import Job, Pod, Queue
 
@@ -252,3 +259,42 @@ def test_a_full_queue_gives_on_a_node_where_the_claim_then_fits() -> None:
     on = (pods(a, "n1", "n2", "n1", "n2"), pods(c, *["n3"] * 8))
     found = leave({"n1": 2, "n2": 2, "n3": 8}, [a, c, claim()], *on, queues=queues)
     assert found == ["a1", "a3"]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 1 << 30))
+def test_queues_that_are_passed_over_have_nothing_cheaper(seed: int) -> None:
+    """Nodes full of surplus of three queues, and newcomers to each."""
+    chance = Random(seed)
+    queues = ("q0", "q1", "q2")
+    nodes, jobs, on = [], [], []
+    for n in range(chance.randint(2, 6)):
+        size, large = chance.randint(2, 4), chance.choice((1, 1, 2))
+        giver = job(
+            f"a{n}",
+            1 if large * size % 2 else chance.choice((1, 2)),
+            8,
+            size,
+            queue=chance.choice(queues),
+            pod_requests=gpus(large),
+        )
+        if size % 2 == giver.min % 2 == 0 and chance.random() < 0.5:
+            giver = replace(giver, node_unit=2)
+        nodes.append(node(f"n{n}", size * large + chance.choice((0, 0, 1))))
+        starting = chance.random() < 0.3
+        mine = pods(giver, *[f"n{n}"] * size)
+        on.append([replace(p, running=p.index == 0 or not starting) for p in mine])
+        jobs.append(giver)
+    for n in range(chance.randint(1, 3)):
+        least = chance.randint(1, 5)
+        asks = gpus(chance.choice((1, 1, 2)))
+        jobs.append(job(f"b{n}", least, least, queue=chance.choice(queues), pod_requests=asks))
+    deserved = [gpus(chance.randint(1, 6)) if chance.random() < 0.5 else None for _ in queues]
+    listed = tuple(Queue(name, deserved=d) for name, d in zip(queues, deserved, strict=True))
+    seen = world(nodes, jobs, *on, queues=listed)
+    with pytest.MonkeyPatch.context() as patch:
+        # As in a cluster of many nodes.
+        patch.setattr(victims, "FEW", 0)
+        made = plan(seen, NOW)
+        patch.setattr(QueueState, "least_cost", lambda *_: (0.0, 0, 0, 0))
+        assert made == plan(seen, NOW)

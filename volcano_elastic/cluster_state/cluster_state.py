@@ -94,6 +94,22 @@ class QueueState:
         return frozenset().union(*[state.nodes for state in self.jobs if state.may_give])
 
     @fact
+    def _least(self) -> tuple[Vector, int, bool]:
+        """The most that one of their workers asks for, by dimension; the least that one costs,
+        since of a unit the rest leaves anyway; and whether all that have a node run."""
+        largest = tuple(map(max, zip(*{state.shape.vector for state in self.jobs}, strict=True)))
+        workers = chain.from_iterable([state.by_role.bound.values() for state in self.jobs])
+        single = all(state.unit == 1 for state in self.jobs)
+        return largest, int(single), all(map(attrgetter("running"), workers))
+
+    def least_cost(self, shape: Shape, need: int) -> tuple[float, int, int, int]:
+        """Return what no option of their surplus goes below that makes room for up to `need` pods,
+        in the first fields of its rank. One of several pods frees no more than the largest does."""
+        largest, cost, runs = self._least
+        slots = max([1 + (largest[i] - 1) // amount for i, amount in shape.needs], default=1)
+        return cost / min(need, slots), cost, 0, int(runs)
+
+    @fact
     def waiting(self) -> Sequence[Claim]:
         """Claims of jobs that have not started, in order."""
         found = [

@@ -19,25 +19,6 @@ from volcano_elastic.snapshot.snapshot import Pod
 class JobDraft:
     """One job in the plan: its size, and which of its pods stay."""
 
-    __slots__ = (
-        "_journal",
-        "_leavers",
-        "blocked",
-        "bound",
-        "job",
-        "moved",
-        "pending_growth",
-        "promised",
-        "reason",
-        "removed",
-        "served",
-        "size",
-        "state",
-        "unbound",
-        "unit_remainder",
-        "why_left",
-    )
-
     def __init__(self, state: JobState, journal: Journal) -> None:
         self.state, self.job, self._journal = state, state.job, journal
         self.size = state.job.desired

@@ -31,6 +31,8 @@ class VictimRequest(NamedTuple):
     """Priority of the pod that asks; None for a minimum."""
     within: str | None = None
     """The queue in which all of it must count, if one is full."""
+    among: frozenset[str] | None = None
+    """Queues of which each place has surplus, if others' need not be looked at."""
 
 
 class Victim(NamedTuple):

@@ -64,6 +64,7 @@ class VictimSearch:
         """Nodes whose options may have become cheaper, one after the other."""
         self._seen_nodes = self._seen_queues = 0
         self._nodes_in: dict[str, frozenset[int]] = {}
+        self._cheaper_than: dict[tuple[object, ...], frozenset[str] | None] = {}
         self._rights: dict[tuple[str, Vector], Right] = {}
         """As long as no queue holds more or less."""
         self._rights_at = 0
@@ -97,9 +98,7 @@ class VictimSearch:
             found = self._nodes_in[queue] = frozenset(n for n in numbers if n is not None)
         return found
 
-    def _nodes_within(self, queue: str) -> frozenset[int]:
-        tree = self._queues.tree
-        queues = (name for name in self._draft.cluster.queues if tree.within(name, queue))
+    def _nodes_of(self, queues: Iterable[str]) -> frozenset[int]:
         return frozenset().union(*map(self.nodes_in, queues))
 
     def leavers(self, job: JobDraft, pods: Iterable[Pod], protected: bool) -> Iterator[Pod]:
@@ -164,11 +163,23 @@ class VictimSearch:
         found = mine.ranking.first()
         if mine.places is None or request.own is not None or request.within is not None:
             return found
+        among = None if found is None else self._cheaper_queues(found.rank, request)
+        if among is not None and not among:
+            return found
         # Where its queue has no surplus, all claims see the same.
-        others = self._candidates_for(request._replace(queue=NOBODY)).ranking.first(
+        others = self._candidates_for(request._replace(queue=NOBODY, among=among)).ranking.first(
             but=self.nodes_in(request.queue), below=None if found is None else found.rank
         )
         return others or found
+
+    def _cheaper_queues(self, rank: Rank, request: VictimRequest) -> frozenset[str] | None:
+        """Queues of which a pod might leave for another's claim at less than this; None: most."""
+        asked, queues = (rank[:5], request.shape, request.need), self._draft.cluster.queues
+        if asked not in self._cheaper_than:
+            least = {name: q.least_cost(request.shape, request.need) for name, q in queues.items()}
+            found = frozenset(name for name, cost in least.items() if (*cost, 1) <= rank[:5])
+            self._cheaper_than[asked] = None if 2 * len(found) > len(queues) else found
+        return self._cheaper_than[asked]
 
     def _candidates_for(self, request: VictimRequest) -> _Candidates:
         candidates, cheaper = self._candidates.get(request), self._cheaper
@@ -194,7 +205,10 @@ class VictimSearch:
         if request.own is not None:
             return frozenset(self._draft.nodes_of(self._draft.job(request.own)))
         if request.within is not None:
-            return self._nodes_within(request.within)
+            tree, queues = self._queues.tree, self._draft.cluster.queues
+            return self._nodes_of(name for name in queues if tree.within(name, request.within))
+        if request.among is not None:
+            return self._nodes_of(request.among)
         mine = self.nodes_in(request.queue)
         # Its own candidates may as well have all nodes if they are few, or most are its queue's.
         nodes = len(self._nodes.states)
