@@ -108,9 +108,9 @@ def _simulate(
 ) -> Outcome:
     make_plan: MakePlan | None = None
     if scheduling is Scheduling.ELASTIC:
-        make_plan = Planner().plan
+        make_plan = Planner(reports=False).plan
     elif scheduling is Scheduling.GROW_ONLY:
-        make_plan = _grow_only(Planner().plan)
+        make_plan = _grow_only(Planner(reports=False).plan)
     elif scheduling is Scheduling.REDEALT:
         make_plan = redealt
         config = replace(config, round=ROUND)

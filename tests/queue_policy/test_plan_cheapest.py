@@ -87,7 +87,7 @@ def test_no_node_has_a_cheaper_option(
         for useful in (ALL, request.need):
             offers = [
                 self.option(n, request._replace(need=useful))
-                for n in self._nodes.eligible(request.shape)
+                for n in self._draft.cluster.eligible(request.shape)
             ]
             first = min((o for o in offers if o is not None), key=lambda o: o.rank, default=None)
             if first is None or first.slots <= request.need:

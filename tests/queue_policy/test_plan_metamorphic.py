@@ -11,7 +11,7 @@ from tests.queue_policy.test_plan_everything import everything, thorough
 from tests.queue_policy.test_plan_properties import size_after, snapshots
 from tests.queue_policy.world import GPU, NOW, gpus, node
 from volcano_elastic.queue_policy.decision import Plan
-from volcano_elastic.queue_policy.plan import plan
+from volcano_elastic.queue_policy.plan import Planner, plan
 from volcano_elastic.snapshot.snapshot import Job, Snapshot
 
 
@@ -109,3 +109,11 @@ def test_room_that_nobody_can_use_changes_nothing(snapshot: Snapshot) -> None:
     )
     larger = replace(snapshot, nodes=(*snapshot.nodes, *useless))
     assert plan(larger, NOW).decisions == plan(snapshot, NOW).decisions
+
+
+@thorough
+@given(everything())
+def test_a_plan_without_reports_decides_the_same(snapshot: Snapshot) -> None:
+    full, bare = plan(snapshot, NOW), Planner(reports=False).plan(snapshot, NOW)
+    silent = tuple(replace(decision, message="") for decision in full.decisions)
+    assert bare == replace(full, decisions=silent, unchanged={}, queues={})

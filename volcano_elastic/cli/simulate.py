@@ -169,7 +169,7 @@ def simulate(
                 made = compare(
                     jobs,
                     config,
-                    None if rigid else Planner().plan,
+                    None if rigid else Planner(reports=False).plan,
                     window=window,
                     progress=advance(name),
                 )

@@ -5,6 +5,7 @@ Frozen values: `grouping` uses them again from one snapshot to the next.
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -60,19 +61,20 @@ class QueueState:
 
     @fact
     def growth(self) -> Mapping[Shape, Sequence[GrowthKey]]:
-        """Settled jobs that may grow, by shape, in order."""
+        """Settled jobs that may grow, by shape; each list is a heap."""
         found: defaultdict[Shape, list[GrowthKey]] = defaultdict(list)
         for state in self.jobs:
-            if state.growth_key is not None:
-                found[state.shape].append(state.growth_key)
+            key = state.growth_key
+            if key is not None:
+                found[state.shape].append(key)
         for keys in found.values():
-            keys.sort()
+            heapq.heapify(keys)
         return found
 
     @fact
     def losses(self) -> Sequence[LossKey]:
-        """Settled jobs that may give for others' growth, in order."""
-        return sorted([key for s in self.jobs if (key := s.loss_key) is not None])
+        """Settled jobs that may give for others' growth."""
+        return [key for s in self.jobs if (key := s.loss_key) is not None]
 
     @fact
     def yields_from(self) -> float:
@@ -226,6 +228,10 @@ class ClusterState:
     """By job; under None those of others."""
     nodes: Mapping[str, NodeState]
     """By name, in order."""
+    numbers: Mapping[str, int]
+    """Places of the nodes in this order, by name."""
+    open_nodes: tuple[str, ...]
+    """Names of the nodes that take pods."""
     jobs: Mapping[str, JobState]
     queues: Mapping[str, QueueState]
     gangs: Mapping[str, GangState]
@@ -254,16 +260,35 @@ class ClusterState:
         ]
 
     @fact
-    def open_nodes(self) -> tuple[str, ...]:
-        """Names of the nodes that take pods."""
-        nodes = self.nodes.items()
-        return tuple([name for name, n in nodes if n.node.takes_pods])
+    def _idle_slots(self) -> dict[Shape, Sequence[int]]:
+        return {}
+
+    def idle_slots(self, shape: Shape) -> Sequence[int]:
+        """By node, how many more pods fit into idle room; negative where such pods can't go."""
+        found = self._idle_slots.get(shape)
+        if found is None:
+            found = [state.idle_slots(shape) for state in self.nodes.values()]
+            self._idle_slots[shape] = found
+        return found
+
+    @fact
+    def _eligible(self) -> dict[tuple[object, ...], Sequence[int]]:
+        return {}
+
+    def eligible(self, shape: Shape) -> Sequence[int]:
+        """Numbers of the nodes that take such pods at all."""
+        key = (shape.selector, shape.tolerations, shape.affinity)
+        found = self._eligible.get(key)
+        if found is None:
+            found = [n for n, slots in enumerate(self.idle_slots(shape)) if slots >= 0]
+            self._eligible[key] = found
+        return found
 
     @fact
     def to_leave(self) -> Mapping[str, Mapping[str, Pod]]:
         """Live pods of jobs on nodes that those had better leave, by job and pod."""
         found: defaultdict[str, dict[str, Pod]] = defaultdict(dict)
-        for node in self.nodes.values():
+        for node in self.nodes.values() if len(self.open_nodes) < len(self.nodes) else ():
             if node.node.leave:
                 for pod in node.pods:
                     if pod.job is not None and pod.job in self.jobs and not pod.terminating:

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, compress
-from operator import attrgetter, is_, is_not, itemgetter
+from itertools import chain, compress, count, filterfalse
+from operator import attrgetter, is_not, itemgetter
 from typing import TypeVar
 
 from volcano_elastic.api.queue_policy import Order, QueuePolicy, Step, effective
 from volcano_elastic.cluster_state.cluster_state import ClusterState, GangState, QueueState
-from volcano_elastic.cluster_state.fit import Dimensions, Shape, Vector, admits
+from volcano_elastic.cluster_state.fit import Dimensions, Shape, admits
 from volcano_elastic.cluster_state.job_state import JobState, gpu_equivalents
 from volcano_elastic.cluster_state.node_state import NodeState
 from volcano_elastic.cluster_state.queue_tree import QueueTree
 from volcano_elastic.cluster_state.speed import Curve, SizeSteps
 from volcano_elastic.snapshot.snapshot import Job, Node, Pod, Resources, Snapshot
 
+PLACES = 32
+"""Places where snapshots are compared that differ, before what is left is compared as a whole."""
+NEAR = 64
+"""How many that are next to each other may have come or gone to be seen at once."""
 K = TypeVar("K")
 T = TypeVar("T")
 
@@ -53,6 +57,8 @@ def _nothing(snapshot: Snapshot) -> ClusterState:
         pods_on={},
         pods_of={},
         nodes={},
+        numbers={},
+        open_nodes=(),
         jobs={},
         queues={},
         gangs={},
@@ -65,28 +71,47 @@ def changes(old: Sequence[T], new: Sequence[T]) -> tuple[list[T], list[T]]:
     """Return what only `old` holds, and what only `new` does; told by identity."""
     if old is new or not old:
         return [], [] if old is new else list(new)
-    if len(old) == len(new):
-        # Mostly some have been replaced where they stood.
-        differs = list(map(is_not, old, new))
-        old, new = list(compress(old, differs)), list(compress(new, differs))
-    else:
-        # Mostly only a piece in the middle differs.
-        head = _same(old, new)
-        old, new = old[head:], new[head:]
-        tail = _same(old[::-1], new[::-1])
-        old, new = old[: len(old) - tail], new[: len(new) - tail]
-    was = {id(value): value for value in old}
-    now = {id(value): value for value in new}
+    old, new = _differing(old, new)
+    was, now = dict(zip(map(id, old), old, strict=True)), dict(zip(map(id, new), new, strict=True))
     return (
-        [value for key, value in was.items() if key not in now],
-        [value for key, value in now.items() if key not in was],
+        [was[key] for key in filterfalse(now.__contains__, was)],
+        [now[key] for key in filterfalse(was.__contains__, now)],
     )
 
 
-def _same(old: Sequence[object], new: Sequence[object]) -> int:
-    """Return how many are the same in both before the first difference."""
-    same = list(map(is_, old, new))
-    return same.index(False) if False in same else len(same)
+def _differing(old: Sequence[T], new: Sequence[T]) -> tuple[list[T], list[T]]:
+    """Return pieces of both that hold all that only one of them does. Mostly some have been put in,
+    taken out or replaced in a few places."""
+    if len(old) == len(new):
+        differ = list(map(is_not, old, new))
+        if differ.count(True) <= PLACES:
+            return list(compress(old, differ)), list(compress(new, differ))
+    gone: list[T] = []
+    come: list[T] = []
+    for _ in range(PLACES):
+        same = _same(old, new)
+        old, new = old[same:], new[same:]
+        if not old or not new:
+            break
+        out, put = _index(old, new[0]), _index(new, old[0])
+        if out is None and put is None:
+            out = put = 1
+        gone += old[: out or 0]
+        come += new[: put or 0]
+        old, new = old[out or 0 :], new[put or 0 :]
+    return [*gone, *old], [*come, *new]
+
+
+def _same(old: Iterable[object], new: Iterable[object]) -> int:
+    """Return how many are the same in both before the first difference, or the end of one."""
+    differ = chain(map(is_not, old, new), (True,))
+    return next(compress(count(), differ))
+
+
+def _index(among: Sequence[object], wanted: object) -> int | None:
+    """Return where among the first ones this one is."""
+    ids = list(map(id, among[:NEAR]))
+    return ids.index(id(wanted)) if id(wanted) in ids else None
 
 
 def regrouped(
@@ -117,6 +142,9 @@ class _Grouping:
         self._snapshot, self._before = snapshot, before
         self._dimensions, self._policies = before.dimensions, before.policies
         self._tree, self._speeds, self._per_node = before.tree, before.speeds, before.per_node
+        self._nodes_before = before.nodes
+        """With the nodes that are new, and without those that are gone; in order."""
+        self._numbers, self._open_nodes = before.numbers, before.open_nodes
         self.all_known = True
         """Every resource named has its dimension."""
 
@@ -125,7 +153,6 @@ class _Grouping:
         gone_pods, come_pods = changes(before.snapshot.pods, snapshot.pods)
         pods_on, on = regrouped(before.pods_on, gone_pods, come_pods, attrgetter("node"))
         pods_of, of = regrouped(before.pods_of, gone_pods, come_pods, attrgetter("job"))
-        self._empty = {name: (s.node, s.allocatable) for name, s in before.nodes.items()}
         gone_nodes, come_nodes = changes(before.snapshot.nodes, snapshot.nodes)
         if gone_nodes or come_nodes:
             self._change_nodes(gone_nodes, come_nodes)
@@ -160,6 +187,8 @@ class _Grouping:
             pods_on=pods_on,
             pods_of=pods_of,
             nodes=nodes,
+            numbers=self._numbers,
+            open_nodes=self._open_nodes,
             jobs=jobs,
             queues=queues,
             gangs=gangs,
@@ -168,14 +197,18 @@ class _Grouping:
         )
 
     def _change_nodes(self, gone: Iterable[Node], come: Iterable[Node]) -> None:
+        nodes = dict(self._nodes_before)
         for node in gone:
-            del self._empty[node.name]
+            del nodes[node.name]
         for node in come:
-            self._empty[node.name] = node, self._dimensions.allocatable(node)
+            allocatable = self._dimensions.allocatable(node)
+            nodes[node.name] = NodeState(node, allocatable, (), (), self._dimensions)
             self._learn(node.allocatable)
-        self._empty = dict(sorted(self._empty.items(), key=itemgetter(0)))
+        self._nodes_before = nodes = dict(sorted(nodes.items(), key=itemgetter(0)))
+        self._numbers = {name: n for n, name in enumerate(nodes)}
+        self._open_nodes = tuple([name for name, s in nodes.items() if s.node.takes_pods])
         # Volcano counts nodes that are not ready too.
-        rows = [allocatable for _, allocatable in self._empty.values()]
+        rows = [state.allocatable for state in nodes.values()]
         everything = [sum(column) for column in zip(*rows, strict=True)]
         everything = everything or [0] * len(self._dimensions.names)
         if everything != self._tree.everything:
@@ -184,8 +217,8 @@ class _Grouping:
         self._per_node = {
             shape: most
             for shape, most in self._before.per_node.items()
-            if any(self._takes(*each, shape) == most for each in self._empty.values())
-            and not any(self._takes(*self._empty[n.name], shape) > most for n in come)
+            if any(self._takes(state, shape) == most for state in nodes.values())
+            and not any(self._takes(nodes[n.name], shape) > most for n in come)
         }
 
     def _nodes(
@@ -195,15 +228,13 @@ class _Grouping:
         jobs: Mapping[str, JobState],
     ) -> dict[str, NodeState]:
         """Nodes by name; `changed`: those that differ, or whose pods or jobs do."""
-        found: dict[str, NodeState] = {}
-        for name, (node, allocatable) in self._empty.items():
-            if name in changed:
+        found = dict(self._nodes_before)
+        for name in changed:
+            if name is not None and (old := found.get(name)) is not None:
                 pods = pods_on.get(name, ())
                 keys = dict.fromkeys([pod.job for pod in pods])
                 mine = tuple([s for key in keys if key and (s := jobs.get(key)) is not None])
-                found[name] = NodeState(node, allocatable, pods, mine, self._dimensions)
-            else:
-                found[name] = self._before.nodes[name]
+                found[name] = NodeState(old.node, old.allocatable, pods, mine, self._dimensions)
         return found
 
     def _jobs(
@@ -270,16 +301,16 @@ class _Grouping:
     def _largest(self, shape: Shape) -> int:
         found = self._per_node.get(shape)
         if found is None:
-            each = [self._takes(*empty, shape) for empty in self._empty.values()]
+            each = [self._takes(state, shape) for state in self._nodes_before.values()]
             found = self._per_node[shape] = max(1, *each) if each else 1
         return found
 
     @staticmethod
-    def _takes(node: Node, allocatable: Vector, shape: Shape) -> int:
-        """Return how many pods of a shape the empty node takes."""
-        if not admits(node, shape):
+    def _takes(state: NodeState, shape: Shape) -> int:
+        """Return how many pods of a shape the node takes when it is empty."""
+        if not admits(state.node, shape):
             return 0
-        return min((allocatable[i] // amount for i, amount in shape.needs), default=0)
+        return min((state.allocatable[i] // amount for i, amount in shape.needs), default=0)
 
     def _gangs(self, pods: Iterable[Pod], jobs: Mapping[str, JobState]) -> dict[str, GangState]:
         known = self._before.gangs

@@ -131,7 +131,7 @@ class JobState:
     def counted(self) -> Vector:
         """Amounts that a ResourceQuota counts for one worker: those of one that is there, which a
         LimitRange may have raised."""
-        there = next((p for p in self.pods if p.role == elastic().name), None)
+        there = next((pod for pod in self.pods if pod.role == COUNTED), None)
         return self.shape.vector if there is None else self.dimensions.request(there.requests)
 
     @fact
@@ -182,7 +182,8 @@ class JobState:
         return ready(self.job, self.policy)
 
     def cooling(self, now: datetime) -> bool:
-        return self.ready is not None and self.ready > now
+        ready = self.ready
+        return ready is not None and ready > now
 
     @property
     def movable(self) -> bool:

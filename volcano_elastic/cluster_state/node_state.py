@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from volcano_elastic.cluster_state.fact import fact, value
 from volcano_elastic.cluster_state.fit import UNLIMITED, Dimensions, Shape, Vector, admits
-from volcano_elastic.cluster_state.job_state import COUNTED, JobState, JobSurplus
+from volcano_elastic.cluster_state.job_state import COUNTED, JobState
 from volcano_elastic.snapshot.snapshot import Node, Pod, Resources
 
 LOST_AFTER = timedelta(seconds=5)
@@ -37,6 +37,17 @@ class LeastOption(NamedTuple):
     """Highest index, negative."""
 
 
+class Giver(NamedTuple):
+    """The most that may leave a node of one job; the largest surplus goes first."""
+
+    surplus: float
+    """Of the job, wherever it is; negative."""
+    last: int
+    """Highest index, negative."""
+    pods: int
+    queue: str
+
+
 @value
 class NodeSurplus:
     """Pods of one node that might leave, before the plan: bounds, as others' are not told apart."""
@@ -47,12 +58,10 @@ class NodeSurplus:
     idle: int
     """Pods that don't run."""
     unprotected: int
-    last: int
-    """Highest index."""
     owners: frozenset[str]
     """Queues of the jobs."""
-    givers: Sequence[JobSurplus]
-    """Surplus of the jobs, wherever it is; in order."""
+    givers: Sequence[Giver]
+    """In order."""
 
     @fact
     def units(self) -> bool:
@@ -86,12 +95,14 @@ class NodeSurplus:
         running = pods - self.idle if pods > self.idle else 0
         for own in (True, False) if queue in self.owners else (False,):
             missing = pods
-            for surplus, count, owner in self.givers:
+            for surplus, last, count, owner in self.givers:
                 if not own or owner == queue:
                     missing -= count
                     if missing <= 0:
                         # The jobs with most surplus give all.
-                        return LeastOption(pods, won, beyond, running, own, surplus, -self.last)
+                        if pods > 1:
+                            last = min([giver.last for giver in self.givers])
+                        return LeastOption(pods, won, beyond, running, own, surplus, last)
         return None
 
 
@@ -172,19 +183,25 @@ class NodeState:
     @fact
     def surplus(self) -> NodeSurplus | None:
         """Its pods that might leave for claims; None if there are none."""
-        givers = [(s, most) for s in self.jobs if (most := s.most_surplus) is not None]
+        jobs: list[JobState] = []
+        givers: list[Giver] = []
+        for state in self.jobs:
+            most, mine = state.most_surplus, self._workers.get(state.job.key)
+            if most is not None and mine is not None:
+                jobs.append(state)
+                last, count = max(map(_index, mine)), min(most.pods, len(mine))
+                givers.append(Giver(most.weighted, -last, count, most.queue))
         if not givers:
             return None
         pods = self.pods
-        vectors = {state.shape.vector for state, _ in givers}
+        vectors = {state.shape.vector for state in jobs}
         return NodeSurplus(
-            jobs=tuple([state for state, _ in givers]),
+            jobs=tuple(jobs),
             largest=tuple(map(max, zip(*vectors, strict=True))),
             idle=len(pods) - sum(map(_running, pods)),
             unprotected=len(pods) - sum(map(_protected, pods)),
-            last=max(map(_index, pods)),
-            owners=frozenset([most.queue for _, most in givers]),
-            givers=sorted([most for _, most in givers]),
+            owners=frozenset([giver.queue for giver in givers]),
+            givers=sorted(givers),
         )
 
     @fact

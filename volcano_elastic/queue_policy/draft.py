@@ -235,7 +235,7 @@ class Draft:
     def __init__(self, cluster: ClusterState, now: datetime) -> None:
         self.cluster, self.now = cluster, now
         self.journal = Journal()
-        self.nodes = NodeRoom(list(cluster.nodes.values()), now, self.journal)
+        self.nodes = NodeRoom(cluster, now, self.journal)
         self.queues = QueueRoom(cluster, self.journal)
         self.quotas = QuotaRoom(
             cluster.snapshot.quotas, cluster.dimensions, self.nodes, self.journal

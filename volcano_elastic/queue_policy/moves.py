@@ -20,6 +20,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
+from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 from volcano_elastic.cluster_state.fit import Shape
@@ -69,7 +70,7 @@ class GrowthQueue:
     def __init__(self, queue: str, shape: Shape, keys: Sequence[GrowthKey] = ()) -> None:
         self.queue, self.shape = queue, shape
         self.jobs = list(keys)
-        """A heap, as any sorted list is."""
+        """A heap."""
 
 
 class Moves:
@@ -298,7 +299,7 @@ class OtherJobs:
         queues = moves.draft.cluster.queues
         self._trading = {name for name in queues if self._trades(name)}
         """Queues whose jobs take part."""
-        self._losses = [key for name in self._trading for key in queues[name].losses]
+        self._losses = list(chain.from_iterable([queues[name].losses for name in self._trading]))
         heapq.heapify(self._losses)
         self._front: list[Giver] = []
         """The cheapest givers, refused so far: most takers need no others."""
@@ -311,8 +312,8 @@ class OtherJobs:
 
     def reaches(self, takers: GrowthQueue) -> bool:
         """Return whether some job may still give to the takers' queue."""
-        reached = self._left_over or takers.queue not in self._out_of_reach
-        return reached and takers.queue in self._trading
+        queue = takers.queue
+        return queue in self._trading and (self._left_over or queue not in self._out_of_reach)
 
     def precedence(self, takers: GrowthQueue, key: GrowthKey) -> Precedence:
         """Return the job in front: queues with ranks first, between others gains alone decide."""
@@ -320,11 +321,28 @@ class OtherJobs:
 
     def give(self, key: str) -> Outcome:
         """Move one step from the jobs that lose least by it, if this job gains enough more."""
-        taker = self._draft.job(key)
-        if taker.size != taker.job.desired or taker.job.scaler != "volcano":
+        state, drafted = self._draft.cluster.jobs[key], self._draft.jobs.get(key)
+        size = state.job.desired
+        if drafted is not None:
+            if drafted.size != size:
+                return Outcome.DONE
+            size += drafted.pending_growth
+        step = state.steps.up(size)
+        if state.job.scaler != "volcano" or step is None or size + state.unit > state.most:
             return Outcome.DONE
-        served = self._serve(taker)
-        if served is None and taker.state.rank is None:
+        wanted = min(step.size, state.most) - size
+        if self._left_over and self._take(self._draft.job(key), wanted):
+            self._look_again()
+            return Outcome.TOOK
+        gain, gap, front = step.worth * state.weight, state.policy.rebalance.gap, self._front
+        if front and gain / state.weight < self._least_lost and state.rank is None:
+            # It gains less than any of them loses, but for its youth, and gets no further.
+            first, last = front[0], front[-1]
+            if len(front) == TRIES or gain < max(gap, last.gap) * last.key.loss:
+                too_little = gain < max(gap, first.gap) * first.key.loss
+                return Outcome.NOBODY_TAKES if too_little else Outcome.DONE
+        served = self._serve(self._draft.job(key), gain, wanted)
+        if served is None and state.rank is None:
             # Nobody's loss is small enough for it, and no other gains more than it does.
             return Outcome.NOBODY_TAKES
         return Outcome.TOOK if served else Outcome.DONE
@@ -386,26 +404,11 @@ class OtherJobs:
         if lower is not None:
             heapq.heappush(self._losses, lower)
 
-    def _serve(self, taker: JobDraft) -> bool | None:
+    def _serve(self, taker: JobDraft, gain: float, wanted: int) -> bool | None:
         """Make room for the taker's next step; False if no giver can, None if all lose too much."""
-        state, size = taker.state, taker.size + taker.pending_growth
-        step = state.steps.up(size)
-        if step is None or size + state.unit > state.most:
-            return False
-        gain = step.worth * state.weight
-        wanted = min(step.size, state.most) - size
-        if self._left_over and self._take(taker, wanted):
-            self._look_again()
-            return True
-        ranked = state.rank is not None
+        state, ranked = taker.state, taker.state.rank is not None
         queue, gap, reached = taker.job.queue, state.policy.rebalance.gap, False
         alone, pause, created = gain / state.weight, state.pause, state.created
-        front = self._front
-        if front and not ranked and alone < self._least_lost:
-            # It gains less than any of them loses, but for its youth, and gets no further.
-            first, last = front[0], front[-1]
-            if len(front) == TRIES or gain < max(gap, last.gap) * last.key.loss:
-                return None if gain < max(gap, first.gap) * first.key.loss else False
         for nth in range(TRIES):
             giver = self._giver(nth)
             if giver is None:

@@ -15,12 +15,14 @@ idle room first, so growth (idle only) can never stand in a claim's way.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import IntEnum
+from operator import attrgetter
 
+from volcano_elastic.cluster_state.cluster_state import ClusterState
 from volcano_elastic.cluster_state.fit import UNLIMITED, Shape, Vector
-from volcano_elastic.cluster_state.node_state import NodeState, slots_in
+from volcano_elastic.cluster_state.node_state import slots_in
 from volcano_elastic.queue_policy.journal import Journal
 
 
@@ -39,7 +41,7 @@ class Slots:
         self._shape, self._base = shape, nodes.bases[kind]
         self._taken, self._changes = nodes.taken, nodes.changes
         self._seen = len(nodes.changes)
-        counts = [state.idle_slots(shape) for state in nodes.states]
+        counts = list(nodes.cluster.idle_slots(shape))
         changed: Iterable[int] = nodes.changed
         if kind is not Room.IDLE:
             changed = {*changed, *nodes.releasing} if kind is Room.RELEASING else range(len(counts))
@@ -93,12 +95,12 @@ class Slots:
 class NodeRoom:
     """Nodes are told by their number in the order of their names."""
 
-    def __init__(self, states: Sequence[NodeState], now: datetime, journal: Journal) -> None:
-        self.states, self._journal = states, journal
-        self._index = {state.node.name: n for n, state in enumerate(states)}
-        idle = [state.idle for state in states]
+    def __init__(self, cluster: ClusterState, now: datetime, journal: Journal) -> None:
+        self.cluster, self._journal = cluster, journal
+        self.states = list(cluster.nodes.values())
+        idle = list(map(attrgetter("idle"), self.states))
         releasing, self.releasing = list(idle), []
-        for n, state in enumerate(states):
+        for n, state in enumerate(self.states):
             if state.terminating:
                 for vector in state.leaving(now):
                     releasing[n] = _sum(releasing[n], vector)
@@ -112,20 +114,10 @@ class NodeRoom:
         self.kept: Mapping[int, Vector] = {}
         """By node, what is taken for pods of others until a scheduler has bound them."""
         self._slots: dict[tuple[Shape, Room], Slots] = {}
-        self._eligible: dict[tuple[object, ...], list[int]] = {}
 
     def index(self, name: str | None) -> int | None:
         """The number of a node; None if it is not there."""
-        return None if name is None else self._index.get(name)
-
-    def eligible(self, shape: Shape) -> list[int]:
-        """Numbers of the nodes that take such pods at all."""
-        key = (shape.selector, shape.tolerations, shape.affinity)
-        found = self._eligible.get(key)
-        if found is None:
-            found = [n for n, state in enumerate(self.states) if state.idle_slots(shape) >= 0]
-            self._eligible[key] = found
-        return found
+        return None if name is None else self.cluster.numbers.get(name)
 
     def slots(self, shape: Shape, kind: Room) -> Slots:
         """Return the counts for pods of a shape in a kind of room, made at the first call."""
@@ -136,7 +128,7 @@ class NodeRoom:
 
     def contested(self, shape: Shape) -> bool:
         """Return whether a scheduler might bind such a pod to room that is kept for another."""
-        return any(
+        return bool(self.kept) and any(
             self.states[n].idle_slots(shape) >= 0
             and slots_in(_sum(self.left(n), vector), shape) > 0
             for n, vector in self.kept.items()
@@ -214,7 +206,7 @@ class NodeRoom:
 
     def was_idle(self, shape: Shape) -> bool:
         """Return whether such a pod would find idle room if the plan had promised none."""
-        return any(state.idle_slots(shape) > 0 for state in self.states)
+        return max(self.cluster.idle_slots(shape), default=0) > 0
 
 
 def _sum(base: Vector, vector: Vector, times: int = 1) -> Vector:

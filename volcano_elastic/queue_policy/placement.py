@@ -154,7 +154,7 @@ class ClaimPlacement:
         if found >= count or self._promised.keys() <= {shape}:
             return found >= count
         # Without the promises made to pods of other shapes.
-        for n in self._promises.keys() & set(self._nodes.eligible(shape)):
+        for n in self._promises.keys() & set(self._draft.cluster.eligible(shape)):
             room = self._nodes.left(n, kind)
             others = [other.vector for other in self._promises[n] if other != shape]
             without = [sum(column) for column in zip(room, *others, strict=True)]
@@ -196,7 +196,7 @@ class ClaimPlacement:
             groups.sort(
                 key=lambda found: (
                     [-amount for amount in found[0].shape.vector],
-                    len(self._nodes.eligible(found[0].shape)),
+                    len(self._draft.cluster.eligible(found[0].shape)),
                 )
             )
         if not all(self._serve_group(attempt, group, new) for group, new in groups):
@@ -339,7 +339,7 @@ class ClaimPlacement:
         ]
         if not movable:
             return False
-        for n in nodes.eligible(shape):
+        for n in nodes.cluster.eligible(shape):
             here = self._promises.get(n, ())
             for other in movable:
                 if other not in here:

@@ -52,7 +52,9 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
 class Planner:
     """Plans as `plan` does, quicker: groups anew only what changed since the last snapshot."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, reports: bool = True) -> None:
+        """`reports`: whether plans say why sizes change or stay, and give figures of queues."""
+        self._reports = reports
         self._cluster: ClusterState | None = None
         self._trial: Planner | None = None
         self._memory = Memory()
@@ -66,7 +68,7 @@ class Planner:
         trials = {p.queue for p in snapshot.policies if p.mode is Mode.DRY_RUN}
         if not trials or trials.isdisjoint(job.queue for job in snapshot.jobs):
             return made
-        self._trial = self._trial or Planner()
+        self._trial = self._trial or Planner(reports=self._reports)
         active = tuple(
             replace(p, mode=Mode.ACTIVE) if p.mode is Mode.DRY_RUN else p for p in snapshot.policies
         )
@@ -82,7 +84,7 @@ class Planner:
         gc.disable()
         try:
             self._cluster = cluster_state(snapshot, self._cluster)
-            return _Planning(self._cluster, now).plan()
+            return _Planning(self._cluster, now, self._reports).plan()
         finally:
             if collects:
                 gc.enable()
@@ -103,8 +105,8 @@ def _with_trial(made: Plan, snapshot: Snapshot, trials: set[str], trial: Plan) -
 
 
 class _Planning:
-    def __init__(self, cluster: ClusterState, now: datetime) -> None:
-        self._cluster, self._now = cluster, now
+    def __init__(self, cluster: ClusterState, now: datetime, reports: bool) -> None:
+        self._cluster, self._now, self._reports = cluster, now, reports
         self._draft = Draft(cluster, now)
         self._backoff = Backoff(cluster, now)
         self._waiting_pods = WaitingPods(self._draft, self._backoff)
@@ -138,12 +140,14 @@ class _Planning:
                 resting=resting,
                 asked=asked,
                 served=bool(claims.served),
-            ),
+            )
+            if self._reports
+            else {},
             admitted=cluster.keys - claims.blocked.keys(),
             blocked=blocked.minimums,
             blocked_pods=blocked.pods,
             resting=resting,
-            queues=queue_figures(cluster, asking),
+            queues=queue_figures(cluster, asking) if self._reports else {},
             memory=self._backoff.memory(
                 from_idle=claims.from_idle | self._waiting_pods.kept_idle,
                 ahead=claims.ahead(),
@@ -291,12 +295,13 @@ class _Planning:
         if draft.served and reason not in (Reason.REBALANCED, Reason.GAVE_UP_MINIMUM):
             for_pods = bool(helped) and all(claim.pod is not None for claim in helped)
             reason = Reason.SHRUNK_FOR_POD if for_pods else Reason.SHRUNK_FOR_MINIMUM
+        words = message(draft, reason, helped, self._cluster.dimensions) if self._reports else ""
         return Decision(
             job=job.key,
             old=job.desired,
             new=draft.size,
             reason=reason,
-            message=message(draft, reason, helped, self._cluster.dimensions),
+            message=words,
             remove=tuple(pod.key for pod in eviction_order(draft.removed, worker_0=True)),
             move=tuple(sorted(pod.key for pod in draft.moved)),
             protect=draft.successors() if draft.removed or draft.moved else (),

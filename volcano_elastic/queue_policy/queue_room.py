@@ -166,7 +166,8 @@ class QueueRoom:
         if kept is not None:
             i, amount = kept
             if vector[i] > 0:
-                most = max(0, self.free(name, i, self._idle[i]) - amount) // vector[i]
+                room = [self._caps[q][i] - self.used[q][i] for q in self.tree.chains[name]]
+                most = max(0, min(self._idle[i], *room) - amount) // vector[i]
                 if most < often:
                     often, why = most, Reason.HEADROOM_KEPT
         if self.tree.any_guarantee:
@@ -212,9 +213,3 @@ class QueueRoom:
                 ]
             total = [a + b for a, b in zip(total, owed, strict=True)]
         return total
-
-    def free(self, name: str, i: int, idle: int) -> int:
-        """The part of `idle` that the queue may use of dimension i; negative if it has too much."""
-        for queue in self.tree.chains[name]:
-            idle = min(idle, self._caps[queue][i] - self.used[queue][i])
-        return idle

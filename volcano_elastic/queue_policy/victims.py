@@ -75,7 +75,7 @@ class VictimSearch:
     def might_fit(self, shape: Shape, count: int) -> bool:
         """Return whether so many pods of a shape might fit if all surplus left."""
         left = count
-        for n in self._nodes.eligible(shape)[:GLANCE]:
+        for n in self._draft.cluster.eligible(shape)[:GLANCE]:
             room = map(add, self._nodes.left(n), self._nodes.states[n].surplus_total)
             left -= slots_in(tuple(room), shape)
             if left <= 0:
@@ -185,7 +185,7 @@ class VictimSearch:
         candidates, cheaper = self._candidates.get(request), self._cheaper
         if candidates is None:
             places = self._places(request)
-            eligible = self._nodes.eligible(request.shape)
+            eligible = self._draft.cluster.eligible(request.shape)
             ranking = BestFirst(
                 eligible if places is None else sorted(places.intersection(eligible)),
                 lambda n: self._least(n, request),
@@ -193,10 +193,10 @@ class VictimSearch:
             )
             candidates = self._candidates[request] = _Candidates(places, ranking, [len(cheaper)])
         elif candidates.seen[0] < len(cheaper):
-            # Nodes that take no such pods have no option.
             news = dict.fromkeys(cheaper[candidates.seen[0] :])
+            within, idle = candidates.places, self._draft.cluster.idle_slots(request.shape)
             candidates.ranking.enter(
-                n for n in news if candidates.places is None or n in candidates.places
+                n for n in news if (within is None or n in within) and idle[n] >= 0
             )
             candidates.seen[0] = len(cheaper)
         return candidates
@@ -209,16 +209,18 @@ class VictimSearch:
             return self._nodes_of(name for name in queues if tree.within(name, request.within))
         if request.among is not None:
             return self._nodes_of(request.among)
-        mine = self.nodes_in(request.queue)
-        # Its own candidates may as well have all nodes if they are few, or most are its queue's.
         nodes = len(self._nodes.states)
-        everywhere = request.queue == NOBODY or nodes <= FEW or 2 * len(mine) > nodes
-        return None if everywhere else mine
+        if request.queue == NOBODY or nodes <= FEW:
+            return None
+        mine = self.nodes_in(request.queue)
+        # Its own candidates may as well have all nodes if most are its queue's.
+        return None if 2 * len(mine) > nodes else mine
 
     def _least(self, n: int, request: VictimRequest) -> Rank | None:
         """Node n's option has no smaller rank; None if it has no option."""
         state = self._nodes.states[n]
-        if state.idle_slots(request.shape) < 0 or (surplus := state.surplus) is None:
+        surplus = state.surplus
+        if surplus is None:
             return None
         asked = request.shape, request.queue, request.protected
         if n in self._nodes.changed or state.terminating:

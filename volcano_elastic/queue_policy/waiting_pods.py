@@ -110,7 +110,7 @@ class WaitingPods:
                 job.blocked,
                 [-amount for amount in job.state.shape.vector],
                 # Who may go to few nodes first: the others have more to choose from.
-                len(self._nodes.eligible(job.state.shape)),
+                len(self._draft.cluster.eligible(job.state.shape)),
                 job.job.created.timestamp(),
                 job.job.key,
             ),

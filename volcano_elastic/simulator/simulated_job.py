@@ -12,6 +12,7 @@ from volcano_elastic.simulator.outcome import Run, Segment
 from volcano_elastic.simulator.trace import TraceJob
 from volcano_elastic.snapshot.snapshot import Job, Pod, Resources
 
+LABEL = elastic().label
 ZERO = datetime(2026, 1, 1, tzinfo=UTC)
 """The trace's zero on the planner's clock."""
 
@@ -43,9 +44,9 @@ class SimulatedJob:
         self.segments: list[Segment] = []
         self.version = 0
         """Counts changes of the expected finish; an older expectation is void."""
-        self._pause = pause
-        self._hours_change = 0.0
+        self.hours_change = 0.0
         """Until then `count_hours` would find nothing new."""
+        self._pause = pause
 
     @property
     def unbound(self) -> int:
@@ -56,7 +57,7 @@ class SimulatedJob:
         index, job, created = 0, self.job, moment(now)
         while len(self.pods) < job.desired:
             if index not in self.pods:
-                key = f"{job.key}-{elastic().label}-{index}"
+                key = f"{job.key}-{LABEL}-{index}"
                 self.pods[index] = Pod(
                     key=key,
                     uid=f"{key} {now}",
@@ -106,7 +107,7 @@ class SimulatedJob:
             self.resizes += 1
             self.resume = now + self._pause
         self.size, self.since = size, now
-        self._hours_change = now
+        self.hours_change = now
         self.version += 1
         rate = self.trace.curve[size]
         return max(now, self.resume) + self.left / rate if rate else None
@@ -119,8 +120,6 @@ class SimulatedJob:
     def count_hours(self, now: float) -> None:
         """Tell the planner the worker-hours it has held, rounded down to an hour or a sixteenth,
         so that the planner's view of a job seldom changes."""
-        if now < self._hours_change:
-            return
         hours = (self.held + self.size * (now - self.since)) / 3600
         step = 2.0 ** max(0, math.frexp(hours)[1] - 5)
         rounded = hours // step * step
@@ -128,7 +127,7 @@ class SimulatedJob:
             self.job = replace(self.job, gpu_hours=rounded)
         # A second early, since sums of floating numbers are not exact.
         left = (rounded + step - hours) * 3600
-        self._hours_change = now + left / self.size - 1 if self.size else math.inf
+        self.hours_change = now + left / self.size - 1 if self.size else math.inf
 
     def measured(self) -> None:
         """Let the planner know the speed at the present size."""

@@ -47,7 +47,8 @@ def simulate(
     """Run `jobs` to the end; without a planner each is a gang of the size it asked for.
 
     Args:
-        make_plan: `queue_policy.plan.plan`, or a fresh `Planner().plan`, which is quicker.
+        make_plan: `queue_policy.plan.plan`, or what is quicker, a fresh `Planner().plan`, which
+            need make no reports.
         progress: is told the number of finished jobs whenever it grows.
 
     Raises:
@@ -78,6 +79,8 @@ class _Simulation:
         """Room has come free since it looked at the others."""
         self._leaving: dict[str, Pod] = {}
         self._touched: dict[str, SimulatedJob] = {}
+        self._resized: dict[str, SimulatedJob] = {}
+        """Those whose pods need not be as many as they should."""
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._counter = 0
         self._wakes: set[float] = set()
@@ -177,6 +180,8 @@ class _Simulation:
         simulated = self._simulated[trace.name] = SimulatedJob(trace, job, self._config.pause)
         if rigid:
             self._create_pods(simulated, trace.submit)
+        else:
+            self._resized[trace.name] = simulated
         self._changed = True
 
     def _speeds(self, trace: TraceJob) -> dict[int, float]:
@@ -292,7 +297,7 @@ class _Simulation:
             self._used[simulated.trace.queue] -= len(bound)
             self._released = True
             removed += bound
-            self._touched[decision.job] = simulated
+            self._touched[decision.job] = self._resized[decision.job] = simulated
             if not simulated.unbound:
                 self._waiting.pop(decision.job, None)
             policy = self._policy(simulated.trace.queue)
@@ -300,7 +305,8 @@ class _Simulation:
             self._wake(now + policy.rebalance.cooldown.total_seconds())
         if removed:
             self._remove(removed, now)
-        created = [one for one in self._simulated.values() if len(one.pods) < one.job.desired]
+        created = [one for one in self._resized.values() if len(one.pods) < one.job.desired]
+        self._resized.clear()
         for simulated in created:
             self._create_pods(simulated, now)
         before = self._nodes.free
@@ -329,15 +335,15 @@ class _Simulation:
         self._at(now + grace, lambda at: self._gone(pods))
 
     def _snapshot(self, now: float) -> Snapshot:
-        for simulated in self._simulated.values():
-            simulated.count_hours(now)
-        pods = chain.from_iterable(
-            simulated.pods.values() for simulated in self._simulated.values()
-        )
+        everybody = self._simulated.values()
+        for simulated in everybody:
+            if simulated.hours_change <= now:
+                simulated.count_hours(now)
+        pods = chain.from_iterable([simulated.pods.values() for simulated in everybody])
         return Snapshot(
             nodes=self._nodes.nodes,
             pods=(*pods, *self._leaving.values()),
-            jobs=tuple(simulated.job for simulated in self._simulated.values()),
+            jobs=tuple([simulated.job for simulated in everybody]),
             queues=self._config.queues,
             policies=self._config.policies,
             memory=self._memory,
