@@ -4,6 +4,8 @@ something else: the fewest pods that make it fit, and of several ways the one th
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -15,7 +17,9 @@ from hypothesis import strategies as st
 from tests.queue_policy.world import NOW, gpus, job, node, pod, pods, world
 from volcano_elastic.api.queue_policy import ForOtherQueues, QueuePolicy, Shrink
 from volcano_elastic.cluster_state.cluster_state import QueueState
+from volcano_elastic.queue_policy import plan as planning
 from volcano_elastic.queue_policy import victims
+from volcano_elastic.queue_policy.draft import Draft
 from volcano_elastic.queue_policy.plan import plan
 from volcano_elastic.snapshot.snapshot import Job, Pod, Queue
 
@@ -298,3 +302,22 @@ def test_queues_that_are_passed_over_have_nothing_cheaper(seed: int) -> None:
         made = plan(seen, NOW)
         patch.setattr(QueueState, "least_cost", lambda *_: (0.0, 0, 0, 0))
         assert made == plan(seen, NOW)
+
+
+def test_a_plan_that_is_made_lets_its_draft_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It needs no search for garbage, which takes the longer the larger the cluster is."""
+    drafts: list[weakref.ref[Draft]] = []
+
+    class Noted(Draft):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            drafts.append(weakref.ref(self))
+
+    monkeypatch.setattr(planning, "Draft", Noted)
+    a = job("a", 1, 8, 5)
+    gc.disable()
+    try:
+        assert leave({"n1": 5}, [a, job("b", 1, 1)], pods(a, *["n1"] * 5)) == ["a4"]
+        assert [draft() for draft in drafts] == [None]
+    finally:
+        gc.enable()

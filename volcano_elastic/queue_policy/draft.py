@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 
 from volcano_elastic.cluster_state.claim import Claim, claim_of
@@ -240,6 +240,8 @@ class Draft:
         self.quotas = QuotaRoom(
             cluster.snapshot.quotas, cluster.dimensions, self.nodes, self.journal
         )
+        self.at_end: list[Callable[[], None]] = [self.journal.close]
+        """Forget what refers back to the draft: else it lives until garbage is looked for."""
         self.jobs: dict[str, JobDraft] = {}
         self.unsettled = [
             self.job(key)

@@ -18,7 +18,7 @@ class Journal:
         self._undo.append((self._last, undo, args))
 
     def close(self) -> None:
-        """Forget the changes: else what they changed lives until garbage is looked for."""
+        """Forget the changes."""
         self._undo.clear()
 
     @property

@@ -135,10 +135,12 @@ class Moves:
             if now is None:
                 heapq.heappop(heap)
                 out_of_reach.append((number, takers))
-            elif now > precedence:
+                continue
+            if now > precedence:
                 # Its next job gains less, or its queue would borrow now: it queues again.
+                precedence = now
                 heapq.heapreplace(heap, (now, number, takers))
-            else:
+            if heap[0][1] == number:
                 taker = heapq.heappop(takers.jobs).job
                 outcome = donor.give(taker)
                 if outcome is Outcome.NOBODY_TAKES:
@@ -189,8 +191,9 @@ class FreeRoom:
 
     def reaches(self, takers: GrowthQueue) -> bool:
         """Return whether a node has room for a pod of the queue's shape."""
-        free = self._nodes.slots(takers.shape, self._room).total() > 0
-        return free and not (self._room is Room.IDLE and self._nodes.contested(takers.shape))
+        shape, nodes = takers.shape, self._nodes
+        free = nodes.slots(shape, self._room).total() > 0
+        return free and not (nodes.kept and self._room is Room.IDLE and nodes.contested(shape))
 
     def precedence(self, takers: GrowthQueue, key: GrowthKey) -> Precedence:
         """Return the step's worth, doubled while the queue deserves it, and the job in front."""
@@ -296,6 +299,7 @@ class OtherJobs:
     def __init__(self, moves: Moves) -> None:
         self._moves, self._draft, self._now = moves, moves.draft, moves.draft.now
         self._nodes, self._queues = moves.draft.nodes, moves.draft.queues
+        self._jobs = moves.draft.cluster.jobs
         queues = moves.draft.cluster.queues
         self._trading = {name for name in queues if self._trades(name)}
         """Queues whose jobs take part."""
@@ -321,7 +325,7 @@ class OtherJobs:
 
     def give(self, key: str) -> Outcome:
         """Move one step from the jobs that lose least by it, if this job gains enough more."""
-        state, drafted = self._draft.cluster.jobs[key], self._draft.jobs.get(key)
+        state, drafted = self._jobs[key], self._draft.jobs.get(key)
         size = state.job.desired
         if drafted is not None:
             if drafted.size != size:
@@ -334,10 +338,10 @@ class OtherJobs:
         if self._left_over and self._take(self._draft.job(key), wanted):
             self._look_again()
             return Outcome.TOOK
-        gain, gap, front = step.worth * state.weight, state.policy.rebalance.gap, self._front
+        gain, front = step.worth * state.weight, self._front
         if front and gain / state.weight < self._least_lost and state.rank is None:
             # It gains less than any of them loses, but for its youth, and gets no further.
-            first, last = front[0], front[-1]
+            first, last, gap = front[0], front[-1], state.policy.rebalance.gap
             if len(front) == TRIES or gain < max(gap, last.gap) * last.key.loss:
                 too_little = gain < max(gap, first.gap) * first.key.loss
                 return Outcome.NOBODY_TAKES if too_little else Outcome.DONE

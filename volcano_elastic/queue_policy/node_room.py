@@ -128,7 +128,7 @@ class NodeRoom:
 
     def contested(self, shape: Shape) -> bool:
         """Return whether a scheduler might bind such a pod to room that is kept for another."""
-        return bool(self.kept) and any(
+        return any(
             self.states[n].idle_slots(shape) >= 0
             and slots_in(_sum(self.left(n), vector), shape) > 0
             for n, vector in self.kept.items()

@@ -130,7 +130,8 @@ class _Planning:
         resting = self._backoff.resting()
         moves = self._move({*resting, *departures.jobs})
         decisions, blocked = self._decisions(), claims.reasons()
-        draft.journal.close()
+        for forget in draft.at_end:
+            forget()
         return Plan(
             decisions=tuple(decisions),
             unchanged=unchanged(

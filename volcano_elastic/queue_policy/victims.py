@@ -60,6 +60,7 @@ class VictimSearch:
         self.protected_until: datetime | None = None
         """When the first pod that is still too young to be taken may be."""
         self._candidates: dict[VictimRequest, _Candidates] = {}
+        draft.at_end.append(self._candidates.clear)
         self._cheaper: list[int] = []
         """Nodes whose options may have become cheaper, one after the other."""
         self._seen_nodes = self._seen_queues = 0

@@ -339,10 +339,10 @@ class _Simulation:
         for simulated in everybody:
             if simulated.hours_change <= now:
                 simulated.count_hours(now)
-        pods = chain.from_iterable([simulated.pods.values() for simulated in everybody])
+        pods = [simulated.pods.values() for simulated in everybody]
         return Snapshot(
             nodes=self._nodes.nodes,
-            pods=(*pods, *self._leaving.values()),
+            pods=tuple(chain.from_iterable([*pods, self._leaving.values()])),
             jobs=tuple([simulated.job for simulated in everybody]),
             queues=self._config.queues,
             policies=self._config.policies,
