@@ -228,13 +228,13 @@ async def test_killed_programs_run_again_and_the_api_servers_death_is_told() -> 
         before = cluster.processes
         for name in ("scheduler", "kubelet"):
             os.kill(before[name], signal.SIGKILL)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while any(cluster.processes[name] == before[name] for name in ("scheduler", "kubelet")):
             assert time.monotonic() < deadline
             await asyncio.sleep(0.05)
         assert any("the scheduler died (SIGKILL)" in line for line in said)
         os.kill(before["apiserver"], signal.SIGKILL)
-        assert "the apiserver died (SIGKILL)" in await asyncio.wait_for(cluster.failed, 10)
+        assert "the apiserver died (SIGKILL)" in await asyncio.wait_for(cluster.failed, 60)
 
 
 _JOB = """

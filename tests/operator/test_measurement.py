@@ -212,10 +212,16 @@ async def measuring(
 
 async def measured(
     respond: Callable[[web.Request], Any],
-    token_of: Callable[[str], Awaitable[str]] = token_of,
 ) -> tuple[list[Object], SnapshotBuilder]:
     """What is written of one job after it was asked once."""
-    async with coordinator(respond) as port, measuring(port, token_of) as (_, builder, server):
+    asked = asyncio.Event()
+
+    async def responding(request: web.Request) -> Any:
+        asked.set()
+        return await respond(request)
+
+    async with coordinator(responding) as port, measuring(port) as (_, builder, server):
+        await asyncio.wait_for(asked.wait(), 30)
         await asyncio.sleep(0.5)
         return server.patches, builder
 
@@ -311,12 +317,14 @@ async def test_a_node_that_is_left_out_of_training_is_an_event_once() -> None:
         return web.json_response(told)
 
     async with coordinator(respond) as port, measuring(port) as (cluster, _, server):
-        await asyncio.sleep(0.5)
-        edited = job(rdzvPort=port - 1)
-        edited["metadata"] |= {"generation": 2}
-        cluster.jobs.put(edited)
-        await asyncio.sleep(0.3)
-    assert asked
+        async with asyncio.timeout(30):
+            while not server.created:  # noqa: ASYNC110  # a plain server, told by nobody
+                await asyncio.sleep(0.05)
+            before, edited = asked, job(rdzvPort=port - 1)
+            edited["metadata"] |= {"generation": 2, "resourceVersion": "99"}
+            cluster.jobs.put(edited)
+            while asked == before:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
     (event,) = server.created
     assert (event["type"], event["reason"]) == ("Warning", "NodeExcluded")
     assert event["involvedObject"]["name"] == "a"
@@ -346,14 +354,19 @@ async def test_a_round_that_hung_is_an_event_once_and_one_that_was_at_work_is_no
 async def test_a_job_whose_token_cannot_be_made_is_measured_but_for_its_speed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    refused = asyncio.Event()
+
     async def forbidden(uid: str) -> str:
+        refused.set()
         raise ApiError(403, "Forbidden", "secrets is forbidden")
 
     async def respond(request: web.Request) -> web.Response:
         raise AssertionError("nobody asks without a token")
 
-    await measured(respond, forbidden)
-    (record,) = [r for r in caplog.records if r.name == "volcano_elastic.operator.measurement"]
+    async with coordinator(respond) as port, measuring(port, forbidden):
+        await asyncio.wait_for(refused.wait(), 30)
+        await asyncio.sleep(0.5)
+    record, *_ = [r for r in caplog.records if r.name == "volcano_elastic.operator.measurement"]
     assert "team/a: its speed is not asked for: " in record.getMessage()
     assert record.exc_info is None, "it is foreseen"
 
