@@ -46,7 +46,7 @@ NCCLX = NCCL / 11
 
 @dataclass(frozen=True)
 class Recovery:
-    """What a failure costs, in seconds for all GPUs that are left."""
+    """The cost of a failure, in seconds for all GPUs that are left."""
 
     name: str
     stall: Callable[[random.Random, int], float]

@@ -41,7 +41,7 @@ class Giver(NamedTuple):
     """The most that may leave a node of one job; the largest surplus goes first."""
 
     surplus: float
-    """Of the job, wherever it is; negative."""
+    """`JobSurplus.weighted` of the whole job, not of its pods on this node alone."""
     last: int
     """Highest index, negative."""
     pods: int

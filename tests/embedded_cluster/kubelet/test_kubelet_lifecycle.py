@@ -1,4 +1,4 @@
-"""What a kubelet decides about a pod: starts, restarts, ends; and how it tells."""
+"""The decisions of a kubelet about a pod: starts, restarts, ends; and how it tells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pods may rely on beyond a running command: volumes, names, limits, faults."""
+"""Promises to pods beyond a running command: volumes, names, limits, faults."""
 
 from __future__ import annotations
 
