@@ -11,7 +11,7 @@ from elastic_trainer.coordinator.model import Gone, Tick
 from elastic_trainer.protocol.message import Electorate, Heartbeat, Member
 from elastic_trainer.succession.ballot import Ballot
 from elastic_trainer.succession.candidacy import Count
-from elastic_trainer.succession.electorate import missing, voters
+from elastic_trainer.succession.electorate import TERMS_OF_A_HOST, missing, voters
 from elastic_trainer.succession.follower import Follower
 from elastic_trainer.succession.standing import Found, Standing
 
@@ -23,10 +23,12 @@ LIMIT = 1.0
 
 def may_decide(world: World) -> bool:
     """Tell whether the living are more than half of those who elect, whichever round is the newest
-    that one of them knows."""
+    that one of them knows; or nobody who elects is left, but an agent that hosts by right."""
     living = {agent.name for agent in world.agents.values() if agent.alive}
-    known = [world.agents[name].voter.electorate for name in living]
-    return bool(living) and all(not missing(one, living, set()) for one in known)
+    known = [one for name in living if (one := world.agents[name].voter.electorate) is not None]
+    left = [one for one in known if voters(one).keys() & living]
+    first = any(world.agents[name].index == 0 for name in living)
+    return bool(left or first) and all(not missing(one, living, set()) for one in left)
 
 
 class Calm:
@@ -49,7 +51,7 @@ class Calm:
         return Follower(
             agent.name,
             LIMIT,
-            first_host=agent.index == 0,
+            first_host=agent.index == 0 and agent.voter.sworn < TERMS_OF_A_HOST,
             voter=agent.voter,
             host=self._member(host) if host is not None else None,
             address=f"{host}:1" if host is not None else "",
@@ -112,15 +114,40 @@ class Calm:
             if other is not agent:
                 standing = self._standing(other)
                 self._set(agent, self.followers[name].hears_of(standing, self.now))
+        self._begin_anew_if_alone(agent)
         follower = self.followers[name].takes_turn(self.now, self.random.uniform(0, 0.1))
         self._set(agent, follower)
         if follower.may_stand(self.now):
             self._stand(agent)
-        host = self.followers[name].address.rpartition(":")[0] or "a0"
+        first = next((one.name for one in self._living() if one.index == 0), "")
+        host = self.followers[name].address.rpartition(":")[0] or first
         coordinator = self._coordinator(host)
-        if coordinator is not None:
+        if coordinator is not None and not self._hesitates(agent):
             self.world.dial(agent, coordinator)
             self.followers[name] = replace(self.followers[name], voter=agent.voter)
+
+    def _hesitates(self, agent: Agent) -> bool:
+        """Whether a new first host waits for others, who may be training or elect another."""
+        new = self.followers[agent.name].hosts_by_right and agent.voter.electorate is None
+        return new and self._others_know(agent)
+
+    def _others_know(self, agent: Agent) -> bool:
+        others = (one for one in self._living() if one is not agent)
+        return any(one.voter.electorate is not None for one in others)
+
+    def _begin_anew_if_alone(self, agent: Agent) -> None:
+        follower = self.followers[agent.name]
+        if not (follower.has_no_vote and follower.host_lost):
+            return
+        if (known := follower.voter.electorate) is not None:
+            self._count(agent, follower.ballot(f"{agent.name}:1"), known)
+        follower = self.followers[agent.name]
+        if not follower.may_begin_anew(self._others_know(agent), self.now):
+            return
+        self._set(agent, follower.begins_anew(agent.index == 0, self.now))
+        for one in self.world.coordinators:
+            if one.host == agent.name:
+                one.deposed = 0
 
     def _restart(self, agent: Agent) -> None:
         """The first host's agent runs the first coordinator until it was deposed."""
@@ -132,7 +159,7 @@ class Calm:
         if follower.first_host and deposed:
             self._set(agent, replace(follower, first_host=False))
         elif follower.hosts_by_right:
-            self.world.host(agent.name, max(one.term for one in own) + 1, None)
+            self.world.host(agent.name, max((one.term for one in own), default=-1) + 1, None)
         elif follower.address == address:
             self._set(agent, follower.hosts_no_more(address, deposed))
 
@@ -158,8 +185,15 @@ class Calm:
             found = self.world.agents[member.agent]
             if found.alive and found.voter.sworn > coordinator.term:
                 coordinator.depose(found.voter.sworn)
-            elif not found.alive and self.world.may_prove(coordinator.state.electorate, found):
+            elif not found.alive and self._may_be_told(coordinator.state.electorate, found):
                 coordinator.feed(Gone(frozenset({member.agent})))
+
+    def _may_be_told(self, known: Electorate | None, dead: Agent) -> bool:
+        """Whether a coordinator learns that an elector has died. Of the last one it may: nobody
+        is left whom that one went on with."""
+        living = {agent.name for agent in self._living()}
+        nobody_left = known is not None and not voters(known).keys() & living
+        return nobody_left or self.world.may_prove(known, dead)
 
     # ---- what agents ask one another
 
@@ -171,7 +205,11 @@ class Calm:
         found = self.world.agents[other]
         if found.alive:
             return Found(self._standing(found))
-        return Found(gone=self.world.may_prove(agent.voter.electorate, found))
+        return Found(gone=self._may_prove(agent, found))
+
+    def _may_prove(self, agent: Agent, dead: Agent) -> bool:
+        no_vote = self.followers[agent.name].has_no_vote
+        return no_vote or self.world.may_prove(agent.voter.electorate, dead)
 
     def _stand(self, agent: Agent) -> None:
         follower = self.followers[agent.name]
@@ -200,7 +238,7 @@ class Calm:
                 after, answer = self.followers[name].votes(ballot, False, self.now)
                 self._set(voter, after)
                 count.votes[name] = answer
-            elif self.world.may_prove(agent.voter.electorate, voter):
+            elif self._may_prove(agent, voter):
                 count.gone.add(name)
         self._set(agent, self.followers[agent.name].learns(count))
         return count

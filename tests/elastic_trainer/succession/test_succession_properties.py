@@ -111,3 +111,30 @@ def test_whoever_can_decide_trains_on_soon(agents: int, seed: int, deaths: bool)
         if any({m.agent for m in made.members} == living for made in world.sides()):
             return
     raise AssertionError(f"{living} don't train together: {world.sides()}")
+
+
+@settings(max_examples=100, deadline=None)
+@given(agents=st.integers(2, 5), seed=st.integers(0, 2**32))
+def test_newcomers_train_soon_though_all_who_have_been_in_a_round_are_gone(
+    agents: int, seed: int
+) -> None:
+    """Whoever they followed, elected or deposed before."""
+    random = Random(seed)
+    world = World(agents, random)
+    gather(world)
+    for _ in range(400):
+        disturb(world, random, deaths=True)
+        if random.random() < 0.02:
+            world.make_anew(random.choice(list(world.agents.values())))
+    for agent in list(world.agents.values()):
+        if agent.alive and agent.voter.electorate is not None and random.random() < 0.9:
+            world.kill(agent)
+        world.make_anew(agent)
+    assume(may_decide(world))
+    calm = Calm(world, random)
+    living = {agent.name for agent in world.agents.values() if agent.alive}
+    for _ in range(SOON):
+        calm.tick()
+        if any({m.agent for m in made.members} == living for made in world.sides()):
+            return
+    raise AssertionError(f"{living} don't train together: {world.sides()}")

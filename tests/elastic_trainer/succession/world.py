@@ -76,13 +76,12 @@ class Coordinator:
         Others' votes keep two sides apart, too, so that no world may show that this was neglected.
         """
         made = self.state.round
-        if made is None or made.term != self.term:
+        hello = event.message if isinstance(event, Received) else None
+        if not isinstance(hello, Hello):
+            hello = None
+        if made is None or made.term != self.term or (hello is not None and hello.round == made):
             return  # it was adopted
-        told = (
-            event.message.electorate
-            if isinstance(event, Received) and isinstance(event.message, Hello)
-            else None
-        )
+        told = hello.electorate if hello is not None else None
         known = (
             told if told is not None and is_newer(told, before.electorate) else before.electorate
         )
@@ -133,7 +132,9 @@ class World:
     # ---- what may happen
 
     def host(self, name: str, term: int, count: Count | None) -> None:
-        assert self.terms.setdefault(term, name) == name, f"two coordinators of term {term}"
+        holder = self.terms.get(term, name)
+        assert holder == name or not self.agents[holder].alive, f"two coordinators of term {term}"
+        self.terms[term] = name
         state = State(Settings(1, 16, grace=1.0, lost_after=1e9, term=term, host=name), started=0.0)
         if count is not None:
             state = replace(
@@ -227,7 +228,7 @@ class World:
         known = agent.voter.electorate
         if known is None:
             return
-        term = next_election(agent.voter.sworn)
+        term = next_election(agent.voter.sworn, agent.name)
         agent.voter = replace(agent.voter, sworn=term, voted_for=agent.name)
         self.give_up(agent)
         agent.count = Count(agent.name, known, set(agent.gone))
@@ -280,10 +281,19 @@ class World:
             if coordinator.host == agent.name:
                 coordinator.alive = False
 
+    def make_anew(self, dead: Agent) -> None:
+        """Its pod is: another agent of its index comes, which knows nothing."""
+        name = f"{dead.name}'"
+        if not dead.alive and name not in self.agents:
+            self.agents[name] = Agent(name, dead.index)
+            if dead.index == 0:
+                self.host(name, 0, None)
+
     def may_prove(self, known: Electorate | None, dead: Agent) -> bool:
         """Whether somebody with this electorate may count a dead agent out: not if that one went
         on without it. A proof comes within moments of the death, to those who heard of its host
-        until then; whoever was cut off before must be told by the job's owner, who sees all."""
+        until then; whoever was cut off before must be told by the job's owner, who sees all. So is
+        who has no vote."""
         theirs = dead.voter.electorate
         return known is not None and (theirs is None or not is_newer(theirs, known))
 

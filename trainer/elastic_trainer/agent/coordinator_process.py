@@ -88,6 +88,14 @@ class CoordinatorProcess:
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
 
+    def reinstate(self) -> None:
+        """Lets it be started again: nobody is left who followed another."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        if self._process is not None:
+            self._term = min(self._term + 1, TERMS_OF_A_HOST - 1)
+        self._process, self.deposed = None, False
+
     def close(self, *, failures_delivered: bool, end_delivered: bool = False) -> None:
         """Ends it.
 

@@ -28,6 +28,11 @@ class Answers:
     """Somebody may be there, and gave no answer."""
 
     @property
+    def others_know(self) -> bool:
+        """Whether somebody may know of a round: who does, or gave no answer."""
+        return self.silent or any(one.round for one in self.standings)
+
+    @property
     def others_may_train(self) -> bool:
         """Whether there may be a round without this agent's knowledge: somebody is silent, or knows
         of one and has lost its coordinator."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from elastic_trainer.agent.coordinator_process import CoordinatorProcess
-from elastic_trainer.agent.host_search import HostSearch
+from elastic_trainer.agent.host_search import Answers, HostSearch
 from elastic_trainer.agent.hosted_coordinator import HostedCoordinator, free_port
 from elastic_trainer.agent.identity import Identity
 from elastic_trainer.agent.succession_service import Requests, SuccessionService
@@ -227,7 +227,7 @@ class Succession:
                 await self._look_at_host(now)
                 if not self._hooks.connected() and now - sought >= SEEK_SECONDS:
                     sought = now
-                    await self._seek()
+                    await self._begin_anew_if_alone(await self._seek())
                 if self._follower.host_lost:
                     await self._stand_in_turn()
             except OSError as error:  # no port is free, or no address is known
@@ -259,8 +259,8 @@ class Succession:
             place = identity.host, identity.port + PORT_OFFSET
             await announce(*place, self._standing(), identity.token)
 
-    async def _seek(self) -> None:
-        """Asks other agents where the coordinator is."""
+    async def _seek(self) -> Answers:
+        """Asks other agents where the coordinator is; returns what they said."""
         identity = self._identity
         places: set[Place] = set(identity.peers)
         if not self._hesitates:  # all it knows of are its peers
@@ -271,6 +271,24 @@ class Succession:
         for standing in answers.standings:
             self._hear_of(standing)
         self._others_may_train = answers.others_may_train
+        return answers
+
+    async def _begin_anew_if_alone(self, answers: Answers) -> None:
+        """Forgets the coordinator that it had once nobody is left who could elect another."""
+        follower = self._follower
+        if not (follower.has_no_vote and follower.host_lost) or answers.others_know:
+            return
+        if (known := self.electorate) is not None:  # who of them has ended?
+            await self._count(follower.ballot(_written(self._hooks.address(), 0)), known)
+        now = time.monotonic()
+        if not self._follower.may_begin_anew(answers.others_know, now):
+            return
+        log.warning("nobody is left who could elect a coordinator's host: this agent begins anew")
+        self._follower = self._follower.begins_anew(self._identity.may_host, now)
+        self._tries = 0
+        if self._identity.may_host:
+            self._coordinator.reinstate()
+        self._hooks.dial_anew(None)
 
     @property
     def _electors(self) -> list[Member]:

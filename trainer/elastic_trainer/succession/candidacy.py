@@ -44,7 +44,7 @@ class Count:
 
     def next_term(self, sworn: int) -> int:
         """Return the term to stand for, above all that the voters have told."""
-        return next_election(max(sworn, *_terms(self.votes)))
+        return next_election(max(sworn, *_terms(self.votes)), self.agent)
 
 
 def _terms(votes: Mapping[str, Vote]) -> list[int]:

@@ -9,6 +9,7 @@ common. Members that are proven gone can't be on the other side, so they don't c
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Collection
 
 from elastic_trainer.protocol.message import Electorate, Group, Member, Round
@@ -18,9 +19,14 @@ TERMS_OF_A_HOST = 1000
 restarts of its coordinator: no two coordinators ever have the same."""
 
 
-def next_election(term: int) -> int:
-    """Return the first term of the host that is elected after `term`."""
-    return (term // TERMS_OF_A_HOST + 1) * TERMS_OF_A_HOST
+def next_election(term: int, agent: str) -> int:
+    """Return the term of `agent` if it is elected after `term`.
+
+    Each agent has its own. A term has one host where all who vote know of one another; but where a
+    new worker 0 began while others could not be reached, both sides may elect.
+    """
+    own = zlib.crc32(agent.encode()) % (TERMS_OF_A_HOST - 100)
+    return (term // TERMS_OF_A_HOST + 1) * TERMS_OF_A_HOST + own
 
 
 def electorate_of(made: Round) -> Electorate:

@@ -5,6 +5,7 @@ election itself; pure.
     doubts  ─► follows   it answers that it hosts, or the coordinator is heard again
     doubts  ─► lost      it has ended, or was silent for too long: this agent votes, and stands
     lost    ─► follows   it is elected, has voted for another, or hears of a later coordinator
+    lost    ─► new       it has no vote, and whoever had one has ended: as if it had just begun
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ from dataclasses import dataclass, field, replace
 from elastic_trainer.protocol.message import Electorate, Heartbeat, Member
 from elastic_trainer.succession.ballot import Ballot, Vote, Voter, swear, take, vote
 from elastic_trainer.succession.candidacy import TURN_SECONDS, Count, turn
-from elastic_trainer.succession.electorate import TERMS_OF_A_HOST, next_election, voters
+from elastic_trainer.succession.electorate import TERMS_OF_A_HOST, missing, next_election, voters
 from elastic_trainer.succession.standing import Found, Standing
 
 PROBE_SHARE = 0.7
 """Of the limit of silence: then the host's agent is asked whether it is still there."""
 UNKNOWN_HOST_LIMITS = 3.0
 """As often the limit of silence, for a coordinator whose host isn't known to this agent."""
+UNPROVEN_LIMITS = 10.0
+"""As often the limit of silence, for a host that nobody has proven gone, and of whose coordinator
+no other agent knows."""
 RETRY_SECONDS = 0.2
 """Before an agent that was not elected stands again; up to twice as long, by chance."""
 ASK_AGAIN_SECONDS = 0.05
@@ -90,26 +94,28 @@ class Follower:
     def hears_of(self, other: Standing, now: float) -> Follower:
         """Return it after another agent told of itself.
 
+        An agent that knows no round, and hears no coordinator, only repeats what it was told.
         It follows a later coordinator than its own, and if it knows none, one that the other hears.
         It goes to an earlier one, too, while its own is lost: that ends as it hears of the later
         term, and all elect anew. Otherwise an agent that alone took part in an election would stay
         alone.
         """
         sworn = self.voter.sworn
-        later = other.term > sworn
+        known = other.heard or other.hosts
+        later = other.term > sworn and (known or other.round > 0)
         if self.first_host and other.term < TERMS_OF_A_HOST:
             return self  # they speak of its own coordinator, or of its predecessor's
-        known = other.heard or other.hosts
         first = other.term == sworn and not self.address and known
-        stranded = other.term < sworn and self.host_lost and known
+        elsewhere = self.voter.electorate is None and other.address != self.address
+        stranded = (other.term < sworn or elsewhere) and self.host_lost and known
         if not other.address or not (later or first or stranded):
             return self
         return replace(self, voter=swear(self.voter, other.term))._led_to(other.address, None, now)
 
     def hears_of_gone(self, addresses: frozenset[str]) -> Follower:
         """Return it after the job's owner said that pods at some addresses have ended."""
-        known = self.voter.electorate
-        gone = {m.agent for m in _voters(known).values() if m.address in addresses}
+        known = [*_voters(self.voter.electorate).values(), *((self.host,) if self.host else ())]
+        gone = {member.agent for member in known if member.address in addresses}
         return replace(self, gone=self.gone | gone - {self.agent})
 
     def votes(self, ballot: Ballot, leaves: bool, now: float) -> tuple[Follower, Vote]:
@@ -163,6 +169,31 @@ class Follower:
             return after
         return replace(after, lost_since=now, stand_at=None)
 
+    @property
+    def has_no_vote(self) -> bool:
+        return self.agent not in _voters(self.voter.electorate)
+
+    def may_begin_anew(self, others_know: bool, now: float) -> bool:
+        """Tell whether nobody is left of those who could elect a host, so that it may take part in
+        a new beginning of the job, as an agent does that was started just now.
+
+        Args:
+            others_know: some of the agents that it asked know a round, or gave no answer.
+        """
+        if not self.has_no_vote or others_know or self.lost_since is None:
+            return False
+        known, host, lost = self.voter.electorate, self.host, now - self.lost_since
+        if known is not None:
+            proven = not missing(known, (), self.gone)
+        else:
+            proven = host is not None and host.agent in {self.agent, *self.gone}
+        return lost >= (1.0 if proven else UNPROVEN_LIMITS) * self.limit
+
+    def begins_anew(self, first_host: bool, now: float) -> Follower:
+        """Return it as it was when it began."""
+        new = Follower(self.agent, self.limit, first_host=first_host, heard_at=now)
+        return replace(new, led=self.led + 1)
+
     # ---- its own election
 
     def takes_turn(self, now: float, jitter: float) -> Follower:
@@ -193,7 +224,7 @@ class Follower:
         """Return what it asks the voters first: whether they would elect it."""
         known = self.voter.electorate
         assert known is not None, "agents that know no round have no turn"
-        term = next_election(max(self.voter.sworn, self.highest))
+        term = next_election(max(self.voter.sworn, self.highest), self.agent)
         return Ballot(term, self.agent, address, known.term, known.round, trial=True)
 
     def learns(self, count: Count) -> Follower:
