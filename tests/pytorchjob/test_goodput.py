@@ -46,7 +46,14 @@ def test_ledgers_follow_one_another_and_nothing_that_was_known_is_lost(
     assert places([known]) == (10 * len(story), 40 * len(story))
 
 
-@given(st.recursive(st.none() | st.integers() | st.text(), lambda x: st.dictionaries(st.text(), x)))
+ANYTHING = st.recursive(
+    st.none() | st.integers() | st.text(max_size=8),
+    lambda x: st.dictionaries(st.text(max_size=8), x, max_size=4),
+    max_leaves=8,
+)
+
+
+@given(ANYTHING)
 def test_what_makes_no_sense_is_not_taken(found: Any) -> None:
     assert read(found) is None and read({"id": "a", "milliseconds": found}) is None
     assert sum(summed([found]).values()) == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.pytorchjob.world import World, active, job_object
+from tests.pytorchjob.world import World, active, copied, job_object
 from volcano_elastic.pytorchjob import action as a
 from volcano_elastic.pytorchjob.observed import Resize
 
@@ -226,5 +225,5 @@ def test_the_order_in_which_pods_are_seen_changes_nothing(
         world.job["status"] = {"elastic": {"desired": desired}}
     expected = world.reconcile()
     names = sorted(world.pods, key=lambda name: hash((seed, name)))
-    world.pods = {name: copy.deepcopy(world.pods[name]) for name in names}
+    world.pods = {name: copied(world.pods[name]) for name in names}
     assert world.reconcile() == expected

