@@ -13,7 +13,6 @@ from datetime import timedelta
 from pathlib import Path
 
 from embedded_cluster.scheduler.configuration import DEFAULT, ConfigurationError, load
-from embedded_cluster.scheduler.metrics import Metrics
 from embedded_cluster.scheduler.observe import DEFAULT_SCHEDULER
 from embedded_cluster.scheduler.scheduler import Scheduler
 from volcano_elastic.kube import health
@@ -31,7 +30,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         configuration = load(options.scheduler_conf)
         client = Client.from_kubeconfig(options.kubeconfig, user_agent="vc-scheduler")
-        metrics = Metrics()
         host, _, port = (options.listen_address or "").rpartition(":")
         address = (host or "127.0.0.1", int(port)) if options.listen_address else None
     except (ConfigurationError, KubeconfigError, OSError, ValueError) as error:
@@ -45,10 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 configuration,
                 scheduler_names=frozenset(options.scheduler_name or ("volcano", DEFAULT_SCHEDULER)),
                 schedule_period=timedelta(seconds=options.schedule_period),
-                metrics=metrics,
             )
             if address:
-                serving = health.serve(*address, metrics.registry, scheduler.waits_for)
+                serving = health.serve(*address, scheduler.registry, scheduler.waits_for)
                 port = await stack.enter_async_context(serving)
                 print(f"metrics on port {port}", file=sys.stderr, flush=True)
             running = asyncio.ensure_future(scheduler.run())

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from datetime import datetime
 
@@ -41,14 +40,12 @@ def session_of(
     snapshot: Snapshot,
     configuration: Configuration,
     now: datetime,
-    timed: Callable[[str], AbstractContextManager[object]] = nullcontext,
 ) -> Session:
-    """All actions have run in it. `timed` is entered around each, with its name."""
+    """Return a session in which all actions have run."""
     session = Session(snapshot, configuration, PLUGINS, now)
     for action in configuration.actions:
         session.action = action.name
-        with timed(action.name):
-            ACTIONS[action.name](session)
+        ACTIONS[action.name](session)
     return session
 
 

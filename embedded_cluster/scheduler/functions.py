@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from embedded_cluster.scheduler.resources import Resources
 from embedded_cluster.scheduler.snapshot import Job, Node, Queue, Task
 from volcano_elastic.scheduler_conf.configuration import PluginOption
 
@@ -19,17 +18,6 @@ Points = Callable[[Node], float]
 
 def number(option: PluginOption, argument: str, default: float) -> float:
     return float(option.arguments.get(argument, default))
-
-
-@dataclass(frozen=True, slots=True)
-class QueueFigures:
-    """A plugin's figures for a queue, for the metrics."""
-
-    share: float
-    weight: int
-    overused: bool
-    amounts: Mapping[str, Resources]
-    """By what they are: allocated, request, deserved, capacity, real_capacity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +47,6 @@ class Functions:
     preemptive: Callable[[Queue, Task], bool] | None = None
     preemptable: Victims | None = None
     reclaimable: Victims | None = None
-    queue_figures: Callable[[Queue], QueueFigures] | None = None
 
 
 SWITCHES: Mapping[str, str] = {

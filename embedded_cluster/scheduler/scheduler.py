@@ -8,9 +8,10 @@ import logging
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
+from prometheus_client import CollectorRegistry, Counter
+
 from embedded_cluster.scheduler.cycle import effects_of, session_of
 from embedded_cluster.scheduler.executor import Executor
-from embedded_cluster.scheduler.metrics import Metrics
 from embedded_cluster.scheduler.observe import Observed, snapshot_of
 from embedded_cluster.scheduler.snapshot import Snapshot, TaskStatus
 from volcano_elastic.kube.client import Client
@@ -37,13 +38,13 @@ class Scheduler:
         *,
         scheduler_names: frozenset[str],
         schedule_period: timedelta,
-        metrics: Metrics,
         clock: Callable[[], datetime] = _utc_now,
     ) -> None:
         self._configuration = configuration
         self._scheduler_names = scheduler_names
         self._period = schedule_period
-        self._metrics = metrics
+        self.registry = CollectorRegistry()
+        self._sessions = Counter("scheduler_sessions", "Sessions so far.", registry=self.registry)
         self._clock = clock
         self._changed = asyncio.Event()
         kinds = (NODES, PODS, PODGROUPS, QUEUES, PRIORITYCLASSES)
@@ -84,14 +85,12 @@ class Scheduler:
         """Run a session; return when to look again though nothing changes; None: not before a
         change."""
         now = self._clock()
-        with self._metrics.whole():
-            nodes, pods, groups, queues, classes = self._informers
-            bound, evicted = self._executor.bound, self._executor.evicted
-            observed = Observed(nodes, pods, groups, queues, classes, bound, evicted)
-            snapshot = snapshot_of(observed, self._scheduler_names)
-            session = session_of(snapshot, self._configuration, now, self._metrics.action)
-            effects = effects_of(session)
-        self._metrics.session(session)
+        self._sessions.inc()
+        nodes, pods, groups, queues, classes = self._informers
+        bound, evicted = self._executor.bound, self._executor.evicted
+        observed = Observed(nodes, pods, groups, queues, classes, bound, evicted)
+        snapshot = snapshot_of(observed, self._scheduler_names)
+        effects = effects_of(session_of(snapshot, self._configuration, now))
         for effect in effects:
             _log.debug("%s", effect)
         again = next_look(snapshot, now)

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any, Literal
 
 from embedded_cluster.scheduler.effect import Bind, Evict
-from embedded_cluster.scheduler.functions import SWITCHES, Functions, Points, QueueFigures
+from embedded_cluster.scheduler.functions import SWITCHES, Functions, Points
 from embedded_cluster.scheduler.ranking import Ranking
 from embedded_cluster.scheduler.resources import Resources, add
 from embedded_cluster.scheduler.snapshot import (
@@ -270,9 +270,6 @@ class Session:
 
     def overused(self, queue: Queue) -> bool:
         return any(function(queue) for function in self._all("overused"))
-
-    def figures(self, queue: Queue) -> QueueFigures | None:
-        return next((function(queue) for function in self._all("queue_figures")), None)
 
     def victims(
         self, kind: Literal["preemptable", "reclaimable"], claimant: Task, of: Sequence[Task]

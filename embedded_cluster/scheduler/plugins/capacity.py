@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from embedded_cluster.scheduler.claims import (
-    Claims,
-    real_capability,
-    requested,
-    within,
-)
-from embedded_cluster.scheduler.functions import Functions, QueueFigures
+from embedded_cluster.scheduler.claims import Claims, real_capability, within
+from embedded_cluster.scheduler.functions import Functions
 from embedded_cluster.scheduler.resources import Resources, asked, fits, minus, plus, share
 from embedded_cluster.scheduler.session import Session
 from embedded_cluster.scheduler.snapshot import Job, Queue, Task
@@ -76,16 +71,6 @@ def capacity(session: Session, option: PluginOption) -> Functions:
     def in_common(queue: Queue, claimants: Queue) -> float:
         return len(set(session.ancestry(queue.name)) & set(session.ancestry(claimants.name)))
 
-    def figures(queue: Queue) -> QueueFigures:
-        amounts = {
-            "allocated": session.allocated(queue),
-            "request": requested(session, queue),
-            "deserved": deserved[queue.name],
-            "capacity": queue.capability,
-            "real_capacity": bounds[queue.name],
-        }
-        return QueueFigures(share_of(queue), queue.weight, share_of(queue) > 1, amounts)
-
     def enqueueable(job: Job) -> str | None:
         if tree and job.queue in parents:
             return f"queue {job.queue} has queues below it; only those hold jobs"
@@ -98,7 +83,6 @@ def capacity(session: Session, option: PluginOption) -> Functions:
         allocatable=beyond_capability,
         preemptive=entitled,
         reclaimable=borrowed,
-        queue_figures=figures,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from embedded_cluster.scheduler.claims import Claims, real_capability, requested, within
-from embedded_cluster.scheduler.functions import Functions, QueueFigures
+from embedded_cluster.scheduler.functions import Functions
 from embedded_cluster.scheduler.resources import Resources, minus, share
 from embedded_cluster.scheduler.session import Session
 from embedded_cluster.scheduler.snapshot import Queue, Task
@@ -14,22 +14,7 @@ from volcano_elastic.scheduler_conf.configuration import PluginOption
 
 def proportion(session: Session, option: PluginOption) -> Functions:
     bounds = {queue.name: real_capability(session, queue) for queue in session.queues.values()}
-    names = {job.queue for job in session.jobs.values()}
-    queues = [queue for queue in session.queues.values() if queue.name in names]
-    requests = {queue.name: requested(session, queue) for queue in queues}
-    deserved: dict[str, dict[str, float]] = {name: {} for name in session.queues}
-    for resource, amount in session.total.items():
-        due = share_out(
-            amount,
-            weights={queue.name: queue.weight for queue in queues},
-            caps={
-                name: min(request.get(resource, 0), bounds[name].get(resource, 0))
-                for name, request in requests.items()
-            },
-            floors={queue.name: queue.guarantee.get(resource, 0) for queue in queues},
-        )
-        for name, share_due in due.items():
-            deserved[name][resource] = share_due
+    deserved = deserved_by_weight(session, bounds)
     claims = Claims(session, bounds, tree=False)
 
     def beyond_deserved(queue: Queue, task: Task) -> str | None:
@@ -56,14 +41,6 @@ def proportion(session: Session, option: PluginOption) -> Functions:
         shares = (share(held.get(n, 0), due) for n, due in deserved[queue.name].items() if due)
         return max(shares, default=0.0)
 
-    def figures(queue: Queue) -> QueueFigures:
-        amounts = {
-            "allocated": session.allocated(queue),
-            "request": requests.get(queue.name, {}),
-            "deserved": deserved[queue.name],
-        }
-        return QueueFigures(share_of(queue), queue.weight, overused(queue), amounts)
-
     return Functions(
         queue_order=lambda queue: (-queue.priority, share_of(queue)),
         job_enqueueable=claims.admit,
@@ -71,8 +48,30 @@ def proportion(session: Session, option: PluginOption) -> Functions:
         allocatable=beyond_deserved,
         preemptive=lambda queue, task: beyond_deserved(queue, task) is None,
         reclaimable=beyond,
-        queue_figures=figures,
     )
+
+
+def deserved_by_weight(
+    session: Session, bounds: Mapping[str, Resources]
+) -> dict[str, dict[str, float]]:
+    """Return what each queue deserves of the whole, by weight among those that have jobs."""
+    names = {job.queue for job in session.jobs.values()}
+    queues = [queue for queue in session.queues.values() if queue.name in names]
+    requests = {queue.name: requested(session, queue) for queue in queues}
+    deserved: dict[str, dict[str, float]] = {name: {} for name in session.queues}
+    for resource, amount in session.total.items():
+        due = share_out(
+            amount,
+            weights={queue.name: queue.weight for queue in queues},
+            caps={
+                name: min(request.get(resource, 0), bounds[name].get(resource, 0))
+                for name, request in requests.items()
+            },
+            floors={queue.name: queue.guarantee.get(resource, 0) for queue in queues},
+        )
+        for name, share_due in due.items():
+            deserved[name][resource] = share_due
+    return deserved
 
 
 def share_out(

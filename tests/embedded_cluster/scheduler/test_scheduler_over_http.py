@@ -204,14 +204,6 @@ async def test_gangs_are_bound_surplus_is_evicted_and_a_kill_loses_nothing(tmp_p
             (condition,) = surplus["status"]["conditions"]
             assert (condition["type"], condition["reason"]) == ("PodScheduled", "Unschedulable")
             await until(lambda: _is(phase(client, "b"), "Running"), "b runs")
-            assert second.stderr is not None
-            await asyncio.wait_for(second.stderr.readuntil(b"metrics on port "), PATIENCE)
-            port = int(await second.stderr.readline())
-            metrics = await asyncio.to_thread(_metrics, port)
-            of = f'{{queue_name="default",resource="{GPU}"}}'
-            assert metrics[f"volcano_queue_allocated_scalar_resources{of}"] == 4000
-            assert metrics['volcano_queue_overused{queue_name="default"}'] == 0
-            assert metrics["volcano_total_preemption_attempts"] == 2
             before = await _versions(client)
             await asyncio.sleep(1)
             assert await _versions(client) == before, "at rest, the scheduler writes nothing"
@@ -262,7 +254,7 @@ async def test_while_pods_cool_it_rests_and_then_looks_again(tmp_path: Path) -> 
             before = await asyncio.to_thread(_metrics, port)
             await asyncio.sleep(1)
             after = await asyncio.to_thread(_metrics, port)
-            sessions = "volcano_e2e_scheduling_latency_milliseconds_count"
+            sessions = "scheduler_sessions_total"
             assert await _leaving(client) == []
             return before[sessions] == after[sessions]
 

@@ -11,10 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embedded_cluster.scheduler.actions import ACTIONS
+from embedded_cluster.scheduler.claims import real_capability
 from embedded_cluster.scheduler.cycle import effects_of
 from embedded_cluster.scheduler.effect import Bind, Effect, Evict
 from embedded_cluster.scheduler.observe import requests_of
 from embedded_cluster.scheduler.plugins import PLUGINS
+from embedded_cluster.scheduler.plugins.proportion import deserved_by_weight
+from embedded_cluster.scheduler.resources import Resources
 from embedded_cluster.scheduler.session import Session
 from embedded_cluster.scheduler.snapshot import Queue, Task
 from tests.embedded_cluster.scheduler.world import (
@@ -204,11 +207,14 @@ def judged(c: Cluster) -> Session:
 
 def pods_over_limit(session: Session, queue: Queue) -> int:
     """How many of its pods would have to go, of one GPU size, so that it may hold the rest."""
-    figures = session.figures(queue)
     sizes = {task.requests[GPU] for job in session.jobs.values() for task in job.tasks}
-    if figures is None or not sizes:
+    if not sizes:
         return 0
-    most = figures.amounts.get("real_capacity", figures.amounts["deserved"]).get(GPU, 0)
+    bounds: dict[str, Resources] = {
+        name: real_capability(session, one) for name, one in session.queues.items()
+    }
+    limits = deserved_by_weight(session, bounds) if session.has("proportion") else bounds
+    most = limits[queue.name].get(GPU, 0)
     return max(0, math.ceil((session.allocated(queue).get(GPU, 0) - most) / sizes.pop()))
 
 
