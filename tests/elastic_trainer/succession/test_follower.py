@@ -91,6 +91,17 @@ def test_whoever_alone_took_part_in_an_election_comes_back_to_the_others() -> No
     assert alone.hears_of(standing(1000, "c:1"), 11.0).voter.sworn == 3000
 
 
+def test_whoever_was_led_astray_comes_back_to_the_coordinator_of_its_own_term() -> None:
+    elected = follower("c").hears_of(standing(1000, "b:1"), 10.0)
+    lost = elected.judges(None, 14.0)  # its host is silent
+    astray = lost.hears_of(standing(0, "a:1", hosts=True, heard=False), 14.1)
+    assert astray.address == "a:1"
+    heard = standing(1000, "b:1", hosts=True)
+    assert astray.hears_of(heard, 14.2).address == "a:1", "it has its time to begin"
+    back = astray.judges(None, 18.0).hears_of(heard, 18.1)
+    assert back.address == "b:1" and not back.host_lost
+
+
 def test_an_elector_of_an_earlier_round_stands_too_after_those_of_the_newest() -> None:
     joint = Electorate(0, 4, (Group(MEMBERS), Group(MEMBERS[:1])))
     assert [turn(joint, name, ()) for name in "abcd"] == [0, 1, 2, None]

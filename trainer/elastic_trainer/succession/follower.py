@@ -95,17 +95,18 @@ class Follower:
         """Return it after another agent told of itself.
 
         An agent that knows no round, and hears no coordinator, only repeats what it was told.
-        It follows a later coordinator than its own, and if it knows none, one that the other hears.
-        It goes to an earlier one, too, while its own is lost: that ends as it hears of the later
-        term, and all elect anew. Otherwise an agent that alone took part in an election would stay
-        alone.
+        It follows a later coordinator than its own, and if it knows none, or has lost it, that of
+        its own term, where the other hears it. It goes to an earlier one, too, while its own is
+        lost: that ends as it hears of the later term, and all elect anew. Otherwise an agent that
+        alone took part in an election would stay alone.
         """
         sworn = self.voter.sworn
         known = other.heard or other.hosts
         later = other.term > sworn and (known or other.round > 0)
         if self.first_host and other.term < TERMS_OF_A_HOST:
             return self  # they speak of its own coordinator, or of its predecessor's
-        first = other.term == sworn and not self.address and known
+        lost = not self.address or (self.host_lost and other.address != self.address)
+        first = other.term == sworn and lost and known
         elsewhere = self.voter.electorate is None and other.address != self.address
         stranded = (other.term < sworn or elsewhere) and self.host_lost and known
         if not other.address or not (later or first or stranded):
