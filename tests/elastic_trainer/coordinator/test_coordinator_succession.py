@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from elastic_trainer.coordinator.model import Gone, Lost, Phase
-from elastic_trainer.protocol.message import Electorate, Goodbye, Hello, Join, RoundOver, Taken
+from elastic_trainer.protocol.message import (
+    Electorate,
+    Goodbye,
+    Hello,
+    Join,
+    Leave,
+    Progress,
+    RoundOver,
+    Taken,
+)
 
 from tests.elastic_trainer.coordinator.world import Job
 
@@ -138,3 +147,87 @@ def test_where_few_of_the_round_are_in_the_next_the_others_take_note_of_it_first
     job.say("a1", Taken(told.round))
     job.pass_time(0.1)
     assert job.members() == ["a0"] and job.state.last_round == told.round + 1
+
+
+def train(job: Job) -> None:
+    assert job.state.round is not None
+    job.say(job.members()[0], Progress(job.state.round.round, 1))
+
+
+def is_contested(job: Job) -> bool:
+    assert job.state.round is not None and job.members()
+    return job.state.round.contested
+
+
+def test_a_round_is_contested_where_those_taken_for_gone_could_have_gone_on_without_it() -> None:
+    job = running(5)
+    train(job)
+    lose(job, 2, 3, 4)
+    job.feed(Gone(frozenset({"a2", "a3", "a4"})))
+    come_back(job, 0, 1)
+    assert job.members() == ["a0", "a1"] and is_contested(job)
+
+
+def test_a_round_of_most_of_the_last_one_is_not_contested() -> None:
+    job = running(5)
+    train(job)
+    lose(job, 3, 4)
+    job.feed(Gone(frozenset({"a3", "a4"})))
+    come_back(job, 0, 1, 2)
+    assert job.members() == ["a0", "a1", "a2"] and not is_contested(job)
+
+
+def test_who_left_in_order_contests_nothing() -> None:
+    job = running(4, host="a3")
+    train(job)
+    for index in (0, 1):
+        job.say(f"a{index}", Leave())
+        lose(job, index)
+    job.say("a2", Goodbye())
+    come_back(job, 3)
+    assert job.members() == ["a3"] and not is_contested(job)
+
+
+def test_rounds_are_contested_until_one_has_made_a_step_whichever_coordinator_makes_them() -> None:
+    job = running(3)
+    train(job)
+    lose(job, 1, 2)
+    job.feed(Gone(frozenset({"a1", "a2"})))
+    come_back(job, 0)
+    assert job.members() == ["a0"] and is_contested(job)
+    known = job.state.electorate
+    job.say("a0", Join(5000, live=True))  # it broke before its members had asked
+    job.pass_time(1.0)
+    assert job.members() == ["a0"] and is_contested(job)
+    again = joined(Job(min_nodes=1, max_nodes=8, host="a0", term=1), 0, known=known)
+    again.feed(Gone(frozenset({"a1", "a2"})))
+    again.pass_time(60.0)
+    assert again.members() == ["a0"] and is_contested(again)
+    train(again)
+    again.say("a0", Taken(again.state.last_round))
+    again.say("a0", Join(5000, live=True))
+    again.pass_time(1.0)
+    assert again.members() == ["a0"] and not is_contested(again)
+
+
+def test_a_round_without_those_who_trained_last_is_contested() -> None:
+    job = running(3)
+    train(job)
+    lose(job, 0)
+    come_back(job, 1, 2)
+    train(job)
+    assert job.members() == ["a1", "a2"]
+    for index in (1, 2):
+        job.say(f"a{index}", Taken(job.state.last_round))
+    joined(job, 0)
+    for index in (1, 2):  # their workers have failed, and are not back
+        job.say(f"a{index}", Join(5000 + index))
+        agent = job.state.agents[f"a{index}"]
+        job.state = replace(
+            job.state, agents={**job.state.agents, agent.agent: replace(agent, retry_at=1e9)}
+        )
+    job.pass_time(60.0)
+    for index in (0, 1, 2):
+        job.say(f"a{index}", Taken(job.state.last_round))
+    job.pass_time(0.1)
+    assert job.members() == ["a0"] and is_contested(job)

@@ -85,12 +85,14 @@ def deliver_all(world: World) -> None:
 @settings(max_examples=200, deadline=None)
 @given(agents=st.integers(2, 5), seed=st.integers(0, 2**32), deaths=st.booleans())
 def test_no_two_sides_make_steps_at_once(agents: int, seed: int, deaths: bool) -> None:
+    """And each goes on from the newest step that was committed (`World.train`)."""
     random = Random(seed)
     world = World(agents, random)
     gather(world)
     for _ in range(400):
         disturb(world, random, deaths=deaths)
         assert len(world.sides()) <= 1, world.sides()
+        world.train()
 
 
 @settings(max_examples=100, deadline=None)
@@ -102,11 +104,13 @@ def test_whoever_can_decide_trains_on_soon(agents: int, seed: int, deaths: bool)
     gather(world)
     for _ in range(400):
         disturb(world, random, deaths=deaths)
+        world.train()
     assume(may_decide(world))
     calm = Calm(world, random)
     living = {agent.name for agent in world.agents.values() if agent.alive}
     for _ in range(SOON):
         calm.tick()
+        world.train()
         assert len(world.sides()) <= 1, world.sides()
         if any({m.agent for m in made.members} == living for made in world.sides()):
             return

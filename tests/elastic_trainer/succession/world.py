@@ -21,6 +21,7 @@ from elastic_trainer.protocol.message import (
     Join,
     Linked,
     Member,
+    Progress,
     Round,
     RoundOver,
     Taken,
@@ -112,7 +113,8 @@ class Agent:
     gone: set[str] = field(default_factory=set)
     count: Count | None = None
     """Of the votes for it, while it stands."""
-    restarts: int = 0
+    trained: Round | None = None
+    """That its workers made their last step in, which they have live."""
 
 
 class World:
@@ -127,6 +129,8 @@ class World:
         """On their way: candidate, term, voter, vote."""
         self.cut: set[frozenset[str]] = set()
         """Pairs that can't reach one another."""
+        self.newest: Round | None = None
+        """That made the newest step, which is in storage."""
         self.host("a0", 0, None)
 
     # ---- what may happen
@@ -314,6 +318,20 @@ class World:
             if agent.alive and agent.current is not None:
                 found[agent.current.term, agent.current.round] = agent.current
         return [made for made in found.values() if all(self._is_in(m, made) for m in made.members)]
+
+    def train(self) -> None:
+        """Have each side make a step and commit it. A new side must go on from the newest: a member
+        has it live, or they ask storage, as those do that are contested, or have nothing live."""
+        for made in self.sides():
+            members = [self.agents[member.agent] for member in made.members]
+            if made != self.newest:
+                live = [agent.trained for agent in members if agent.trained is not None]
+                assert made.contested or not live or self.newest in live, (self.newest, made)
+            self.newest = made
+            for agent in members:
+                if agent.trained != made and agent.stream is not None:
+                    agent.stream.up.append(Progress(made.round, 1))
+                agent.trained = made
 
     def _is_in(self, member: Member, made: Round) -> bool:
         agent = self.agents[member.agent]

@@ -151,6 +151,7 @@ class WorkerServer:
                     world=len(begun.members) * local.local_world_size,
                     address=begun.master_address,
                     port=begun.master_port,
+                    contested=begun.contested,
                 )
             )
 

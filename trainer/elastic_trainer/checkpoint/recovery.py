@@ -7,7 +7,8 @@ name is the newest state. For it, the nearest source is taken: a live peer, one'
 peer's memory, storage. Of a replicated state any peer has all; of a sharded one, a part is in the
 memory of its own rank and of one rank of the next node, its mirror.
 
-Where anybody has a live state, storage isn't asked.
+Where anybody has a live state, storage isn't asked, but in a contested round: others may have gone
+on from that state, and have ended since, and their commits are in storage.
 """
 
 from __future__ import annotations
@@ -43,6 +44,10 @@ class Available:
     last_run: int = 0
     """No run number up to this may be used: those known, and the Unix time, so that none is used
     twice even where all that is left of its run is a slot on a node that comes back later."""
+    begun: int = 0
+    """The run that its process began last."""
+    contested: bool = False
+    """Others may have gone on from its live state, and storage could not be asked yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,8 @@ class Stored:
     """The run that begins, which rank 0 has claimed the storage for; 0: it hasn't."""
     refusal: str | None = None
     """Why there can be no training at all."""
+    unasked: bool = False
+    """It should have been asked for others' commits, and gave no answer."""
 
 
 class Source(Enum):
@@ -188,6 +195,18 @@ def why_not_begin(found: Recovery, available: Sequence[Available], stored: Store
             "was kept in a folder of this name: it is not the one it was, or another volume"
         )
     return None
+
+
+def is_contested(available: Sequence[Available]) -> bool:
+    """Return whether others may have gone on from the live state, so that storage is asked."""
+    return any(one.contested for one in available)
+
+
+def run_unasked(available: Sequence[Available]) -> int:
+    """Return the number of a run that begins with a live state though others may have gone on from
+    it: below those that they began since, so that their claims to the storage refuse its commits.
+    """
+    return 1 + max(max(one.live[0], one.begun) for one in available)
 
 
 def next_run(available: Sequence[Available]) -> int:

@@ -22,8 +22,10 @@ from elastic_trainer.checkpoint.recovery import (
     choose_recovery_source,
     common_training,
     find_other_training,
+    is_contested,
     is_live,
     next_run,
+    run_unasked,
     why_not_begin,
 )
 from elastic_trainer.checkpoint.sharded import Shards
@@ -39,7 +41,8 @@ from elastic_trainer.store.slot import Label, Slot, SlotError, digest_of_locatio
 from elastic_trainer.store.storage import FIRST_COMMIT, Storage
 
 EARLY_SECONDS = 5.0
-"""For so long at most a storage that fails is tried again before live peers are looked for."""
+"""For so long at most a storage that fails is tried again before live peers are looked for, and
+before a contested round goes on without its answer."""
 
 log = logging.getLogger(__name__)
 
@@ -102,6 +105,8 @@ class Restorer:
         """Which one this is; empty until it is known."""
         self.run = 0
         """The run that was begun last; see recovery.py."""
+        self._contested = False
+        """Others may have gone on from a state that was live here, and storage was not asked."""
 
     @property
     def _group(self) -> ProcessGroup:
@@ -120,6 +125,7 @@ class Restorer:
             StorageError, MismatchError: as Checkpointer.
         """
         self._memory = memory
+        self._contested = self._contested or self._link.contested
         available = self._available(live)
         everyone = self._group.gather(available)
         if not is_live(everyone) and not all(one.training for one in everyone):
@@ -133,7 +139,7 @@ class Restorer:
         self._refuse_other_training(everyone)
         self.training = common_training(everyone)
         self._storage.adopt(self.training)
-        if is_live(everyone):
+        if is_live(everyone) and not is_contested(everyone):
             stored = Stored(run=next_run(everyone))
         else:
             with self._storage.calls.telling(self._link.transferred):
@@ -173,6 +179,14 @@ class Restorer:
                 available = replace(available, mirrored=others)
             everyone = self._group.gather(available)
         self._hand_over(found, share)
+        self._contested = stored.unasked
+        if live not in (NOTHING, found.identity) and Source.STORAGE in found.sources:
+            log.warning(
+                "step %d of run %d, live here, gave way to step %d of run %d: others had gone on "
+                "without this process, and committed it, before they ended",
+                *reversed(live),
+                *reversed(found.identity),
+            )
         return found
 
     def open_storage_early(self, memory: Memory | None) -> None:
@@ -217,6 +231,8 @@ class Restorer:
             host=socket.gethostname(),
             # Its own, too: the storage may be claimed for it, and clocks go back.
             last_run=max(int(self._wall()) - 1, self.run),
+            begun=self.run,
+            contested=self._contested,
         )
         if self._memory is not None and live == NOTHING:
             # What a rank has live is newer than what it has in memory.
@@ -261,14 +277,32 @@ class Restorer:
 
     def _ask_storage(self, everyone: Sequence[Available]) -> Stored:
         """By rank 0: what there is to go on from, once nobody else may write any more."""
+        if not is_live(everyone):
+            try:
+                return self._take_storage_over(everyone)
+            except StorageError as error:
+                return Stored(refusal=str(error))
         try:
-            self._storage.prepare()
-            least = max(next_run(everyone) - 1, self._data.last_run())
-            claim, survey = self._storage.take_over(least, self.token)
-            self._storage.own(self._job)
-            gone = "" if survey.commits else self._why_gone()
+            with self._storage.patience(EARLY_SECONDS):
+                self._storage.expect(self.training)  # a volume that isn't mounted has no commits
+                return self._take_storage_over(everyone)
+        except UnavailableError as error:
+            log.warning(
+                "going on from the live state, though others may have gone on from it, too, and "
+                "ended since; if they have committed, no later commit will be taken: %s",
+                error,
+            )
+            return Stored(run=run_unasked(everyone), unasked=True)
         except StorageError as error:
             return Stored(refusal=str(error))
+
+    def _take_storage_over(self, everyone: Sequence[Available]) -> Stored:
+        """Raises StorageError."""
+        self._storage.prepare()
+        least = max(next_run(everyone) - 1, self._data.last_run())
+        claim, survey = self._storage.take_over(least, self.token)
+        self._storage.own(self._job)
+        gone = "" if survey.commits else self._why_gone()
         self._commits = survey.commits
         identities = tuple(commit.identity for commit in survey.commits)
         return Stored(identities, survey.damaged, gone, claim.run)

@@ -184,6 +184,14 @@ class Draft:
         agents = [agent for agent in self.state.agents.values() if agent.attached]
         return sorted(agents, key=lambda agent: agent.order)
 
+    def leaving(self) -> set[str]:
+        return {agent.agent for agent in self.state.agents.values() if agent.leaving}
+
+    def deciding_host(self) -> str:
+        """Return the host for which just half of the electors are enough; empty: it needs more."""
+        known, settings = self.state.electorate, self.state.settings
+        return settings.host if known is not None and known.term == settings.term else ""
+
     def waiting(self) -> list[Agent]:
         agents = [
             agent

@@ -232,6 +232,8 @@ class State:
     """Members of the round that were not in the one before."""
     last_members: frozenset[str] = frozenset()
     """Members of the newest round."""
+    trained: frozenset[str] = frozenset()
+    """Members of the newest round that made a step; none: this coordinator has seen none."""
     recovering: bool = False
     """The last round's workers go on in process, so the next one waits for nobody who failed, and
     newcomers start their workers before they join."""
@@ -271,6 +273,8 @@ class State:
     """Who must agree to the next round: the newest that any agent told of, or we made."""
     gone: frozenset[str] = frozenset()
     """Agents that never come back: they count no more."""
+    left: frozenset[str] = frozenset()
+    """Those of them that said so to this coordinator."""
     missing: tuple[Member, ...] = ()
     """For whom the next round waits: without some of them another side may make one, too."""
     returning: frozenset[str] = frozenset()

@@ -33,6 +33,7 @@ from elastic_trainer.protocol.message import (
 from elastic_trainer.succession.electorate import (
     earlier_groups,
     electorate_of,
+    is_contested,
     missing,
     voters,
 )
@@ -119,7 +120,8 @@ def _enough_know(draft: Draft, chosen: list[Agent]) -> bool:
     if {member.agent for member in known.groups[-1].members} != names:
         number, members = state.last_round + 1, _members(chosen)
         groups = (*earlier_groups(known, members), Group(members))
-        proposed = Electorate(state.settings.term, number, groups)
+        contested = _is_contested(draft, chosen) or not _newest(draft).issuperset(names)
+        proposed = Electorate(state.settings.term, number, groups, contested)
         draft.state = replace(state, electorate=proposed, last_round=number)
         for name in voters(proposed).keys() & state.agents.keys():
             draft.send(name, proposed)
@@ -127,11 +129,28 @@ def _enough_know(draft: Draft, chosen: list[Agent]) -> bool:
 
 
 def _missing(draft: Draft, present: Collection[str]) -> tuple[Member, ...]:
-    state, settings = draft.state, draft.state.settings
-    known = state.electorate
-    leaving = {agent.agent for agent in state.agents.values() if agent.leaving}
-    host = settings.host if known is not None and known.term == settings.term else ""
-    return missing(known, present, state.gone | leaving, host)
+    gone = draft.state.gone | draft.leaving()
+    return missing(draft.state.electorate, present, gone, draft.deciding_host())
+
+
+def _is_contested(draft: Draft, chosen: list[Agent]) -> bool:
+    """Tell whether a round of these may lack commits that others made before they ended."""
+    state, known = draft.state, draft.state.electorate
+    if known is None:  # the electors' knowledge has ended with them
+        return any(agent.live and agent.port for agent in chosen)
+    names = {agent.agent for agent in chosen}
+    newest = _newest(draft)
+    if newest and newest.isdisjoint(names):
+        return True  # those who trained last are not ready, or gone
+    return is_contested(known, names, state.left | draft.leaving(), draft.deciding_host())
+
+
+def _newest(draft: Draft) -> frozenset[str]:
+    """Return the agents whose workers made the newest step that is known of."""
+    known = draft.state.electorate
+    if draft.state.trained or known is None or not known.groups:
+        return draft.state.trained
+    return frozenset(member.agent for member in known.groups[-1].members)
 
 
 def _members(chosen: list[Agent]) -> tuple[Member, ...]:
@@ -173,6 +192,7 @@ def _form(draft: Draft, chosen: list[Agent]) -> None:
         commits=state.commits,
         term=state.settings.term,
         groups=earlier_groups(state.electorate, members),
+        contested=_is_contested(draft, chosen),
     )
     electorate = electorate_of(made)
     for agent in chosen:

@@ -55,7 +55,7 @@ from elastic_trainer.protocol.message import (
     WorkersSucceeded,
     newest_commits,
 )
-from elastic_trainer.succession.electorate import is_newer, missing, settled
+from elastic_trainer.succession.electorate import is_contested, is_newer, missing, settled
 
 SPEED_WINDOW = 5.0
 """Seconds over which /status averages the speed."""
@@ -127,7 +127,7 @@ def _lose(draft: Draft, name: str, why: str) -> None:
         return
     draft.remove(name)
     if agent.leaving:  # it takes part in no election
-        draft.state = replace(draft.state, gone=draft.state.gone | {name})
+        _count_out(draft, name)
     if agent.attached and name not in draft.state.succeeded:
         draft.end_round(f"worker {agent.pod_index} lost ({why})", failed=name)
 
@@ -178,7 +178,9 @@ def _hello(draft: Draft, hello: Hello) -> None:
     running = hello.round
     told = hello.electorate
     if told is not None and is_newer(told, state.electorate):
-        state = replace(state, electorate=told)
+        # Of a round that others made, a step is not known of.
+        trained = state.trained if told.term == state.settings.term else frozenset()
+        state = replace(state, electorate=told, trained=trained)
     before = state.last_round
     draft.state = state = replace(
         state,
@@ -298,6 +300,7 @@ def _progress(draft: Draft, agent: Agent, message: Progress) -> None:
                 # It went on from the step before: later ones were undone, or not to be restored.
                 committed = min(state.committed_step, message.step - 1)
                 state = replace(state, committed_step=committed, step=message.step)
+                state = _trained(state)
             previous = rounds[i - 1].last_step_time if i else None
             rounds[i] = _advance(rounds[i], previous, message, time)
             break
@@ -310,6 +313,16 @@ def _progress(draft: Draft, agent: Agent, message: Progress) -> None:
     watch = state.watch.stepped(message.step, time)
     newest = max(state.step, message.step)
     draft.state = replace(draft.state, step=newest, samples=samples, watch=watch)
+
+
+def _trained(state: State) -> State:
+    """Return it once its round has made a step: whoever is live there has the newest state."""
+    assert state.round is not None
+    known = state.electorate
+    if known is not None and known.contested and known.round == state.round.round:
+        known = replace(known, contested=False)
+    members = frozenset(member.agent for member in state.round.members)
+    return replace(state, electorate=known, trained=members)
 
 
 def _advance(
@@ -430,8 +443,13 @@ def _inspected(draft: Draft, agent: Agent, message: Inspected) -> None:
 
 
 def _goodbye(draft: Draft, agent: Agent, message: Goodbye) -> None:
-    draft.state = replace(draft.state, gone=draft.state.gone | {agent.agent})
+    _count_out(draft, agent.agent)
     _lose(draft, agent.agent, "its torchrun ended")
+
+
+def _count_out(draft: Draft, name: str) -> None:
+    state = draft.state
+    draft.state = replace(state, gone=state.gone | {name}, left=state.left | {name})
 
 
 def _taken(draft: Draft, agent: Agent, message: Taken) -> None:
@@ -446,7 +464,10 @@ def _settle_electorate(draft: Draft) -> None:
         return
     takers = {one.agent for one in draft.state.agents.values() if one.taken == known.round}
     if not missing(known, takers, draft.state.gone, settings.host):
-        known = settled(known)
+        contested = known.contested
+        if _round_number(draft.state) != known.round:  # it is only to be made
+            contested = is_contested(known, takers, draft.state.left, settings.host)
+        known = replace(settled(known), contested=contested)
         draft.state = replace(draft.state, electorate=known)
         for name in takers:
             draft.send(name, known)

@@ -219,6 +219,9 @@ class Place:
     address: str
     port: int
     """Where an agent serves the round's store."""
+    contested: bool = False
+    """Others may have gone on from the state that is live here, and have ended since: their commits
+    are in storage."""
 
 
 @dataclass(frozen=True, slots=True)

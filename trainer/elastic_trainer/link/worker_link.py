@@ -157,6 +157,11 @@ class WorkerLink:
         return self._connection is not None
 
     @property
+    def contested(self) -> bool:
+        """Return whether others may have gone on from the state that is live in this round."""
+        return self._place is not None and self._place.contested
+
+    @property
     def over(self) -> bool:
         """True once the round has ended."""
         return self._over_round >= self.round

@@ -58,6 +58,7 @@ class Electorate:
     term: int = 0
     round: int = 0
     groups: tuple[Group, ...] = ()
+    contested: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ class Round:
     commits: tuple[NewestCommit, ...] = ()
     term: int = 0
     groups: tuple[Group, ...] = ()
+    contested: bool = False
 
     def rank_of(self, agent: str) -> int | None:
         return next((i for i, member in enumerate(self.members) if member.agent == agent), None)

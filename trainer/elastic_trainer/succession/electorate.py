@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Collection
+from dataclasses import replace
 
 from elastic_trainer.protocol.message import Electorate, Group, Member, Round
 
@@ -31,7 +32,7 @@ def next_election(term: int, agent: str) -> int:
 
 def electorate_of(made: Round) -> Electorate:
     """Return the electorate that the members of a round have from its beginning."""
-    return Electorate(made.term, made.round, _with(made.groups, made.members))
+    return Electorate(made.term, made.round, _with(made.groups, made.members), made.contested)
 
 
 def earlier_groups(known: Electorate | None, members: Collection[Member]) -> tuple[Group, ...]:
@@ -43,7 +44,20 @@ def earlier_groups(known: Electorate | None, members: Collection[Member]) -> tup
 
 def settled(known: Electorate) -> Electorate:
     """Return the electorate once enough of all its groups have taken its round."""
-    return Electorate(known.term, known.round, known.groups[-1:])
+    return replace(known, groups=known.groups[-1:])
+
+
+def is_contested(
+    known: Electorate, present: Collection[str], left: Collection[str], host: str = ""
+) -> bool:
+    """Tell whether others may have gone on from the round that `known` is of, and have ended since,
+    of whom none of those present knows: they aren't enough unless those count out who are gone.
+
+    Args:
+        left: agents that are gone by what they said to this coordinator, so that they can't have
+            gone on without it.
+    """
+    return known.contested or bool(missing(known, present, left, host))
 
 
 def is_newer(one: Electorate, other: Electorate | None) -> bool:
