@@ -29,7 +29,8 @@ def test_defect_an_empty_pet_standalone_stops_torchrun(monkeypatch: pytest.Monke
 
 
 def test_defect_an_empty_rdzv_conf_panics_the_operator() -> None:
-    assert "PET_RDZV_CONF" not in values(begin(1, policy={"rdzvConf": []}), "a-worker-0")
+    policy = {"rdzvConf": [], "rdzvBackend": "etcd"}
+    assert "PET_RDZV_CONF" not in values(begin(1, policy=policy), "a-worker-0")
 
 
 def test_defect_2277_pet_nnodes_leaves_the_master_out() -> None:

@@ -13,6 +13,7 @@ from volcano_elastic.api.pytorchjob import parse
 from volcano_elastic.operator.admission import decide_pytorchjob
 from volcano_elastic.operator.convert import read_job
 from volcano_elastic.pytorchjob import action as a
+from volcano_elastic.pytorchjob import rendezvous
 from volcano_elastic.pytorchjob.environment import shared
 
 Object = dict[str, Any]
@@ -42,11 +43,18 @@ def running(obj: Object) -> World:
     return world
 
 
+def variables(pod: Object) -> dict[str, str]:
+    return {v["name"]: v.get("value") for v in pod["spec"]["containers"][0]["env"]}
+
+
 def meeting(pod: Object) -> Object:
-    """All that says where a pod meets the others."""
-    told = {v["name"]: v.get("value") for v in pod["spec"]["containers"][0]["env"]}
+    """All that says where a pod meets the others, but for who serves torchrun's store."""
     names = ("PET_RDZV_", "PET_STANDALONE", "PET_NNODES", "VOLCANO_ELASTIC_COORDINATOR")
-    return {n: v for n, v in told.items() if n.startswith(names)}
+    told = {n: v for n, v in variables(pod).items() if n.startswith(names)}
+    conf = told.pop("PET_RDZV_CONF", "").split(",")
+    if shared := ",".join(one for one in conf if not one.startswith("is_host=")):
+        told["PET_RDZV_CONF"] = shared
+    return told
 
 
 SPLITTING: list[tuple[Object, Object, list[str]]] = [
@@ -270,3 +278,41 @@ def test_what_a_template_says_of_the_rendezvous_is_no_edit(elastic: Object | Non
     world = running(obj)
     assert world.reconcile() == []
     assert world.status["conditions"][-1]["type"] == "Running"
+
+
+def test_torchruns_own_rendezvous_gets_short_time_outs_unless_the_job_names_them() -> None:
+    policy = {"min": 1, "max": 2, "rdzvConf": [{"key": "last_call_timeout", "value": "9"}]}
+    world = World(job_object(elastic=policy), NOW)
+    world.settle()
+    told = variables(world.pods["a-worker-0"])
+    conf = dict(pair.split("=") for pair in told["PET_RDZV_CONF"].split(","))
+    given = dict(rendezvous.TORCHRUN_CONF) | {"last_call_timeout": "9"}
+    assert conf == given | {"is_host": "1"}
+    assert told["PET_MAX_RESTARTS"] == "10"
+
+
+@pytest.mark.parametrize("backend", ["c10d", "volcano-elastic", "etcd"])
+@pytest.mark.parametrize("host", [None, "a-worker-0", "elsewhere"])
+def test_worker_0_alone_serves_torchruns_store_and_that_is_no_edit(
+    backend: str, host: str | None
+) -> None:
+    policy = {"min": 2, "max": 3, "rdzvBackend": backend, "rdzvHost": host}
+    world = running(job_object(elastic=policy))
+    world.grow(3)
+    told = [variables(world.pods[f"a-worker-{i}"]).get("PET_RDZV_CONF", "") for i in range(3)]
+    serving = [dict(pair.split("=") for pair in one.split(",") if pair) for one in told]
+    ours = backend == "c10d" and host != "elsewhere"
+    expected = ["1", "0", "0"] if ours else [None] * 3
+    assert [one.get("is_host") for one in serving] == expected
+    assert "RendezvousUnchanged" not in world.events(world.step())
+
+
+def test_pods_that_know_none_of_them_go_on_so_and_nobody_is_told_of_an_edit() -> None:
+    world = World(job_object(elastic={"min": 1, "max": 2}), NOW)
+    world.settle()
+    env = world.pods["a-worker-0"]["spec"]["containers"][0]["env"]
+    env[:] = [v for v in env if v["name"] != "PET_RDZV_CONF"]
+    world.run_all()
+    world.grow(2)
+    assert variables(world.pods["a-worker-1"])["PET_RDZV_CONF"] == "is_host=0"
+    assert "RendezvousUnchanged" not in world.events(world.step())

@@ -24,6 +24,7 @@ from volcano_elastic.api.pytorchjob_shape import (
 from volcano_elastic.api.pytorchjob_validation import BACKEND as BACKEND
 from volcano_elastic.api.pytorchjob_validation import CONTAINER as CONTAINER
 from volcano_elastic.api.pytorchjob_validation import QUEUE_ANNOTATION as QUEUE_ANNOTATION
+from volcano_elastic.api.pytorchjob_validation import TORCHRUN as TORCHRUN
 from volcano_elastic.api.pytorchjob_validation import validate
 from volcano_elastic.api.role import Role
 
@@ -53,11 +54,13 @@ class ElasticPolicy:
     """None: as its queue's policy says."""
     scaler: str = "volcano"
     coordinator: str = "worker0"
-    rdzv_backend: str = "c10d"
+    rdzv_backend: str = TORCHRUN
     rdzv_host: str | None = None
     rdzv_port: int | None = None
     rdzv_id: str | None = None
     rdzv_conf: tuple[tuple[str, str], ...] = ()
+    rdzv_conf_is_whole: bool = False
+    """It is what running pods know, to which no settings of ours are added."""
     max_restarts: int | None = None
     standalone: bool = False
     metrics: tuple[Mapping[str, Any], ...] = ()
@@ -303,7 +306,7 @@ def _elastic_policy(raw: Mapping[str, Any], replicas: int) -> ElasticPolicy:
         cooldown=None if cooldown is None else timedelta(seconds=cooldown),
         scaler=scaler(raw),
         coordinator=raw["coordinator"],
-        rdzv_backend=raw.get("rdzvBackend") or "c10d",
+        rdzv_backend=raw.get("rdzvBackend") or TORCHRUN,
         rdzv_host=raw.get("rdzvHost") or None,
         rdzv_port=raw.get("rdzvPort"),
         rdzv_id=raw.get("rdzvId") or None,

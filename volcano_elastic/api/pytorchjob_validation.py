@@ -25,6 +25,8 @@ from volcano_elastic.api.pytorchjob_shape import (
 CONTAINER = "pytorch"
 BACKEND = "volcano-elastic"
 """Rendezvous backend: the trainer's own coordinator."""
+TORCHRUN = "c10d"
+"""Rendezvous backend: torchrun's own, and the default."""
 QUEUE_ANNOTATION = "scheduling.volcano.sh/queue-name"
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _NAME_RULE = (

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from volcano_elastic.api.pytorchjob import BACKEND, PyTorchJob, ReplicaSpec
+from volcano_elastic.api.pytorchjob import BACKEND, TORCHRUN, PyTorchJob, ReplicaSpec
 from volcano_elastic.api.role import Role
 from volcano_elastic.pytorchjob import rendezvous
 from volcano_elastic.pytorchjob.label import replica_name, token_secret_name
 
 # Our backend's rounds go on through any number of membership changes.
 _OUR_MAX_RESTARTS = 100
+
+# With torchrun's own, 0, the survivors of a lost peer end their containers, worker 0's and with it
+# the store at which all meet. The count begins anew with each container.
+_TORCHRUN_MAX_RESTARTS = 10
+_NO_SHARED_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+"""Has each round's rank 0 serve a store of its own: the one that torchrun shares between rounds goes
+with the agent that was rank 0 first, and the others are not told of another."""
+_MAX_RESTARTS = {BACKEND: _OUR_MAX_RESTARTS, TORCHRUN: _TORCHRUN_MAX_RESTARTS}
 
 _DEFAULT_GRACE = 30
 """Seconds; Kubernetes' default of terminationGracePeriodSeconds."""
@@ -60,12 +68,14 @@ def token(job: PyTorchJob) -> Variable:
 
 
 def own(job: PyTorchJob, role: Role, index: int) -> list[Variable]:
-    """Return what tells a pod which of the job's pods it is."""
+    """Return what tells a pod which of the job's pods it is; in place of what all have alike, where
+    that has the same name."""
     values: dict[str, str] = {}
     if job.leader is not None and role.trains:
         rank = str(_first_rank(job, role) + index)
         values |= {"RANK": rank, "PET_NODE_RANK": rank}
     if job.elastic is not None:
+        values |= rendezvous.own_environment(job, role, index)
         values["VOLCANO_ELASTIC_POD_INDEX"] = str(index)
         values["VOLCANO_ELASTIC_GRACE_SECONDS"] = str(_grace(job, role))
     return _variables(values)
@@ -115,10 +125,12 @@ def _elastic(job: PyTorchJob) -> dict[str, str]:
     if (peers := rendezvous.peers(job)) is not None:
         values["VOLCANO_ELASTIC_PEERS"] = peers
     max_restarts = policy.max_restarts
-    if max_restarts is None and policy.rdzv_backend == BACKEND:
-        max_restarts = _OUR_MAX_RESTARTS
+    if max_restarts is None:
+        max_restarts = _MAX_RESTARTS.get(policy.rdzv_backend)
     if max_restarts is not None:
         values["PET_MAX_RESTARTS"] = str(max_restarts)
+    if policy.rdzv_backend == TORCHRUN:
+        values[_NO_SHARED_STORE] = "1"
     return values
 
 

@@ -106,7 +106,8 @@ class PodTemplate:
             if count:
                 annotations[name] = str(count)
         # After the template's own, since later entries win.
-        variables = [*self._environment, *environment.own(job, role, index)]
+        own = environment.own(job, role, index)
+        variables = list({v["name"]: v for v in (*self._environment, *own)}.values())
         containers = [
             {**c, "env": [*(c.get("env") or ()), *variables]} for c in self.spec["containers"]
         ]

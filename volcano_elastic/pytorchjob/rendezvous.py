@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from volcano_elastic.api.problem import Problem, forbidden, invalid, shown
-from volcano_elastic.api.pytorchjob import BACKEND, CONTAINER, PyTorchJob
-from volcano_elastic.api.role import elastic
+from volcano_elastic.api.pytorchjob import BACKEND, CONTAINER, TORCHRUN, ElasticPolicy, PyTorchJob
+from volcano_elastic.api.role import Role, elastic
 from volcano_elastic.pytorchjob.label import coordinator_name, replica_name
 
 FIRST = "PYTHONUNBUFFERED"
@@ -34,10 +34,22 @@ _PATHS = {
 }
 # What else changes with a field says nothing that its author did.
 _FOLLOW = {
-    "backend": {"host", "id", "coordinator", "node_unit", "nproc_per_node"},
+    "backend": {"host", "id", "conf", "coordinator", "node_unit", "nproc_per_node"},
     "coordinator": {"host"},
 }
 _PEERS = 8
+_CONF = "PET_RDZV_CONF"
+TORCHRUN_CONF: Mapping[str, str] = {
+    "keep_alive_interval": "2",
+    "keep_alive_max_attempt": "4",
+    "last_call_timeout": "5",
+    "read_timeout": "30",
+}
+"""Settings of torchrun's own rendezvous (c10d) that a job doesn't name. By torchrun's, 5, 3, 30 and
+60, it knows of a lost agent after 15 s, and begins a round without it 30 s later."""
+_IS_HOST = "is_host"
+"""Its setting that says who serves the store at which all meet. Else agents guess by the host's
+name, which under `hostNetwork` is the node's."""
 _UNTIL = "while the job is not suspended: its pods keep what they were made with"
 
 
@@ -64,7 +76,7 @@ class Rendezvous:
         if self.id:
             found["PET_RDZV_ID"] = self.id
         if self.conf:
-            found["PET_RDZV_CONF"] = self.conf
+            found[_CONF] = self.conf
         if self.standalone:
             # Not "", as Kubeflow has it: torchrun reads it with int().
             found["PET_STANDALONE"] = "1"
@@ -92,7 +104,7 @@ def of(job: PyTorchJob) -> Rendezvous:
         host=policy.rdzv_host or replica_name(job.name, sized.role, 0),
         port=policy.rdzv_port or sized.port,
         id=policy.rdzv_id or "",
-        conf=",".join(f"{key}={value}" for key, value in policy.rdzv_conf),
+        conf=_text(_conf(job, policy)),
         standalone=policy.standalone,
     )
     if policy.rdzv_backend != BACKEND:
@@ -105,6 +117,40 @@ def of(job: PyTorchJob) -> Rendezvous:
         node_unit=policy.node_unit,
         nproc_per_node=job.nproc_per_node,
     )
+
+
+def own_environment(job: PyTorchJob, role: Role, index: int) -> dict[str, str]:
+    """Return the variables of one pod: pod 0 of the elastic role serves torchrun's own store, as it
+    leaves last."""
+    policy = job.elastic
+    if policy is None or policy.rdzv_backend != TORCHRUN or not _meets_in_own_pod(job, policy):
+        return {}
+    serves = role.elastic and index == 0
+    return {_CONF: _text(_conf(job, policy) | {_IS_HOST: str(int(serves))})}
+
+
+def _conf(job: PyTorchJob, policy: ElasticPolicy) -> dict[str, str]:
+    own = dict(policy.rdzv_conf)
+    if policy.rdzv_backend != TORCHRUN:
+        return own
+    if _meets_in_own_pod(job, policy):
+        own.pop(_IS_HOST, None)
+    if policy.rdzv_conf_is_whole:
+        return own
+    return own | {key: value for key, value in TORCHRUN_CONF.items() if key not in own}
+
+
+def _asked_conf(job: PyTorchJob, policy: ElasticPolicy) -> dict[str, str]:
+    """Return the settings that the job itself names."""
+    return _conf(job, replace(policy, rdzv_conf_is_whole=True))
+
+
+def _meets_in_own_pod(job: PyTorchJob, policy: ElasticPolicy) -> bool:
+    return policy.rdzv_host in (None, _own_host(job, "worker0"))
+
+
+def _text(conf: Mapping[str, str]) -> str:
+    return ",".join(f"{key}={value}" for key, value in conf.items())
 
 
 def hosted(job: PyTorchJob) -> bool:
@@ -150,12 +196,17 @@ def in_force(job: PyTorchJob, pod: Mapping[str, Any] | None) -> InForce:
     if policy is None:
         return InForce(job)
     asked, found = of(job), _read(variables)
+    if found.backend == TORCHRUN and found.host == _own_host(job, "worker0"):
+        told = ((key, value) for key, value in _pairs(found.conf) if key != _IS_HOST)
+        found = replace(found, conf=_text(dict(told)))
     differs = [
         f"{_PATHS[name]}: {shown(getattr(asked, name))} is asked for, and "
         f"{shown(getattr(found, name))} is in force"
         for name in _changed(asked, found)
+        # Made by an operator that set less of it: agents of a job go by the same.
+        if name != "conf" or dict(_pairs(found.conf)) != _asked_conf(job, policy)
     ]
-    if differs:
+    if asked != found:
         own = _own_host(job, found.coordinator)
         policy = replace(
             policy,
@@ -164,6 +215,7 @@ def in_force(job: PyTorchJob, pod: Mapping[str, Any] | None) -> InForce:
             rdzv_port=found.port,
             rdzv_id=found.id or None,
             rdzv_conf=_pairs(found.conf),
+            rdzv_conf_is_whole=True,
             standalone=found.standalone,
             coordinator=found.coordinator,
         )
@@ -242,7 +294,7 @@ def _read(variables: Mapping[str, str]) -> Rendezvous:
         host=host,
         port=int(port) if port.isdecimal() else 0,
         id=variables.get("PET_RDZV_ID", ""),
-        conf=variables.get("PET_RDZV_CONF", ""),
+        conf=variables.get(_CONF, ""),
         standalone="PET_STANDALONE" in variables,
     )
     if found.backend != BACKEND:
