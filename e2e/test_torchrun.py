@@ -1,0 +1,136 @@
+"""Stock torchrun (`rdzvBackend: c10d`, Kubeflow's default) shrinks, grows and survives its nodes.
+
+How long each takes is printed; what is asserted is that it happens, and that no container has to
+be started again for it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from e2e.stage import Stage, running
+from embedded_cluster.conformance.control_plane import ControlPlane
+from embedded_cluster.kubelet.fault import ANNOTATION
+from volcano_elastic.kube.resource import NODES, PODS, PYTORCHJOBS
+
+pytestmark = pytest.mark.e2e
+SCRIPT = Path(__file__).with_name("plain_torchrun.py")
+GPU = {"limits": {"nvidia.com/gpu": 1, "cpu": 1}}
+
+
+class Step(NamedTuple):
+    number: int
+    world: int
+    time: float
+
+
+@pytest.fixture
+async def stage(fresh_control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Stage]:
+    """Three nodes of one GPU each."""
+    lifecycle = ("--node-monitor-grace-period", "4")
+    async with running(
+        fresh_control_plane, tmp_path, nodes=3, gpus_per_node=1, kubelet_arguments=lifecycle
+    ) as found:
+        yield found
+
+
+def manifest(
+    name: str, command: list[str], policy: dict[str, Any] | None, restart_policy: str = "OnFailure"
+) -> dict[str, Any]:
+    container = {"name": "pytorch", "image": "train", "command": command, "resources": GPU}
+    worker = {
+        "replicas": 1,
+        "restartPolicy": restart_policy,
+        "template": {"spec": {"containers": [container]}},
+    }
+    elastic: dict[str, Any] = {"elasticPolicy": policy, "nprocPerNode": "1"} if policy else {}
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": elastic | {"pytorchReplicaSpecs": {"Worker": worker}},
+    }
+
+
+def torchrun(folder: Path, **policy: Any) -> dict[str, Any]:
+    folder.mkdir()
+    command = [sys.executable, "-m", "torch.distributed.run", str(SCRIPT), str(folder)]
+    elastic = {"minReplicas": 1, "maxReplicas": 3, "cooldownSeconds": 3} | policy
+    return manifest("plain", command, elastic)
+
+
+def steps(folder: Path) -> list[Step]:
+    log = folder / "steps.log"
+    lines = log.read_text().splitlines() if log.exists() else []
+    found = (line.split() for line in lines)
+    return [Step(int(n), int(world), float(t)) for n, world, t in (f for f in found if len(f) == 3)]
+
+
+async def trains(stage: Stage, folder: Path, world: int, what: str) -> None:
+    """Waits until the job trains in this world, and prints for how long it stood still."""
+    before = len(steps(folder))
+
+    def there() -> bool:
+        new = steps(folder)[before:]
+        return bool(new) and new[-1].world == world
+
+    await stage.until(there, what, 180)
+    found = steps(folder)
+    at = max(i for i, s in enumerate(found) if s.world != found[i - 1].world) if before else 0
+    if at:
+        print(f"{what}: {found[at].time - found[at - 1].time:.1f} s from step to step")
+
+
+async def worker(stage: Stage, index: int) -> dict[str, Any]:
+    name = f"plain-worker-{index}"
+    found: dict[str, Any] = await stage.recorder.jobs.client.get(PODS, name, "default")
+    return found
+
+
+def restarts(pod: dict[str, Any]) -> int:
+    return sum(s["restartCount"] for s in pod["status"]["containerStatuses"])
+
+
+async def finish(stage: Stage, folder: Path) -> None:
+    (folder / "stop").touch()
+    over = stage.recorder.timeline.finished
+    await stage.until(lambda: "plain" in over, "plain ends", 120)
+    assert over["plain"][1] == "Succeeded", stage.story()
+    numbers = [s.number for s in steps(folder)]
+    assert numbers == list(range(1, len(numbers) + 1)), "no step is lost or done again"
+
+
+async def test_it_shrinks_for_a_newcomer_and_grows_back(stage: Stage) -> None:
+    client, folder = stage.recorder.jobs.client, stage.out / "plain"
+    await client.create(PYTORCHJOBS, torchrun(folder))
+    await trains(stage, folder, 3, "start")
+    await client.create(PYTORCHJOBS, manifest("other", ["sleep", "3600"], None))
+    await trains(stage, folder, 2, "shrink")
+    assert restarts(await worker(stage, 0)) == 0, "who hosts the store stays"
+    await client.delete(PYTORCHJOBS, "other", "default")
+    await trains(stage, folder, 3, "growth")
+    assert restarts(await worker(stage, 0)) == 0
+    await finish(stage, folder)
+
+
+async def test_it_survives_a_node_and_grows_back(stage: Stage) -> None:
+    client, folder = stage.recorder.jobs.client, stage.out / "plain"
+    await client.create(PYTORCHJOBS, torchrun(folder))
+    await trains(stage, folder, 3, "start")
+    node = (await worker(stage, 2))["spec"]["nodeName"]
+
+    async def fault(what: str | None) -> None:
+        body = {"metadata": {"annotations": {ANNOTATION: what}}}
+        await client.patch(NODES, node, None, body)
+
+    await fault("down")
+    await trains(stage, folder, 2, "node loss")
+    await fault(None)
+    await trains(stage, folder, 3, "node's return")
+    assert restarts(await worker(stage, 0)) == 0
+    await finish(stage, folder)
