@@ -12,7 +12,7 @@ import pytest
 from e2e.stage import Stage, running
 from embedded_cluster.conformance.control_plane import ControlPlane
 from embedded_cluster.kubelet.fault import ANNOTATION
-from volcano_elastic.demo.training import DemoJob, judge
+from volcano_elastic.demo.training import DemoJob
 from volcano_elastic.kube.resource import PODS, PYTORCHJOBS
 
 pytestmark = pytest.mark.e2e
@@ -38,13 +38,6 @@ async def four_nodes(fresh_control_plane: ControlPlane, tmp_path: Path) -> Async
         yield stage
 
 
-async def every_sample_once(stage: Stage, job: DemoJob) -> None:
-    await stage.until(lambda: stage.finished(job), f"{job.name} finishes", 180)
-    assert stage.finished(job) == "Succeeded", stage.story()
-    verdict = await judge(job, stage.out)
-    assert (verdict.lost, verdict.repeated) == (0, 0)
-
-
 async def test_a_worker_lost_for_good_makes_the_job_smaller(four_nodes: Stage) -> None:
     stage, client = four_nodes, four_nodes.recorder.jobs.client
     job = Job("job", 1, 3, 10, 0.1, restart_policy="Never")
@@ -62,7 +55,7 @@ async def test_a_worker_lost_for_good_makes_the_job_smaller(four_nodes: Stage) -
     for index, before in kept.items():
         pod = await client.get(PODS, f"job-worker-{index}", "default")
         assert pod["metadata"]["uid"] == before["metadata"]["uid"]
-    await every_sample_once(stage, job)
+    await stage.judge_finished(job)
 
 
 async def test_pods_come_and_go_in_whole_units(four_nodes: Stage) -> None:
@@ -91,4 +84,4 @@ async def test_pods_come_and_go_in_whole_units(four_nodes: Stage) -> None:
     await stage.until(lambda: stage.world(job) == 4, "a whole unit comes back")
     assert all(change.new % 2 == 0 for change in stage.changes if change.job == "job")
     assert all(world % 2 == 0 for world in stage.worlds(job))
-    await every_sample_once(stage, job)
+    await stage.judge_finished(job)
