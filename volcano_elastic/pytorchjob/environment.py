@@ -15,10 +15,11 @@ _OUR_MAX_RESTARTS = 100
 # With torchrun's own, 0, the survivors of a lost peer end their containers, worker 0's and with it
 # the store at which all meet. The count begins anew with each container.
 _TORCHRUN_MAX_RESTARTS = 10
-_NO_SHARED_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
-"""Has each round's rank 0 serve a store of its own: the one that torchrun shares between rounds goes
-with the agent that was rank 0 first, and the others are not told of another."""
 _MAX_RESTARTS = {BACKEND: _OUR_MAX_RESTARTS, TORCHRUN: _TORCHRUN_MAX_RESTARTS}
+
+_NO_SHARED_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+"""Has each round's rank 0 serve a store of its own: the one that torchrun shares between rounds
+goes with the agent that was rank 0 first, and the others are not told of another."""
 
 _DEFAULT_GRACE = 30
 """Seconds; Kubernetes' default of terminationGracePeriodSeconds."""
