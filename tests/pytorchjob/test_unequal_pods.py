@@ -86,6 +86,10 @@ def but_for_identity(pod: Object) -> Any:
     own = {"VOLCANO_ELASTIC_POD_INDEX", "RANK", "PET_NODE_RANK"}
     for container in spec["containers"]:
         container["env"] = [v for v in container["env"] if v["name"] not in own]
+        for variable in container["env"]:
+            if variable["name"] == "PET_RDZV_CONF":
+                pairs = variable["value"].split(",")
+                variable["value"] = [pair for pair in pairs if not pair.startswith("is_host=")]
     labels = {k: v for k, v in meta["labels"].items() if not k.endswith(("-index", "job-role"))}
     given = {k: v for k, v in meta["annotations"].items() if k not in IDENTITY}
     return labels, given, spec
