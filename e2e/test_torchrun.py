@@ -113,24 +113,34 @@ async def finish(stage: Stage, folder: Path) -> None:
     assert numbers == list(range(1, len(numbers) + 1)), "no step is lost or done again"
 
 
-async def test_it_shrinks_grows_and_survives_a_node(stage: Stage) -> None:
+async def test_it_shrinks_grows_and_survives_its_nodes(stage: Stage) -> None:
     client, folder = stage.recorder.jobs.client, stage.out / "plain"
     await client.create(PYTORCHJOBS, torchrun(folder))
     await trains(stage, folder, 3, "start")
-    before = restarts(await worker(stage, 0))
+    first = await worker(stage, 0)
     await client.create(PYTORCHJOBS, manifest("other", ["sleep", "3600"], None))
     await trains(stage, folder, 2, "shrink")
     await client.delete(PYTORCHJOBS, "other", "default")
     await trains(stage, folder, 3, "growth")
     node = (await worker(stage, 2))["spec"]["nodeName"]
-
-    async def fault(what: str | None) -> None:
-        body = {"metadata": {"annotations": {ANNOTATION: what}}}
-        await client.patch(NODES, node, None, body)
-
-    await fault("down")
+    await fault(stage, node, "down")
     await trains(stage, folder, 2, "node loss")
-    await fault(None)
-    await trains(stage, folder, 3, "node's return")
-    assert restarts(await worker(stage, 0)) == before, "who serves the store stays"
+    assert restarts(await worker(stage, 0)) == restarts(first), "who serves the store stays"
+    await fault(stage, node, None)
+    await fault(stage, first["spec"]["nodeName"], "down")
+    await stage.until(lambda: remade(stage, 0, first), "worker 0 is made anew", 120)
+    await trains(stage, folder, 2, "loss of worker 0's node")
+    assert restarts(await worker(stage, 1)) > 0, "who met there has begun anew"
     await finish(stage, folder)
+
+
+async def fault(stage: Stage, node: str, what: str | None) -> None:
+    body = {"metadata": {"annotations": {ANNOTATION: what}}}
+    await stage.recorder.jobs.client.patch(NODES, node, None, body)
+
+
+def remade(stage: Stage, index: int, before: dict[str, Any]) -> bool:
+    return any(
+        pod.job == "plain" and pod.index == index and uid != before["metadata"]["uid"]
+        for uid, pod in stage.recorder.timeline.pods.items()
+    )

@@ -62,7 +62,7 @@ async def test_makespan_is_the_oracles(
     stage: Stage, minimum: int, slowness: float, request: pytest.FixtureRequest
 ) -> None:
     long = request.config.getoption("--long")
-    epochs = 30 if long else 3
+    epochs = 30 if long else 3 if minimum == CAP else 2
     first = CpuJob("first", 1, CAP, epochs, STEP_SECONDS)
     second = CpuJob("second", minimum, CAP, epochs, STEP_SECONDS)
     await stage.submit(first)

@@ -49,11 +49,11 @@ def pod(index: int, job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def world() -> tuple[Cluster, LostPods, PyTorchJob]:
+def world(backend: str = "volcano-elastic") -> tuple[Cluster, LostPods, PyTorchJob]:
     cluster, builder = Cluster(cast(Client, None)), SnapshotBuilder()
     cluster.jobs.on_change(lambda old, new: builder.change(old, new) and None)
     lost = LostPods(cluster, builder, lambda: NOW, timedelta(seconds=300))
-    obj = job_object(elastic={"min": 2, "max": 2, "rdzvBackend": "volcano-elastic"})
+    obj = job_object(elastic={"min": 2, "max": 2, "rdzvBackend": backend})
     obj["apiVersion"], obj["kind"] = "kubeflow.org/v1", "PyTorchJob"
     obj["metadata"].update(namespace="team", name="a")
     cluster.jobs.put(obj)
@@ -89,4 +89,16 @@ async def test_no_answer_is_no_word_about_other_pods() -> None:
     lost.hear(job, None)
     assert not lost.of(job).lost
     cluster.nodes.put(node("n0", 2, ready=False))
+    assert set(lost.of(job).lost) == {"pod-0"}
+
+
+async def test_under_stock_torchrun_a_container_that_began_anew_speaks_against_worker_0() -> None:
+    cluster, lost, job = world("c10d")
+    cluster.nodes.put(node("n0", 2, ready=False))
+    assert not lost.of(job).lost
+    peer = pod(1, cluster.jobs.get(job.key) or {})
+    peer["metadata"]["resourceVersion"] = "2"
+    ended = {"terminated": {"exitCode": 1, "finishedAt": "2026-01-01T11:59:00Z"}}
+    peer["status"]["containerStatuses"] = [{"name": "pytorch", "lastState": ended}]
+    cluster.pods.put(peer)
     assert set(lost.of(job).lost) == {"pod-0"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -90,6 +91,25 @@ def test_silence_alone_starts_a_clock_if_others_are_heard_and_it_was_heard_befor
     assert not judge([HOST, OTHER], {}, starting, LOST_AFTER, seconds(9999)).lost
     nobody = listen([HOST, OTHER], frozenset(), heard, NOW)
     assert not judge([HOST, OTHER], {}, nobody, LOST_AFTER, seconds(9999)).lost
+
+
+@pytest.mark.parametrize(
+    ("ended", "lost"), [(None, False), (-300, False), (-50, True), (-5, True), (3, True)]
+)
+def test_a_worker_that_ended_with_torchruns_store_is_a_witness_against_its_host(
+    ended: float | None, lost: bool
+) -> None:
+    at = None if ended is None else seconds(ended)
+    host = Pod("u0", "n0", None, host=False, serves_store=True)
+    peer = Pod("u1", "n1", None, host=False, container_ended=at)
+
+    def found(bad: set[str]) -> Mapping[str, str]:
+        return judge([host, peer], dict.fromkeys(bad, BAD), {}, LOST_AFTER, seconds(4)).lost
+
+    assert found({"n0"}).keys() == ({"u0"} if lost else set())
+    assert not found(set()), "its node is well: the container may have ended of itself"
+    assert not found({"n1"}), "nobody else is missed by the others"
+    assert not found({"n0", "n1"}), "nobody is left to witness"
 
 
 def test_a_pod_that_is_heard_again_is_not_silent() -> None:

@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 
-from volcano_elastic.api.pytorchjob import PyTorchJob
+from volcano_elastic.api import moment
+from volcano_elastic.api.pytorchjob import CONTAINER, PyTorchJob
 from volcano_elastic.api.role import elastic
 from volcano_elastic.kube.resource import Object, key_of
 from volcano_elastic.operator.cluster import Cluster, job_key
 from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
-from volcano_elastic.pytorchjob import coordinator
+from volcano_elastic.pytorchjob import coordinator, rendezvous
 from volcano_elastic.pytorchjob.label import REPLICA_INDEX, REPLICA_TYPE
 from volcano_elastic.pytorchjob.lost_pod import (
     Contact,
@@ -125,13 +126,23 @@ class LostPods:
 
 def _bound(job: PyTorchJob, pods: tuple[Object, ...]) -> Iterator[Pod]:
     host = coordinator.host_name(job) if coordinator.used(job) else None
+    store_host = rendezvous.store_host(job)
     for pod in pods:
         meta, phase = pod["metadata"], (pod.get("status") or {}).get("phase")
         node = (pod.get("spec") or {}).get("nodeName")
         if not node or phase in ("Succeeded", "Failed"):
             continue
         index = _index(meta.get("labels") or {}) if host is not None else None
-        yield Pod(meta["uid"], node, index, meta["name"] == host)
+        name, ended = meta["name"], _container_ended(pod) if store_host is not None else None
+        yield Pod(meta["uid"], node, index, name == host, name == store_host, ended)
+
+
+def _container_ended(pod: Object) -> datetime | None:
+    for status in (pod.get("status") or {}).get("containerStatuses") or ():
+        if status.get("name") == CONTAINER:
+            ended = (status.get("lastState") or {}).get("terminated") or {}
+            return moment.parse_optional(ended.get("finishedAt"))
+    return None
 
 
 def _index(labels: Mapping[str, str]) -> int | None:

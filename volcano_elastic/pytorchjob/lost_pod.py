@@ -3,12 +3,16 @@
 Two witnesses: the node is in trouble, and the job's coordinator, which its pods talk to all the
 time, hears nothing from the pod.
 
+Stock torchrun has no coordinator of ours. Its workers end with the store at which they meet, though,
+and begin anew: one that did so is the second witness against the pod that served it.
+
 both             ─► lost at once
 one of them      ─► lost once it has said so for `lost_after`
 neither          ─► not lost
 
 A lost pod may be alive behind a partition. It may then train on by itself for a while, but neither
-its words nor its commits count: the coordinator and the storage know a newer pod of its index.
+its words nor its commits count: the coordinator and the storage know a newer pod of its index. Stock
+torchrun has no such fence.
 """
 
 from __future__ import annotations
@@ -23,6 +27,8 @@ from volcano_elastic.api import pod as api_pod
 
 UNREACHABLE = "node.kubernetes.io/unreachable"
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+_NOTICED_LATER = timedelta(seconds=60)
+"""A node is in trouble for Kubernetes so long after its workers' peers have noticed, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,10 @@ class Pod:
     """Index in the elastic role, by which the coordinator knows it; None for others."""
     host: bool
     """Whether the coordinator runs in it."""
+    serves_store: bool = False
+    """Whether the others end when they lose it: it serves stock torchrun's store."""
+    container_ended: datetime | None = None
+    """When its training container last ended and was started again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +138,11 @@ def judge(
         if bad is not None and silent is not None:
             lost[pod.uid] = f"node {pod.node} {bad.reason} and nothing is heard from the pod"
             continue
+        if bad is not None and pod.serves_store and _left_by_others(pods, troubles, bad):
+            lost[pod.uid] = (
+                f"node {pod.node} {bad.reason} and the others have lost torchrun's store"
+            )
+            continue
         alone: tuple[datetime, str] | None = None
         if bad is not None:
             alone = bad.since, f"node {pod.node} {bad.reason}"
@@ -142,3 +157,8 @@ def judge(
         else:
             later.append(alone[0] + lost_after)
     return Losses(lost, min(later, default=None))
+
+
+def _left_by_others(pods: Sequence[Pod], troubles: Mapping[str, Trouble], bad: Trouble) -> bool:
+    ends = (pod.container_ended for pod in pods if pod.node not in troubles)
+    return any(end is not None and end >= bad.since - _NOTICED_LATER for end in ends)

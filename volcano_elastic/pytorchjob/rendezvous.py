@@ -122,11 +122,20 @@ def of(job: PyTorchJob) -> Rendezvous:
 def own_environment(job: PyTorchJob, role: Role, index: int) -> dict[str, str]:
     """Return the variables of one pod: pod 0 of the elastic role serves torchrun's own store, as it
     leaves last."""
+    policy, host = job.elastic, store_host(job)
+    if policy is None or host is None:
+        return {}
+    serves = replica_name(job.name, role, index) == host
+    return {_CONF: _text(_conf(job, policy) | {_IS_HOST: str(int(serves))})}
+
+
+def store_host(job: PyTorchJob) -> str | None:
+    """Return the name of the pod that serves torchrun's own store; None where none of the job's
+    does."""
     policy = job.elastic
     if policy is None or policy.rdzv_backend != TORCHRUN or not _meets_in_own_pod(job, policy):
-        return {}
-    serves = role.elastic and index == 0
-    return {_CONF: _text(_conf(job, policy) | {_IS_HOST: str(int(serves))})}
+        return None
+    return _own_host(job, "worker0")
 
 
 def _conf(job: PyTorchJob, policy: ElasticPolicy) -> dict[str, str]:
