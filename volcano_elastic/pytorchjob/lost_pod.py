@@ -3,16 +3,16 @@
 Two witnesses: the node is in trouble, and the job's coordinator, which its pods talk to all the
 time, hears nothing from the pod.
 
-Stock torchrun has no coordinator of ours. Its workers end with the store at which they meet, though,
-and begin anew: one that did so is the second witness against the pod that served it.
+Stock torchrun has no coordinator of ours. Its workers end with the store at which they meet,
+though, and begin anew: one that did so is the second witness against the pod that served it.
 
 both             ─► lost at once
 one of them      ─► lost once it has said so for `lost_after`
 neither          ─► not lost
 
 A lost pod may be alive behind a partition. It may then train on by itself for a while, but neither
-its words nor its commits count: the coordinator and the storage know a newer pod of its index. Stock
-torchrun has no such fence.
+its words nor its commits count: the coordinator and the storage know a newer pod of its index.
+Stock torchrun has no such fence.
 """
 
 from __future__ import annotations
