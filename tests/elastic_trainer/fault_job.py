@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 from elastic_trainer.launch.zygote import PRELOADED
+from elastic_trainer.protocol.message import COMMITS_VARIABLE
 
 from tests.elastic_trainer import fault_network
 from tests.elastic_trainer.fault_network import Network
@@ -120,6 +121,8 @@ class FaultyJob(Job):
                 "FAULTY_CLOCK_FILE": str(self.clock(index)),
                 fault_network.VARIABLE: self.network.told_to(index),
                 "VOLCANO_ELASTIC_PEERS": ",".join(map(fault_network.address, range(NODES))),
+                # As the operator, which has heard of them, tells each pod that it makes.
+                COMMITS_VARIABLE: " ".join(f"{k}={v}" for k, v in self.commits.items()),
             }
             arguments = [
                 *("-m", "torch.distributed.run"),

@@ -59,6 +59,8 @@ class Job:
         self.nodes = nodes
         self.token = ""
         """What /status is asked with."""
+        self.commits: dict[str, int] = {}
+        """Steps by digest of their storage, as /status told of them."""
         self.script = folder / "train.py"
         self.script.write_text(script)
         self.agents: dict[int, subprocess.Popen[bytes] | ZygoteProcess] = {}
@@ -121,7 +123,9 @@ class Job:
                 with urllib.request.urlopen(request, timeout=2) as answer:
                     found.append(dict(json.load(answer)))
         if found:
-            return max(found, key=lambda told: int(told["term"]))
+            newest = max(found, key=lambda told: int(told["term"]))
+            self.commits.update(newest.get("commits") or {})
+            return newest
         return {
             "phase": "unreachable",
             "term": -1,

@@ -294,6 +294,29 @@ async def test_what_the_coordinator_tells_is_in_the_jobs_status_and_in_the_pictu
     assert (seen.speeds, seen.pause) == ({2: 88.9}, timedelta(seconds=3.04))
 
 
+async def test_a_storage_that_was_committed_to_is_in_the_jobs_status() -> None:
+    async def respond(request: web.Request) -> web.Response:
+        return web.json_response({"job": "team/a", "commits": {"0123456789abcdef": 40}})
+
+    patches, _ = await measured(respond)
+    assert [patch["status"]["elastic"] for patch in patches] == [
+        {"commits": {"0123456789abcdef": 40}}
+    ]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        [1],
+        "x",
+        {"0123456789abcdef": -1, "fedcba9876543210": True, "a b=1": 4, "0123456789": "4"},
+        {f"{place:016x}": 1 for place in range(65)},
+    ],
+)
+def test_commits_that_make_no_sense_are_not_passed_on(told: object) -> None:
+    assert read(answer(commits=told), parse(job())).commits == {}
+
+
 async def test_what_gpu_time_was_used_for_is_in_the_jobs_status() -> None:
     spent = {use: number for number, use in enumerate(USES)}
 

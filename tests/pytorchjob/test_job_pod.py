@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tests.pytorchjob.world import METRICS, NOW, World, begin, job_object, values
+from tests.pytorchjob.world import METRICS, NOW, World, begin, job_object, running, values
 from volcano_elastic.pytorchjob.settings import Settings
 
 
@@ -156,6 +156,19 @@ def test_elastic_fields_reach_torchrun() -> None:
     assert found["PET_RDZV_CONF"] == "timeout=9,x=y"
     assert found["PET_MAX_RESTARTS"] == "3"
     assert found["VOLCANO_ELASTIC_NODE_UNIT"] == "2"
+
+
+def test_a_pod_that_is_made_later_hears_of_the_commits_and_those_there_stay() -> None:
+    world = running(2, 2)
+    assert "VOLCANO_ELASTIC_COMMITS" not in values(world, "a-worker-1")
+    there = {name: pod["metadata"]["uid"] for name, pod in world.pods.items()}
+    world.job["status"]["elastic"]["commits"] = {"ef": 4, "ab": 60}
+    world.settle()
+    assert {name: pod["metadata"]["uid"] for name, pod in world.pods.items()} == there
+    world.lose("a-worker-1")
+    world.settle()
+    assert world.pods["a-worker-1"]["metadata"]["uid"] != there["a-worker-1"]
+    assert values(world, "a-worker-1")["VOLCANO_ELASTIC_COMMITS"] == "ab=60 ef=4"
 
 
 def test_exit_code_policy_keeps_the_kubelet_from_restarting() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -25,6 +26,8 @@ from volcano_elastic.snapshot.snapshot import SPEEDS
 
 _log = logging.getLogger(__name__)
 _MOST_BYTES = 1 << 20
+_MOST_PLACES = 64
+_PLACE = re.compile("[0-9a-f]{8,64}")
 _PAUSES = 5
 _LONGEST_PAUSE = 1e12
 
@@ -49,6 +52,8 @@ class Report:
     """Rounds that were ended as no step came."""
     goodput: Goodput | None = None
     """Its processes' time, by uses."""
+    commits: Mapping[str, int] = field(default_factory=dict)
+    """Newest step in each storage that was committed to, by a digest of its place."""
 
 
 def endpoint(job: PyTorchJob, pod: Mapping[str, Any] | None) -> str | None:
@@ -122,7 +127,18 @@ def read(body: bytes, job: PyTorchJob) -> Report:
         bool(answer.get("missing")),
         hang_report.read(answer),
         goodput.read(answer.get("goodput")),
+        _commits(answer.get("commits")),
     )
+
+
+def _commits(found: object) -> dict[str, int]:
+    told = found.items() if isinstance(found, dict) else ()
+    sensible = {
+        place: step
+        for place, step in told
+        if _PLACE.fullmatch(place) and type(step) is int and 0 <= step < 1 << 53
+    }
+    return sensible if len(sensible) <= _MOST_PLACES else {}
 
 
 def _nodes(found: object) -> tuple[int, int] | None:

@@ -218,6 +218,9 @@ class Measurement:
         change: dict[str, Any] = {}
         if found := news(elastic.get("speeds") or {}, report.speeds):
             change["speeds"] = found
+        committed = elastic.get("commits") or {}
+        if report.commits.keys() - committed.keys():  # that there was one is all that is asked
+            change["commits"] = {**report.commits, **committed}
         pause = pause_to_write(elastic.get("pauseSeconds"), report.pause)
         if pause is not None:
             change["pauseSeconds"] = pause

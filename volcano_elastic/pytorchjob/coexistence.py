@@ -133,6 +133,7 @@ _NEEDED = (
     "status.elastic.pauseSeconds",
     "status.elastic.gpuHours",
     "status.elastic.goodput",
+    "status.elastic.commits",
 )
 
 

@@ -45,6 +45,10 @@ def shared(job: PyTorchJob) -> list[Variable]:
         values["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
         ours = [token(job)]
     values["VOLCANO_ELASTIC_JOB"] = job.key
+    commits = (job.status.get("elastic") or {}).get("commits") or {}
+    if commits:  # else a folder that isn't mounted, and all nodes lost: a job that begins anew
+        told = (f"{place}={step}" for place, step in sorted(commits.items()))
+        values["VOLCANO_ELASTIC_COMMITS"] = " ".join(told)
     values["VOLCANO_ELASTIC_NODE_UNIT"] = str(job.elastic.node_unit)
     return [
         *_variables(values),

@@ -13,6 +13,7 @@ import pytest
 from elastic_trainer.agent.identity import Identity, parse_endpoint
 from elastic_trainer.link.order import Order
 from elastic_trainer.link.worker_link import WorkerLink
+from elastic_trainer.protocol.message import NewestCommit
 
 from tests.elastic_trainer.torchrun_job import PATIENCE, Job, children, gone
 
@@ -280,6 +281,12 @@ def test_the_wish_for_a_rank_comes_from_the_pod_or_from_torchruns_node_rank() ->
     assert identity({}, ["--node_rank=2"]).pod_index == 2
     assert identity({"PET_NODE_RANK": "4"}).pod_index == 4
     assert identity({}).pod_index == -1
+
+
+def test_a_pod_hears_of_the_jobs_commits_when_it_is_made() -> None:
+    told = identity({"VOLCANO_ELASTIC_COMMITS": "ab12=40 ab12=60 ef=0 =9 junk x=-1 y=2.5"}).commits
+    assert told == (NewestCommit("ab12", 60), NewestCommit("ef", 0))
+    assert identity({}).commits == ()
 
 
 def test_an_unreadable_pod_index_is_refused() -> None:

@@ -68,7 +68,7 @@ WAITS = """
 heard(link.RoundOver)
 say(link.Idle(1))
 place = heard(link.Place)
-say(link.Joined(place.round))
+say(link.Joined(place.round, 0))
 heard(link.RoundOver)
 say(link.Idle(place.round))
 sys.stdin.read()

@@ -136,6 +136,16 @@ class TestCheckpointer:
         script.train(1)
         assert Storage(tmp_path).commits()[0].identity == (checkpointer.run, 3)
 
+    def test_a_run_is_newer_than_one_that_others_began_and_left_no_trace_of(
+        self, tmp_path: Path
+    ) -> None:
+        """Clocks went back, and memory is gone: what the job's nodes know is all there is."""
+        script = Script(tmp_path, every=1, wall=lambda: 1000.0)
+        checkpointer = script.checkpointer
+        checkpointer.link.last_run = 5000
+        checkpointer.restore((checkpointer.parent, script.data.steps))
+        assert checkpointer.run == 5001
+
     def test_pods_that_made_a_folder_at_once_agree_on_the_last_one_to_make_it(
         self, tmp_path: Path
     ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from elastic_trainer.coordinator.model import (
     Phase,
 )
+from elastic_trainer.coordinator.settle import UNSEEN_RUNS
 from elastic_trainer.protocol.message import (
     MOST_PLACES,
     Committed,
@@ -16,6 +17,7 @@ from elastic_trainer.protocol.message import (
     FenceStop,
     Hello,
     Join,
+    Linked,
     Member,
     NewestCommit,
     Round,
@@ -131,6 +133,26 @@ def test_only_the_storages_told_of_last_are_remembered() -> None:
     kept = newest_commits([*told, again])
     assert len(kept) == MOST_PLACES
     assert kept[-1] == NewestCommit("70", 70) and NewestCommit("0", 0) not in kept
+
+
+def test_the_next_rounds_runs_go_beyond_all_that_any_agent_told_of() -> None:
+    job = Job(min_nodes=1, max_nodes=2).running(0, 1)
+    job.say("a0", Linked(1, last_run=7000))
+    job.say("a1", Linked(1, last_run=6000), WorkersFailed(1))
+    job.join(0, 1)
+    assert job.last("a1", Round).last_run == 7000
+
+
+def test_a_new_coordinators_runs_go_beyond_those_of_rounds_that_it_never_heard_of() -> None:
+    job = adopted(last_run=60)
+    hello_again(job, last_run=70)
+    job.say("a1", WorkersFailed(5))
+    job.join(0, 1)
+    assert job.last("a0", Round).last_run == 70 + UNSEEN_RUNS
+    job.link(0, 1)
+    job.say("a1", WorkersFailed(6))
+    job.join(0, 1)
+    assert job.last("a0", Round).last_run == 70 + UNSEEN_RUNS, "the last one was its own"
 
 
 def test_what_is_in_memory_knows_its_round_too() -> None:

@@ -20,7 +20,15 @@ from elastic_trainer.link import message as link
 from elastic_trainer.link.message import decode_from_agent, encode
 from elastic_trainer.link.peer import Peer, refusal
 from elastic_trainer.link.progress import ProgressPage
-from elastic_trainer.protocol.message import Committed, FenceReply, NewestCommit, WorkersFailed
+from elastic_trainer.protocol.message import (
+    Committed,
+    FenceReply,
+    Linked,
+    Member,
+    NewestCommit,
+    Round,
+    WorkersFailed,
+)
 
 pytestmark = pytest.mark.process
 
@@ -277,6 +285,17 @@ async def test_a_worker_may_ask_what_is_known_of_a_storages_commits(served: Serv
     assert Committed(1, 60, place="ours") in served.told
 
 
+async def test_a_run_that_began_is_told_to_the_coordinator_and_with_the_next_place(
+    served: Served,
+) -> None:
+    worker = await served.worker()
+    worker.say(link.Joined(1, 70))
+    await served.until(lambda: Linked(1, (os.getpid(),), False, 70) in served.told)
+    served.server.reassign(Round(2, (Member("a"),), "127.0.0.1", 1), 0)  # it knows of less
+    place = await worker.answer()
+    assert isinstance(place, link.Place) and place.last_run == 70
+
+
 async def test_nothing_that_a_worker_says_ends_the_agents_service(served: Served) -> None:
     """Whatever comes, it is refused in words or heard, and the next worker is served."""
     chance = random.Random(7)
@@ -293,7 +312,7 @@ async def test_nothing_that_a_worker_says_ends_the_agents_service(served: Served
             link.Settle(True),
             link.Failing(),
             link.Idle(1),
-            link.Joined(1),
+            link.Joined(1, 5),
             link.SecondaryFailure(),
             link.Parked(),
             link.GivenUp("it can't be"),

@@ -64,10 +64,11 @@ def test_a_fence_of_a_round_that_is_over_holds_nobody_in_the_next(
     waiting = threading.Thread(target=lambda: places.append(worker.next_place()), daemon=True)
     waiting.start()
     assert agent.heard() == message.Idle(1)
-    place = message.Place(2, rank=0, world=1, address="127.0.0.1", port=1)
+    place = message.Place(2, rank=0, world=1, address="127.0.0.1", port=1, last_run=70)
     agent.say(*stale, place)
     waiting.join(PATIENCE)
     assert places == [place]
+    assert worker.last_run == 70
     orders: list[Order] = []
     stepping = threading.Thread(
         target=lambda: orders.extend(map(worker.boundary, range(5, 9))), daemon=True

@@ -131,6 +131,7 @@ class Agent:
             secondary_failure=self._failures.secondary_failure,
             fatal=self._give_up_on,
         )
+        self._workers.learn(identity.commits)
         self._metrics = WorkerMetrics()
         self._counted = Counted()
         self._fatal: str | None = None
@@ -381,6 +382,7 @@ class Agent:
             node=self.identity.node,
             grace_seconds=self._grace_left() if self._leaving else 0.0,
             commits=self._workers.commits,
+            last_run=self._workers.last_run,
             term=self._place.term,
             port=self._place.port,
             electorate=self._place.electorate,
@@ -457,7 +459,7 @@ class Agent:
 
     def _begin(self, begun: Round) -> None:
         self._last_round = max(self._last_round, begun.round)
-        self._workers.learn(begun.commits)
+        self._workers.learn(begun.commits, begun.last_run)
         if self._joining is None:
             self._stream.tell(WorkersFailed(begun.round))  # nobody here to start workers
             return

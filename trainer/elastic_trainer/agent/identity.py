@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from elastic_trainer.protocol.auth import TOKEN_VARIABLE
 from elastic_trainer.protocol.keepalive import heartbeat_timeout
+from elastic_trainer.protocol.message import COMMITS_VARIABLE, NewestCommit, commits_before
 from elastic_trainer.succession.peers import PEERS_VARIABLE, Place, read_peers
 
 POD_INDEX_VARIABLE = "VOLCANO_ELASTIC_POD_INDEX"
@@ -75,6 +76,8 @@ class Identity:
     """It is to take part in elections of the coordinator's host."""
     peers: tuple[Place, ...] = ()
     """Where some of the job's agents say who hosts the coordinator."""
+    commits: tuple[NewestCommit, ...] = ()
+    """Of this job, heard of before this pod was made."""
 
     @classmethod
     def read(
@@ -114,6 +117,7 @@ class Identity:
             node=environment.get(NODE_VARIABLE) or socket.gethostname(),
             elects=environment.get(SUCCESSION_VARIABLE, "") == "1",
             peers=read_peers(environment.get(PEERS_VARIABLE, ""), port),
+            commits=commits_before(environment.get(COMMITS_VARIABLE, "")),
         )
 
     @property

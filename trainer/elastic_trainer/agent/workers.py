@@ -74,6 +74,8 @@ class WorkerServer:
         self.local = LocalRound()
         self.committed_step = -1
         self.commits: tuple[NewestCommit, ...] = ()
+        self.last_run = 0
+        """The greatest number of a run that the job's nodes are known to have begun."""
         """The newest in each storage, as far as this agent knows."""
         self.step_times = StepTimes()
         self._tell = tell
@@ -117,9 +119,10 @@ class WorkerServer:
 
     # ---- from the coordinator
 
-    def learn(self, commits: Iterable[NewestCommit]) -> None:
-        """Note what was committed, by this node or another."""
+    def learn(self, commits: Iterable[NewestCommit], last_run: int = 0) -> None:
+        """Note what was committed, and which run was begun, by this node or another."""
         self.commits = newest_commits((*self.commits, *commits))
+        self.last_run = max(self.last_run, last_run)
 
     def begin(self, number: int) -> None:
         """Before the workers of a round are started."""
@@ -152,6 +155,7 @@ class WorkerServer:
                     address=begun.master_address,
                     port=begun.master_port,
                     contested=begun.contested,
+                    last_run=self.last_run,
                 )
             )
 
@@ -392,8 +396,9 @@ class WorkerServer:
     def _on_joined(self, local: LocalRound, worker: Worker, joined: link.Joined) -> None:
         if joined.round == local.round:
             local.joined.add(worker.local_rank)
-            if local.linked:
-                self._tell(Linked(local.round, local.pids, local.recovers))
+            self.learn((), joined.run)
+            if local.linked and len(local.joined) == len(local.workers):
+                self._tell(Linked(local.round, local.pids, local.recovers, self.last_run))
 
     def _on_secondary_failure(
         self, local: LocalRound, worker: Worker, _: link.SecondaryFailure

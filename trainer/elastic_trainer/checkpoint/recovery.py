@@ -42,8 +42,9 @@ class Available:
     host: str = ""
     """The rank's pod, for those who read an error."""
     last_run: int = 0
-    """No run number up to this may be used: those known, and the Unix time, so that none is used
-    twice even where all that is left of its run is a slot on a node that comes back later."""
+    """No run number up to this may be used: those that the job's nodes know of, and the Unix time,
+    so that none is used twice even where all that is left of its run is a slot on a node that comes
+    back later."""
     begun: int = 0
     """The run that its process began last."""
     contested: bool = False

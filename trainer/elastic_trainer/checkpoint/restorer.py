@@ -229,8 +229,9 @@ class Restorer:
             live,
             training=self.training,
             host=socket.gethostname(),
-            # Its own, too: the storage may be claimed for it, and clocks go back.
-            last_run=max(int(self._wall()) - 1, self.run),
+            # Its own, too: the storage may be claimed for it. Clocks go back, and runs end that
+            # nobody here was in.
+            last_run=max(int(self._wall()) - 1, self.run, self._link.last_run),
             begun=self.run,
             contested=self._contested,
         )

@@ -244,6 +244,9 @@ class State:
     committed_step: int = -1
     commits: tuple[NewestCommit, ...] = ()
     """The newest in each storage: a folder without any isn't a new one."""
+    last_run: int = 0
+    """The greatest number of a run that any agent told of. The next one's is greater, whatever
+    clocks say: else two runs would have one name, or an older one the newer name."""
     samples: tuple[tuple[float, int], ...] = ()
     """Recent (time, step), for the speed."""
     rounds: tuple[RoundRecord, ...] = ()

@@ -17,6 +17,7 @@ from elastic_trainer.coordinator.model import (
     Fence,
     Phase,
     RoundRecord,
+    State,
 )
 from elastic_trainer.protocol.message import (
     Completed,
@@ -38,6 +39,8 @@ from elastic_trainer.succession.electorate import (
     voters,
 )
 
+UNSEEN_RUNS = 1000
+"""Run numbers that a new coordinator passes over: more than rounds that nobody left has seen."""
 KEPT_ROUNDS = 200
 
 
@@ -178,6 +181,13 @@ def _live(draft: Draft) -> bool:
     return any(agent.live and agent.joined_at is not None for agent in agents)
 
 
+def _last_run(state: State) -> int:
+    """Return the number that runs of the next round are to go beyond: the coordinator before this
+    one, and all who were in its last rounds, may have gone with what they knew."""
+    made = any(not record.adopted for record in state.rounds)
+    return state.last_run if made else state.last_run + UNSEEN_RUNS
+
+
 def _form(draft: Draft, chosen: list[Agent]) -> None:
     state, now = draft.state, draft.now
     members = _members(chosen)
@@ -193,6 +203,7 @@ def _form(draft: Draft, chosen: list[Agent]) -> None:
         term=state.settings.term,
         groups=earlier_groups(state.electorate, members),
         contested=_is_contested(draft, chosen),
+        last_run=_last_run(state),
     )
     electorate = electorate_of(made)
     for agent in chosen:
@@ -220,6 +231,7 @@ def _form(draft: Draft, chosen: list[Agent]) -> None:
         round=made,
         round_since=now,
         last_round=number,
+        last_run=made.last_run,
         electorate=electorate,
         missing=(),
         returning=frozenset(),

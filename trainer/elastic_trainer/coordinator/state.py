@@ -188,6 +188,7 @@ def _hello(draft: Draft, hello: Hello) -> None:
         last_fence=max(state.last_fence, hello.fence),
         committed_step=max(state.committed_step, hello.committed_step),
         commits=newest_commits((*state.commits, *hello.commits)),
+        last_run=max(state.last_run, hello.last_run),
     )
     if running is not None:
         if state.phase is Phase.FORMING and state.round is None and running.round >= before:
@@ -265,6 +266,8 @@ def _join(draft: Draft, agent: Agent, message: Join) -> None:
 def _linked(draft: Draft, agent: Agent, message: Linked) -> None:
     if agent.attached and _round_number(draft.state) == message.round:
         draft.put(replace(agent, linked=True, recovers=message.recovers, pids=message.pids, late=0))
+        last_run = max(draft.state.last_run, message.last_run)
+        draft.state = replace(draft.state, last_run=last_run)
         if draft.state.watch.step < 0:
             draft.state = replace(draft.state, watch=draft.state.watch.moved(draft.now))
 

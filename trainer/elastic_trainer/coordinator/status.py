@@ -45,6 +45,7 @@ def status(state: State, job: str, now: float, wall: float) -> dict[str, Any]:
         "steps_per_second": _speed(state, now),
         "speeds": {str(size): speed for size, speed in sorted(speeds(state.rounds).items())},
         "committed_step": state.committed_step,
+        "commits": {one.place: one.step for one in state.commits},
         "rounds": [_round(record, offset) for record in state.rounds],
         "excluded": [
             {

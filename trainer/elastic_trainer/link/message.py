@@ -134,9 +134,11 @@ class Idle:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """It has taken its place: connected, and with the common state."""
+    """It is in its round: connected, and with the common state."""
 
     round: int
+    run: int
+    """That begins; see checkpoint/recovery.py."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +224,8 @@ class Place:
     contested: bool = False
     """Others may have gone on from the state that is live here, and have ended since: their commits
     are in storage."""
+    last_run: int = 0
+    """The greatest number of a run that the job's nodes know of; 0: none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,6 +126,9 @@ class WorkerLink:
         self._waiting = False
         """The main thread is out of any round, and asks for the next."""
         self._place: Place | None = None
+        self.last_run = 0
+        """The greatest number of a run that the job's nodes knew of when this process was given its
+        place; 0: none."""
         self._home = False
         self._finished = False
         """Out of the training loop; the script's tail may still fail."""
@@ -414,9 +417,9 @@ class WorkerLink:
         self._send(Goodbye())
         sys.exit(0)
 
-    def joined(self) -> None:
-        """The place that `next_place` told of is taken: connected, and with the common state."""
-        self._send(Joined(self.round))
+    def joined(self, run: int) -> None:
+        """This process is in its round: connected, with the common state, and in that run."""
+        self._send(Joined(self.round, run))
 
     def finished(self) -> None:
         """The training loop is over: no step will follow, and no order is heeded any more.
@@ -486,6 +489,7 @@ class WorkerLink:
 
     def _on_place(self, place: Place) -> None:
         self._place = place
+        self.last_run = place.last_run
         # What came since the last round was meant for that one, and would be waited for in vain.
         self._hold = self._stop = None
         self._leaving = self.commit_wanted = False

@@ -422,8 +422,7 @@ class ElasticLoop:
         self._buffers = BufferBackup([])
         if self._begin is not None:
             self._begin(self)
-        if self._member.reassigned:
-            self.link.joined()
+        self.link.joined(self.checkpointer.run)
 
     def _connect(self) -> None:
         self._member.connect(self.link, again=self._broken)

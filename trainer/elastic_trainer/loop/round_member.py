@@ -42,8 +42,6 @@ class RoundMember:
     def __init__(self) -> None:
         self.group = ProcessGroup()
         """Rank and world in the present round."""
-        self.reassigned = False
-        """The place is not the one that this process was started for."""
         self._torch_group: dist.ProcessGroup | None = None
         self._connections: Connections | None = None
         self._excepthooks = sys.excepthook, sys.excepthook
@@ -115,7 +113,6 @@ class RoundMember:
             names = ("RANK", "WORLD_SIZE", "MASTER_PORT")
             rank, world, port = (int(os.environ[name]) for name in names)
             return Place(link.round, rank, world, os.environ["MASTER_ADDR"], port)
-        self.reassigned = True
         if not link.round:
             warm_up_gloo()
         return link.next_place()

@@ -77,6 +77,18 @@ def newest_commits(told: Iterable[NewestCommit]) -> tuple[NewestCommit, ...]:
     return tuple(NewestCommit(*item) for item in list(newest.items())[-MOST_PLACES:])
 
 
+COMMITS_VARIABLE = "VOLCANO_ELASTIC_COMMITS"
+"""`PLACE=STEP`, several with blanks between: commits of this job's that were heard of before the
+pod was made, so that a folder which stands empty is not taken for a new one."""
+
+
+def commits_before(text: str) -> tuple[NewestCommit, ...]:
+    """Return the commits that COMMITS_VARIABLE names; what is no such word is passed over."""
+    words = (word.rpartition("=") for word in text.split())
+    told = (NewestCommit(place, int(step)) for place, _, step in words if step.isdecimal())
+    return newest_commits(one for one in told if one.place)
+
+
 @dataclass(frozen=True)
 class Round:
     """A round's members by rank."""
@@ -90,6 +102,7 @@ class Round:
     term: int = 0
     groups: tuple[Group, ...] = ()
     contested: bool = False
+    last_run: int = 0
 
     def rank_of(self, agent: str) -> int | None:
         return next((i for i, member in enumerate(self.members) if member.agent == agent), None)
@@ -124,6 +137,7 @@ class Hello:
     electorate: Electorate | None = None
     goodput: Goodput = dataclasses.field(default_factory=Goodput)
     uncounted_milliseconds: int = 0
+    last_run: int = 0
 
 
 @dataclass(frozen=True)
@@ -146,6 +160,7 @@ class Linked:
     round: int = 0
     pids: tuple[int, ...] = ()
     recovers: bool = False
+    last_run: int = 0
 
 
 @dataclass(frozen=True)
