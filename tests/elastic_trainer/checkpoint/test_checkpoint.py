@@ -30,6 +30,7 @@ from elastic_trainer.store.storage import Storage
 from torch.utils.data import TensorDataset
 
 from tests.elastic_trainer.store.faulty_store import FaultyStore
+from tests.elastic_trainer.store.stuck_calls import StuckCalls
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "digits.py"
 SAMPLES, EPOCHS = 50, 3
@@ -179,15 +180,16 @@ class TestCheckpointer:
 
         def silent(descriptor: int) -> None:
             if threading.current_thread().name == "ask-storage":
-                server_returns.wait()
+                calls.stay(server_returns)
             sync(descriptor)
 
         monkeypatch.setattr(os, "fsync", silent)
         try:
-            script.train(4)
-            assert caplog.text.count("going on without this commit") == 1
-            with pytest.raises(StorageError, match="no answer for 2 s, an earlier"):
-                script.checkpointer.finish()
+            with StuckCalls() as calls:
+                script.train(4)
+                assert caplog.text.count("going on without this commit") == 1
+                with pytest.raises(StorageError, match="no answer for 2 s, an earlier"):
+                    script.checkpointer.finish()
             stuck = [one for one in threading.enumerate() if one.name == "ask-storage"]
         finally:
             server_returns.set()

@@ -18,6 +18,7 @@ from elastic_trainer.store.slot import Slots
 from elastic_trainer.store.storage import Storage
 
 from tests.elastic_trainer.store.slot_states import save
+from tests.elastic_trainer.store.stuck_calls import StuckCalls
 
 
 def training(folder: Path) -> None:
@@ -116,17 +117,18 @@ class TestPersister:
         def silent(descriptor: int) -> None:
             if threading.current_thread() is not main:
                 asked.set()
-                server_returns.wait()
+                calls.stay(server_returns)
             sync(descriptor)
 
         monkeypatch.setattr(os, "fsync", silent)
-        self.save(persister, tmp_path, 1)
         try:
-            assert asked.wait(20)
-            for step in range(2, 5):
-                self.save(persister, tmp_path, step)
-                assert self.settle(persister, storage=False) == ""  # training goes on
-            assert "no answer for 2 s" in self.settle(persister, storage=True)
+            with StuckCalls() as calls:
+                self.save(persister, tmp_path, 1)
+                assert asked.wait(20)
+                for step in range(2, 5):
+                    self.save(persister, tmp_path, step)
+                    assert self.settle(persister, storage=False) == ""  # training goes on
+                assert "no answer for 2 s" in self.settle(persister, storage=True)
             stuck = [one for one in threading.enumerate() if one.name == "ask-storage"]
             assert len(stuck) == 1, "however many were tried"
         finally:

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from tests.elastic_trainer.store.faulty_folder import FaultyFolder, faulty_storage
 from tests.elastic_trainer.store.small_commits import commit
+from tests.elastic_trainer.store.stuck_calls import StuckCalls
 
 
 @pytest.fixture(autouse=True)
@@ -36,19 +37,21 @@ class Server:
 
     def __init__(self, files: FaultyFolder, operation: str, name: str = "") -> None:
         self._operation, self._name = operation, name
-        self._returns = threading.Event()
+        self._returns, self._stuck = threading.Event(), StuckCalls()
         self.asked = threading.Event()
         files.fault = self._block
 
     def _block(self, operation: str, name: str) -> None:
         if operation == self._operation and self._name in name:
             self.asked.set()
-            self._returns.wait()
+            self._stuck.stay(self._returns)
 
     def __enter__(self) -> Server:
+        self._stuck.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._stuck.__exit__(None, None, None)
         self._returns.set()
         for thread in left_behind():
             thread.join()
