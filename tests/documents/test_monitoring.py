@@ -14,7 +14,9 @@ from elastic_trainer.coordinator.model import Settings, State
 from elastic_trainer.metrics.exposition import exposition
 from prometheus_client.parser import text_string_to_metric_families
 
-from deploy.monitoring import ALERTS, BOARDS, DASHBOARDS, RUNBOOKS, dashboard_json, files
+from deploy.alerts import ALERTS
+from deploy.dashboards import BOARDS
+from deploy.monitoring import DASHBOARDS, RUNBOOKS, dashboard_json, files
 from volcano_elastic.kube.client import Client
 from volcano_elastic.kube.informer import Informer
 from volcano_elastic.kube.kubeconfig import Access
