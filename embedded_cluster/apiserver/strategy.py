@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-from collections.abc import Iterator
 from ipaddress import IPv4Address
 from typing import Any
 
@@ -30,9 +29,6 @@ from embedded_cluster.apiserver.status import (
 from embedded_cluster.apiserver.store import Store
 from volcano_elastic.kube.resource import Object
 
-# The types of Services that are reached by ports of the nodes.
-_FROM_NODES = ("LoadBalancer", "NodePort")
-_NODE_PORTS = range(30000, 32768)
 CRD_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 
 
@@ -163,27 +159,6 @@ def carry_over(kind: Kind, new: Object, old: Object) -> None:
         for name in chosen:
             if spec.get(name) is None and name in old["spec"]:
                 spec[name] = old["spec"][name]
-        if kind.key == SERVICE.key:
-            _carry_type(spec, old["spec"])
-
-
-def _carry_type(new: Object, old: Object) -> None:
-    """Copy a Service's node ports; fields of its old type go with it, unless they were changed."""
-    sort, was = new.get("type", "ClusterIP"), old["type"]
-    ports = {(one["port"], one["protocol"]): one.get("nodePort") for one in old.get("ports") or ()}
-    for port in new.get("ports") or ():
-        chosen = ports.get((port.get("port"), port.get("protocol", "TCP")))
-        if sort not in _FROM_NODES and port.get("nodePort") == chosen:
-            port.pop("nodePort", None)
-        elif sort in _FROM_NODES and chosen:
-            port.setdefault("nodePort", chosen)
-    left = ["allocateLoadBalancerNodePorts", "healthCheckNodePort", "loadBalancerClass"]
-    left += ["externalTrafficPolicy"] if sort not in _FROM_NODES else []
-    if sort == "ExternalName":
-        left += ["clusterIP", "clusterIPs", "internalTrafficPolicy", "ipFamilies", "ipFamilyPolicy"]
-    for name in left if sort != was else ():
-        if new.get(name) == old.get(name):
-            new.pop(name, None)
 
 
 def shape(kind: Kind, obj: Object) -> list[str]:
@@ -237,31 +212,17 @@ def _admit_priority(obj: Object, store: Store) -> None:
 
 def _service_defaults(obj: Object, store: Store) -> None:
     spec = obj["spec"]
-    from_nodes = spec["type"] == "NodePort" or spec.get("allocateLoadBalancerNodePorts")
-    free = _free_node_ports(obj, store)
     for port in spec.get("ports") or ():
         port.setdefault("targetPort", port.get("port"))
-        if from_nodes and "nodePort" not in port:
-            port["nodePort"] = next(free)
-    if spec["type"] != "ExternalName":
-        if not spec.get("clusterIP"):
-            spec["clusterIP"] = _free_address(store)
-        spec["clusterIPs"] = [spec["clusterIP"]]
+    if not spec.get("clusterIP"):
+        spec["clusterIP"] = _free_address(store)
+    spec["clusterIPs"] = [spec["clusterIP"]]
 
 
 def _free_address(store: Store) -> str:
     taken = {(one.obj.get("spec") or {}).get("clusterIP") for one in store.all_of(SERVICE.key)}
     base = int(IPv4Address("10.96.0.10"))
     return next(text for n in range(2**20) if (text := str(IPv4Address(base + n))) not in taken)
-
-
-def _free_node_ports(service: Object, store: Store) -> Iterator[int]:
-    services = [service, *(one.obj for one in store.all_of(SERVICE.key))]
-    ports = [port for one in services for port in one["spec"].get("ports") or ()]
-    taken = {port.get("nodePort") for port in ports}
-    yield from (port for port in _NODE_PORTS if port not in taken)
-    why = f"no port is free from {_NODE_PORTS[0]} to {_NODE_PORTS[-1]}"
-    raise forbidden(SERVICE, service["metadata"]["name"], why)
 
 
 def check_namespace(kind: Kind, obj: Object, store: Store) -> None:

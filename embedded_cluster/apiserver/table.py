@@ -172,8 +172,7 @@ def _node_roles(obj: Object, _: datetime) -> str:
 
 def _ports(obj: Object, _: datetime) -> str:
     ports = obj["spec"].get("ports") or ()
-    pairs = ((f"{one['port']}:{one.get('nodePort')}".removesuffix(":None"), one) for one in ports)
-    return ",".join(f"{pair}/{one.get('protocol', 'TCP')}" for pair, one in pairs) or _NONE
+    return ",".join(f"{one['port']}/{one.get('protocol', 'TCP')}" for one in ports) or _NONE
 
 
 def _selector(obj: Object, _: datetime) -> str:
@@ -182,12 +181,7 @@ def _selector(obj: Object, _: datetime) -> str:
 
 
 def _external_addresses(obj: Object, _: datetime) -> str:
-    spec = obj["spec"]
-    balancer = (obj.get("status") or {}).get("loadBalancer") or {}
-    ingress = [one.get("ip") or one.get("hostname", "") for one in balancer.get("ingress") or ()]
-    addresses = ",".join([*ingress, *(spec.get("externalIPs") or ())])
-    none = "<pending>" if spec["type"] == "LoadBalancer" else _NONE
-    return spec.get("externalName") or addresses or none
+    return ",".join(obj["spec"].get("externalIPs") or ()) or _NONE
 
 
 def _event_object(obj: Object, _: datetime) -> str:
@@ -215,30 +209,6 @@ def _event_first_seen(obj: Object, now: datetime) -> str:
 
 def _event_count(obj: Object, _: datetime) -> int:
     return (obj["series"].get("count") or 0) if "series" in obj else obj.get("count") or 1
-
-
-def _scale_target(obj: Object, _: datetime) -> str:
-    target = obj["spec"].get("scaleTargetRef") or {}
-    return f"{target.get('kind')}/{target.get('name')}"
-
-
-def _scale_metrics(obj: Object, _: datetime) -> str:
-    """Return each metric's current and target value; the first two, as kubectl has room for."""
-    found = []
-    status = (obj.get("status") or {}).get("currentMetrics") or []
-    for number, metric in enumerate(metrics := obj["spec"].get("metrics") or []):
-        sort = metric["type"][0].lower() + metric["type"][1:]
-        source, seen = metric[sort], status[number] if number < len(status) else {}
-        current, target = (seen.get(sort) or {}).get("current") or {}, source["target"]
-        names = ("averageUtilization", "averageValue", "value")
-        field = next((name for name in names if name in target), "value")
-        unit = "%" if field == "averageUtilization" else ""
-        now = f"{current[field]}{unit}" if field in current else _UNKNOWN
-        name = f"{source['name']}: " if "name" in source else ""
-        mean = " (avg)" if field == "averageValue" and sort in ("external", "object") else ""
-        found.append(f"{name}{now}/{target.get(field, 0)}{unit}{mean}")
-    more = f" + {len(found) - 2} more..." if len(found) > 2 else ""
-    return ", ".join(found[:2]) + more if metrics else _NONE
 
 
 def _entries(*fields: str) -> Callable[[Object, datetime], int]:
@@ -316,15 +286,6 @@ _COLUMNS: dict[str, list[Column]] = {
         _column("Global-Default", ".globalDefault", False, "boolean"),
         _AGE,
         _column("PreemptionPolicy", ".preemptionPolicy"),
-    ],
-    "horizontalpodautoscalers": [
-        _NAME,
-        _column("Reference", _scale_target),
-        _column("Targets", _scale_metrics),
-        _column("MinPods", ".spec.minReplicas", "<unset>"),
-        _column("MaxPods", lambda obj, _: obj["spec"]["maxReplicas"]),
-        _column("Replicas", lambda obj, _: (obj.get("status") or {}).get("currentReplicas", 0)),
-        _AGE,
     ],
     "customresourcedefinitions": [
         _NAME,

@@ -43,14 +43,6 @@ _ANNOTATIONS_LIMIT = 256 * 1024
 _FREE_FINALIZERS = ("admissionregistration.k8s.io", "apiextensions.k8s.io", "coordination.k8s.io")
 _STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
 _SECRET: ResourceKey = ("", "secrets")
-# What a Secret of a known type must have; more than one: any of them.
-_SECRET_KEYS: dict[str, Sequence[Sequence[str]]] = {
-    "kubernetes.io/basic-auth": [("username", "password")],
-    "kubernetes.io/dockercfg": [(".dockercfg",)],
-    "kubernetes.io/dockerconfigjson": [(".dockerconfigjson",)],
-    "kubernetes.io/ssh-auth": [("ssh-privatekey",)],
-    "kubernetes.io/tls": [("tls.crt",), ("tls.key",)],
-}
 # Fields that stand still once they are set.
 _IMMUTABLE: dict[ResourceKey, Sequence[str]] = {
     PRIORITY_CLASS.key: ("preemptionPolicy",),
@@ -191,9 +183,6 @@ def _data(obj: Object) -> Iterator[Cause]:
     for key in {**(obj.get("data") or {}), **(obj.get("binaryData") or {})}:
         if not _DATA_KEY.fullmatch(key):
             yield invalid_value(f"data[{key}]", key, f"must match '{_DATA_KEY.pattern}'")
-    for keys in _SECRET_KEYS.get(obj.get("type", ""), ()):
-        if not {*keys} & (obj.get("data") or {}).keys():
-            yield required(f"data[{keys[0]}]")
 
 
 def _frozen(new: Object, old: Object) -> Iterator[Cause]:
@@ -223,9 +212,8 @@ def _priority_class(obj: Object) -> Iterator[Cause]:
 
 
 def _service(spec: Object) -> Iterator[Cause]:
-    headless = spec.get("clusterIP") == "None" or spec.get("type") == "ExternalName"
     ports = spec.get("ports") or ()
-    if not ports and not headless:
+    if not ports and spec.get("clusterIP") != "None":
         yield required("spec.ports")
     for number, port in enumerate(ports):
         if len(ports) > 1 and not port.get("name"):
@@ -233,8 +221,7 @@ def _service(spec: Object) -> Iterator[Cause]:
 
 
 def _address(new: Object, old: Object) -> Iterator[Cause]:
-    external = "ExternalName" in (new.get("type"), old.get("type"))
     before = old.get("clusterIP")
-    if not external and before and new.get("clusterIP") != before:
+    if before and new.get("clusterIP") != before:
         why = "may not change once set"
         yield invalid_value("spec.clusterIPs[0]", [new.get("clusterIP")], why)

@@ -7,14 +7,10 @@ from collections.abc import Mapping
 
 from embedded_cluster.kubelet.address import Resolve, resolve_value
 from embedded_cluster.kubelet.source import ConfigError, Reference, Sources, StartError
-from volcano_elastic.api.quantity import QuantityError, milli
 from volcano_elastic.kube.resource import Object
 
 _REFERENCE = re.compile(r"\$\$|\$\(([^()]*)\)")
 _KEYED = re.compile(r"metadata\.(labels|annotations)\['([^']*)'\]")
-
-# Of each node, which is far larger in everything but GPUs than what is asked of it.
-CAPACITY = {"cpu": "64", "memory": "256Gi", "ephemeral-storage": "1Ti", "pods": "110"}
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
@@ -63,12 +59,11 @@ def environment(
     for entry in container.get("env") or []:
         name = entry["name"]
         if entry.get("valueFrom"):
-            taken = _value_from(name, entry["valueFrom"], container, pod, sources)
+            taken = _value_from(name, entry["valueFrom"], pod, sources)
             if taken is None:
                 continue
             # A pod's own name read from a field must stay a name.
-            is_field = not entry["valueFrom"].keys().isdisjoint(("fieldRef", "resourceFieldRef"))
-            variables[name] = taken if is_field else resolved(taken)
+            variables[name] = taken if "fieldRef" in entry["valueFrom"] else resolved(taken)
         else:
             value = expand(str(entry.get("value") or ""), variables)
             variables[name] = resolved(value)
@@ -78,7 +73,6 @@ def environment(
 def _value_from(
     name: str,
     value_from: Object,
-    container: Object,
     pod: Object,
     sources: Sources,
 ) -> str | None:
@@ -91,12 +85,10 @@ def _value_from(
         raise ConfigError(f"env {name}: {reference.lacks(key)}")
     if "fieldRef" in value_from:
         return _pod_field(name, str(value_from["fieldRef"].get("fieldPath", "")), pod)
-    if "resourceFieldRef" in value_from:
-        return _resource_field(name, value_from["resourceFieldRef"], pod, container)
     kinds = ", ".join(value_from) or "nothing"
     raise ConfigError(
-        f"env {name}: expected valueFrom with fieldRef, resourceFieldRef, configMapKeyRef or "
-        f"secretKeyRef, found {kinds}"
+        f"env {name}: expected valueFrom with fieldRef, configMapKeyRef or secretKeyRef, "
+        f"found {kinds}"
     )
 
 
@@ -121,32 +113,6 @@ def _pod_field(name: str, path: str, pod: Object) -> str:
         )
     # There is one address of each kind.
     return str(fields[path].get(path.partition(".")[2].removesuffix("s"), ""))
-
-
-def _resource_field(name: str, selector: Object, pod: Object, own: Object) -> str:
-    """The downward API's `resource`, in units of the divisor, rounded up; what isn't limited is
-    the node's."""
-    containers = [*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or ())]
-    named = {container["name"]: container for container in containers} | {own["name"]: own}
-    of = selector.get("containerName") or own["name"]
-    if of not in named:
-        raise ConfigError(
-            f"env {name}: expected a containerName of {', '.join(named)}, found {of!r}"
-        )
-    wanted = str(selector.get("resource", ""))
-    kind, _, resource = wanted.partition(".")
-    if kind not in ("limits", "requests") or not resource:
-        raise ConfigError(
-            f"env {name}: expected a resource such as limits.cpu or requests.memory, found "
-            f"{wanted!r}"
-        )
-    amounts = (named[of].get("resources") or {}).get(kind) or {}
-    amount = amounts.get(resource, CAPACITY.get(resource, "0") if kind == "limits" else "0")
-    try:
-        divisor = milli(selector.get("divisor") or 1) or milli(1)
-        return str(-(-milli(amount) // divisor))
-    except QuantityError as error:
-        raise ConfigError(f"env {name}: {error}") from error
 
 
 def command_line(container: Object, variables: Mapping[str, str], python: str) -> list[str]:

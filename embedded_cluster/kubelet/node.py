@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 import aiohttp
 
 from embedded_cluster.kubelet import fault
-from embedded_cluster.kubelet.environment import CAPACITY
 from embedded_cluster.kubelet.pod_status import HOST_IP
 from volcano_elastic.api.pod import condition
 from volcano_elastic.kube.client import AlreadyExists, ApiError, Client, NotFound
@@ -20,6 +19,8 @@ from volcano_elastic.kube.resource import LEASES, NAMESPACES, NODES, Object
 
 _log = logging.getLogger(__name__)
 
+# Far larger in everything but GPUs than what is asked of it.
+_CAPACITY = {"cpu": "64", "memory": "256Gi", "ephemeral-storage": "1Ti", "pods": "110"}
 _CONDITIONS = {
     "MemoryPressure": ("False", "KubeletHasSufficientMemory"),
     "DiskPressure": ("False", "KubeletHasNoDiskPressure"),
@@ -54,7 +55,7 @@ def node_object(name: str, gpus: int, now: datetime, log_port: int | None = None
     Args:
         log_port: where its containers' logs are served, if they are.
     """
-    capacity = CAPACITY | ({"nvidia.com/gpu": str(gpus)} if gpus else {})
+    capacity = _CAPACITY | ({"nvidia.com/gpu": str(gpus)} if gpus else {})
     stamp = timestamp(now)
     endpoints = {"daemonEndpoints": {"kubeletEndpoint": {"Port": log_port}}} if log_port else {}
     labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", _VIRTUAL: "true"}

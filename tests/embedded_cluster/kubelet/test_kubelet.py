@@ -92,10 +92,8 @@ def test_environment_takes_values_fields_config_maps_and_secrets() -> None:
     def field(path: str) -> dict[str, Any]:
         return {"fieldRef": {"fieldPath": path}}
 
-    memory = {"resourceFieldRef": {"resource": "requests.memory", "divisor": "1Mi"}}
     container = {
         "name": "main",
-        "resources": {"limits": {"cpu": "1500m"}, "requests": {"memory": "1Gi"}},
         "envFrom": [{"prefix": "C_", "configMapRef": {"name": "conf"}}],
         "env": [
             {"name": "A", "value": "1"},
@@ -107,9 +105,6 @@ def test_environment_takes_values_fields_config_maps_and_secrets() -> None:
             {"name": "ROLE", "valueFrom": field("metadata.labels['role']")},
             {"name": "HOSTS", "valueFrom": field("status.hostIPs")},
             {"name": "ACCOUNT", "valueFrom": field("spec.serviceAccountName")},
-            {"name": "CPU", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
-            {"name": "MIB", "valueFrom": memory},
-            {"name": "ALL", "valueFrom": {"resourceFieldRef": {"resource": "limits.memory"}}},
             {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
             {
                 "name": "NONE",
@@ -134,29 +129,8 @@ def test_environment_takes_values_fields_config_maps_and_secrets() -> None:
         "ROLE": "worker",
         "HOSTS": "127.0.0.1",
         "ACCOUNT": "default",
-        "CPU": "2",
-        "MIB": "1024",
-        "ALL": str(256 * 2**30),
         "KEY": "secret",
     }
-
-
-def test_a_resource_field_may_be_another_containers() -> None:
-    def field(name: str) -> dict[str, Any]:
-        selector = {"resource": "limits.memory", "divisor": "1Mi", "containerName": name}
-        return {"name": name.upper(), "valueFrom": {"resourceFieldRef": selector}}
-
-    def limited(name: str, memory: str) -> dict[str, Any]:
-        return {"name": name, "resources": {"limits": {"memory": memory}}}
-
-    container = limited("main", "1Gi") | {"env": [field("main"), field("side"), field("first")]}
-    pod = _bare_pod(
-        containers=[container, limited("side", "2Mi")], initContainers=[limited("first", "3Mi")]
-    )
-    assert environment(container, pod, {}) == {"MAIN": "1024", "SIDE": "2", "FIRST": "3"}
-    container["env"] = [field("gone")]
-    with pytest.raises(ConfigError, match="containerName of main, side, first, found 'gone'"):
-        environment(container, pod, {})
 
 
 @pytest.mark.parametrize(
@@ -164,7 +138,7 @@ def test_a_resource_field_may_be_another_containers() -> None:
     [
         ({"configMapKeyRef": {"name": "gone", "key": "k"}}, "ConfigMap 'gone' not found"),
         ({"fieldRef": {"fieldPath": "spec.hostname"}}, "found 'spec.hostname'"),
-        ({"resourceFieldRef": {"resource": "cpu"}}, "found 'cpu'"),
+        ({"resourceFieldRef": {"resource": "cpu"}}, "found resourceFieldRef"),
         ({"fileKeyRef": {"path": "a"}}, "found fileKeyRef"),
     ],
 )
