@@ -25,7 +25,7 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 _TCP_ESTABLISHED = 1
@@ -59,15 +59,14 @@ class Connections:
 
     def listeners(self) -> set[Address]:
         """Return the addresses at which this process has begun to listen since this was made."""
-        found = _sockets()
-        new = (_local(number, listens=True) for inode, number in found.items() if self._new(inode))
-        return {address for address in new if address is not None}
+        return self._listeners(_sockets())
 
     def seal(self, listeners: Iterable[Address]) -> None:
         """All are there, and each is to or from one of these listeners of all ranks."""
+        sockets = _sockets()
         known = set(listeners)
         ports = {port for host, port in known if host in _ANY}
-        own = {port for _, port in self.listeners()}
+        own = {port for _, port in self._listeners(sockets)}
 
         def of_round(local: Address, remote: Address) -> bool:
             return (
@@ -78,11 +77,11 @@ class Connections:
             )
 
         with self._lock:
-            self._sealed = self._found(of_round)
+            self._sealed = self._found(of_round, sockets)
             self._numbers = [
-                (number, os.fstat(number).st_ino)
-                for inode, number in _sockets().items()
-                if inode in self._sealed and not self._leads_to_store(number)
+                (sockets[inode], os.fstat(sockets[inode]).st_ino)
+                for inode in self._sealed
+                if not self._leads_to_store(sockets[inode])
             ]
 
     def failed(self) -> bool:
@@ -118,10 +117,15 @@ class Connections:
         with self._lock:
             if self._over:
                 return False
-            chosen = self._found(self._likely) if self._sealed is None else self._sealed
-            for inode, number in _sockets().items():
-                if inode in chosen:
-                    self._hold(inode, number)
+            sockets = _sockets()
+            chosen = self._sealed
+            if chosen is None:
+                own = {port for _, port in self._listeners(sockets)}
+                chosen = self._found(
+                    lambda local, remote: local[1] in own or self._likely(remote), sockets
+                )
+            for inode in chosen & sockets.keys():
+                self._hold(inode, sockets[inode])
             for end in self._held.values():
                 with contextlib.suppress(OSError):  # not connected any more
                     end.shutdown(socket.SHUT_RD)
@@ -144,23 +148,25 @@ class Connections:
     def _new(self, inode: str) -> bool:
         return inode not in self._before
 
-    def _found(self, of_round: Callable[[Address, Address], bool]) -> frozenset[str]:
+    def _listeners(self, sockets: Mapping[str, int]) -> set[Address]:
+        new = (_local(number, listens=True) for i, number in sockets.items() if self._new(i))
+        return {address for address in new if address is not None}
+
+    def _found(
+        self, of_round: Callable[[Address, Address], bool], sockets: Mapping[str, int]
+    ) -> frozenset[str]:
         """The new TCP connections of which `of_round`, asked with both ends, says so."""
         chosen = []
-        for inode, number in _sockets().items():
+        for inode, number in sockets.items():
             local = _local(number) if self._new(inode) else None
             remote = _remote(number) if local is not None else None
             if local is not None and remote is not None and of_round(local, remote):
                 chosen.append(inode)
         return frozenset(chosen)
 
-    def _likely(self, local: Address, remote: Address) -> bool:
-        """While the ranks still connect: whether this is a connection of the round."""
-        return (
-            remote[1] == self._store_port
-            or remote[1] >= self._first_port
-            or local[1] in {port for _, port in self.listeners()}
-        )
+    def _likely(self, remote: Address) -> bool:
+        """While the ranks still connect: whether this leads to where a round's connections do."""
+        return remote[1] == self._store_port or remote[1] >= self._first_port
 
 
 def _first_given_port() -> int:
