@@ -43,7 +43,7 @@ from volcano_elastic.kube.resource import (
 _QUIET_SECONDS = 3.0
 # An outcome that was to be seen is there that long, at least.
 _STAYS_SECONDS = 0.6
-_PATIENCE_SECONDS = 45.0
+_PATIENCE_SECONDS = 180.0
 _STOP_SECONDS = 10.0
 _POLL_SECONDS = 0.1
 _NUMBERS = itertools.count(1)

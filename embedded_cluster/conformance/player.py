@@ -19,7 +19,7 @@ from embedded_cluster.conformance.client_program import run
 from volcano_elastic.kube.kubeconfig import Access, load
 
 # For what a server does by itself after an answer: garbage collection, a new CRD's kind.
-_PATIENCE_SECONDS = 40.0
+_PATIENCE_SECONDS = 180.0
 _EVENT_SECONDS = 10.0
 _ANSWER_SECONDS = 15.0
 _KUBECTL_SECONDS = 90.0

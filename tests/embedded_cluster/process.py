@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-_SECONDS = 60.0
+_SECONDS = 120.0
 
 
 @contextmanager

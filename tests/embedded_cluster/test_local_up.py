@@ -27,7 +27,7 @@ from embedded_cluster.pod_logs import PodLogs
 pytestmark = pytest.mark.process
 
 _COMMAND = [sys.executable, "-m", "volcano_elastic.cli"]
-_SECONDS = 60
+_SECONDS = 120
 
 
 class Program:
@@ -94,7 +94,7 @@ def start(tmp_path: Path) -> Iterator[Any]:
         for pid in program.left():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        program.process.communicate(timeout=10)
+        program.process.communicate(timeout=60)
 
 
 # Pure

@@ -22,7 +22,7 @@ from volcano_elastic.kube.client import ApiError, Client
 from volcano_elastic.kube.resource import CRDS, NODES, PODS, PYTORCHJOBS, QUEUES
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 30.0
+PATIENCE = 120.0
 Object = dict[str, Any]
 
 

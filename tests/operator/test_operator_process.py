@@ -338,7 +338,14 @@ async def test_with_kubeflows_crd_over_ours_nothing_is_written_until_it_is_repai
         assert "status.elastic.desired" in event["message"]
         message = await eventually(stale, "the queue's policy says that nothing is planned")
         assert "the served schema lacks" in message and "kubectl apply" in message
-        before = await writes(operator)
+        before = -1.0
+
+        async def rests() -> bool:
+            nonlocal before
+            last, before = before, await writes(operator)
+            return last == before
+
+        await eventually(rests, "all is written that tells of it")
         bare = job("one", 1, 2)
         bare["spec"]["elasticPolicy"] = {"minReplicas": 1, "maxReplicas": 2}
         await s.client.create(PYTORCHJOBS, bare)

@@ -23,6 +23,7 @@ _GROUP, _VERSION, _PLURAL = "kopf.conformance.example.org", "v1", "shelves"
 _KIND = (_GROUP, _VERSION, _PLURAL)
 # The server ends each watch after so long, so that kopf resumes it again and again.
 _WATCH_SECONDS = 1
+_PATIENCE_SECONDS = 240.0
 
 
 class Operator:
@@ -48,12 +49,12 @@ class Operator:
 
     def __enter__(self) -> None:
         self._thread.start()
-        if not self._ready.wait(30):
-            raise TimeoutError("expected kopf to be ready within 30 s")
+        if not self._ready.wait(_PATIENCE_SECONDS):
+            raise TimeoutError(f"expected kopf to be ready within {_PATIENCE_SECONDS:.0f} s")
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join(30)
+        self._thread.join(_PATIENCE_SECONDS)
 
 
 def _registry(calls: list[Any], *, streaming: bool) -> Any:

@@ -13,7 +13,8 @@ from typing import Any
 
 from kubernetes.client import ApiClient
 
-_PATIENCE_SECONDS = 30.0
+# For what comes within seconds on a quiet machine.
+_PATIENCE_SECONDS = 240.0
 _POLL_SECONDS = 0.1
 
 

@@ -81,7 +81,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
             "steps of a third attempt",
             lambda told: told["round"] == 3 and told["rounds"][-1]["last_step"] == 2,
         )
-        with urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=60) as answer:
             numbers = answer.read().decode()
         (folder / "go").touch()
         code = job.wait(0)

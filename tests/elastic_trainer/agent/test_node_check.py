@@ -114,7 +114,7 @@ def test_a_broken_node_is_found_and_the_others_train_without_it(
             data=json.dumps({"min": 2, "max": 4}).encode(),
             method="PUT",
         )
-        urllib.request.urlopen(change, timeout=10).close()
+        urllib.request.urlopen(change, timeout=60).close()
         told = job.stepping(3)
     finally:
         coordinator.kill()

@@ -53,7 +53,7 @@ async def served(token: str = TOKEN) -> AsyncIterator[tuple[CoordinatorServer, i
 async def attending(port: int, *messages: Any, token: str = TOKEN) -> AsyncIterator[Any]:
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         metadata = ((HEADER, token),) if token else ()
-        call = CoordinatorStub(channel).Attend(metadata=metadata, wait_for_ready=True, timeout=20)
+        call = CoordinatorStub(channel).Attend(metadata=metadata, wait_for_ready=True, timeout=60)
         with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
             for message in messages:
                 await call.write(encode_agent(message))
@@ -232,5 +232,5 @@ def test_a_token_is_compared_whole() -> None:
 
 async def test_leases_are_for_holders_of_the_token_too() -> None:
     async with served() as (_, port), grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        call = LeasesStub(channel).Attend(wait_for_ready=True, timeout=20)
+        call = LeasesStub(channel).Attend(wait_for_ready=True, timeout=60)
         assert (await refusal(call))[0] is grpc.StatusCode.UNAUTHENTICATED

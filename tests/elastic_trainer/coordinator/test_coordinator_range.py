@@ -141,7 +141,7 @@ def agents(tmp_path: Path) -> Iterator[torchrun_job.Job]:
 def put_range(job: torchrun_job.Job, low: int, high: int) -> Any:
     url, body = f"http://127.0.0.1:{job.port + 1}/range", json.dumps({"min": low, "max": high})
     request = urllib.request.Request(url, body.encode(), method="PUT")
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return json.load(answer)
 
 

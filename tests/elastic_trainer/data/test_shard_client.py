@@ -147,10 +147,10 @@ def test_a_waiting_fetch_wakes_and_times_out(endpoint: Coordinator) -> None:
     owner = ShardClient(address, ledger=ledger)
     starting = threading.Timer(0.3, owner.tell)
     starting.start()
-    assert worker.fetch(2, timeout=20)
+    assert worker.fetch(2, timeout=60)
     starting.join()
     worker.close()
-    assert [lease.start for lease in owner.fetch(2, timeout=20)] == [0, 8]
+    assert [lease.start for lease in owner.fetch(2, timeout=60)] == [0, 8]
     owner.close()
 
 

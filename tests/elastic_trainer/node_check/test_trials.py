@@ -50,7 +50,7 @@ def check(
             timeout=2 * PATIENCE,
             check=True,
         )
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/status", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/status", timeout=60) as answer:
             status = json.load(answer)
     return json.loads(told.stdout), status["check"]
 

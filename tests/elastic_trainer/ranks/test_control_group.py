@@ -19,6 +19,9 @@ from elastic_trainer.ranks.process_group import ProcessGroup, control_group
 
 rank, port, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
 store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=60))
+# Both have imported torch by now, whoever's processor was busy.
+store.set(f"here/{rank}", "")
+store.wait(["here/0", "here/1"], timedelta(seconds=60))
 dist.init_process_group(
     "gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=seconds)
 )
@@ -60,6 +63,9 @@ from elastic_trainer.ranks.process_group import ProcessGroup
 
 rank, port = int(sys.argv[1]), int(sys.argv[2])
 store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=60))
+# Both have imported torch by now, whoever's processor was busy.
+store.set(f"here/{rank}", "")
+store.wait(["here/0", "here/1"], timedelta(seconds=60))
 dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=5))
 group = ProcessGroup.current()
 group.gather(rank)  # as before each restore

@@ -20,7 +20,7 @@ from volcano_elastic.kube.resource import Object
 
 pytestmark = pytest.mark.skipif(not shutil.which("kubectl"), reason="no kubectl on PATH")
 
-TIMEOUT = 30
+TIMEOUT = 120
 _numbers = itertools.count()
 Kubectl = Callable[..., str]
 

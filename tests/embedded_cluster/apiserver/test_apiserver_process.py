@@ -40,7 +40,7 @@ def test_a_used_port_is_refused_with_a_clear_error(tmp_path: Path) -> None:
         port = str(taken.getsockname()[1])
         command = [sys.executable, "-m", "embedded_cluster.apiserver", "--port", port]
         command += ["--token-file", str(tmp_path / "token")]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
     assert "Traceback" not in done.stderr
@@ -49,7 +49,7 @@ def test_a_used_port_is_refused_with_a_clear_error(tmp_path: Path) -> None:
 def test_a_missing_token_file_is_refused(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "embedded_cluster.apiserver", "--port", "0"]
     command += ["--token-file", str(tmp_path / "none")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1 and "--token-file" in done.stderr
 
 

@@ -12,7 +12,7 @@ from volcano_elastic.kube.resource import PODS, Object, Resource
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 TOYS = Resource("test.example.org", "v1", "toys", "Toy")
 OLD_TOYS = Resource("test.example.org", "v1beta1", "toys", "Toy")
-TIMEOUT = 10
+TIMEOUT = 60
 
 TOY_SCHEMA: Object = {
     "type": "object",

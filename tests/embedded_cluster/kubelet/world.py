@@ -21,7 +21,7 @@ _OF_CONTAINERS = {
     *("terminationMessagePath", "terminationMessagePolicy"),
 }
 # Seconds, which no test waits for in vain: as generous as a busy machine needs.
-_PATIENCE = 60.0
+_PATIENCE = 120.0
 # Kubernetes begins with ten seconds, which the tests can't wait for.
 QUICK = ("--restart-back-off", "0.5", "--node-monitor-grace-period", "1")
 
