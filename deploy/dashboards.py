@@ -290,8 +290,11 @@ JOB = Dashboard(
         ),
         Panel(
             "Failures",
-            "Of workers, an hour; nodes that are left out; rounds that hung, an hour.",
+            "Of workers, an hour; nodes that are left out; rounds that hung, an hour; slow ranks, "
+            "now and found in an hour.",
             {
+                "{{job}} found slow": f"max by (job) (increase({_T}stragglers_total{_JOB}[1h]))",
+                "{{job}} slow": f"max by (job) ({_T}stragglers{_JOB})",
                 "{{job}} hangs": f"max by (job) (increase({_T}hangs_total{_JOB}[1h]))",
                 "{{job}} failures": f"max by (job) (increase({_T}failures_total{_JOB}[1h]))",
                 "{{job}} excluded": f"max by (job) ({_T}excluded_nodes{_JOB})",

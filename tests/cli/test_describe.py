@@ -100,6 +100,19 @@ def test_a_hang_is_described_with_the_rank_behind_and_each_stack_once() -> None:
     assert "    | collective 41: gloo:all_reduce" in shown
 
 
+def test_a_rank_that_slows_the_job_down_is_described() -> None:
+    slow = {"rank": 3, "worker": 1, "node": "gpu-7", "cause": "input", "score": 9.0}
+    slow |= {"since": 1001.0, "batch_seconds": 0.4, "others_batch_seconds": 0.1}
+    spent = {"compute": 0.1, "input": 0.001, "network": 0.31}
+    told = {**COORDINATOR, "batch_seconds": spent, "stragglers": [slow]}
+    found = description(JOB, [POD], told, None)
+    assert (found["batchSeconds"], found["stragglers"]) == (spent, [slow])
+    shown = text(json.loads(json.dumps(found)))
+    assert "A batch takes a rank 0.1 s compute, 0.001 s input, 0.31 s network (medians)" in shown
+    assert "rank 3 (worker 1, gpu-7) slows it down since 1970-01-01 00:16:41.000Z" in shown
+    assert "0.4 s by itself, others 0.1 s, by input" in shown
+
+
 def test_a_job_is_described_with_its_failures_first_one_first() -> None:
     found = description(JOB, [POD], COORDINATOR, None)
     json.dumps(found)

@@ -374,6 +374,27 @@ async def test_a_round_that_hung_is_an_event_once_and_one_that_was_at_work_is_no
     )
 
 
+async def test_a_rank_that_slows_its_job_down_is_an_event_once() -> None:
+    slow = {"rank": 3, "worker": 1, "node": "gpu-7", "cause": "input", "score": 9.0, "since": 5.0}
+    slow |= {"batch_seconds": 0.4, "others_batch_seconds": 0.1}
+    nonsense = [{**slow, "cause": "?"}, {**slow, "batch_seconds": 1e999}, {}, None, 3]
+
+    async def respond(request: web.Request) -> web.Response:
+        told = {"job": "team/a", "stragglers": [slow, {**slow, "batch_seconds": 0.5}, *nonsense]}
+        return web.json_response(told)
+
+    async with coordinator(respond) as port, measuring(port) as (_, _, server):
+        async with asyncio.timeout(30):
+            while not server.created:  # noqa: ASYNC110  # a plain server, told by nobody
+                await asyncio.sleep(0.05)
+    (event,) = server.created
+    assert (event["type"], event["reason"]) == ("Warning", "StragglerFound")
+    assert event["message"] == (
+        "Rank 3 (worker 1, node gpu-7) slows the job down: a batch takes it 0.4 s by itself, and "
+        "the others 0.1 s; the difference is waiting for data"
+    )
+
+
 async def test_a_job_whose_token_cannot_be_made_is_measured_but_for_its_speed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -53,8 +53,10 @@ def describe(job: str, kubeconfig: str | None, as_json: bool) -> None:
     rank, localRank, pid,
     exitCode, signal, message, stack, time, log}], by time; hangs [{round, step, time, seconds,
     broken: whether the round was ended for it, behind: ranks, words, stacks [{ranks, stack}],
-    flights [{rank, record}]}]: when no step came for long; pods [{name, phase, node,
-    restarts, lastWords}]; look: commands.
+    flights [{rank, record}]}]: when no step came for long; batchSeconds {compute, input, network}:
+    the ranks' medians, or null; stragglers [{rank, worker, node, since, batch_seconds,
+    others_batch_seconds, score, cause: compute or input}]: ranks that slow the job down; pods
+    [{name, phase, node, restarts, lastWords}]; look: commands.
 
     \b
     Examples:
@@ -116,6 +118,8 @@ def description(
         "excluded": list(told.get("excluded") or ()),
         "nodeCheck": told.get("check"),
         "hangs": list(told.get("hangs") or ()),
+        "batchSeconds": told.get("batch_seconds"),
+        "stragglers": list(told.get("stragglers") or ()),
         "failures": failures,
         "pods": [_pod(pod) for pod in pods],
         "look": _where_to_look(meta, pods, failures),
@@ -202,6 +206,15 @@ def text(found: Mapping[str, Any]) -> str:
     for one in found["excluded"]:
         workers = ", ".join(str(index) for index in one["workers"])
         lines.append(f"  {one['node']} (workers {workers}): {one['reason']}")
+    if spent := found["batchSeconds"]:
+        parts = ", ".join(f"{seconds:.3g} s {part}" for part, seconds in spent.items())
+        lines += ["", f"A batch takes a rank {parts} (medians)"]
+    for one in found["stragglers"]:
+        lines.append(
+            f"  rank {one['rank']} (worker {one['worker']}, {one['node']}) slows it down since "
+            f"{_clock(one['since'])}Z: {one['batch_seconds']:.3g} s by itself, others "
+            f"{one['others_batch_seconds']:.3g} s, by {one['cause']}"
+        )
     if found["nodeCheck"]:
         lines += ["", *_node_check(found["nodeCheck"])]
     for one in found["hangs"]:

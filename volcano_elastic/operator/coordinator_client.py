@@ -16,9 +16,10 @@ import aiohttp
 
 from volcano_elastic.api.pytorchjob import PyTorchJob
 from volcano_elastic.kube import retry
-from volcano_elastic.operator import failure_report, hang_report
+from volcano_elastic.operator import failure_report, hang_report, straggler_report
 from volcano_elastic.operator.failure_report import Exclusion, Failure
 from volcano_elastic.operator.hang_report import HungRound
+from volcano_elastic.operator.straggler_report import SlowRank
 from volcano_elastic.operator.token import HEADER
 from volcano_elastic.pytorchjob import goodput, rendezvous
 from volcano_elastic.pytorchjob.goodput import Goodput
@@ -54,6 +55,8 @@ class Report:
     """Its processes' time, by uses."""
     commits: Mapping[str, int] = field(default_factory=dict)
     """Newest step in each storage that was committed to, by a digest of its place."""
+    slow: tuple[SlowRank, ...] = ()
+    """Ranks that slow it down."""
 
 
 def endpoint(job: PyTorchJob, pod: Mapping[str, Any] | None) -> str | None:
@@ -128,6 +131,7 @@ def read(body: bytes, job: PyTorchJob) -> Report:
         hang_report.read(answer),
         goodput.read(answer.get("goodput")),
         _commits(answer.get("commits")),
+        straggler_report.read(answer),
     )
 
 

@@ -20,7 +20,12 @@ from volcano_elastic.api.role import elastic
 from volcano_elastic.kube import event
 from volcano_elastic.kube.client import AlreadyExists, ApiError, NotFound
 from volcano_elastic.kube.resource import EVENTS, Object, key_of
-from volcano_elastic.operator import coordinator_client, failure_report, hang_report
+from volcano_elastic.operator import (
+    coordinator_client,
+    failure_report,
+    hang_report,
+    straggler_report,
+)
 from volcano_elastic.operator.cluster import Cluster, controlled_by, job_key
 from volcano_elastic.operator.coordinator_client import Report
 from volcano_elastic.operator.executor import COMPONENT
@@ -29,6 +34,7 @@ from volcano_elastic.operator.failure_report import Exclusion, Failure
 from volcano_elastic.operator.hang_report import HungRound
 from volcano_elastic.operator.lost_pods import LostPods
 from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
+from volcano_elastic.operator.straggler_report import SlowRank
 from volcano_elastic.operator.token import BadKey
 from volcano_elastic.pytorchjob.coordinator import dedicated, host_name
 from volcano_elastic.pytorchjob.goodput import kept, with_places
@@ -125,6 +131,8 @@ class Measurement:
         """By uid, as it is to be written."""
         self._hung: dict[str, set[HungRound]] = {}
         """By uid, hung rounds likewise."""
+        self._slow: dict[str, set[tuple[int, str, str]]] = {}
+        """By uid, stragglers likewise."""
         self._due: asyncio.Queue[str] | None = None
         """Keys of jobs; None while somebody else leads: `run` begins with all jobs anyway."""
         self._hosts: dict[str, str] = {}
@@ -196,6 +204,7 @@ class Measurement:
         self._excluded = {j.uid: self._excluded[j.uid] for j in jobs if j.uid in self._excluded}
         self._goodput = {j.uid: self._goodput[j.uid] for j in jobs if j.uid in self._goodput}
         self._hung = {j.uid: self._hung[j.uid] for j in jobs if j.uid in self._hung}
+        self._slow = {j.uid: self._slow[j.uid] for j in jobs if j.uid in self._slow}
         free = asyncio.Semaphore(_AT_ONCE)
 
         async def measure(job: PyTorchJob) -> None:
@@ -213,6 +222,7 @@ class Measurement:
         await self._tell(job, obj, report.failures)
         await self._report_excluded(job, obj, report.excluded)
         await self._report_hung(job, obj, report.hung)
+        await self._report_slow(job, obj, report.slow)
         assert job.desired is not None
         elastic = job.status["elastic"]
         change: dict[str, Any] = {}
@@ -378,6 +388,15 @@ class Measurement:
                 reported.add(one)
                 name = one.event_name(job.name, job.uid)
                 await self._warn(job, obj, hang_report.REASON, one.message, name)
+
+    async def _report_slow(self, job: PyTorchJob, obj: Object, slow: Sequence[SlowRank]) -> None:
+        """Emits one Warning a worker that slows the job down, about the job."""
+        reported = self._slow.setdefault(job.uid, set())
+        for one in slow:
+            if one.identity not in reported:
+                reported.add(one.identity)
+                name = one.event_name(job.name, job.uid)
+                await self._warn(job, obj, straggler_report.REASON, one.message, name)
 
     async def _warn(
         self, job: PyTorchJob, about: Object, reason: str, message: str, name: str

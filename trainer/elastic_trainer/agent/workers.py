@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,8 @@ from elastic_trainer.store.persister import Persister, Saved
 from elastic_trainer.store.slot import Label
 
 ENDING_SECONDS = 2.0
+PACES_SECONDS = 1.0
+"""So often it is told how fast each worker is by itself."""
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +81,7 @@ class WorkerServer:
         """The greatest number of a run that the job's nodes are known to have begun."""
         """The newest in each storage, as far as this agent knows."""
         self.step_times = StepTimes()
+        self._paces_told = -math.inf
         self._tell = tell
         self._failing = failing
         self._idle = idle
@@ -222,7 +226,29 @@ class WorkerServer:
         pages = [worker.progress.read() for worker in local.workers.values()]
         stall, waited = (sum(p.stall for p in pages), sum(p.input for p in pages))
         lost = (stall // 1_000_000, waited // 1_000_000)
-        return Progress(local.round, newest.step, max(0.0, age), newest.samples, long, *lost)
+        told = Progress(local.round, newest.step, max(0.0, age), newest.samples, long, *lost)
+        return self._with_paces(told, local) if self._pace_due(local) else told
+
+    def _pace_due(self, local: LocalRound) -> bool:
+        now = time.monotonic()
+        if now < self._paces_told + PACES_SECONDS or not local.complete:
+            return False
+        self._paces_told = now
+        return True
+
+    def _with_paces(self, told: Progress, local: LocalRound) -> Progress:
+        """Return what is to be told, with how fast each worker is by itself."""
+        pages = [worker.progress.read() for _, worker in sorted(local.workers.items())]
+        if not all(page.batches for page in pages):
+            return told
+        return replace(
+            told,
+            compute=tuple(page.compute // 1_000_000 for page in pages),
+            waited=tuple(page.input // 1_000_000 for page in pages),
+            network=tuple(page.network // 1_000_000 for page in pages),
+            batches=tuple(page.batches for page in pages),
+            batch_samples=tuple(page.batch_samples for page in pages),
+        )
 
     def transferring(self) -> Transferring | None:
         """The bytes of state its workers have moved in this round, if they are more than told."""

@@ -8,6 +8,7 @@ from enum import Enum
 
 from elastic_trainer.coordinator.goodput import Ledger
 from elastic_trainer.coordinator.hang import Hang, StepWatch
+from elastic_trainer.coordinator.straggler import StragglerWatch, Worked
 from elastic_trainer.protocol.message import (
     AgentMessage,
     CoordinatorMessage,
@@ -80,6 +81,8 @@ class Settings:
     or STEPS_PATIENCE steps (message.py) where that is longer."""
     hang_seconds: float = 60.0
     """The least without a step after which training may hang; infinite: it never does."""
+    straggler_seconds: float = 5.0
+    """The shortest time over which ranks are compared; infinite: they never are."""
     term: int = 0
     """That this coordinator acts in; see succession/electorate.py."""
     host: str = ""
@@ -149,6 +152,8 @@ class Agent:
     """A long one of its workers' recent steps, see agent/step_times.py; 0: not known."""
     reached: Reached | None = None
     """As its workers have told last."""
+    worked: tuple[Worked, ...] = ()
+    """Likewise, of each by its local rank; empty: not measured."""
     moved_at: float = 0.0
     """When bytes of state were last said to move to or from its workers."""
     late: int = 0
@@ -254,6 +259,8 @@ class State:
     """Of the steps that come, or don't."""
     hangs: tuple[Hang, ...] = ()
     """The newest, by time."""
+    stragglers: StragglerWatch = field(default_factory=StragglerWatch)
+    """Of ranks that are slower by themselves than the others."""
     ledger: Ledger = field(default_factory=Ledger)
     """Of GPU time."""
     checking: bool = False

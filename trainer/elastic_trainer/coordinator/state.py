@@ -26,6 +26,7 @@ from elastic_trainer.coordinator.model import (
     State,
 )
 from elastic_trainer.coordinator.settle import settle
+from elastic_trainer.coordinator.straggler_check import look_for_stragglers, told
 from elastic_trainer.failures.record import bounded, with_failure
 from elastic_trainer.protocol.message import (
     AgentMessage,
@@ -99,6 +100,7 @@ def step(state: State, event: Event, now: float) -> tuple[State, list[Effect]]:
         draft.state = replace(state, gone=state.gone | event.agents)
     else:
         _tick(draft, event.last_seen)
+        look_for_stragglers(draft)
     if not (isinstance(event, Received) and isinstance(event.message, _IDLE)):
         settle(draft)
     return booked(state, draft.state, event, now), draft.effects
@@ -140,7 +142,12 @@ def _receive(draft: Draft, event: Received) -> None:
     agent = draft.state.agents.get(event.agent)
     if agent is None:
         return  # declared lost; its stream is being closed and it will say hello
-    agent = replace(agent, last_seen=draft.now, reached=_reached(agent, message, draft.now))
+    agent = replace(
+        agent,
+        last_seen=draft.now,
+        reached=_reached(agent, message, draft.now),
+        worked=told(message) or agent.worked,
+    )
     draft.put(agent)
     handler = _HANDLERS.get(type(message))
     if handler is not None:

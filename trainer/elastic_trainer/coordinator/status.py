@@ -10,6 +10,7 @@ from elastic_trainer.coordinator.bookkeeping import ledger_as_of
 from elastic_trainer.coordinator.model import RoundRecord, State
 from elastic_trainer.coordinator.node_range import as_json as range_as_json
 from elastic_trainer.coordinator.state import SPEED_WINDOW
+from elastic_trainer.coordinator.straggler_check import as_json as stragglers_as_json
 from elastic_trainer.failures.record import as_json
 from elastic_trainer.metrics.exposition import Metric
 
@@ -56,6 +57,8 @@ def status(state: State, job: str, now: float, wall: float) -> dict[str, Any]:
             for node, reason in sorted(state.excluded.items())
         ],
         "goodput": _goodput(state, now),
+        "stragglers": stragglers_as_json(state, offset),
+        "batch_seconds": _batch_seconds(state),
         "hangs": [hang.as_json(one, offset) for one in state.hangs],
         "failures": [as_json(failed) for failed in state.failures],
         "failures_total": state.failures_total,
@@ -71,6 +74,18 @@ def _goodput(state: State, now: float) -> dict[str, Any]:
         "id": ledger.id,
         "milliseconds": uses,
         "held": ledger.held + sum(ledger.inherited.values()),
+    }
+
+
+def _batch_seconds(state: State) -> dict[str, float] | None:
+    """Return the ranks' median seconds for a batch by what they pass in; None: not measured."""
+    pace = state.stragglers.pace
+    if pace is None:
+        return None
+    return {
+        "compute": round(pace.compute, 6),
+        "input": round(pace.input, 6),
+        "network": round(pace.network, 6),
     }
 
 
@@ -93,6 +108,16 @@ def metrics(state: State, now: float) -> list[Metric]:
         Metric("steps_per_second", "Recent speed.", _speed(state, now)),
         Metric("pause_seconds", "Of the newest change of rounds.", pauses[-1] if pauses else 0.0),
         Metric("excluded_nodes", "Nodes that are in no further round.", len(state.excluded)),
+        Metric(
+            "stragglers",
+            "Ranks that are slower by themselves than the others.",
+            len(stragglers_as_json(state, 0.0)),
+        ),
+        Metric(
+            "stragglers_total",
+            "Ranks that were found slower by themselves than the others.",
+            state.stragglers.total,
+        ),
         Metric("hangs_total", "Rounds that were ended as no step came.", state.hangs_total),
         Metric("failures_total", "Workers that failed.", state.failures_total),
         *(

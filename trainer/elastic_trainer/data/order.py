@@ -58,6 +58,8 @@ class ElasticOrder:
         """What has been applied."""
         self.weight = 1.0
         """Factor for the mean loss of the batch handed out last."""
+        self.batch_samples = 0
+        """This rank's samples in the batch handed out last."""
         self.last = True
         """Whether the batch handed out last is its step's last: the optimizer steps after it."""
         self._ahead: Cursor | None = None  # what has been handed out; None: nobody follows
@@ -137,7 +139,7 @@ class ElasticOrder:
                         f"{begun.epoch}: expected all of them. A StopIteration in the dataset's "
                         "__getitem__ or in collate ends them so: let it raise IndexError instead"
                     )
-                self.weight = share.weight
+                self.weight, self.batch_samples = share.weight, share.samples
                 self.last = number == len(micro_batches)
                 if self.last:
                     self._ahead = at

@@ -11,9 +11,10 @@ import os
 import time
 from dataclasses import dataclass
 
-_BYTES = 56
-"""Seven signed 64-bit integers, in the order of `Progress`."""
+_BYTES = 88
+"""Eleven signed 64-bit integers, in the order of `Progress`."""
 _STEP, _WHEN, _SAMPLES, _STALL, _MOVED, _INPUT, _COMMITS = range(7)
+_COMPUTE, _NETWORK, _BATCHES, _BATCH_SAMPLES = range(7, 11)
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 """A mapped page that shrinks would kill its reader."""
 
@@ -40,6 +41,14 @@ class Progress:
     """How long (ns) it has waited for data."""
     commits: int = 0
     """1: a commit keeps it from training now."""
+    compute: int = 0
+    """How long (ns) it has worked on batches, without waiting for other ranks."""
+    network: int = 0
+    """How long (ns) it then waited for gradients: for slower ranks, and for the network."""
+    batches: int = 0
+    """That the two are of; 0: they are not measured."""
+    batch_samples: int = 0
+    """Samples of those batches."""
 
 
 class ProgressPage:
@@ -115,6 +124,15 @@ class ProgressPage:
     def waited(self, seconds: float) -> None:
         """Adds to the time that data has been waited for."""
         self._cells[_INPUT] += int(seconds * 1e9)
+
+    def worked(self, compute: int, network: int, batches: int, samples: int) -> None:
+        """Adds to the time (ns) of so many batches: of this process alone, and in waiting for the
+        gradients of others."""
+        cells = self._cells
+        cells[_COMPUTE] += compute
+        cells[_NETWORK] += network
+        cells[_BATCHES] += batches
+        cells[_BATCH_SAMPLES] += samples
 
     def transferred(self, count: int) -> None:
         """Adds to the bytes of state that were moved."""

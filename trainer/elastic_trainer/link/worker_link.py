@@ -289,6 +289,11 @@ class WorkerLink:
         """A commit has kept this process from training for so long; for its metrics."""
         self._progress.stalled(seconds)
 
+    def worked(self, compute: int, network: int, batches: int, samples: int) -> None:
+        """The step in progress, of so many batches and samples of this process, took it so many
+        nanoseconds of work by itself, and so many of waiting for the gradients of others."""
+        self._progress.worked(compute, network, batches, samples)
+
     def commits(self) -> None:
         """A commit keeps this process from training, until `stalled` says how long it did."""
         self._progress.commits()

@@ -40,6 +40,7 @@ from elastic_trainer.checkpoint.recovery import NOTHING, Identity
 from elastic_trainer.data.dataset import ElasticDataset
 from elastic_trainer.link.order import Order
 from elastic_trainer.link.worker_link import WorkerLink
+from elastic_trainer.loop.batch_clock import BatchClock
 from elastic_trainer.loop.guard import StepGuard
 from elastic_trainer.loop.refusal import (
     refuse_closure,
@@ -190,6 +191,7 @@ class ElasticLoop:
             refuse_unaveraged(model, (optimizer, *self._extra.values()))
         if apply is None:
             refuse_closure(optimizer)
+        self._clock = BatchClock([one for one in model.parameters() if one.requires_grad])
 
     @property
     def weight(self) -> float:
@@ -229,7 +231,9 @@ class ElasticLoop:
             over = False
             for batch in () if self._stopping else self.data:
                 self._passed = False
+                self._clock.begin()
                 yield batch
+                self._clock.passed()
                 if not self._passed:
                     raise RuntimeError("a batch was not trained on: put it in `with loop.step():`")
                 self._forget_what_followed()
@@ -322,6 +326,7 @@ class ElasticLoop:
             raise RuntimeError("a batch was trained on twice: one `with loop.step():` for each")
         self._guard.refuse_moved(self._schedule)
         self._passed = True
+        self._clock.end(self.data.batch_samples)
         if not self.data.last:
             return
         self._apply_step()
@@ -375,6 +380,7 @@ class ElasticLoop:
 
     def _leave_round(self) -> bool:
         """After a step: whether the round ends here; commits where one is due."""
+        self.link.worked(*self._clock.take())
         order = self.link.boundary(self.data.steps, self.data.consumed, self.data.waited())
         checkpointer = self.checkpointer
         if order is Order.GO:

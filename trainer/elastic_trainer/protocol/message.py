@@ -172,6 +172,11 @@ class Progress:
     step_seconds: float = 0.0
     stall_milliseconds: int = 0
     input_milliseconds: int = 0
+    compute: tuple[int, ...] = ()
+    waited: tuple[int, ...] = ()
+    network: tuple[int, ...] = ()
+    batches: tuple[int, ...] = ()
+    batch_samples: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -362,6 +367,8 @@ _PARTS = ("round", "electorate", "host")
 """Fields that hold a value of their own, or nothing."""
 _LISTS = ("members", "commits", "groups", "reports")
 """Fields that hold values of their own."""
+_NUMBERS = ("pids", "milliseconds", "compute", "waited", "network", "batches", "batch_samples")
+"""Fields that hold several numbers."""
 
 _VALUES = {
     kind.__name__: kind
@@ -422,7 +429,7 @@ def _from_proto(proto: Any) -> Any:
             item = tuple(_from_proto(one) for one in parts)
         elif field.name == "goodput":
             item = _from_proto(item)
-        elif field.name in ("pids", "milliseconds"):
+        elif field.name in _NUMBERS:
             item = tuple(item)
         fields[field.name] = item
     return kind(**fields)
