@@ -229,7 +229,7 @@ class JobState:
                 unbound[pod.key] = pod
         # Mostly all that hold room ask for the same, which is quicker seen than counted.
         usual = job.pod_requests
-        rest = [pod for pod in bound.values() if pod.requests != usual]
+        rest = [p for p in bound.values() if p.requests is not usual and p.requests != usual]
         usually = len(bound) - len(rest)
         held = tuple([amount * usually for amount in self.shape.vector])
         for pod in (*rest, *masters):

@@ -123,7 +123,7 @@ class NodeState:
         last: Resources | None = None
         vector: Vector = ()
         for pod in self.pods:
-            if pod.requests != last:
+            if pod.requests is not last and pod.requests != last:
                 # Mostly those of the pod before.
                 last = pod.requests
                 vector = self.dimensions.request(last)

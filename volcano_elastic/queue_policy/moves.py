@@ -108,7 +108,9 @@ class Moves:
     def run(self) -> None:
         """Ask idle room, then releasing room, then other jobs, until nobody gets anything."""
         self._ask(FreeRoom(self, Room.IDLE))
-        self._ask(FreeRoom(self, Room.RELEASING))
+        nodes = self.draft.nodes
+        if nodes.kept or nodes.bases[Room.RELEASING] != nodes.bases[Room.IDLE]:
+            self._ask(FreeRoom(self, Room.RELEASING))
         self._ask(OtherJobs(self))
 
     def key(self, job: JobDraft) -> GrowthKey | None:

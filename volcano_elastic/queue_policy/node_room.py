@@ -196,12 +196,7 @@ class NodeRoom:
 
     def free(self, kind: Room) -> list[int]:
         """Amounts free on all nodes that take pods, less what is taken, by dimension."""
-        base = self.bases[kind]
-        open_to_pods = (n for n, s in enumerate(self.states) if s.node.takes_pods)
-        rows = [
-            base[n] if (taken := self.taken.get(n)) is None else _sum(base[n], taken, -1)
-            for n in open_to_pods
-        ]
+        rows = [self.left(n, kind) for n, s in enumerate(self.states) if s.node.takes_pods]
         return [sum([a for a in column if a > 0]) for column in zip(*rows, strict=True)]
 
     def was_idle(self, shape: Shape) -> bool:

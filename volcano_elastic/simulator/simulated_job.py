@@ -44,7 +44,7 @@ class SimulatedJob:
         self.segments: list[Segment] = []
         self.version = 0
         """Counts changes of the expected finish; an older expectation is void."""
-        self.hours_change = 0.0
+        self.hours_change = math.inf
         """Until then `count_hours` would find nothing new."""
         self._pause = pause
 

@@ -97,6 +97,8 @@ class _Simulation:
         self._reasons: Counter[str] = Counter()
         self._grace_spent = 0.0
         self._known: dict[tuple[int, int], dict[int, float]] = {}
+        self._hours_change = 0.0
+        """Until then `count_hours` would find nothing new for anybody."""
         self._changed = False
         self._fruitless = 0
         self._memory = Memory()
@@ -264,6 +266,7 @@ class _Simulation:
             if simulated.bound == simulated.size:
                 continue
             finish = simulated.settle(now)
+            self._hours_change = now
             version = simulated.version
             if finish is not None:
                 self._at(finish, lambda at, s=simulated, v=version: self._finish(s, v, at))  # type: ignore[misc]
@@ -336,9 +339,11 @@ class _Simulation:
 
     def _snapshot(self, now: float) -> Snapshot:
         everybody = self._simulated.values()
-        for simulated in everybody:
-            if simulated.hours_change <= now:
-                simulated.count_hours(now)
+        if self._hours_change <= now:
+            for simulated in everybody:
+                if simulated.hours_change <= now:
+                    simulated.count_hours(now)
+            self._hours_change = min([s.hours_change for s in everybody], default=math.inf)
         pods = [simulated.pods.values() for simulated in everybody]
         return Snapshot(
             nodes=self._nodes.nodes,
