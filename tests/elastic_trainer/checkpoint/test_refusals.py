@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import elastic_trainer.checkpoint.checkpointer as checkpointer_module
 import pytest
 import torch
 import torch.distributed as dist
@@ -115,6 +116,20 @@ def test_aborted_collectives_that_would_seem_to_end_well_are_refused(backends: s
     refuse_silent_aborts(backends, {NCCL_ERRORS_VARIABLE: "3"})
     refuse_silent_aborts(backends, {})
     refuse_silent_aborts("cpu:gloo,cuda:gloo", {NCCL_ERRORS_VARIABLE: "2"})
+
+
+@pytest.mark.parametrize("made", [Checkpointer, ElasticLoop])
+def test_aborted_collectives_are_refused_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Any
+) -> None:
+    net = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    data = ElasticDataset(TensorDataset(torch.ones(4, 2)), batch_size=2, epochs=1)
+    monkeypatch.setattr(checkpointer_module, "backend", lambda: "cpu:gloo,cuda:nccl")
+    monkeypatch.setenv(NCCL_ERRORS_VARIABLE, "2")
+    with pytest.raises(ValueError, match="half-reduced gradients"):
+        made(tmp_path, model=net, optimizer=optimizer, data=data)
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_backend_that_is_asked_for_is_the_groups(group: None) -> None:

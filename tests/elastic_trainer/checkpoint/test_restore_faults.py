@@ -1,0 +1,44 @@
+"""A restart that finds commits and can't read them: it stops, begins nothing, removes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from elastic_trainer.store.errors import StorageError
+from elastic_trainer.store.folder import MARKER
+from elastic_trainer.store.ownership import TRAINING
+from elastic_trainer.store.storage import Storage
+
+from tests.elastic_trainer.checkpoint.test_checkpoint import Script
+from tests.elastic_trainer.store.faulty_store import ERRORS, FaultyStore
+
+BUCKET = "faulty://bucket/restore"
+
+
+@pytest.fixture(autouse=True)
+def bucket() -> Iterator[None]:
+    FaultyStore.forget()
+    yield
+    FaultyStore.forget()
+
+
+@pytest.mark.parametrize("error", sorted(ERRORS))
+@pytest.mark.parametrize(
+    ("operation", "name"),
+    [("list", ""), ("read", TRAINING), ("read", MARKER), ("read", "state.pt")],
+)
+def test_commits_that_cannot_be_read_stop_a_restart_and_stay(
+    tmp_path: Path, operation: str, name: str, error: str
+) -> None:
+    Script(tmp_path, to=BUCKET, every=2).train(8)
+    before = Storage(BUCKET).commits()
+    assert before[0].step == 8
+    FaultyStore.fail(operation, error, name=name)
+    with pytest.raises(StorageError, match=r"can't be (read|used).*(Input/output|Slow Down)"):
+        Script(tmp_path, to=BUCKET, storage_patience=timedelta(0))
+    FaultyStore.fault = staticmethod(lambda *_: None)
+    assert Storage(BUCKET).commits() == before
+    assert Script(tmp_path, to=BUCKET).data.steps == 8
