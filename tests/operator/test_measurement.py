@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 from typing import Any, cast
 
 import pytest
 from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.pytorchjob.world import job_object, merged
-from volcano_elastic.api.pytorchjob import parse
+from volcano_elastic.api.pytorchjob import PyTorchJob, parse
 from volcano_elastic.kube.client import ApiError, Client
 from volcano_elastic.operator.cluster import Cluster
 from volcano_elastic.operator.coordinator_client import Report, endpoint, owed, read
 from volcano_elastic.operator.failed_nodes import FailedNodes
+from volcano_elastic.operator.failure_report import Exclusion
 from volcano_elastic.operator.lost_pods import LostPods
 from volcano_elastic.operator.measurement import (
     Measurement,
@@ -28,6 +32,7 @@ from volcano_elastic.operator.measurement import (
     used,
 )
 from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
+from volcano_elastic.operator.straggler_report import SlowRank, to_leave
 from volcano_elastic.operator.token import HEADER
 from volcano_elastic.pytorchjob.goodput import USES
 
@@ -188,18 +193,28 @@ async def token_of(uid: str) -> str:
 
 @asynccontextmanager
 async def measuring(
-    port: int, token_of: Callable[[str], Awaitable[str]] = token_of
+    port: int,
+    token_of: Callable[[str], Awaitable[str]] = token_of,
+    heard: Callable[[Sequence[Exclusion]], None] = lambda _: None,
+    policy: Object | None = None,
 ) -> AsyncIterator[tuple[Cluster, SnapshotBuilder, Jobs]]:
     """One job, whose coordinator is at `port`, is asked again and again."""
     server = Jobs(lambda: cluster)
     cluster = Cluster(cast(Client, server))
     builder = SnapshotBuilder()
     lost_pods = LostPods(cluster, builder, lambda: NOW, timedelta(seconds=300))
-    measurement = Measurement(
-        cluster, builder, lambda: NOW, token_of, lost_pods, FailedNodes(cluster, lambda: NOW)
-    )
+
+    class HeardNodes(FailedNodes):
+        def hear(self, job: PyTorchJob, told: Sequence[Exclusion]) -> None:
+            super().hear(job, told)
+            heard(told)
+
+    failed_nodes = HeardNodes(cluster, lambda: NOW)
+    measurement = Measurement(cluster, builder, lambda: NOW, token_of, lost_pods, failed_nodes)
     for informer in (cluster.jobs, cluster.pods):
         informer.on_change(lambda old, new: builder.change(old, new) and None)
+    if policy is not None:
+        builder.change(None, policy)
     cluster.jobs.put(job(rdzvPort=port - 1))
     cluster.pods.put(worker_zero("127.0.0.1"))
     task = asyncio.create_task(measurement.run())
@@ -393,6 +408,37 @@ async def test_a_rank_that_slows_its_job_down_is_an_event_once() -> None:
         "Rank 3 (worker 1, node gpu-7) slows the job down: a batch takes it 0.4 s by itself, and "
         "the others 0.1 s; the difference is waiting for data"
     )
+
+
+@pytest.mark.parametrize("wanted", ["Report", "Replace"])
+async def test_a_slow_workers_node_is_avoided_where_the_policy_says_so(wanted: str) -> None:
+    slow = {"rank": 3, "worker": 1, "node": "gpu-7", "cause": "compute"}
+    slow |= {"batch_seconds": 0.4, "others_batch_seconds": 0.1}
+    policy = {
+        "kind": "QueuePolicy",
+        "metadata": {"name": "p", "uid": "p", "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"queue": "default", "nodes": {"stragglers": wanted}},
+    }
+    told = asyncio.Queue[Sequence[Exclusion]]()
+
+    async def respond(request: web.Request) -> web.Response:
+        return web.json_response({"job": "team/a", "pids": {}, "stragglers": [slow]})
+
+    async with (
+        coordinator(respond) as port,
+        measuring(port, heard=told.put_nowait, policy=policy),
+    ):
+        found = await asyncio.wait_for(told.get(), 30)
+    assert [one.node for one in found] == (["gpu-7"] if wanted == "Replace" else [])
+
+
+@given(st.integers(1, 99), st.integers(1, 999), st.integers(1, 999))
+def test_a_slow_workers_node_is_left_only_where_fewer_workers_make_more_of_it(
+    workers: int, seconds: int, others: int
+) -> None:
+    left = to_leave([SlowRank(1, 3, "gpu-7", seconds, others, "input")], workers)
+    # Samples a second: all wait for the slow one, or the others do without it.
+    assert bool(left) == (Fraction(workers - 1, others) > Fraction(workers, seconds))
 
 
 async def test_a_job_whose_token_cannot_be_made_is_measured_but_for_its_speed(

@@ -19,6 +19,7 @@ from volcano_elastic.api.queue_policy import (
     Order,
     QueuePolicy,
     Step,
+    Stragglers,
     parse,
 )
 from volcano_elastic.cluster_state.queue_figures import QueueFigures
@@ -237,6 +238,7 @@ def test_the_schema_and_the_typed_view_name_the_same_choices() -> None:
         "forOtherQueues": list(ForOtherQueues),
         "forPods": list(ForPods),
         "leave": list(LeaveNodes),
+        "stragglers": list(Stragglers),
     }
 
 

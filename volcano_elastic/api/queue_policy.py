@@ -74,6 +74,14 @@ class LeaveNodes(StrEnum):
     """Signs are ignored."""
 
 
+class Stragglers(StrEnum):
+    """What is done about a worker that slows its job down."""
+
+    REPORT = "Report"
+    REPLACE = "Replace"
+    """The job keeps away from its node for a while, as from one whose hardware failed it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Surplus:
     order: Order = Order.EFFICIENCY
@@ -128,6 +136,7 @@ class Headroom:
 class Nodes:
     leave: LeaveNodes = LeaveNodes.ON_SIGNAL
     exclude_for: timedelta = timedelta(minutes=30)
+    stragglers: Stragglers = Stragglers.REPORT
     """How long a job stays away from a node whose hardware failed it; 0: not at all."""
 
 
@@ -224,6 +233,7 @@ def parse(obj: Mapping[str, Any], *, strict: bool = False) -> QueuePolicy:
         nodes=Nodes(
             leave=nodes.word("leave", base.nodes.leave),
             exclude_for=nodes.seconds("excludeSeconds", base.nodes.exclude_for),
+            stragglers=nodes.word("stragglers", base.nodes.stragglers),
         ),
     )
     problems = reader.problems

@@ -16,6 +16,7 @@ from typing import Any
 import aiohttp
 
 from volcano_elastic.api.pytorchjob import PyTorchJob
+from volcano_elastic.api.queue_policy import Stragglers
 from volcano_elastic.api.role import elastic
 from volcano_elastic.kube import event
 from volcano_elastic.kube.client import AlreadyExists, ApiError, NotFound
@@ -269,8 +270,17 @@ class Measurement:
         report = await self._ask(session, job)
         self._lost_pods.hear(job, report.heard)
         if report.heard is not None:
-            self._failed_nodes.hear(job, report.excluded)
+            self._failed_nodes.hear(job, [*report.excluded, *self._to_leave(job, report.slow)])
         return report
+
+    def _to_leave(self, job: PyTorchJob, slow: Sequence[SlowRank]) -> Sequence[Exclusion]:
+        """Return the nodes of stragglers that the job's queue wants replaced."""
+        view = self._builder.job(job.key)
+        if view is None or not slow:
+            return ()
+        stragglers = self._builder.policy_of(view.queue).nodes.stragglers
+        replace = stragglers is Stragglers.REPLACE
+        return straggler_report.to_leave(slow, job.desired or 0) if replace else ()
 
     async def _ask(self, session: aiohttp.ClientSession, job: PyTorchJob) -> Report:
         """Return what its coordinator tells. One that goes by another range is told the job's."""

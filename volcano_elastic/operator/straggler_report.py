@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from volcano_elastic.operator.failure_report import Exclusion
 
 REASON = "StragglerFound"
 _CAUSES = {"compute": "its own work", "input": "waiting for data"}
@@ -43,6 +45,16 @@ class SlowRank:
         """Return the same for the same worker, so that no operator tells it a second time."""
         text = f"{job_uid} slow {self.identity}"
         return f"{job}.{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def to_leave(slow: Sequence[SlowRank], workers: int) -> tuple[Exclusion, ...]:
+    """Return the nodes that a job of so many workers is better off without, even where it finds no
+    other: fewer workers then make more batches a second."""
+    return tuple(
+        Exclusion(one.node, (one.worker,), one.message)
+        for one in slow
+        if one.seconds * (workers - 1) > one.others * workers
+    )
 
 
 def read(answer: Mapping[str, Any]) -> tuple[SlowRank, ...]:
