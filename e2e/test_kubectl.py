@@ -52,7 +52,7 @@ async def test_a_job_from_create_to_delete(stage: Stage, tmp_path: Path) -> None
     await kubectl("wait", "pytorchjob/job", _BOTH_READY, "--timeout=60s")
 
     header, line = (await kubectl("get", "pytorchjobs")).splitlines()
-    assert header.split() == ["NAME", "STATE", "AGE", "MIN", "MAX", "READY", "QUEUE"]
+    assert header.split() == ["NAME", "STATE", "AGE", "MIN", "MAX", "READY", "PROGRESS", "QUEUE"]
     name, state, _, *rest = line.split()
     assert (name, state, rest) == ("job", "Running", ["1", "2", "2", "default"])
     assert "Running" in await kubectl("get", "pods", "-l", "training.kubeflow.org/job-name=job")

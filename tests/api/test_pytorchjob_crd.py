@@ -141,6 +141,7 @@ def test_the_crd_keeps_kubeflows_columns_first_and_its_subresources() -> None:
         ("Min", ".status.elastic.min"),
         ("Max", ".status.elastic.max"),
         ("Ready", ".status.elastic.ready"),
+        ("Progress", ".status.elastic.progress.progressPercentage"),
         ("Queue", ".status.queue"),
     ]
     assert version["subresources"] == {

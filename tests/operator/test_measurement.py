@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.pytorchjob.world import job_object, merged
+from volcano_elastic.api import moment
 from volcano_elastic.api.pytorchjob import PyTorchJob, parse
 from volcano_elastic.kube.client import ApiError, Client
 from volcano_elastic.operator.cluster import Cluster
@@ -307,6 +308,21 @@ async def test_what_the_coordinator_tells_is_in_the_jobs_status_and_in_the_pictu
     assert [patch["status"] for patch in patches] == [{"elastic": told}]
     seen = builder.snapshot().jobs[0]
     assert (seen.speeds, seen.pause) == ({2: 88.9}, timedelta(seconds=3.04))
+
+
+async def test_how_far_training_is_stands_in_the_jobs_status() -> None:
+    async def respond(request: web.Request) -> web.Response:
+        told = {"samples": 401, "total": 1000, "remaining_seconds": 59.2}
+        return web.json_response({"job": "team/a", "progress": told})
+
+    patches, _ = await measured(respond)
+    assert [patch["status"]["elastic"]["progress"] for patch in patches] == [
+        {
+            "progressPercentage": 40,
+            "estimatedRemainingSeconds": 60,
+            "lastUpdatedTime": moment.timestamp(NOW),
+        }
+    ]
 
 
 async def test_a_storage_that_was_committed_to_is_in_the_jobs_status() -> None:

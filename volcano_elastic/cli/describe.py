@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -45,18 +45,17 @@ def describe(job: str, kubeconfig: str | None, as_json: bool) -> None:
 
     \b
     JSON: job, condition, elastic (the status' field); coordinator {round, phase, world, step,
-    stepsPerSecond, committedStep, verdict: why training has failed for good, or null} or
-    null, coordinatorSilent: why, or null; rounds [{round, world, time, reason,
-    pauseSeconds, firstStep, lastStep}]; excluded [{node, workers, reason}]: nodes that are in no
-    further round; nodeCheck {rounds, seconds, over: why it is, or null, nodes [{node, worker,
-    verdict: proven, condemned or unknown, straggler, note}]}, or null; failures [{round, worker,
-    rank, localRank, pid,
-    exitCode, signal, message, stack, time, log}], by time; hangs [{round, step, time, seconds,
-    broken: whether the round was ended for it, behind: ranks, words, stacks [{ranks, stack}],
-    flights [{rank, record}]}]: when no step came for long; batchSeconds {compute, input, network}:
-    the ranks' medians, or null; stragglers [{rank, worker, node, since, batch_seconds,
-    others_batch_seconds, score, cause: compute or input}]: ranks that slow the job down; pods
-    [{name, phase, node, restarts, lastWords}]; look: commands.
+    stepsPerSecond, committedStep, progress {samples, total, remainingSeconds} or null, verdict: why
+    training has failed for good, or null} or null, coordinatorSilent: why, or null; rounds [{round,
+    world, time, reason, pauseSeconds, firstStep, lastStep}]; excluded [{node, workers, reason}]:
+    nodes that are in no further round; nodeCheck {rounds, seconds, over: why it is, or null, nodes
+    [{node, worker, verdict: proven, condemned or unknown, straggler, note}]}, or null; failures
+    [{round, worker, rank, localRank, pid, exitCode, signal, message, stack, time, log}], by time;
+    hangs [{round, step, time, seconds, broken: whether the round was ended for it, behind: ranks,
+    words, stacks [{ranks, stack}], flights [{rank, record}]}]: when no step came for long;
+    batchSeconds {compute, input, network}: the ranks' medians, or null; stragglers [{rank, worker,
+    node, since, batch_seconds, others_batch_seconds, score, cause: compute or input}]: ranks that
+    slow the job down; pods [{name, phase, node, restarts, lastWords}]; look: commands.
 
     \b
     Examples:
@@ -98,6 +97,7 @@ def description(
             "step": told["step"],
             "stepsPerSecond": told["steps_per_second"],
             "committedStep": told["committed_step"],
+            "progress": _progress(told.get("progress")),
             "verdict": told.get("verdict"),
         }
         if told
@@ -124,6 +124,13 @@ def description(
         "pods": [_pod(pod) for pod in pods],
         "look": _where_to_look(meta, pods, failures),
     }
+
+
+def _progress(told: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if told is None:
+        return None
+    left = told["remaining_seconds"]
+    return {"samples": told["samples"], "total": told["total"], "remainingSeconds": left}
 
 
 def _pod(pod: Mapping[str, Any]) -> dict[str, Any]:
@@ -191,6 +198,13 @@ def text(found: Mapping[str, Any]) -> str:
             f"({coordinator['stepsPerSecond']:g} a second), committed: "
             f"{coordinator['committedStep']}"
         )
+        if progress := coordinator["progress"]:
+            left = progress["remainingSeconds"]
+            rest = "" if left is None else f", {timedelta(seconds=round(left))} left at this size"
+            lines.append(
+                f"Progress: {progress['samples'] / progress['total']:.1%}, "
+                f"{progress['samples']} of {progress['total']} samples{rest}"
+            )
         if coordinator["verdict"]:
             lines.append(f"Given up: {coordinator['verdict']}")
     else:

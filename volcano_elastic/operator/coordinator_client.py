@@ -16,9 +16,15 @@ import aiohttp
 
 from volcano_elastic.api.pytorchjob import PyTorchJob
 from volcano_elastic.kube import retry
-from volcano_elastic.operator import failure_report, hang_report, straggler_report
+from volcano_elastic.operator import (
+    failure_report,
+    hang_report,
+    progress_report,
+    straggler_report,
+)
 from volcano_elastic.operator.failure_report import Exclusion, Failure
 from volcano_elastic.operator.hang_report import HungRound
+from volcano_elastic.operator.progress_report import Progress
 from volcano_elastic.operator.straggler_report import SlowRank
 from volcano_elastic.operator.token import HEADER
 from volcano_elastic.pytorchjob import goodput, rendezvous
@@ -57,6 +63,8 @@ class Report:
     """Newest step in each storage that was committed to, by a digest of its place."""
     slow: tuple[SlowRank, ...] = ()
     """Ranks that slow it down."""
+    progress: Progress | None = None
+    """How far training is; None where that isn't known."""
 
 
 def endpoint(job: PyTorchJob, pod: Mapping[str, Any] | None) -> str | None:
@@ -132,6 +140,7 @@ def read(body: bytes, job: PyTorchJob) -> Report:
         goodput.read(answer.get("goodput")),
         _commits(answer.get("commits")),
         straggler_report.read(answer),
+        progress_report.read(answer.get("progress")),
     )
 
 

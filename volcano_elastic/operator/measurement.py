@@ -25,6 +25,7 @@ from volcano_elastic.operator import (
     coordinator_client,
     failure_report,
     hang_report,
+    progress_report,
     straggler_report,
 )
 from volcano_elastic.operator.cluster import Cluster, controlled_by, job_key
@@ -236,6 +237,9 @@ class Measurement:
         if pause is not None:
             change["pauseSeconds"] = pause
         now, desired = self._clock(), job.desired
+        progress = progress_report.to_write(elastic.get("progress") or {}, report.progress, now)
+        if progress is not None:
+            change["progress"] = progress
         seen = self._uses[job.uid].seen if job.uid in self._uses else now
         use = used(
             self._uses.get(job.uid),

@@ -134,6 +134,7 @@ _NEEDED = (
     "status.elastic.gpuHours",
     "status.elastic.goodput",
     "status.elastic.commits",
+    "status.elastic.progress",
 )
 
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from elastic_trainer.coordinator.status import status
+from elastic_trainer.coordinator.status import progress, status
 from elastic_trainer.coordinator.transitions import TRANSITIONS, as_table
 from elastic_trainer.failures.record import KEPT, with_failure
 from elastic_trainer.protocol.message import (
@@ -84,6 +84,26 @@ def test_speeds_are_samples_a_second_at_each_size() -> None:
         job.say("a0", Progress(2, number, samples=number * 64))
     found = status(job.state, "ns/job", job.now, 0.0)["speeds"]
     assert found == {"1": pytest.approx(320), "2": pytest.approx(640)}
+
+
+def test_progress_is_of_the_newest_step_and_the_rest_as_fast_as_at_the_present_size() -> None:
+    job = Job(min_nodes=1, max_nodes=2).running(0, 1)
+    assert progress(job.state) is None
+    job.say("a0", Progress(1, 1, samples=32, total_samples=1312))
+    assert progress(job.state) == {"samples": 32, "total": 1312, "remaining_seconds": None}
+    for number in range(2, 32):
+        job.pass_time(0.1)
+        job.say("a0", Progress(1, number, samples=number * 32, total_samples=1312))
+    told = {"samples": 992, "total": 1312, "remaining_seconds": pytest.approx(1.0, rel=0.01)}
+    assert status(job.state, "ns/job", job.now, 0.0)["progress"] == told
+    job.say("a0", WorkersFailed(1))
+    job.join(0, 1)
+    assert progress(job.state) == told, "between two rounds"
+    job.pass_time(0.1)
+    job.say("a0", Progress(2, 20, samples=640, total_samples=1312))  # later steps were undone
+    assert progress(job.state) == {**told, "samples": 640, "remaining_seconds": pytest.approx(2.1)}
+    job.say("a0", Progress(2, 21, samples=672))
+    assert progress(job.state) is None, "a script that doesn't say how many there are"
 
 
 def test_without_known_samples_speeds_are_steps_times_world() -> None:

@@ -82,6 +82,7 @@ def test_processes_live_through_joins_losses_and_leaves(job: Job) -> None:
     job.start(0, 1)
     told = job.stepping(2)
     first = pids(told)
+    assert told["progress"]["total"] == SAMPLES * EPOCHS > told["progress"]["samples"] > 0
 
     job.start(2)  # a newcomer: the others go on in their processes
     told = job.stepping(3, after_round=told["round"])

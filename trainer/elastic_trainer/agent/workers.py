@@ -226,7 +226,9 @@ class WorkerServer:
         pages = [worker.progress.read() for worker in local.workers.values()]
         stall, waited = (sum(p.stall for p in pages), sum(p.input for p in pages))
         lost = (stall // 1_000_000, waited // 1_000_000)
-        told = Progress(local.round, newest.step, max(0.0, age), newest.samples, long, *lost)
+        told = Progress(
+            local.round, newest.step, max(0.0, age), newest.samples, long, *lost, newest.total
+        )
         return self._with_paces(told, local) if self._pace_due(local) else told
 
     def _pace_due(self, local: LocalRound) -> bool:

@@ -232,6 +232,7 @@ class Checkpointer:
         identity = found.identity
         self.parent = identity[0]
         self.data.begin(run=self.run, parent=self.parent, round_=self.link.round)
+        self.link.plans(self.data.total)
         self._first = self._next = self.data.steps
         self.saved = self.data.steps if self.parent and self._is_kept(found) else None
         self._began = self._saved_at = self._clock()

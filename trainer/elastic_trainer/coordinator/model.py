@@ -254,6 +254,8 @@ class State:
     clocks say: else two runs would have one name, or an older one the newer name."""
     samples: tuple[tuple[float, int], ...] = ()
     """Recent (time, step), for the speed."""
+    total_samples: int = 0
+    """Samples that training will have consumed in the end; 0: not known."""
     rounds: tuple[RoundRecord, ...] = ()
     watch: StepWatch = field(default_factory=StepWatch)
     """Of the steps that come, or don't."""

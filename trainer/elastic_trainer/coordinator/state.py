@@ -322,7 +322,13 @@ def _progress(draft: Draft, agent: Agent, message: Progress) -> None:
         samples = (*(s for s in samples if s[0] > time - SPEED_WINDOW), (time, message.step))
     watch = state.watch.stepped(message.step, time)
     newest = max(state.step, message.step)
-    draft.state = replace(draft.state, step=newest, samples=samples, watch=watch)
+    draft.state = replace(
+        draft.state,
+        step=newest,
+        samples=samples,
+        total_samples=message.total_samples,
+        watch=watch,
+    )
 
 
 def _trained(state: State) -> State:

@@ -46,6 +46,7 @@ def status(state: State, job: str, now: float, wall: float) -> dict[str, Any]:
         "steps_per_second": _speed(state, now),
         "speeds": {str(size): speed for size, speed in sorted(speeds(state.rounds).items())},
         "committed_step": state.committed_step,
+        "progress": progress(state),
         "commits": {one.place: one.step for one in state.commits},
         "rounds": [_round(record, offset) for record in state.rounds],
         "excluded": [
@@ -158,6 +159,22 @@ def speeds(rounds: Iterable[RoundRecord]) -> dict[int, float]:
         samples = record.last_samples - record.first_samples if record.first_samples else 0
         found[record.world] = round((samples or steps * record.world) / seconds, 3)
     return found
+
+
+def progress(state: State) -> dict[str, Any] | None:
+    """Return how far training is: samples consumed and in all, of the newest step that was told,
+    and the seconds that the rest takes at the speed of this size, null until that was measured.
+    None where the script doesn't say how many samples there are."""
+    newest = next((r for r in reversed(state.rounds) if r.last_samples), None)
+    if newest is None or not state.total_samples:
+        return None
+    left = max(0, state.total_samples - newest.last_samples)
+    speed = speeds(state.rounds).get(newest.world)
+    return {
+        "samples": newest.last_samples,
+        "total": state.total_samples,
+        "remaining_seconds": round(left / speed, 1) if speed else None,
+    }
 
 
 def _round(record: RoundRecord, offset: float) -> dict[str, Any]:

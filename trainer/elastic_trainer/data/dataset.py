@@ -140,6 +140,10 @@ class ElasticDataset(ElasticOrder, IterableDataset[Any]):
         self._begin_alone()
         return self.follow(self._batches(), lambda: self.epochs)
 
+    @property
+    def total(self) -> int:
+        return self.epochs * self.samples
+
     def _batches(self) -> Iterable[Any]:
         """Return the batches from the cursor on; those that were prefetched are kept if they are
         the same, else their loading is dropped."""

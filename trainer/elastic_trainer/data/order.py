@@ -96,6 +96,11 @@ class ElasticOrder:
         return self.cursor.epoch * self.samples + self.cursor.position
 
     @property
+    def total(self) -> int:
+        """Samples that training consumes in all, over all epochs and ranks; 0: not known."""
+        return 0
+
+    @property
     def reached(self) -> int:
         """Samples applied once the step is that all batches were handed out of."""
         at = self._ahead or self.cursor

@@ -11,10 +11,10 @@ import os
 import time
 from dataclasses import dataclass
 
-_BYTES = 88
-"""Eleven signed 64-bit integers, in the order of `Progress`."""
-_STEP, _WHEN, _SAMPLES, _STALL, _MOVED, _INPUT, _COMMITS = range(7)
-_COMPUTE, _NETWORK, _BATCHES, _BATCH_SAMPLES = range(7, 11)
+_BYTES = 96
+"""Twelve signed 64-bit integers, in the order of `Progress`."""
+_STEP, _WHEN, _SAMPLES, _STALL, _MOVED, _INPUT, _COMMITS, _TOTAL = range(8)
+_COMPUTE, _NETWORK, _BATCHES, _BATCH_SAMPLES = range(8, 12)
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 """A mapped page that shrinks would kill its reader."""
 
@@ -41,6 +41,8 @@ class Progress:
     """How long (ns) it has waited for data."""
     commits: int = 0
     """1: a commit keeps it from training now."""
+    total: int = 0
+    """Samples that all ranks will have consumed in the end; 0: not known."""
     compute: int = 0
     """How long (ns) it has worked on batches, without waiting for other ranks."""
     network: int = 0
@@ -111,6 +113,10 @@ class ProgressPage:
         cells[_WHEN] = time.monotonic_ns()
         cells[_SAMPLES] = samples
         cells[_STEP] = step
+
+    def plans(self, samples: int) -> None:
+        """Notes how many samples all ranks will have consumed in the end."""
+        self._cells[_TOTAL] = samples
 
     def commits(self) -> None:
         """Notes that a commit keeps this process from training, until it is `stalled`."""

@@ -298,6 +298,11 @@ class WorkerLink:
         """A commit keeps this process from training, until `stalled` says how long it did."""
         self._progress.commits()
 
+    def plans(self, samples: int) -> None:
+        """Training will have consumed so many samples in the end, over all epochs and ranks; 0: how
+        many isn't known."""
+        self._progress.plans(samples)
+
     def transferred(self, count: int) -> None:
         """So many bytes of state were sent, received or read: who waits for it knows that this
         process is on its way into the round."""

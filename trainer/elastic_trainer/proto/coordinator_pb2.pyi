@@ -159,7 +159,7 @@ class Linked(_message.Message):
     def __init__(self, round: _Optional[int] = ..., pids: _Optional[_Iterable[int]] = ..., recovers: _Optional[bool] = ..., last_run: _Optional[int] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("round", "step", "age_seconds", "samples", "step_seconds", "stall_milliseconds", "input_milliseconds", "compute", "waited", "network", "batches", "batch_samples")
+    __slots__ = ("round", "step", "age_seconds", "samples", "step_seconds", "stall_milliseconds", "input_milliseconds", "compute", "waited", "network", "batches", "batch_samples", "total_samples")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -172,6 +172,7 @@ class Progress(_message.Message):
     NETWORK_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     BATCH_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     round: int
     step: int
     age_seconds: float
@@ -184,7 +185,8 @@ class Progress(_message.Message):
     network: _containers.RepeatedScalarFieldContainer[int]
     batches: _containers.RepeatedScalarFieldContainer[int]
     batch_samples: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, round: _Optional[int] = ..., step: _Optional[int] = ..., age_seconds: _Optional[float] = ..., samples: _Optional[int] = ..., step_seconds: _Optional[float] = ..., stall_milliseconds: _Optional[int] = ..., input_milliseconds: _Optional[int] = ..., compute: _Optional[_Iterable[int]] = ..., waited: _Optional[_Iterable[int]] = ..., network: _Optional[_Iterable[int]] = ..., batches: _Optional[_Iterable[int]] = ..., batch_samples: _Optional[_Iterable[int]] = ...) -> None: ...
+    total_samples: int
+    def __init__(self, round: _Optional[int] = ..., step: _Optional[int] = ..., age_seconds: _Optional[float] = ..., samples: _Optional[int] = ..., step_seconds: _Optional[float] = ..., stall_milliseconds: _Optional[int] = ..., input_milliseconds: _Optional[int] = ..., compute: _Optional[_Iterable[int]] = ..., waited: _Optional[_Iterable[int]] = ..., network: _Optional[_Iterable[int]] = ..., batches: _Optional[_Iterable[int]] = ..., batch_samples: _Optional[_Iterable[int]] = ..., total_samples: _Optional[int] = ...) -> None: ...
 
 class FenceReply(_message.Message):
     __slots__ = ("fence", "step")

@@ -172,6 +172,7 @@ class Progress:
     step_seconds: float = 0.0
     stall_milliseconds: int = 0
     input_milliseconds: int = 0
+    total_samples: int = 0
     compute: tuple[int, ...] = ()
     waited: tuple[int, ...] = ()
     network: tuple[int, ...] = ()
