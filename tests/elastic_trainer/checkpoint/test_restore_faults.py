@@ -1,4 +1,5 @@
-"""A restart that finds commits and can't read them: it stops, begins nothing, removes nothing."""
+"""A restart that can't read the newest commit: it stops, and neither goes on from an older one nor
+begins anew, nor removes anything."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def bucket() -> Iterator[None]:
 @pytest.mark.parametrize("error", sorted(ERRORS))
 @pytest.mark.parametrize(
     ("operation", "name"),
-    [("list", ""), ("read", TRAINING), ("read", MARKER), ("read", "state.pt")],
+    [("list", ""), ("read", TRAINING), ("read", f"NEWEST/{MARKER}"), ("read", "NEWEST/state.pt")],
 )
 def test_commits_that_cannot_be_read_stop_a_restart_and_stay(
     tmp_path: Path, operation: str, name: str, error: str
@@ -36,7 +37,7 @@ def test_commits_that_cannot_be_read_stop_a_restart_and_stay(
     Script(tmp_path, to=BUCKET, every=2).train(8)
     before = Storage(BUCKET).commits()
     assert before[0].step == 8
-    FaultyStore.fail(operation, error, name=name)
+    FaultyStore.fail(operation, error, name=name.replace("NEWEST", before[0].place))
     with pytest.raises(StorageError, match=r"can't be (read|used).*(Input/output|Slow Down)"):
         Script(tmp_path, to=BUCKET, storage_patience=timedelta(0))
     FaultyStore.fault = staticmethod(lambda *_: None)
