@@ -57,6 +57,8 @@ class Job:
         """Its own in each test: the agents' folders on shared memory are named after it."""
         self.port = free_endpoint()
         self.nodes = nodes
+        self.patience = PATIENCE
+        """Seconds that anything may take which is waited for."""
         self.token = ""
         """What /status is asked with."""
         self.commits: dict[str, int] = {}
@@ -137,13 +139,14 @@ class Job:
         }
 
     def until(self, what: str, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + self.patience
         while time.monotonic() < deadline:
             told = self.status()
             if condition(told):
                 return told
             time.sleep(0.05)
-        raise AssertionError(f"not within {PATIENCE} s: {what}; {self.status()}\n{self.logs()}")
+        told = self.status()
+        raise AssertionError(f"not within {self.patience} s: {what}; {told}\n{self.logs()}")
 
     def stepping(self, world: int, after_round: int = 0) -> dict[str, Any]:
         """Waits until a later round of `world` nodes makes steps and its workers are linked."""
@@ -163,7 +166,7 @@ class Job:
 
     def wait(self, index: int) -> int:
         try:
-            return self.agents[index].wait(PATIENCE)
+            return self.agents[index].wait(self.patience)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"agent {index} did not end\n{self.logs()}") from None
 

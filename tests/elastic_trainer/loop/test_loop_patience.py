@@ -48,16 +48,28 @@ for (x,) in loop:
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Iterator[Job]:
+def long(request: pytest.FixtureRequest) -> bool:
+    """At full length: five minutes of hand-over, steps of 90 s, a grace of ten minutes."""
+    return bool(request.config.getoption("--long"))
+
+
+@pytest.fixture
+def job(tmp_path: Path, long: bool) -> Iterator[Job]:
     job = Job(tmp_path, SCRIPT)
+    if long:
+        job.patience = 1200.0
     yield job
     job.close()
 
 
-def test_a_state_that_takes_longer_than_its_deadline_to_hand_over_joins(job: Job) -> None:
+def test_a_state_that_takes_longer_than_its_deadline_to_hand_over_joins(
+    job: Job, long: bool
+) -> None:
     # 8 MiB in pieces of 1 MiB and what tells of them, 0.7 s each: over 7 s, and each piece well
     # within the 5 s, on a slow machine too.
     slow = {"WIDTH": "4096", "SEND_SECONDS": "0.7", "VOLCANO_ELASTIC_PLACE_SECONDS": "5"}
+    if long:
+        slow = {"WIDTH": "4096", "SEND_SECONDS": "30"}
     job.start(0, environment=slow)
     told = job.stepping(1)
     job.start(1, environment=slow)
@@ -66,8 +78,10 @@ def test_a_state_that_takes_longer_than_its_deadline_to_hand_over_joins(job: Job
     assert joined["pids"]["0"] == told["pids"]["0"]
 
 
-def test_steps_longer_than_the_patience_survive_a_lost_peer(job: Job) -> None:
+def test_steps_longer_than_the_patience_survive_a_lost_peer(job: Job, long: bool) -> None:
     slow = {"STEP_SECONDS": "2.0", "VOLCANO_ELASTIC_PATIENCE_SECONDS": "0.3"}
+    if long:
+        slow = {"STEP_SECONDS": "90"}
     job.start(0, 1, 2, environment=slow)
     told = job.stepping(3)
     os.kill(told["pids"]["1"][0], signal.SIGKILL)
@@ -81,19 +95,21 @@ def test_steps_longer_than_the_patience_survive_a_lost_peer(job: Job) -> None:
     assert left["rounds"][-1]["first_step"] == left["rounds"][-2]["last_step"] + 1
 
 
-def test_leaving_honours_a_grace_longer_than_kubernetes_own(tmp_path: Path) -> None:
+def test_leaving_honours_a_grace_longer_than_kubernetes_own(tmp_path: Path, long: bool) -> None:
     # A commit of 35 s: more than any fixed limit, less than the pod's grace.
+    commit, grace = (540.0, "600") if long else (35.0, "90")
     script = SCRIPT.replace(
         "loop = ElasticLoop",
         "from elastic_trainer import Checkpointer\n"
         "save = Checkpointer.commit\n"
-        "def commit(self, *, stored):\n    time.sleep(35.0)\n    save(self, stored=stored)\n"
+        f"def commit(self, *, stored):\n    time.sleep({commit})\n    save(self, stored=stored)\n"
         "Checkpointer.commit = commit\n"
         "loop = ElasticLoop",
     )
     job = Job(tmp_path, script)
+    job.patience = max(job.patience, 2 * commit)
     try:
-        job.start(0, environment={"VOLCANO_ELASTIC_GRACE_SECONDS": "90"})
+        job.start(0, environment={"VOLCANO_ELASTIC_GRACE_SECONDS": grace})
         job.stepping(1)
         job.agents[0].send_signal(signal.SIGTERM)
         assert job.wait(0) == 0, job.logs()
