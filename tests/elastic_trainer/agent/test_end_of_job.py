@@ -137,6 +137,28 @@ def test_a_worker_killed_after_the_loop_is_started_again(start: Callable[..., Jo
     assert lines(job, "tail-1") == 2 and lines(job, "step-1") == 4
 
 
+def test_a_node_has_ended_once_all_of_its_workers_have(tmp_path: Path) -> None:
+    tail = """
+if rank == 1:
+    tell("end")
+else:
+    while not (folder / "end-0").exists():
+        time.sleep(0.05)
+    time.sleep(1.0)  # the other's process has ended
+    if tell("export") == 1:
+        raise OSError("no room for the export")
+    (folder / "model.pt").touch()
+"""
+    job = Job(tmp_path, LOOP + tail, "1:1")
+    try:
+        job.start(0, options=("--nproc-per-node", "2"))
+        assert job.wait(0) == 0, job.logs()
+        assert (tmp_path / "model.pt").exists(), job.logs()
+        assert lines(job, "export-0") == lines(job, "end-0") == 2
+    finally:
+        job.close()
+
+
 def test_a_node_lost_after_the_loop_leaves_its_tail_to_the_others(
     start: Callable[..., Job],
 ) -> None:
