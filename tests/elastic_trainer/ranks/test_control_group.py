@@ -19,6 +19,8 @@ from elastic_trainer.ranks.process_group import ProcessGroup, control_group
 
 rank, port, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
 store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=60))
+store.set(f"rank {rank} is here", "")
+store.wait(["rank 0 is here", "rank 1 is here"])  # connecting has the group's time-out
 # Both have imported torch by now, whoever's processor was busy.
 store.set(f"here/{rank}", "")
 store.wait(["here/0", "here/1"], timedelta(seconds=60))
@@ -63,6 +65,8 @@ from elastic_trainer.ranks.process_group import ProcessGroup
 
 rank, port = int(sys.argv[1]), int(sys.argv[2])
 store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=60))
+store.set(f"rank {rank} is here", "")
+store.wait(["rank 0 is here", "rank 1 is here"])  # connecting has the group's time-out
 # Both have imported torch by now, whoever's processor was busy.
 store.set(f"here/{rank}", "")
 store.wait(["here/0", "here/1"], timedelta(seconds=60))
