@@ -309,7 +309,9 @@ class Agent:
         finished, _ = await asyncio.wait({*tasks, done}, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=done in finished)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for ended in finished:
+            ended.result()  # raises what ended it, if that was an error
 
     async def _beat(self) -> None:
         while True:
