@@ -38,7 +38,8 @@ def test_commits_that_cannot_be_read_stop_a_restart_and_stay(
     before = Storage(BUCKET).commits()
     assert before[0].step == 8
     FaultyStore.fail(operation, error, name=name.replace("NEWEST", before[0].place))
-    with pytest.raises(StorageError, match=r"can't be (read|used).*(Input/output|Slow Down)"):
+    why = r"can't be (read|used).*(Input/output|Forbidden|Slow Down)"
+    with pytest.raises(StorageError, match=why):
         Script(tmp_path, to=BUCKET, storage_patience=timedelta(0))
     FaultyStore.fault = staticmethod(lambda *_: None)
     assert Storage(BUCKET).commits() == before

@@ -275,7 +275,12 @@ def test_an_epochs_end_is_made_after_a_restart_within_it(tmp_path: Path) -> None
 
 
 def lightning_run(
-    folder: Path, *, die_after: int | None = None, audit: Path | None = None, **sizes: int
+    folder: Path,
+    *,
+    die_after: int | None = None,
+    audit: Path | None = None,
+    scaler: torch.amp.GradScaler | None = None,
+    **sizes: int,
 ) -> Any:
     lightning = pytest.importorskip("lightning", reason="needs the extra [lightning]")
     from elastic_trainer.integrations.lightning import ElasticCallback
@@ -314,10 +319,22 @@ def lightning_run(
         enable_progress_bar=False,
         enable_model_summary=False,
     )
+    if scaler is not None:
+        trainer.precision_plugin.scaler = scaler
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         trainer.fit(module, DataLoader(data, batch_sampler=sampler))
     return module
+
+
+def test_lightnings_gradient_scaler_is_saved(tmp_path: Path) -> None:
+    scaler = torch.amp.GradScaler("cpu", init_scale=32.0)
+    with pytest.raises(Killed):
+        lightning_run(tmp_path, die_after=5, scaler=scaler)
+    restored = torch.amp.GradScaler("cpu", init_scale=4.0)
+    with pytest.raises(Killed):
+        lightning_run(tmp_path, die_after=6, scaler=restored)
+    assert restored.get_scale() == 32.0
 
 
 def test_lightning_goes_on_where_it_was_killed(tmp_path: Path) -> None:

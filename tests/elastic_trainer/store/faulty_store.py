@@ -18,8 +18,14 @@ class ServiceUnavailable(Exception):
     status = 503
 
 
+class TooManyRequests(Exception):
+    status = 429
+
+
 ERRORS: dict[str, Callable[[], Exception]] = {
     "EIO": lambda: OSError(5, "Input/output error"),
+    "403": lambda: PermissionError(13, "Forbidden"),
+    "429": lambda: TooManyRequests("Slow Down"),
     "503": lambda: ServiceUnavailable("Slow Down"),
 }
 

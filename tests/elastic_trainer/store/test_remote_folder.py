@@ -58,7 +58,9 @@ def test_a_bucket_that_cannot_be_read_is_never_taken_for_an_older_one_or_none(
     storage: Storage, error: str, operation: str, name: str
 ) -> None:
     FaultyStore.fail(operation, error, name=name)
-    with pytest.raises(UnavailableError, match=r"can't be read.*(Input/output|Slow Down)"):
+    with pytest.raises(
+        UnavailableError, match=r"can't be read.*(Input/output|Forbidden|Slow Down)"
+    ):
         storage.newest()
     assert FaultyStore.raised > 1  # tried again
     assert steps() == [2, 1]
@@ -82,7 +84,7 @@ def test_a_bucket_that_cannot_be_written_refuses_the_commit_and_keeps_the_others
 ) -> None:
     FaultyStore.fail(operation, error, name=name)
     if operation == "create":  # a claim, not a commit
-        with pytest.raises(UnavailableError, match=r"Input/output|Slow Down"):
+        with pytest.raises(UnavailableError, match=r"Input/output|Forbidden|Slow Down"):
             storage.take_over(1, "later")
     else:
         with pytest.raises(UnavailableError, match="step 3 can't be committed"):
