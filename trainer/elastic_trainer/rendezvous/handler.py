@@ -87,13 +87,24 @@ def create(parameters: RendezvousParameters) -> RendezvousHandler:
 
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     from elastic_trainer.agent.agent import Agent
-    from elastic_trainer.link.worker_link import SOCKET_VARIABLE
+    from elastic_trainer.link.worker_link import ROUND_VARIABLE, SOCKET_VARIABLE
     from elastic_trainer.store.memory_folder import MemoryFolder
     from elastic_trainer.store.slot import MEMORY_VARIABLE
 
     memory = MemoryFolder.claim(identity.job, identity.pod)
     if memory is not None:
         os.environ[MEMORY_VARIABLE] = str(memory.path)
+    # All nodes have the same number of workers, which the coordinator sees to, so torchrun can
+    # number them without a store.
+    os.environ["TORCH_ELASTIC_WORKER_IDENTICAL"] = "1"
+    # SIGTERM means leave at the next fence; torchrun, which reads this when it starts workers,
+    # would end them at once.
+    signals = os.environ.get(_SIGNALS_VARIABLE, "SIGTERM,SIGINT,SIGHUP,SIGQUIT").split(",")
+    kept = [name for name in signals if name.strip() != "SIGTERM"]
+    os.environ[_SIGNALS_VARIABLE] = ",".join(kept) or "SIGQUIT"
+    # A new name moves the C library's table while threads of gRPC read it, and the process is
+    # gone: from the agent's start on, names that are there get other values only.
+    os.environ |= {SOCKET_VARIABLE: "", ROUND_VARIABLE: "0"}
     agent = Agent(identity, coordinator, memory)
     watched = start_workers_from(zygote, agent.worker_failed, agent.patience, agent.may_end)
     if not watched and zygote is not None:
@@ -102,9 +113,6 @@ def create(parameters: RendezvousParameters) -> RendezvousHandler:
     atexit.register(_end, agent)  # the last of what is registered from here on
     atexit.register(log_folder.remove_unnamed)  # after torchrun has read its workers' last errors
     os.environ[SOCKET_VARIABLE] = agent.start()
-    # All nodes have the same number of workers, which the coordinator sees to, so torchrun can
-    # number them without a store.
-    os.environ["TORCH_ELASTIC_WORKER_IDENTICAL"] = "1"
     timeout = parameters.get("timeout")
     handler = ElasticHandler(
         agent,
@@ -137,13 +145,7 @@ class ElasticHandler(RendezvousHandler):
         self._interrupted = False
 
     def take_sigterm(self) -> None:
-        """SIGTERM means leave at the next fence; torchrun would end the workers at once.
-
-        torchrun installs its handlers when it starts workers, from the variable changed here.
-        """
-        names = os.environ.get(_SIGNALS_VARIABLE, "SIGTERM,SIGINT,SIGHUP,SIGQUIT").split(",")
-        kept = [name for name in names if name.strip() != "SIGTERM"]
-        os.environ[_SIGNALS_VARIABLE] = ",".join(kept) or "SIGQUIT"
+        """From now on SIGTERM means leave at the next fence."""
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._on_sigterm)
 
