@@ -33,7 +33,7 @@ async def _set(stage: Stage, node: str, fault: str | None) -> None:
 
 async def test_pods_of_dead_nodes_are_made_anew_where_there_is_room(three_nodes: Stage) -> None:
     stage = three_nodes
-    job = DemoJob("job", min=2, max=2, epochs=12, step_seconds=0.1)
+    job = DemoJob("job", min=2, max=2, epochs=36, step_seconds=0.1)
     await stage.submit(job)
     await stage.until(lambda: stage.world(job) == 2, "job trains")
     for index in (1, 0):
@@ -73,7 +73,7 @@ async def made_anew(stage: Stage, job: DemoJob, index: int) -> str:
 
 async def test_without_room_a_job_goes_on_smaller_and_grows_back(three_nodes: Stage) -> None:
     stage, client = three_nodes, three_nodes.recorder.jobs.client
-    job = DemoJob("job", min=1, max=3, epochs=12, step_seconds=0.1)
+    job = DemoJob("job", min=1, max=3, epochs=36, step_seconds=0.1)
     await stage.submit(job)
     await stage.until(lambda: stage.world(job) == 3, "job grows to all nodes")
     node = (await client.get(PODS, "job-worker-2", "default"))["spec"]["nodeName"]
