@@ -51,6 +51,44 @@ except RuntimeError:
 """
 
 
+SLOW = """
+import sys, time
+import torch
+from elastic_trainer.checkpoint.transfer import receive, send
+from elastic_trainer.link.message import Place
+from elastic_trainer.link.worker_link import WorkerLink
+from elastic_trainer.loop import round_member
+
+round_member.CONNECT_SECONDS = 3.0
+rank, port = (int(argument) for argument in sys.argv[1:])
+member = round_member.RoundMember()
+member._connect(WorkerLink(None), Place(1, rank, 2, "127.0.0.1", port))
+print("connected", flush=True)
+sys.stdin.readline()
+if rank == 0:
+    time.sleep(4.5)  # as long as it takes to gather a large state, or to give it to another first
+    send({"model": torch.ones(5)}, [1])
+else:
+    print(receive(0)["model"].sum().item(), flush=True)
+"""
+
+
+def test_a_message_of_the_state_may_take_longer_than_ranks_have_to_connect() -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60))
+    ranks = [TorchProcess(SLOW, rank, store.port) for rank in range(2)]
+    try:
+        for process in ranks:
+            assert process.stdout.readline() == "connected\n"
+        for process in ranks:
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        assert ranks[1].communicate(timeout=120)[0] == "5.0\n"
+    finally:
+        for process in ranks:
+            process.kill()
+            process.communicate()
+
+
 @pytest.mark.parametrize("frozen", [0, 1], ids=["giver", "taker"])
 def test_a_rank_leaves_its_round_in_the_midst_of_a_message_of_the_state(frozen: int) -> None:
     store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60))

@@ -81,7 +81,7 @@ def test_a_state_that_takes_longer_than_its_deadline_to_hand_over_joins(
 def test_steps_longer_than_the_patience_survive_a_lost_peer(job: Job, long: bool) -> None:
     slow = {"STEP_SECONDS": "2.0", "VOLCANO_ELASTIC_PATIENCE_SECONDS": "0.3"}
     if long:
-        slow = {"STEP_SECONDS": "90"}
+        slow = {"STEP_SECONDS": "90", "VOLCANO_ELASTIC_GRACE_SECONDS": "600"}
     job.start(0, 1, 2, environment=slow)
     told = job.stepping(3)
     os.kill(told["pids"]["1"][0], signal.SIGKILL)

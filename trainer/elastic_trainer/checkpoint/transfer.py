@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from elastic_trainer.ranks.process_group import control_group
+from elastic_trainer.ranks.process_group import control_group, gloo_timeout
 from elastic_trainer.ranks.waiting import wait_in_round
 from elastic_trainer.store.blob import Blob, lay_out, read
 
@@ -49,7 +49,7 @@ def send(
     bounds = torch.tensor([bound for start, content in spans for bound in (start, len(content))])
     for rank in ranks:
         if (control := _own_control_group()) is not None:
-            _wait(dist.isend(_TURN, rank, group=control), _TURN, over)
+            _wait(dist.isend(_TURN, rank, group=control), _TURN, over, control)
         for tensor in (head, skeleton, bounds, *(content for _, content in spans)):
             if tensor.numel():
                 message = tensor.to(device)
@@ -85,7 +85,7 @@ def receive(
 
     if (control := _own_control_group()) is not None:
         turn = _TURN.clone()
-        _wait(dist.irecv(turn, source, group=control), turn, over)
+        _wait(dist.irecv(turn, source, group=control), turn, over, control)
     length, size, count = take(torch.empty(3, dtype=torch.int64)).tolist()
     skeleton = take(torch.empty(length, dtype=torch.uint8)).numpy().tobytes()
     bounds = take(torch.empty(2 * count, dtype=torch.int64)).tolist()
@@ -95,13 +95,23 @@ def receive(
     return read(skeleton, tensors.numpy().data)
 
 
-def _wait(work: dist.Work | None, message: torch.Tensor, over: Callable[[], bool]) -> None:
-    """Wait for a message to be sent, or to have come. Raises RuntimeError as `send`."""
+def _wait(
+    work: dist.Work | None,
+    message: torch.Tensor,
+    over: Callable[[], bool],
+    group: dist.ProcessGroup | None = None,
+) -> None:
+    """Wait for a message to be sent, or to have come. Raises RuntimeError as `send`.
+
+    Args:
+        group: that it is sent in; None: the default one.
+    """
     assert work is not None, "this rank is not in the group of the state's giver and takers"
     if message.device.type != "cpu":  # a stream waits, and it is this thread's
         work.wait()
         return
-    wait_in_round(work.wait, over, "a message of the state")
+    patience = gloo_timeout(group or dist.group.WORLD)
+    wait_in_round(lambda: work.wait(patience), over, "a message of the state")
 
 
 def _spans(blob: Blob) -> Iterator[tuple[int, torch.Tensor]]:

@@ -109,14 +109,18 @@ def control_group() -> Any:
 
     default = dist.group.WORLD
     if default not in _control:
-        patient = _gloo_timeout(default) >= LEAST_TIMEOUT
+        patient = gloo_timeout(default) >= LEAST_TIMEOUT
         made = None if patient else dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT)
         _control[default] = made  # not the key itself, which it would keep alive
     return _control[default] or default
 
 
-def _gloo_timeout(group: Any) -> timedelta:
-    """Return how patient a group's gloo is on the CPU; nothing where it has none."""
+def gloo_timeout(group: Any) -> timedelta:
+    """Return how patient a group's gloo is on the CPU; nothing where it has none.
+
+    Messages between two ranks have to be given it: left alone they have the time-out that the
+    group was made with, which for an ElasticLoop's is that of its connecting.
+    """
     import torch
 
     try:
