@@ -1,4 +1,4 @@
-"""What Grafana's dashboards show: a panel is a line or two.
+"""Grafana's dashboards: a panel is a line or two.
 
 The metrics that panels ask for are held to what the code exports by
 tests/documents/test_monitoring.py.
@@ -36,7 +36,8 @@ class Dashboard:
 
 
 def _amount(figure: str) -> str:
-    """Of each chosen queue, as the leader says; who led before may still say what was."""
+    """Return the query of each chosen queue's amount, as the leading operator tells it; one that
+    led before may still tell an old one."""
     metric = f'{_O}queue_amount{{queue=~"$queue", figure="{figure}"}}'
     return f"max by (queue) ({metric} and on (instance) ({_O}leader == 1))"
 

@@ -242,6 +242,16 @@ async def measured(
         return server.patches, builder
 
 
+async def emitted(respond: Callable[[web.Request], Any]) -> Object:
+    """The one event that is emitted of a coordinator's answers."""
+    async with coordinator(respond) as port, measuring(port) as (_, _, server):
+        async with asyncio.timeout(30):
+            while not server.created:  # noqa: ASYNC110  # a plain server, told by nobody
+                await asyncio.sleep(0.05)
+    (event,) = server.created
+    return event
+
+
 class Ranged:
     """A coordinator with a range."""
 
@@ -394,11 +404,7 @@ async def test_a_round_that_hung_is_an_event_once_and_one_that_was_at_work_is_no
         told = {"job": "team/a", "hangs": [hung, {**hung, "broken": False}, {"broken": 1}, None]}
         return web.json_response(told)
 
-    async with coordinator(respond) as port, measuring(port) as (_, _, server):
-        async with asyncio.timeout(30):
-            while not server.created:  # noqa: ASYNC110  # a plain server, told by nobody
-                await asyncio.sleep(0.05)
-    (event,) = server.created
+    event = await emitted(respond)
     assert (event["type"], event["reason"]) == ("Warning", "TrainingHung")
     assert event["message"].startswith(
         "Round 8 was ended: no step for 61 s after step 119; rank 1 is behind; "
@@ -414,11 +420,7 @@ async def test_a_rank_that_slows_its_job_down_is_an_event_once() -> None:
         told = {"job": "team/a", "stragglers": [slow, {**slow, "batch_seconds": 0.5}, *nonsense]}
         return web.json_response(told)
 
-    async with coordinator(respond) as port, measuring(port) as (_, _, server):
-        async with asyncio.timeout(30):
-            while not server.created:  # noqa: ASYNC110  # a plain server, told by nobody
-                await asyncio.sleep(0.05)
-    (event,) = server.created
+    event = await emitted(respond)
     assert (event["type"], event["reason"]) == ("Warning", "StragglerFound")
     assert event["message"] == (
         "Rank 3 (worker 1, node gpu-7) slows the job down: a batch takes it 0.4 s by itself, and "

@@ -127,14 +127,10 @@ class Measurement:
         """By uid."""
         self._reported: dict[str, set[tuple[int, int, int]]] = {}
         """By uid, the failures that an Event was made of."""
-        self._excluded: dict[str, set[str]] = {}
-        """By uid, the excluded nodes likewise."""
+        self._warned: dict[str, set[str]] = {}
+        """By uid, names of Events about excluded nodes, hung rounds and stragglers."""
         self._goodput: dict[str, dict[str, Any]] = {}
         """By uid, as it is to be written."""
-        self._hung: dict[str, set[HungRound]] = {}
-        """By uid, hung rounds likewise."""
-        self._slow: dict[str, set[tuple[int, str, str]]] = {}
-        """By uid, stragglers likewise."""
         self._due: asyncio.Queue[str] | None = None
         """Keys of jobs; None while somebody else leads: `run` begins with all jobs anyway."""
         self._hosts: dict[str, str] = {}
@@ -203,10 +199,8 @@ class Measurement:
         jobs = [j for j in self._builder.parsed() if j.elastic and j.desired is not None]
         self._uses = {j.uid: self._uses[j.uid] for j in jobs if j.uid in self._uses}
         self._reported = {j.uid: self._reported[j.uid] for j in jobs if j.uid in self._reported}
-        self._excluded = {j.uid: self._excluded[j.uid] for j in jobs if j.uid in self._excluded}
+        self._warned = {j.uid: self._warned[j.uid] for j in jobs if j.uid in self._warned}
         self._goodput = {j.uid: self._goodput[j.uid] for j in jobs if j.uid in self._goodput}
-        self._hung = {j.uid: self._hung[j.uid] for j in jobs if j.uid in self._hung}
-        self._slow = {j.uid: self._slow[j.uid] for j in jobs if j.uid in self._slow}
         free = asyncio.Semaphore(_AT_ONCE)
 
         async def measure(job: PyTorchJob) -> None:
@@ -222,9 +216,9 @@ class Measurement:
             return
         report = await self._hear(session, job)
         await self._tell(job, obj, report.failures)
-        await self._report_excluded(job, obj, report.excluded)
-        await self._report_hung(job, obj, report.hung)
-        await self._report_slow(job, obj, report.slow)
+        await self._warn_once(job, obj, failure_report.EXCLUDED, report.excluded)
+        await self._warn_once(job, obj, hang_report.REASON, report.hung)
+        await self._warn_once(job, obj, straggler_report.REASON, report.slow)
         assert job.desired is not None
         elastic = job.status["elastic"]
         change: dict[str, Any] = {}
@@ -383,34 +377,20 @@ class Measurement:
                 job, about, failure_report.REASON, failure_report.message(group), event_name
             )
 
-    async def _report_excluded(
-        self, job: PyTorchJob, obj: Object, excluded: Sequence[Exclusion]
+    async def _warn_once(
+        self,
+        job: PyTorchJob,
+        obj: Object,
+        reason: str,
+        found: Sequence[Exclusion | HungRound | SlowRank],
     ) -> None:
-        """Emits one Warning a node that is left out of training, about the job."""
-        reported = self._excluded.setdefault(job.uid, set())
-        for one in excluded:
-            if one.node not in reported:
-                reported.add(one.node)
-                name = one.event_name(job.name, job.uid)
-                await self._warn(job, obj, failure_report.EXCLUDED, one.message, name)
-
-    async def _report_hung(self, job: PyTorchJob, obj: Object, hung: Sequence[HungRound]) -> None:
-        """Emits one Warning a round that was ended as no step came, about the job."""
-        reported = self._hung.setdefault(job.uid, set())
-        for one in hung:
-            if one not in reported:
-                reported.add(one)
-                name = one.event_name(job.name, job.uid)
-                await self._warn(job, obj, hang_report.REASON, one.message, name)
-
-    async def _report_slow(self, job: PyTorchJob, obj: Object, slow: Sequence[SlowRank]) -> None:
-        """Emits one Warning a worker that slows the job down, about the job."""
-        reported = self._slow.setdefault(job.uid, set())
-        for one in slow:
-            if one.identity not in reported:
-                reported.add(one.identity)
-                name = one.event_name(job.name, job.uid)
-                await self._warn(job, obj, straggler_report.REASON, one.message, name)
+        """Emits one Warning about the job for each that none was emitted for yet."""
+        warned = self._warned.setdefault(job.uid, set())
+        for one in found:
+            name = one.event_name(job.name, job.uid)
+            if name not in warned:
+                warned.add(name)
+                await self._warn(job, obj, reason, one.message, name)
 
     async def _warn(
         self, job: PyTorchJob, about: Object, reason: str, message: str, name: str

@@ -28,11 +28,6 @@ class SlowRank:
     """"compute" or "input"."""
 
     @property
-    def identity(self) -> tuple[int, str, str]:
-        """Return what makes it another one than those that were told."""
-        return self.worker, self.node, self.cause
-
-    @property
     def message(self) -> str:
         """Return the Event's message."""
         return (
@@ -43,7 +38,7 @@ class SlowRank:
 
     def event_name(self, job: str, job_uid: str) -> str:
         """Return the same for the same worker, so that no operator tells it a second time."""
-        text = f"{job_uid} slow {self.identity}"
+        text = f"{job_uid} slow {(self.worker, self.node, self.cause)}"
         return f"{job}.{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 

@@ -1,4 +1,4 @@
-"""What torchrun's process changes in its own environment, and when."""
+"""Torchrun's process adds nothing to its environment once other threads may read it."""
 
 from __future__ import annotations
 

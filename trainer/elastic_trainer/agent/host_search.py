@@ -29,7 +29,7 @@ class Answers:
 
     @property
     def others_know(self) -> bool:
-        """Whether somebody may know of a round: who does, or gave no answer."""
+        """Return whether somebody may know of a round: an agent that does, or gave no answer."""
         return self.silent or any(one.round for one in self.standings)
 
     @property

@@ -77,9 +77,9 @@ class WorkerServer:
         self.local = LocalRound()
         self.committed_step = -1
         self.commits: tuple[NewestCommit, ...] = ()
+        """The newest in each storage, as far as this agent knows."""
         self.last_run = 0
         """The greatest number of a run that the job's nodes are known to have begun."""
-        """The newest in each storage, as far as this agent knows."""
         self.step_times = StepTimes()
         self._paces_told = -math.inf
         self._tell = tell
