@@ -13,6 +13,7 @@ from volcano_elastic.pytorchjob.action import (
     PatchPod,
     Stage,
 )
+from volcano_elastic.pytorchjob.observed import Resize
 
 
 def test_growing_takes_the_lowest_free_indexes_and_says_why() -> None:
@@ -149,6 +150,65 @@ def test_what_was_evicted_is_called_so_even_if_the_planner_is_quicker_to_give_it
     world.settle()
     status = world.status["elastic"]
     assert (status["desired"], status["lastScaleReason"]) == (3, "Evicted")
+
+
+def test_pods_evicted_one_after_another_are_all_given_up_though_the_planner_saw_one() -> None:
+    world = begin(1, 8)
+    world.grow(8)
+    world.run_all()
+    world.now += timedelta(seconds=20)
+    world.leaving("a-worker-7", evicted=True)
+    world.leaving("a-worker-6", evicted=True)
+    world.resize = Resize(8, 7, "SurplusUnplaced", "planned before worker 6 was evicted")
+    actions = world.settle()
+    assert world.created(actions) == [] and len(world.live()) == 6
+    status = world.status["elastic"]
+    assert (status["desired"], status["lastScaleReason"]) == (6, "Evicted")
+
+
+def test_growth_that_was_planned_before_an_eviction_takes_no_evicted_place_back() -> None:
+    world = begin(1, 8)
+    world.grow(4)
+    world.run_all()
+    world.now += timedelta(seconds=20)
+    world.leaving("a-worker-3", evicted=True)
+    world.resize = resize(4, 6)
+    assert world.created(world.settle()) == []
+    assert world.status["elastic"]["desired"] == 3
+
+
+def test_what_leaves_for_a_minimum_does_so_beside_evictions_that_the_planner_knows_of() -> None:
+    world = begin(1, 8)
+    world.grow(6)
+    world.run_all()
+    world.leaving("a-worker-5", evicted=True)
+    world.resize = resize(6, 4, "a-worker-4")
+    assert world.created(world.settle()) == []
+    status = world.status["elastic"]
+    assert (status["desired"], status["lastScaleReason"]) == (4, "ShrunkForMinimum")
+    assert sorted(world.live()) == [f"a-worker-{i}" for i in range(4)]
+
+
+def test_a_pod_told_of_its_eviction_a_second_before_it_leaves_is_given_up_too() -> None:
+    world = begin(1, 8)
+    world.grow(8)
+    world.run_all()
+    world.now += timedelta(seconds=20, milliseconds=900)
+    world.leaving("a-worker-7", evicted=True)
+    world.leaving("a-worker-6", evicted=True)
+    told = world.pods["a-worker-6"]
+    leaves = told["metadata"].pop("deletionTimestamp")  # the scheduler tells first, then deletes
+    world.now += timedelta(milliseconds=200)
+    world.settle()
+    assert world.status["elastic"]["desired"] == 7
+    told["metadata"]["deletionTimestamp"] = leaves
+    assert world.created(world.settle()) == []
+    assert world.status["elastic"]["desired"] == 6
+    assert len(world.status["elastic"]["evicted"]) == 2
+    world.collect()
+    world.now += timedelta(seconds=5)
+    world.grow(7)
+    assert "evicted" not in world.status["elastic"]
 
 
 def test_an_evicted_pod_of_the_minimum_comes_back() -> None:

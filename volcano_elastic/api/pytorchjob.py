@@ -231,6 +231,11 @@ class PyTorchJob:
     def last_scale(self) -> datetime | None:
         return moment.parse_optional((self.status.get("elastic") or {}).get("lastScaleTime"))
 
+    @property
+    def counted_evictions(self) -> frozenset[str]:
+        """Uids of evicted pods that `desired` counts no more; some may be gone since."""
+        return frozenset((self.status.get("elastic") or {}).get("evicted") or ())
+
 
 def outline(obj: Mapping[str, Any]) -> PyTorchJob:
     """Return as much as can be said of a job that may be wrong in any field of its spec: no

@@ -124,6 +124,7 @@ _NEEDED = (
     "status.elastic.replicas",
     "status.elastic.lastScaleTime",
     "status.elastic.lastScaleReason",
+    "status.elastic.evicted",
     "status.elastic.excludedNodes",
     "status.elastic.exclusionsLiftedAt",
     "status.elastic.restarts",

@@ -2,7 +2,7 @@
 
 admitted by Kueue        ─► replicas of the elastic role, no more and no less
 not written yet          ─► max(least, its live pods)
-a planner's decision     ─► its new size
+a planner's decision     ─► its new size, unless more pods are evicted or lost than it knows of
 outside [least, max]     ─► the nearest end
 evicted, or lost for good─► fewer by those, not below least: their place is somebody else's now
 
@@ -22,7 +22,7 @@ EVICTED = "Evicted"
 REPLICAS_FAILED = "ReplicasFailed"
 LIMITS_CHANGED = "LimitsChanged"
 KUEUE = "SizedByKueue"
-_PRESENT = (State.LIVE, State.SUCCEEDED)
+_PLACES = (State.LIVE, State.SUCCEEDED, State.RETRY, State.NODE_LOST, State.OUT_OF_MEMORY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,13 @@ def size(job: PyTorchJob, view: Sequence[Replica], resize: Resize | None) -> Siz
     current = max(least, live) if job.desired is None else job.desired
     if resize is not None and current in (resize.old, resize.new):
         desired = min(max(resize.new, least), most)
-        taken = _after_losses(job, workers, current)
-        if taken.reason == EVICTED and taken.desired == desired:
-            # The planner saw them go too, and gives up only what Volcano has taken.
-            return taken
         remove = resize.remove if resize.new <= resize.old else frozenset()
+        taken = _after_losses(job, workers, current)
+        left = taken.desired - sum(r.name in remove and _has_place(r) for r in workers)
+        if taken.changed and (left < desired or taken.desired == desired):
+            # The planner saw fewer of them go, and others would be made in their places, or it
+            # gives up only what Volcano has taken.
+            return taken
         changed = desired != current
         return Size(desired, changed, resize.reason, resize.message, remove, resize.move)
     within = min(max(current, least), most)
@@ -70,10 +72,8 @@ def size(job: PyTorchJob, view: Sequence[Replica], resize: Resize | None) -> Siz
 
 
 def _after_losses(job: PyTorchJob, workers: Sequence[Replica], current: int) -> Size:
-    places = (*_PRESENT, State.RETRY, State.NODE_LOST, State.OUT_OF_MEMORY)
-    there = sum(r.comes_back or r.state in places for r in workers)
-    missing = max(0, current - there)
-    evicted = sum(_newly(r.evicted, job.last_scale) for r in workers if _evicted(r))
+    missing = max(0, current - sum(map(_has_place, workers)))
+    evicted = sum(r.uid not in job.counted_evictions for r in workers if _evicted(r))
     lost = min(missing, len(newly_lost(job, workers)))
     enough = current - lost >= job.least_size
     fewer = min(missing, evicted + lost)
@@ -89,6 +89,13 @@ def _after_losses(job: PyTorchJob, workers: Sequence[Replica], current: int) -> 
     return Size(desired, True, EVICTED, message)
 
 
+def evictions(view: Sequence[Replica]) -> list[str]:
+    """Return the uids of the elastic role's evicted pods, sorted: a size that is decided now counts
+    them. The second of an eviction would not tell: a pod may be told of it in one, and leave in the
+    next."""
+    return sorted(r.uid for r in view if r.role.elastic and _evicted(r))
+
+
 def newly_lost(job: PyTorchJob, view: Sequence[Replica]) -> list[Replica]:
     """Return the elastic role's pods that failed for good since the size was last changed."""
     return [
@@ -96,6 +103,10 @@ def newly_lost(job: PyTorchJob, view: Sequence[Replica]) -> list[Replica]:
         for r in view
         if r.role.elastic and r.state is State.LOST and _newly(r.ended, job.last_scale)
     ]
+
+
+def _has_place(replica: Replica) -> bool:
+    return replica.comes_back or replica.state in _PLACES
 
 
 def _evicted(replica: Replica) -> bool:

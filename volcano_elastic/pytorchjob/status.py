@@ -17,7 +17,7 @@ from volcano_elastic.pytorchjob.exclusion import FIELD, LIFTED, Exclusions
 from volcano_elastic.pytorchjob.observed import Replica, State
 from volcano_elastic.pytorchjob.out_of_memory import remembered
 from volcano_elastic.pytorchjob.outcome import Outcome
-from volcano_elastic.pytorchjob.size import Size
+from volcano_elastic.pytorchjob.size import Size, evictions
 
 Status = dict[str, Any]
 
@@ -27,7 +27,17 @@ REFUSED = "Not carried out: "
 """How the message of an edit begins that asks for the impossible."""
 # What of status.elastic only an elastic job has.
 _OF_A_SIZE = frozenset(
-    ("desired", "ready", "min", "max", "replicas", "lastScaleTime", "lastScaleReason", "message")
+    (
+        "desired",
+        "ready",
+        "min",
+        "max",
+        "replicas",
+        "lastScaleTime",
+        "lastScaleReason",
+        "message",
+        "evicted",
+    )
 )
 
 
@@ -144,6 +154,9 @@ def sized(
             "lastScaleReason": size.reason,
             "message": size.message,
         }
+        elastic.pop("evicted", None)
+        if gone := evictions(view):
+            elastic["evicted"] = gone
     return status | {"elastic": elastic}
 
 
