@@ -12,7 +12,8 @@ _COUNT = int(IPv4Address("127.255.255.255")) - _FIRST
 
 
 class AddressBook:
-    """Hands out addresses: the same one for the same pod name, whether the pod runs or not.
+    """Hands out addresses: the same one for the same pod name, whether the pod runs or not, but for
+    pods in whose place another comes while they run on behind a partition.
 
     An address is a hash of the name, so it outlives the kubelet; the second of two names with one
     hash gets the next free address.
@@ -43,6 +44,10 @@ class AddressBook:
         self._by_pod[namespace, name] = str(address)
         self._taken.add(str(address))
         return str(address)
+
+    def renew(self, namespace: str, name: str) -> None:
+        """Gives the next pod of this name another address: the one before it still has this."""
+        self._by_pod.pop((namespace, name), None)
 
 
 # A host name as written in an environment variable, to the address it stands for, or None.

@@ -32,9 +32,9 @@ class FakePods:
     afterwards as annotated."""
 
     def __init__(
-        self, client: Client, pods: Informer, nodes: frozenset[str], down: Set[str] = frozenset()
+        self, client: Client, pods: Informer, nodes: frozenset[str], silent: Set[str] = frozenset()
     ) -> None:
-        self._client, self._pods, self._nodes, self._down = client, pods, nodes, down
+        self._client, self._pods, self._nodes, self._silent = client, pods, nodes, silent
         self._addresses = AddressBook()
         self._queue = WorkQueue()
         self._told: dict[str, float] = {}
@@ -48,10 +48,10 @@ class FakePods:
         if new is not None and new["spec"].get("nodeName") in self._nodes:
             self._queue.add(key_of(new))
 
-    def on_outage(self, name: str, down: bool) -> None:
+    def on_outage(self, name: str, kind: fault.NodeFaultKind | None) -> None:
         """A node is up again: its pods are looked at."""
         for pod in self._pods:
-            if not down and pod["spec"].get("nodeName") == name:
+            if kind is None and pod["spec"].get("nodeName") == name:
                 self._queue.add(key_of(pod))
 
     async def run(self) -> None:
@@ -80,7 +80,7 @@ class FakePods:
 
     async def _advance(self, key: str) -> None:
         pod = self._pods.get(key)
-        if pod is None or pod["spec"]["nodeName"] in self._down:
+        if pod is None or pod["spec"]["nodeName"] in self._silent:
             return
         meta = pod["metadata"]
         name, namespace = meta["name"], meta["namespace"]

@@ -5,8 +5,10 @@ Fails as under node pressure), each done once, whereupon the kubelet removes the
 `freeze`, which holds for as long as the annotation does: processes stop where they are, and nothing
 is heard of them. `kill/NAME`, `oom/NAME` and `freeze/NAME` mean one container; else it is all.
 
-On a node: `down`, for as long as the annotation holds: its processes are gone, its lease is no
-longer renewed, and nothing is told of its pods.
+On a node, for as long as the annotation holds, its lease is no longer renewed, its kubelet tells
+nothing and hears of nothing: `down`, its processes are gone; `frozen`, they stop where they are;
+`partitioned`, only the kubelet is cut off from the API server, and they go on. One may become
+another. `down/5` begins five seconds after it was asked for, when the API server may be away.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Literal, cast, get_args
 from volcano_elastic.kube.resource import Object
 
 ANNOTATION = "local.volcano-elastic.io/fault"
-NODE_DOWN = "down"
+NodeFaultKind = Literal["down", "frozen", "partitioned"]
 PodFaultKind = Literal["kill", "oom", "evict", "freeze"]
 
 
@@ -26,6 +28,13 @@ class PodFault:
     kind: PodFaultKind
     container: str | None = None
     """None: all of the pod's."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFault:
+    kind: NodeFaultKind
+    after: float = 0.0
+    """Seconds until it begins."""
 
 
 def annotated(obj: Object) -> str:
@@ -40,5 +49,9 @@ def parse(text: str) -> PodFault | None:
     return PodFault(cast(PodFaultKind, kind), container or None)
 
 
-def is_down(node: Object) -> bool:
-    return annotated(node) == NODE_DOWN
+def parse_node(text: str) -> NodeFault | None:
+    """None if it is no fault that a node can have."""
+    kind, _, after = text.partition("/")
+    if kind not in get_args(NodeFaultKind) or (after and not after.isdigit()):
+        return None
+    return NodeFault(cast(NodeFaultKind, kind), float(after or 0))

@@ -17,6 +17,7 @@ import aiohttp
 
 from embedded_cluster.kubelet.address import AddressBook
 from embedded_cluster.kubelet.fake import FakePods
+from embedded_cluster.kubelet.fault import NodeFaultKind
 from embedded_cluster.kubelet.log_server import serving
 from embedded_cluster.kubelet.names import Names
 from embedded_cluster.kubelet.node import VirtualNodes, node_names, register
@@ -81,8 +82,10 @@ class ProcessPods:
             return
         if old is not None and (new is None or new["metadata"]["uid"] != old["metadata"]["uid"]):
             gone = self._workers.get(old["metadata"]["uid"])
-            if gone is not None:
+            if gone is not None and self._nodes.up(gone.node):
                 gone.removed()
+            elif gone is not None and not gone.crashed:
+                self._addresses.renew(*gone.key.split("/"))
         if new is None or not self._nodes.up(new["spec"].get("nodeName")):
             return
         uid = new["metadata"]["uid"]
@@ -99,15 +102,20 @@ class ProcessPods:
         if not worker.crashed:
             worker.update(new)
 
-    def _on_outage(self, name: str, down: bool) -> None:
-        for pod in self._pods:
-            if pod["spec"].get("nodeName") != name:
-                continue
-            worker = self._workers.get(pod["metadata"]["uid"])
-            if not down:
-                self._on_change(None, pod)
-            elif worker is not None:
+    def _on_outage(self, name: str, kind: NodeFaultKind | None) -> None:
+        workers = [w for w in self._workers.values() if w.node == name and not w.crashed]
+        for worker in workers:
+            if kind == "down":
                 worker.crash()
+            elif kind is not None:
+                worker.cut_off(frozen=kind == "frozen")
+            else:
+                pod = self._pods.get(worker.key)
+                same = pod is not None and pod["metadata"]["uid"] == worker.uid
+                worker.reconnect(pod if same else None)
+        for pod in self._pods:
+            if kind is None and pod["spec"].get("nodeName") == name:
+                self._on_change(None, pod)
 
     def _finished(self, task: asyncio.Task[None], uid: str, key: str) -> None:
         self._tasks.discard(task)
@@ -148,8 +156,8 @@ async def serve(options: Options) -> None:
         all_nodes.on_change(nodes.on_change)
         async with asyncio.TaskGroup() as group:
 
-            def on_outage(name: str, down: bool) -> None:
-                if not down:
+            def on_outage(name: str, kind: NodeFaultKind | None) -> None:
+                if kind is None:
                     group.create_task(nodes.beat(name, returned=True))
 
             nodes.handlers.append(on_outage)
@@ -159,10 +167,10 @@ async def serve(options: Options) -> None:
             group.create_task(nodes.run())
             if (grace := options.node_monitor_grace_period) is not None:
                 # Not by the leases: while nobody can renew any, no node is to blame.
-                watcher = NodeLifecycle(client, all_nodes, pods, names, nodes.seconds_down, grace)
+                watcher = NodeLifecycle(client, all_nodes, pods, names, nodes.seconds_silent, grace)
                 group.create_task(watcher.run())
             if options.mode == "fake":
-                fake = FakePods(client, pods, frozenset(names), nodes.down.keys())
+                fake = FakePods(client, pods, frozenset(names), nodes.silent)
                 nodes.handlers.append(fake.on_outage)
                 group.create_task(fake.run())
             else:

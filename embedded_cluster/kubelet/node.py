@@ -1,11 +1,11 @@
-"""The virtual nodes: registered once, kept alive by a lease each, down when asked to be."""
+"""The virtual nodes: registered once, kept alive by a lease each, silent when asked to be."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from datetime import UTC, datetime
 
 import aiohttp
@@ -117,7 +117,7 @@ async def register(
 
 
 class VirtualNodes:
-    """Renews the lease of each node that isn't down, spread over the interval.
+    """Renews the lease of each node that no fault keeps silent, spread over the interval.
 
     Args:
         gpus, log_port: as in `register`, which brings back a node that was taken for lost.
@@ -131,17 +131,25 @@ class VirtualNodes:
         self._names = frozenset(names)
         self._unready: set[str] = set()
         """Nodes of which somebody says that they aren't ready."""
-        self.down: dict[str, float] = {}
-        """Since when the nodes are down whose annotation says so."""
-        self.handlers: list[Callable[[str, bool], None]] = []
-        """Told of a node's name, and whether it is down now."""
+        self._asked: dict[str, fault.NodeFault] = {}
+        """By node, the fault that its annotation asks for, begun or not."""
+        self._beginning: dict[str, asyncio.TimerHandle] = {}
+        self._silent: dict[str, float] = {}
+        """Since when the nodes are silent that have a fault."""
+        self.handlers: list[Callable[[str, fault.NodeFaultKind | None], None]] = []
+        """Told of a node's name, and the fault that it has from now on."""
+
+    @property
+    def silent(self) -> Set[str]:
+        """The nodes whose kubelet is not heard of."""
+        return self._silent.keys()
 
     def up(self, name: str | None) -> bool:
-        """Return whether the node is one of them, and not down."""
-        return name in self._names and name not in self.down
+        """Return whether the node is one of them, and its kubelet works."""
+        return name in self._names and name not in self._silent
 
-    def seconds_down(self, name: str) -> float:
-        return self._clock() - self.down.get(name, self._clock())
+    def seconds_silent(self, name: str) -> float:
+        return self._clock() - self._silent.get(name, self._clock())
 
     def on_change(self, old: Object | None, new: Object | None) -> None:
         """To be told of all nodes there are."""
@@ -150,16 +158,33 @@ class VirtualNodes:
             return
         ready = condition(new or {}, "Ready")
         (self._unready.add if ready and ready["status"] != "True" else self._unready.discard)(name)
-        down = new is not None and fault.is_down(new)
-        if down == (name in self.down):
+        wanted = fault.parse_node(fault.annotated(new)) if new is not None else None
+        if wanted == self._asked.get(name):
             return
-        if down:
-            self.down[name] = self._clock()
+        if name in self._beginning:
+            self._beginning.pop(name).cancel()
+        if wanted is None:
+            del self._asked[name]
+            if name in self._silent:
+                self._change(name, None)
+            return
+        self._asked[name] = wanted
+        if not wanted.after:
+            self._change(name, wanted.kind)
+            return
+        self._beginning[name] = asyncio.get_running_loop().call_later(
+            wanted.after, self._change, name, wanted.kind
+        )
+
+    def _change(self, name: str, kind: fault.NodeFaultKind | None) -> None:
+        self._beginning.pop(name, None)
+        if kind is None:
+            del self._silent[name]
         else:
-            del self.down[name]
-        _log.info("node %s is %s by request", name, "down" if down else "up again")
+            self._silent.setdefault(name, self._clock())
+        _log.info("node %s is %s by request", name, kind or "up again")
         for handler in self.handlers:
-            handler(name, down)
+            handler(name, kind)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -170,7 +195,7 @@ class VirtualNodes:
             )
         while True:
             for name in sorted(self._names):
-                if name not in self.down:
+                if name not in self._silent:
                     await self.beat(name)
                 await asyncio.sleep(_RENEW_SECONDS / len(self._names))
 

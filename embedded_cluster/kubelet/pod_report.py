@@ -39,10 +39,22 @@ class PodReport:
         self._written: Object | None = None
         self._dirty, self._writing = asyncio.Event(), asyncio.Lock()
         self.closed = False
+        self._connected = asyncio.Event()
+        self._connected.set()
 
     @property
     def key(self) -> str:
         return f"{self._namespace}/{self._name}"
+
+    def cut_off(self) -> None:
+        """Nothing is told until `reconnect`."""
+        self._connected.clear()
+
+    def reconnect(self) -> None:
+        """Tells all anew: others may have said something of the pod meanwhile."""
+        self._written = None
+        self._connected.set()
+        self._dirty.set()
 
     def changed(self) -> None:
         """The status may be another now."""
@@ -65,6 +77,8 @@ class PodReport:
         await self._patch({"metadata": {"annotations": annotations}}, None)
 
     async def tell(self, told: PodEvent) -> None:
+        if not self._connected.is_set():
+            return
         body = event.make(
             self._about,
             reason=told.reason,
@@ -110,6 +124,9 @@ class PodReport:
         """The answer; None if the pod is gone."""
         delay = 0.1
         while not self.closed:
+            await self._connected.wait()
+            if self.closed:
+                break
             try:
                 return await request()
             except (NotFound, Conflict):

@@ -66,6 +66,8 @@ class PodWorker:
         self._processes: dict[str, Process] = {}
         self._happened = asyncio.Event()
         self.crashed = False
+        self._frozen = False
+        """Whether all of its processes are stopped, as its node is."""
         self._shut_down = False
         self._fault = ""
         self._report = PodReport(pod, host.client, host.pods, self._status)
@@ -87,6 +89,38 @@ class PodWorker:
         self._report.closed = True
         self._life.stop(0, self._host.now())
         self._happened.set()
+
+    @property
+    def key(self) -> str:
+        return self._report.key
+
+    @property
+    def uid(self) -> str:
+        return str(self._uid)
+
+    @property
+    def node(self) -> str:
+        return str(self._pod["spec"]["nodeName"])
+
+    def cut_off(self, *, frozen: bool) -> None:
+        """Its kubelet reaches no API server, and hears of nothing; its processes go on, unless
+        they are frozen."""
+        self._report.cut_off()
+        if frozen != self._frozen:
+            self._frozen = frozen
+            for process in self._processes.values():
+                (self._host.runtime.freeze if frozen else self._host.runtime.thaw)(process)
+
+    def reconnect(self, pod: Object | None) -> None:
+        """Its kubelet works again, and finds this pod; None: it is no more in the API."""
+        self.cut_off(frozen=False)
+        if pod is None:
+            self._report.closed = True
+        self._report.reconnect()
+        if pod is None:
+            self.removed()
+        else:
+            self.update(pod)
 
     def crash(self) -> None:
         """Its node is down: its processes are gone, and nobody tells."""
@@ -193,7 +227,9 @@ class PodWorker:
             if ignored := not_served.ignored(container.spec, self._pod):
                 self._tell(PodEvent("NotServed", ignored, warning=True))
             self._spawn(self._await_end(container, process))
-            if fault.parse(self._fault) and self._fault.startswith("freeze"):
+            if self._frozen:
+                self._host.runtime.freeze(process)
+            elif fault.parse(self._fault) and self._fault.startswith("freeze"):
                 await self._apply_fault("", self._fault)
 
     async def _command(self, container: Container) -> Command:

@@ -11,7 +11,12 @@ from volcano_elastic.cli.observation import Trouble, ask, kubeconfig_option
 if TYPE_CHECKING:
     from volcano_elastic.kube.client import Client
 
-_NODE = {"node-down": "down", "node-up": None}
+_NODE = {
+    "node-down": "down",
+    "node-freeze": "frozen",
+    "node-partition": "partitioned",
+    "node-up": None,
+}
 _POD = {"kill": "kill", "oom": "oom", "evict": "evict", "freeze": "freeze", "thaw": None}
 
 
@@ -27,7 +32,10 @@ def fault(
     """Makes something go wrong with a pod or node NAME of an embedded kubelet.
 
     \b
-    node-down, node-up  its processes are gone, nothing is heard of it; and it comes back
+    node-down           its processes are gone, nothing is heard of it
+    node-freeze         its processes stop where they are, nothing is heard of it
+    node-partition      its kubelet alone is cut off from the API server; its pods go on
+    node-up             it comes back
     kill, oom           SIGKILL to a pod's containers; with oom they are told as OOMKilled
     evict               the pod Fails, as under node pressure
     freeze, thaw        its processes stop where they are, and are silent; and go on

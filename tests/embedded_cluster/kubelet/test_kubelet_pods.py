@@ -340,3 +340,57 @@ async def test_a_node_that_is_down_for_a_moment_begins_its_pods_anew(world: Worl
     assert state_of(pod, "running") and _is_ready(pod)
     last = pod["status"]["containerStatuses"][0]["lastState"]["terminated"]
     assert (last["reason"], last["exitCode"]) == ("Unknown", 255)
+
+
+async def test_a_partitioned_nodes_pod_goes_on_beside_its_successor_until_the_node_is_back(
+    world: World,
+) -> None:
+    async def node(kind: str | None) -> None:
+        body = {"metadata": {"annotations": {_FAULT: kind}}}
+        await world.client.patch(NODES, "node-1", None, body)
+
+    async def goes_on(log: Path) -> None:
+        deadline, length = time.monotonic() + 60, log.stat().st_size
+        while log.stat().st_size == length:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.02)
+
+    code = "import os, time\nprint(os.getpid(), flush=True)\nwhile not time.sleep(0.01): print('.')"
+    await world.create("p", sys.executable, "-uc", code)
+    pod = await world.logged("p", "\n")
+    log = Path(pod["metadata"]["annotations"]["local.volcano-elastic.io/log-dir"], "main.log")
+    process = int(log.read_text().split()[0])
+    try:
+        await node("partitioned")
+        await world.until("p", lambda pod: not _is_ready(pod))
+        await goes_on(log)
+        await world.client.delete(PODS, "p", "default", grace_period_seconds=0)
+        await world.gone("p")
+        await world.create("p", "sleep", "60", nodeName="node-2")
+        successor = await world.phase("p", "Running")
+        assert successor["status"]["podIP"] != pod["status"]["podIP"]
+        await node("frozen")
+        state = Path(f"/proc/{process}/stat")
+        deadline = time.monotonic() + 60
+        while state.read_text().rsplit(")", 1)[1].split()[0] != "T":
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.02)
+        await node("partitioned")
+        await goes_on(log)
+    finally:
+        await node(None)
+    await dead([process])
+    now = await world.client.get(PODS, "p", "default")
+    assert now["metadata"]["uid"] == successor["metadata"]["uid"]
+    assert now["status"]["phase"] == "Running"
+
+
+async def test_a_partition_that_heals_leaves_a_pod_as_it_was(world: World) -> None:
+    await world.create("p", "sleep", "60")
+    before = await world.phase("p", "Running")
+    for fault in ("partitioned", None):
+        body = {"metadata": {"annotations": {_FAULT: fault}}}
+        await world.client.patch(NODES, "node-1", None, body)
+        await world.until("p", lambda pod, fault=fault: _is_ready(pod) == (fault is None))
+    after = await world.client.get(PODS, "p", "default")
+    assert after["status"]["containerStatuses"] == before["status"]["containerStatuses"]
