@@ -28,7 +28,7 @@ from volcano_elastic.pytorchjob.pod import FAILURES, RESTARTS
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LOST_AFTER = timedelta(seconds=300)
 HOST, OTHER = Pod("u0", "n0", 0, host=True), Pod("u1", "n1", 1, host=False)
-BAD = Trouble("is not Ready", NOW - timedelta(seconds=5))
+BAD = Trouble("is not Ready", NOW - timedelta(seconds=5), NOW)
 
 
 def seconds(count: float) -> datetime:
@@ -45,7 +45,7 @@ def node(status: str | None = None, taint: str | None = None) -> dict[str, objec
 
 @pytest.mark.parametrize("status", ["False", "Unknown"])
 def test_a_node_that_is_not_ready_is_in_trouble_since_then(status: str) -> None:
-    assert trouble(node(status), seconds(9)) == Trouble("is not Ready", NOW)
+    assert trouble(node(status), seconds(9)) == Trouble("is not Ready", NOW, seconds(9))
 
 
 @pytest.mark.parametrize("taint", [UNREACHABLE, OUT_OF_SERVICE])
@@ -114,7 +114,17 @@ def test_a_worker_that_ended_with_torchruns_store_is_a_witness_against_its_host(
 
 def test_a_pod_that_is_heard_again_is_not_silent() -> None:
     silent = listen([OTHER], frozenset(), {"u1": Contact(True)}, NOW)
-    assert listen([OTHER], frozenset({1}), silent, seconds(1))["u1"] == Contact(True)
+    heard = listen([OTHER], frozenset({1}), silent, seconds(1))
+    assert heard["u1"] == Contact(True, None, seconds(1))
+
+
+def test_a_pod_that_was_starting_when_its_coordinator_was_asked_last_is_asked_about_again() -> None:
+    starting = listen([HOST, OTHER], frozenset({0}), {}, seconds(-3))
+    assert not judge([HOST, OTHER], {"n1": BAD}, starting, LOST_AFTER, NOW).lost
+    joined = listen([HOST, OTHER], frozenset({0, 1}), starting, seconds(1))
+    assert not judge([HOST, OTHER], {"n1": BAD}, joined, LOST_AFTER, seconds(1)).lost
+    silent = listen([HOST, OTHER], frozenset({0}), starting, seconds(1))
+    assert set(judge([HOST, OTHER], {"n1": BAD}, silent, LOST_AFTER, seconds(1)).lost) == {"u1"}
 
 
 @given(
@@ -128,7 +138,7 @@ def test_no_pod_is_lost_by_one_witness_before_its_time(
 ) -> None:
     known = {"u0": Contact(before), "u1": Contact(before)}
     contacts = listen([HOST, OTHER], heard, known, NOW)
-    troubles = {"n1": Trouble("is not Ready", NOW)} if bad else {}
+    troubles = {"n1": Trouble("is not Ready", NOW, NOW)} if bad else {}
     found = judge([HOST, OTHER], troubles, contacts, LOST_AFTER, seconds(passed))
     silent = heard is not None and 1 not in heard
     assert set(found.lost) == ({"u1"} if bad and silent else set())

@@ -6,7 +6,7 @@ time, hears nothing from the pod.
 Stock torchrun has no coordinator of ours. Its workers end with the store at which they meet,
 though, and begin anew: one that did so is the second witness against the pod that served it.
 
-both             ─► lost at once
+both             ─► lost at once; silence counts from a question asked since the trouble was seen
 one of them      ─► lost once it has said so for `lost_after`
 neither          ─► not lost
 
@@ -37,6 +37,8 @@ class Trouble:
 
     reason: str
     since: datetime
+    seen: datetime
+    """When the operator saw it first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,8 @@ class Contact:
     """The coordinator has heard it at least once."""
     silent_since: datetime | None = None
     """When the coordinator was first seen without it; None while it is heard."""
+    asked: datetime | None = None
+    """When this was learned last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +83,9 @@ def trouble(node: Mapping[str, Any], now: datetime) -> Trouble | None:
         if taint.get("key") in (UNREACHABLE, OUT_OF_SERVICE):
             since = moment.parse_optional(taint.get("timeAdded"))
             word = taint["key"].rpartition("/")[2]
-            return Trouble(f"is tainted {word}", since or _unready_since(node) or now)
+            return Trouble(f"is tainted {word}", since or _unready_since(node) or now, now)
     since = _unready_since(node)
-    return None if since is None else Trouble("is not Ready", since)
+    return None if since is None else Trouble("is not Ready", since, now)
 
 
 def _unready_since(node: Mapping[str, Any]) -> datetime | None:
@@ -109,9 +113,9 @@ def listen(
         known = before.get(pod.uid, Contact())
         present = pod.host if pod.index is None else pod.index in (heard or ())
         if heard is not None and present:
-            found[pod.uid] = Contact(True)
+            found[pod.uid] = Contact(True, None, now)
         elif pod.host if heard is None else pod.index is not None:
-            found[pod.uid] = Contact(known.heard, known.silent_since or now)
+            found[pod.uid] = Contact(known.heard, known.silent_since or now, now)
         else:
             found[pod.uid] = known
     return found
@@ -135,7 +139,7 @@ def judge(
     for pod in pods:
         bad, contact = troubles.get(pod.node), contacts.get(pod.uid, Contact())
         silent = contact.silent_since
-        if bad is not None and silent is not None:
+        if bad is not None and silent is not None and contact.asked and contact.asked >= bad.seen:
             lost[pod.uid] = f"node {pod.node} {bad.reason} and nothing is heard from the pod"
             continue
         if bad is not None and pod.serves_store and _left_by_others(pods, troubles, bad):
