@@ -47,6 +47,9 @@ class ControlPlane:
     rbac: ClassVar[bool] = True
     """Whether there are users with fewer rights than the administrator's."""
 
+    api_server: ClassVar[str] = "apiserver"
+    """Its name among the components."""
+
     kept: ClassVar[bool] = False
     """Whether it outlives us, so that what was put in has to be taken out."""
 
@@ -84,6 +87,21 @@ class ControlPlane:
         `system:serviceaccount:NAMESPACE:NAME` has the rights of that service account.
         """
         raise ControlPlaneError(f"the {self.name} control plane knows one user only")
+
+    def stop_api_server(self) -> None:
+        """Kill it; a control plane that keeps its objects can start it again."""
+        component = self.components[self.api_server]
+        component.send(signal.SIGKILL)
+        while component.running():
+            time.sleep(0.01)
+
+    def start_api_server(self) -> None:
+        """Start it where it was.
+
+        Raises:
+            ControlPlaneError: it isn't ready again in time.
+        """
+        self.components[self.api_server].start()
 
     def requests(self, user: str) -> list[Object]:
         """Each finished request of `user`, as a Kubernetes audit event (level Metadata)."""

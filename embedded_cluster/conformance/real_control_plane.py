@@ -49,6 +49,7 @@ _AUDIT_POLICY = {
 
 class RealControlPlane(ControlPlane):
     name = "real"
+    api_server = "kube-apiserver"
 
     def __init__(self) -> None:
         super().__init__()
@@ -194,8 +195,15 @@ class RealControlPlane(ControlPlane):
             ControlPlaneError: the API server isn't ready again in time.
         """
         self._again(name)
+        self._wait_for_api_server(started=name == self.api_server)
+
+    def start_api_server(self) -> None:
+        super().start_api_server()
+        self._wait_for_api_server(started=True)
+
+    def _wait_for_api_server(self, *, started: bool) -> None:
         self.until(lambda: self._answers("/readyz"), "the API server is ready again")
-        if name == "kube-apiserver":
+        if started:
             # One that has just started does not list custom kinds yet. A garbage collector that
             # looks for kinds in that moment forgets those, and when it knows them again, half a
             # minute later, it is never told of the owners that were deleted meanwhile.

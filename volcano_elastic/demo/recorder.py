@@ -58,8 +58,8 @@ class Recorder:
             return
         meta, status = pod["metadata"], pod.get("status", {})
         labels = meta.get("labels", {})
-        if _JOB_LABEL not in labels:
-            return
+        if _JOB_LABEL not in labels or _INDEX_LABEL not in labels:
+            return  # nobody's, or a dedicated coordinator's
         span = self.timeline.pods.get(meta["uid"])
         if span is None:
             limits = pod["spec"]["containers"][0].get("resources", {}).get("limits", {})
