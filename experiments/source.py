@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import math
 import random
 from collections.abc import Sequence
@@ -36,7 +37,8 @@ class Source:
         assert self.folder is not None
         path = self.folder / name
         try:
-            return path.read_text().splitlines()
+            raw = path.read_bytes()
+            return (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode().splitlines()
         except OSError as error:
             raise MissingTraces(
                 f"{path}: {error.strerror}; the experiments need the traces of Philly and Pollux, "
@@ -97,6 +99,24 @@ class Source:
             cluster=total,
             elasticity=Elasticity(elastic),
         )
+
+    def philly_months(
+        self, total: int, elastic: str, queues: Sequence[str], begin: float, end: float
+    ) -> list[TraceJob]:
+        """The jobs of some queues that were submitted between two times, in seconds of the trace,
+        but for those below 5 minutes and above 1,000 GPU-hours, as in `philly`."""
+        if self.folder is None:
+            return _generated(5, total, elastic, queues)
+        name = "philly_jobs.csv.gz"
+        head, *lines = self._lines(name)
+        wanted = []
+        for line in lines:
+            _, submit, queue, gpus, duration = line.split(",")
+            area = int(gpus) * int(duration)
+            if queue in queues and begin <= int(submit) < end and int(duration) >= 300:
+                wanted += [line] if area < 3_600_000 and int(gpus) <= total else []
+        found = read_trace([head, *wanted], name, cluster=total, elasticity=Elasticity(elastic))
+        return found[""]
 
     def philly_sizes(self) -> Sequence[int]:
         """Clusters in GPUs, 8 a node."""

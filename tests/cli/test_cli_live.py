@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from tests.embedded_cluster.apiserver.process import ApiServerProcess
 from tests.embedded_cluster.process import ROOT, eventually, local_cluster
 from volcano_elastic.cli.observation import Trouble, ask
 from volcano_elastic.cluster_state.reason import WORDS, Reason
+from volcano_elastic.dashboard.history.history import History
 from volcano_elastic.kube.client import ApiError, Client
 from volcano_elastic.pytorchjob.goodput import USES, Goodput, kept
 
@@ -98,6 +100,20 @@ def test_goodput_is_shown_of_a_job_and_of_its_queue(kubeconfig: Path) -> None:
     assert (queue["queue"], queue["jobs"], queue["held"]) == ("default", 1, 4_000)
     nobody = tool(kubeconfig, "goodput", "nobody")
     assert nobody.returncode == 2 and "none in a queue of that name" in nobody.stderr
+
+
+def test_eta_of_a_live_job_is_kept(kubeconfig: Path, tmp_path: Path) -> None:
+    database = f"sqlite:///{tmp_path / 'page.db'}"
+    for _ in range(2):
+        said = tool(kubeconfig, "eta", "bert", "--database", database, "--json")
+        assert (said.returncode, said.stderr) == (0, "")
+        (found,) = json.loads(said.stdout)["jobs"]
+        assert (found["job"], found["start"]) == ("default/bert", None)
+    history = History(database)
+    (record,) = history.records.since(datetime.now(UTC))
+    assert (record.job, record.each, record.max) == ("default/bert", 1000, 6)
+    assert record.started is not None and record.ended is None
+    history.close()
 
 
 def test_what_is_live_and_what_is_saved_are_explained_alike(

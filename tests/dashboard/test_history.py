@@ -13,9 +13,11 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
+from tests.forecast.world import past_job
 from tests.queue_policy.world import NOW
 from volcano_elastic.brain.history.database import History as BrainHistory
 from volcano_elastic.dashboard.history.history import SLOTS, History, Span
+from volcano_elastic.dashboard.history.records import Answer, Kept
 from volcano_elastic.dashboard.history.schema import METADATA, VERSION_TABLE
 from volcano_elastic.dashboard.model.change import Change, Kind
 from volcano_elastic.dashboard.model.timeline import LEVELS
@@ -109,3 +111,38 @@ def test_a_lost_database_is_said(tmp_path: Path) -> None:
     lost = History(f"sqlite:///{tmp_path / 'nowhere' / 'page.db'}")
     with pytest.raises(DatabaseError, match=r"page\.db"):
         lost.changes(SPAN)
+
+
+def test_the_earliest_start_and_the_end_of_a_job_are_kept(history: History) -> None:
+    running = past_job("a", 100, None)
+    history.records.write([running], NOW)
+    restarted = replace(running, started=NOW + timedelta(seconds=500))
+    ended = replace(restarted, ended=NOW + timedelta(seconds=900), outcome="Failed")
+    history.records.write([ended], NOW)
+    assert history.records.since(NOW) == [replace(ended, started=running.started)]
+    assert history.records.since(NOW + timedelta(seconds=901)) == []
+    history.forget(NOW + timedelta(days=8), timedelta(days=7))
+    assert history.records.since(NOW - timedelta(days=9)) == []
+
+
+def test_answers_count_once_what_they_foretold_has_happened_or_is_overdue(
+    history: History,
+) -> None:
+    def said(uid: str, what: str, low: float, high: float | None) -> Answer:
+        late = None if high is None else NOW + timedelta(seconds=high)
+        return Answer(uid, NOW, what, NOW + timedelta(seconds=low), late, late)
+
+    a, b = past_job("a", 100, 500), past_job("b", 100, None)
+    answers = [
+        said(a.uid, "start", 50, 150),
+        said(a.uid, "end", 200, 400),
+        said(b.uid, "start", 0, 100),
+        said(b.uid, "end", 0, None),
+    ]
+    history.records.say(answers)
+    assert history.records.kept() == Kept(0, 0), "nothing is known of what happened"
+    history.records.write([a, b], NOW + timedelta(seconds=600))
+    assert history.records.kept() == Kept(3, 2)
+    late = replace(said(b.uid, "end", 1, 550), asked=NOW + timedelta(seconds=1))
+    history.records.say([late])
+    assert history.records.kept() == Kept(4, 2), "it was to be over by now"

@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 
 from tests.dashboard.opened import TOKEN, opened
+from tests.forecast.world import past_job
 from tests.queue_policy.world import NOW
 from volcano_elastic.dashboard.access import HEADERS
 from volcano_elastic.dashboard.answer_cache import AnswerCache
@@ -186,6 +187,7 @@ async def test_what_was_seen_is_there_after_a_restart(tmp_path: Path) -> None:
         page.show(0, 1)
         page.show(4, 2)
         page.chronicle.changed(Change(NOW, Kind.ARRIVED, "u", "ns/a", "default"))
+        page.chronicle.recorded(past_job("ann", -60, None))
         await page.json("/api/changes")
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -197,6 +199,8 @@ async def test_what_was_seen_is_there_after_a_restart(tmp_path: Path) -> None:
         assert len((await page.json("/api/changes"))["changes"]) == 1
         found = await page.json("/api/timeline?seconds=601")
         assert [b["queues"]["default"][0] for b in found["buckets"]] == [1, 1, 3]
+        known = await page.chronicle.ask(lambda history: history.records.since(NOW), [])
+        assert known == [past_job("ann", -60, None)]
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 

@@ -23,6 +23,15 @@ if TYPE_CHECKING:
 _FILE = "volcano-elastic/dashboard.db"
 
 
+database_option = click.option(
+    "--database",
+    envvar="VOLCANO_ELASTIC_DASHBOARD",
+    metavar="URL",
+    help="Keeps what the page shows of the past; default: SQLite in "
+    f"$XDG_STATE_HOME/{_FILE} [env: VOLCANO_ELASTIC_DASHBOARD]",
+)
+
+
 @click.command()
 @kubeconfig_option
 @plugin_option
@@ -54,13 +63,7 @@ _FILE = "volcano-elastic/dashboard.db"
     metavar="HOURS",
     help="How long the token that is made opens the page; default: while the command runs.",
 )
-@click.option(
-    "--database",
-    envvar="VOLCANO_ELASTIC_DASHBOARD",
-    metavar="URL",
-    help="Keeps what the page shows of the past; default: SQLite in "
-    f"$XDG_STATE_HOME/{_FILE} [env: VOLCANO_ELASTIC_DASHBOARD]",
-)
+@database_option
 @click.option(
     "--keep-days", type=click.FloatRange(min=0.01, max=366), default=7.0, show_default=True
 )
@@ -101,7 +104,7 @@ def dashboard(
     except (OSError, ValueError) as error:
         raise Trouble(f"--token-file {token_file}: {error}") from error
     options = Options(
-        database=database or _default_database(),
+        database=database or default_database(),
         keep=timedelta(days=keep_days),
         host=host,
         port=port,
@@ -156,7 +159,7 @@ def _address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _default_database() -> str:
+def default_database() -> str:
     folder = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     file = Path(folder) / _FILE
     try:

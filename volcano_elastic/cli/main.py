@@ -24,6 +24,7 @@ _COMMANDS: Mapping[str, str] = {
     "brain": "brain:brain",
     "history": "history:history",
     "plan": "plan:plan",
+    "eta": "eta:eta",
     "snapshot": "snapshot:snapshot",
     "replay": "plan:replay",
     "hold": "hold:hold",
@@ -42,6 +43,7 @@ _EXTRAS = {
     "local": "'volcano-elastic[local]'",
     "history": "'volcano-elastic[brain]'",
     "dashboard": "'volcano-elastic[dashboard]'",
+    "eta": "'volcano-elastic[dashboard]'",
 }
 """What to install for a command, where it isn't the operator's extra."""
 _OURS = ("volcano_elastic", "embedded_cluster")
@@ -118,4 +120,5 @@ def main() -> None:
       volcano-elastic describe JOB                  rounds, pauses, and what failed
       volcano-elastic goodput JOB                   what its GPUs' time was used for
       volcano-elastic plan --what-if job.yaml       what would be decided then
+      volcano-elastic eta JOB                       when it will start, and end
     """

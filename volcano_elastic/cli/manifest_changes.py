@@ -91,6 +91,16 @@ def apply(file: Path, observed: Observation, warn: Callable[[str], None]) -> Sna
     return after
 
 
+def jobs_of(file: Path) -> set[str]:
+    """Keys of the PyTorchJobs in a file that `apply` has taken."""
+    found = (manifest.obj for manifest in read([file]))
+    return {
+        f"{obj['metadata'].get('namespace') or 'default'}/{obj['metadata']['name']}"
+        for obj in found
+        if obj["kind"] == _JOB
+    }
+
+
 def _unpriced(manifests: list[Manifest]) -> dict[str, str]:
     """Jobs whose priority the file doesn't tell, and the PriorityClass they name, if any."""
     given = {m.name for m in manifests if m.obj["kind"] == "PriorityClass"}

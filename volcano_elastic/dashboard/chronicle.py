@@ -17,6 +17,7 @@ from volcano_elastic.dashboard.model.change import Change
 from volcano_elastic.dashboard.model.page import Page
 from volcano_elastic.dashboard.model.timeline import LEVELS, Averages, Bucket, Moment, level_for
 from volcano_elastic.database.database import DatabaseError, milliseconds
+from volcano_elastic.forecast.job_record import JobRecord
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -40,6 +41,7 @@ class Chronicle:
         """By level and begin, the buckets in memory as JSON, oldest first."""
         self._buckets: list[tuple[int, dict[str, Any]]] = []
         self._changes: list[Change] = []
+        self._records: dict[str, JobRecord] = {}
         self._turn = asyncio.Lock()
         self._ready, self._told = False, ""
         self._forgotten: datetime | None = None
@@ -65,6 +67,10 @@ class Chronicle:
         self._changes.append(change)
         if len(self._changes) > _MOST_UNWRITTEN:
             del self._changes[: len(self._changes) - _MOST_UNWRITTEN]
+
+    def recorded(self, record: JobRecord) -> None:
+        """Note what is known of a job now."""
+        self._records[record.uid] = record
 
     def timeline(self, span: timedelta) -> bytes:
         """Return the buckets of the span up to now, as a JSON object."""
@@ -112,17 +118,25 @@ class Chronicle:
             self._encoded[i] = {begin: content.encode() for begin, content in old} | noted
 
     async def _flush(self) -> None:
-        if not (self._buckets or self._changes):
+        if not (self._buckets or self._changes or self._records):
             return
         buckets, self._buckets = self._buckets, []
         changes, self._changes = self._changes, []
-        written = await self._in_turn(lambda: self._written(buckets, changes), False)
+        records, self._records = self._records, {}
+        written = await self._in_turn(lambda: self._written(buckets, changes, records), False)
         if not written:
             # Buckets are in memory and are shown; after a restart they are missing.
             self._changes = [*changes, *self._changes][-_MOST_UNWRITTEN:]
+            self._records = records | self._records
 
-    def _written(self, buckets: list[tuple[int, dict[str, Any]]], changes: list[Change]) -> bool:
+    def _written(
+        self,
+        buckets: list[tuple[int, dict[str, Any]]],
+        changes: list[Change],
+        records: dict[str, JobRecord],
+    ) -> bool:
         self._history.write(buckets, changes)
+        self._history.records.write(records.values(), self._clock())
         return True
 
     async def _in_turn(self, question: Callable[[], _T], otherwise: _T) -> _T:

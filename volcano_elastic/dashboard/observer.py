@@ -10,6 +10,7 @@ from datetime import datetime
 
 from volcano_elastic.dashboard.model.change import Change, changes
 from volcano_elastic.dashboard.model.page import Page
+from volcano_elastic.forecast.job_record import JobRecord, last_record
 from volcano_elastic.kube.client import Client
 from volcano_elastic.kube.informer import Informer
 from volcano_elastic.kube.resource import PYTORCHJOBS, Object
@@ -33,6 +34,7 @@ class Observer:
     Args:
         plugin: by which Volcano divides among queues; None: as its ConfigMap says.
         told: of each change of a job; of some twice, since lists bring again what was known.
+        recorded: what is known of each job that changed.
         shown: each page.
     """
 
@@ -42,15 +44,17 @@ class Observer:
         clock: Callable[[], datetime],
         *,
         told: Callable[[Change], None],
+        recorded: Callable[[JobRecord], None],
         shown: Callable[[Page], None],
         plugin: str | None = None,
     ) -> None:
         self._client, self._clock, self._plugin = client, clock, plugin
-        self._told, self._shown = told, shown
+        self._told, self._recorded, self._shown = told, recorded, shown
         self._builder = SnapshotBuilder()
         self._builder.proportion = plugin == "proportion"
         self._informers = {kind: Informer(client, kind) for kind in KINDS}
         self._planner = Planner()
+        self._unrecorded: list[tuple[Object | None, Object | None, datetime]] = []
         self._page: Page | None = None
         self._changed = asyncio.Event()
         for informer in self._informers.values():
@@ -96,6 +100,19 @@ class Observer:
             return
         for change in found:
             self._told(change)
+        self._unrecorded.append((old, new, self._clock()))
+
+    def _record(self, resource: str) -> None:
+        """Tell what is known of the jobs that changed. Before the first page nobody knows what the
+        cluster counts in."""
+        for old, new, when in self._unrecorded:
+            try:
+                record = last_record(old, new, resource, when)
+            except (ValueError, TypeError, KeyError, AttributeError):
+                continue  # said where its changes are read
+            if record is not None:
+                self._recorded(record)
+        self._unrecorded.clear()
 
     async def _look_for_ever(self) -> None:
         for informer in self._informers.values():
@@ -109,6 +126,7 @@ class Observer:
                 page, took = await asyncio.to_thread(self._look, snapshot, now)
                 self._page = page
                 self._shown(page)
+                self._record(page.resource)
             except Exception:
                 # The next change may bring a cluster that can be shown.
                 _log.exception("the page stays as it was: it could not be made anew")

@@ -58,7 +58,14 @@ async def dashboard(
             chronicle.page(page)
             feed.show(page)
 
-        observer = Observer(client, _now, told=chronicle.changed, shown=show, plugin=options.plugin)
+        observer = Observer(
+            client,
+            _now,
+            told=chronicle.changed,
+            recorded=chronicle.recorded,
+            shown=show,
+            plugin=options.plugin,
+        )
         sources = Sources(
             feed=feed,
             chronicle=chronicle,

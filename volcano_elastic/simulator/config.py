@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from volcano_elastic.api.queue_policy import GPU, QueuePolicy
@@ -47,6 +48,12 @@ class SimulationConfig:
     discipline: Discipline = Discipline.BACKFILL
     round: float = 0.0
     """The planner is asked only at multiples of so many seconds; 0: whenever something changes."""
+
+    zero: datetime = datetime(2026, 1, 1, tzinfo=UTC)
+    """The trace's zero on the planner's clock."""
+
+    def moment(self, seconds: float) -> datetime:
+        return self.zero + timedelta(seconds=seconds)
 
     @property
     def total(self) -> int:

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 from volcano_elastic.api.role import elastic
 from volcano_elastic.queue_policy.decision import Decision
 from volcano_elastic.simulator.outcome import Run, Segment
 from volcano_elastic.simulator.trace import TraceJob
-from volcano_elastic.snapshot.snapshot import Job, Pod, Resources
+from volcano_elastic.snapshot.snapshot import Job, Pod
 
 LABEL = elastic().label
-ZERO = datetime(2026, 1, 1, tzinfo=UTC)
-"""The trace's zero on the planner's clock."""
-
-
-def moment(seconds: float) -> datetime:
-    return ZERO + timedelta(seconds=seconds)
 
 
 class SimulatedJob:
     """Counts the progress of one job; the simulation tells it each change of size."""
 
-    def __init__(self, trace: TraceJob, job: Job, pause: float) -> None:
+    def __init__(
+        self, trace: TraceJob, job: Job, pause: float, only: frozenset[str] | None = None
+    ) -> None:
         self.trace = trace
+        self.only = only
+        """Names of the nodes that it may go to; None: any."""
         self.job = job
         self.place = trace.submit, job.key
         """In the scheduler's order: oldest first."""
@@ -52,21 +51,35 @@ class SimulatedJob:
     def unbound(self) -> int:
         return len(self.pods) - self.bound
 
-    def create_pods(self, requests: Resources, now: float) -> None:
-        """Create the pods that the desired size lacks, at the lowest free indexes."""
-        index, job, created = 0, self.job, moment(now)
+    def begin_with(self, pods: Iterable[Pod]) -> None:
+        """Take over the pods that it has when the simulation begins."""
+        self.pods = {pod.index: pod for pod in pods}
+        self.bound = sum(pod.node is not None for pod in self.pods.values())
+        self.since = self.resume = 0.0
+
+    def create_pods(self, now: float, created: datetime) -> None:
+        """Create the pods that the desired size lacks, at the lowest free indexes.
+
+        Args:
+            created: `now` on the planner's clock.
+        """
+        index, job = 0, self.job
         while len(self.pods) < job.desired:
             if index not in self.pods:
                 key = f"{job.key}-{LABEL}-{index}"
                 self.pods[index] = Pod(
                     key=key,
                     uid=f"{key} {now}",
-                    requests=requests,
+                    requests=job.pod_requests,
                     job=job.key,
                     gang=job.key,
                     index=index,
                     protected=index < job.min,
                     created=created,
+                    node_selector=job.node_selector,
+                    tolerations=job.tolerations,
+                    node_affinity=job.node_affinity,
+                    priority=job.priority,
                 )
             index += 1
 
@@ -74,12 +87,12 @@ class SimulatedJob:
         self.pods[index] = replace(self.pods[index], node=node, running=True)
         self.bound += 1
 
-    def resized(self, decision: Decision, now: float) -> list[Pod]:
+    def resized(self, decision: Decision, now: datetime) -> list[Pod]:
         """Carry out a decision; return the pods that leave."""
         self.job = replace(
             self.job,
             desired=decision.new,
-            last_scale=moment(now),
+            last_scale=now,
             last_reason=str(decision.reason),
         )
         leaving = set(decision.remove)

@@ -1,40 +1,71 @@
-"""The nodes of a simulation, filled as Volcano's binpack fills them."""
+"""The nodes of a simulation, filled as Volcano's binpack fills them. Amounts are thousandths."""
 
 from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
 
 from volcano_elastic.simulator.config import SimulationConfig
 from volcano_elastic.snapshot.snapshot import Node
 
 
 class SimulatedNodes:
-    """Counts the free units of each node; every worker holds one."""
+    """Counts what is free of one resource on each node."""
 
-    def __init__(self, config: SimulationConfig) -> None:
-        room = {config.resource: config.per_node * 1000, "pods": config.per_node * 1000}
-        digits = len(str(config.nodes - 1))
-        self.nodes = tuple(Node(f"node-{n:0{digits}}", room) for n in range(config.nodes))
-        self.free = config.total
-        self._left = {node.name: config.per_node for node in self.nodes}
-        # Names by units left, so that the fullest node that still has room is found at once.
-        self._by_left: list[dict[str, None]] = [{} for _ in range(config.per_node + 1)]
-        self._by_left[config.per_node] = dict.fromkeys(self._left)
+    def __init__(self, nodes: Iterable[Node], resource: str) -> None:
+        self.nodes = tuple(nodes)
+        self._left = {
+            node.name: node.allocatable.get(resource, 0) for node in self.nodes if node.takes_pods
+        }
+        self.free = sum(self._left.values())
+        # Names by what is left, so that the fullest node that still has room is found at once.
+        self._by_left: dict[int, dict[str, None]] = {}
+        for name, left in self._left.items():
+            self._by_left.setdefault(left, {})[name] = None
 
-    def take(self) -> str | None:
-        """Take one unit of the fullest node that has any; return its name, or None."""
-        for left in self._by_left[1:]:
-            if left:
-                name = next(iter(left))
-                self._move(name, -1)
-                return name
+    def room(self, each: int, only: Collection[str] | None = None) -> int:
+        """Return how many workers of `each` fit; on the nodes named, if any are."""
+        if each <= 0:
+            return 1 << 30
+        if only is not None:
+            return sum(max(0, self._left.get(name, 0)) // each for name in only)
+        return sum(len(names) * (left // each) for left, names in self._by_left.items() if left > 0)
+
+    def take(self, each: int, only: Collection[str] | None = None) -> str | None:
+        """Take so much of the fullest node that has it; return its name, or None."""
+        for left in sorted(left for left in self._by_left if left >= each):
+            for name in self._by_left[left]:
+                if only is None or name in only:
+                    self.hold(name, each)
+                    return name
         return None
 
-    def give(self, name: str) -> None:
-        """Free one unit of a node."""
-        self._move(name, 1)
+    def hold(self, name: str, amount: int) -> None:
+        """Take so much of a node, whether it has it or not. One that takes no pods does not
+        count."""
+        if name in self._left:
+            self._move(name, -amount)
+
+    def give(self, name: str, amount: int) -> None:
+        """Free so much of a node."""
+        if name in self._left:
+            self._move(name, amount)
 
     def _move(self, name: str, change: int) -> None:
         left = self._left[name]
-        del self._by_left[left][name]
+        names = self._by_left[left]
+        del names[name]
+        if not names:
+            del self._by_left[left]
         self._left[name] = left + change
-        self._by_left[left + change][name] = None
+        self._by_left.setdefault(left + change, {})[name] = None
         self.free += change
+
+
+def equal_nodes(config: SimulationConfig) -> tuple[Node, ...]:
+    """Return the nodes of a cluster in which all are alike."""
+    room: Mapping[str, int] = {
+        config.resource: config.per_node * 1000,
+        "pods": 1000 * config.per_node,
+    }
+    digits = len(str(config.nodes - 1))
+    return tuple(Node(f"node-{n:0{digits}}", room) for n in range(config.nodes))

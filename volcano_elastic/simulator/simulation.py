@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import chain
@@ -21,10 +21,11 @@ from volcano_elastic.api.queue_policy import QueuePolicy, effective
 from volcano_elastic.queue_policy.decision import Plan
 from volcano_elastic.simulator.config import Discipline, SimulationConfig, Speeds
 from volcano_elastic.simulator.outcome import Outcome, Run, Stuck
-from volcano_elastic.simulator.simulated_job import SimulatedJob, moment
-from volcano_elastic.simulator.simulated_nodes import SimulatedNodes
+from volcano_elastic.simulator.present import Foreseen, Present, PresentJob
+from volcano_elastic.simulator.simulated_job import SimulatedJob
+from volcano_elastic.simulator.simulated_nodes import SimulatedNodes, equal_nodes
 from volcano_elastic.simulator.trace import TraceJob
-from volcano_elastic.snapshot.snapshot import Job, Memory, Pod, Snapshot
+from volcano_elastic.snapshot.snapshot import Job, Pod, Snapshot
 
 MakePlan = Callable[[Snapshot, datetime], Plan]
 
@@ -57,6 +58,25 @@ def simulate(
     return _Simulation(list(jobs), config, make_plan, progress).run()
 
 
+def foresee(
+    present: Present,
+    arrivals: Iterable[TraceJob],
+    config: SimulationConfig,
+    make_plan: MakePlan,
+    asked: Collection[str],
+    horizon: float,
+) -> Mapping[str, Foreseen]:
+    """Return the courses of the jobs asked for, from a cluster as it is now.
+
+    Args:
+        arrivals: jobs that come later.
+        config: its `zero` is now; its nodes are not looked at.
+        horizon: seconds that are looked at.
+    """
+    simulation = _Simulation(list(arrivals), config, make_plan, lambda finished: None, present)
+    return simulation.look_ahead(asked, horizon)
+
+
 class _Simulation:
     def __init__(
         self,
@@ -64,12 +84,15 @@ class _Simulation:
         config: SimulationConfig,
         make_plan: MakePlan | None,
         progress: Callable[[int], None],
+        present: Present | None = None,
     ) -> None:
         self._config, self._make_plan, self._progress = config, make_plan, progress
         self._trace = sorted(jobs, key=lambda job: job.submit)
         self._submitted = 0
-        self._nodes = SimulatedNodes(config)
-        self._requests = {config.resource: 1000}
+        self._base = Snapshot(nodes=equal_nodes(config)) if present is None else present.base
+        self._base = replace(self._base, queues=config.queues, policies=config.policies)
+        self._nodes = SimulatedNodes(self._base.nodes, config.resource)
+        self._requests: dict[int, dict[str, int]] = {}
         self._simulated: dict[str, SimulatedJob] = {}
         self._waiting: dict[str, SimulatedJob] = {}
         """Those with pods that have no node."""
@@ -78,6 +101,8 @@ class _Simulation:
         self._released = False
         """Room has come free since it looked at the others."""
         self._leaving: dict[str, Pod] = {}
+        self._left_since: set[str] = set()
+        """Uids of the pods of others that were leaving when it began."""
         self._touched: dict[str, SimulatedJob] = {}
         self._resized: dict[str, SimulatedJob] = {}
         """Those whose pods need not be as many as they should."""
@@ -87,7 +112,7 @@ class _Simulation:
         self._policies = effective(config.policies)
         unit = config.resource
         self._capability = {
-            queue.name: queue.capability[unit] // 1000
+            queue.name: queue.capability[unit]
             for queue in config.queues
             if queue.capability is not None and unit in queue.capability
         }
@@ -101,28 +126,65 @@ class _Simulation:
         """Until then `count_hours` would find nothing new for anybody."""
         self._changed = False
         self._fruitless = 0
-        self._memory = Memory()
+        self._memory = self._base.memory
+        for pod in self._base.pods:
+            if pod.node is not None:
+                self._nodes.hold(pod.node, pod.requests.get(unit, 0))
+                self._leave_later(pod)
+        self._empty = self._nodes.free
+        """What is free while no job holds anything."""
+        for one in () if present is None else present.jobs:
+            self._begin_with(one)
+        if present is not None:
+            self._settle(0.0)
+
+    def _begin_with(self, present: PresentJob) -> None:
+        """Let a job be there from the beginning."""
+        trace = present.trace
+        simulated = SimulatedJob(trace, present.job, self._config.pause, present.only)
+        simulated.begin_with(present.pods)
+        for pod in present.pods:
+            if pod.node is not None:
+                self._nodes.hold(pod.node, trace.each)
+        self._used[trace.queue] += simulated.bound * trace.each
+        self._simulated[trace.name] = self._resized[trace.name] = simulated
+        self._touched[trace.name] = simulated
+        if simulated.unbound:
+            self._waiting[trace.name] = self._untried[trace.name] = simulated
+        self._changed = True
+
+    def _leave_later(self, pod: Pod) -> None:
+        """Free the room of a pod that is leaving when the simulation begins."""
+        if pod.terminating and pod.leaves_by is not None:
+            self._leaving[pod.uid] = pod
+            self._left_since.add(pod.uid)
+            at = max(0.0, (pod.leaves_by - self._config.zero).total_seconds())
+            self._at(at, lambda at: self._gone([pod]))
+
+    def look_ahead(self, asked: Collection[str], horizon: float) -> Mapping[str, Foreseen]:
+        """Go on until all that are asked for have finished, or to the horizon."""
+        now = 0.0
+        self._step(now)
+        while not all(name in self._runs for name in asked):
+            found = self._next_time()
+            if found is None or found > horizon:
+                break
+            now = found
+            self._step(now)
+        return {name: self._foreseen(name) for name in asked}
+
+    def _foreseen(self, name: str) -> Foreseen:
+        run = self._runs.get(name)
+        if run is not None:
+            return Foreseen(run.start, run.finish)
+        simulated = self._simulated.get(name)
+        return Foreseen(None if simulated is None else simulated.start, None)
 
     def run(self) -> Outcome:
         while len(self._runs) < len(self._trace):
             now = self._next()
             finished = len(self._runs)
-            while self._submitted < len(self._trace) and (
-                self._trace[self._submitted].submit <= now
-            ):
-                self._submit(self._trace[self._submitted])
-                self._submitted += 1
-            while self._events and self._events[0][0] <= now:
-                at, _, happen = heapq.heappop(self._events)
-                happen(at)
-            self._bind()
-            if self._make_plan is not None and self._changed:
-                if self._config.round and now % self._config.round:
-                    self._changed = False
-                    self._wake(math.ceil(now / self._config.round) * self._config.round)
-                else:
-                    self._plan(self._make_plan, now)
-            self._settle(now)
+            self._step(now)
             if len(self._runs) > finished:
                 self._progress(len(self._runs))
         return Outcome(
@@ -133,19 +195,43 @@ class _Simulation:
             leaving=self._grace_spent,
         )
 
+    def _step(self, now: float) -> None:
+        """Let happen what happens up to `now`, and what follows from it."""
+        while self._submitted < len(self._trace) and (self._trace[self._submitted].submit <= now):
+            self._submit(self._trace[self._submitted])
+            self._submitted += 1
+        while self._events and self._events[0][0] <= now:
+            at, _, happen = heapq.heappop(self._events)
+            happen(at)
+        self._bind()
+        if self._make_plan is not None and self._changed:
+            if self._config.round and now % self._config.round:
+                self._changed = False
+                self._wake(math.ceil(now / self._config.round) * self._config.round)
+            else:
+                self._plan(self._make_plan, now)
+        self._settle(now)
+
     # Events
 
     def _next(self) -> float:
         """The end of the second in which the next thing happens."""
-        times = [self._events[0][0]] if self._events else []
-        if self._submitted < len(self._trace):
-            times.append(self._trace[self._submitted].submit)
-        if not times or (self._fruitless > PATIENCE and self._submitted == len(self._trace)):
+        found = self._next_time()
+        if found is None:
             waiting = sorted(self._simulated)
             raise Stuck(
                 f"{len(waiting)} jobs can never finish, the first of them {waiting[0]}: nothing "
                 "else is left to happen; is its queue or the cluster too small for its minimum?"
             )
+        return found
+
+    def _next_time(self) -> float | None:
+        """The same; None where nothing will ever happen."""
+        times = [self._events[0][0]] if self._events else []
+        if self._submitted < len(self._trace):
+            times.append(self._trace[self._submitted].submit)
+        if not times or (self._fruitless > PATIENCE and self._submitted == len(self._trace)):
+            return None
         return math.ceil(min(times) / TICK) * TICK
 
     def _at(self, time: float, happen: Callable[[float], None]) -> None:
@@ -169,11 +255,11 @@ class _Simulation:
         job = Job(
             key=trace.name,
             queue=trace.queue,
-            created=moment(trace.submit),
+            created=self._config.moment(trace.submit),
             min=least,
             max=trace.gpus if rigid else trace.max,
             desired=least,
-            pod_requests=self._requests,
+            pod_requests=self._requests.setdefault(trace.each, {self._config.resource: trace.each}),
             node_unit=trace.unit,
             cooldown=self._cooldown(trace.queue),
             speeds=self._speeds(trace),
@@ -203,7 +289,7 @@ class _Simulation:
         self._waiting.pop(simulated.job.key, None)
         self._untried.pop(simulated.job.key, None)
         self._touched.pop(simulated.job.key, None)
-        self._used[simulated.trace.queue] -= simulated.bound
+        self._used[simulated.trace.queue] -= simulated.bound * simulated.trace.each
         self._gone(list(simulated.pods.values()))
         self._runs[simulated.job.key] = simulated.finished(at)
 
@@ -211,20 +297,20 @@ class _Simulation:
         for pod in pods:
             self._leaving.pop(pod.uid, None)
             if pod.node is not None:
-                self._nodes.give(pod.node)
+                self._nodes.give(pod.node, pod.requests.get(self._config.resource, 0))
         self._changed = self._released = True
 
     # What the scheduler does
 
     def _create_pods(self, simulated: SimulatedJob, now: float) -> None:
-        simulated.create_pods(self._requests, now)
+        simulated.create_pods(now, self._config.moment(now))
         if simulated.unbound:
             self._waiting[simulated.job.key] = simulated
             self._untried[simulated.job.key] = simulated
 
     def _bind(self) -> None:
         """Gangs below their minimum first, oldest first, whole or not at all; then single pods."""
-        if not self._nodes.free:
+        if self._nodes.free <= 0:
             return
         # Whoever found no room finds none before some comes free.
         fifo = self._config.discipline is Discipline.FIFO
@@ -235,27 +321,31 @@ class _Simulation:
             short = simulated.job.min - simulated.bound
             if short <= 0:
                 continue
-            if short <= self._nodes.free and short <= self._room(simulated.trace.queue):
+            if short <= self._room(simulated):
                 self._bind_pods(simulated, short)
             elif fifo:
                 return
         for simulated in waiting:
             if simulated.bound >= simulated.job.min:
-                room = min(self._nodes.free, self._room(simulated.trace.queue))
-                self._bind_pods(simulated, min(simulated.unbound, room))
+                self._bind_pods(simulated, min(simulated.unbound, self._room(simulated)))
 
-    def _room(self, queue: str) -> int:
+    def _room(self, simulated: SimulatedJob) -> int:
+        """Return how many more of its workers fit on nodes and into its queue."""
+        each, queue = simulated.trace.each, simulated.trace.queue
+        room = self._nodes.room(each, simulated.only)
         capability = self._capability.get(queue)
-        return self._nodes.free if capability is None else capability - self._used[queue]
+        if capability is None or each <= 0:
+            return room
+        return min(room, (capability - self._used[queue]) // each)
 
     def _bind_pods(self, simulated: SimulatedJob, count: int) -> None:
         if count <= 0:
             return
         for index in sorted(i for i, pod in simulated.pods.items() if pod.node is None)[:count]:
-            node = self._nodes.take()
+            node = self._nodes.take(simulated.trace.each, simulated.only)
             assert node is not None
             simulated.bind(index, node)
-        self._used[simulated.trace.queue] += count
+        self._used[simulated.trace.queue] += count * simulated.trace.each
         self._touched[simulated.job.key] = simulated
         if not simulated.unbound:
             del self._waiting[simulated.job.key]
@@ -289,15 +379,19 @@ class _Simulation:
     def _plan(self, make_plan: MakePlan, now: float) -> None:
         self._changed = False
         self._plans += 1
-        made = make_plan(self._snapshot(now), moment(now))
+        made = make_plan(self._snapshot(now), self._config.moment(now))
         self._memory = made.memory
         removed: list[Pod] = []
         for decision in made.decisions:
             self._reasons[str(decision.reason)] += 1
             simulated = self._simulated[decision.job]
-            bound = [pod for pod in simulated.resized(decision, now) if pod.node is not None]
+            bound = [
+                pod
+                for pod in simulated.resized(decision, self._config.moment(now))
+                if pod.node is not None
+            ]
             # As Volcano counts: a terminating pod holds its node, but no longer its queue's room.
-            self._used[simulated.trace.queue] -= len(bound)
+            self._used[simulated.trace.queue] -= len(bound) * simulated.trace.each
             self._released = True
             removed += bound
             self._touched[decision.job] = self._resized[decision.job] = simulated
@@ -314,7 +408,7 @@ class _Simulation:
             self._create_pods(simulated, now)
         before = self._nodes.free
         self._bind()
-        idle = self._nodes.free == self._config.total
+        idle = self._nodes.free == self._empty
         self._fruitless = self._fruitless + 1 if idle and not made.decisions else 0
         if made.decisions or self._nodes.free < before:
             # What has changed opens new chances, e.g. a newcomer that has its minimum may grow.
@@ -333,7 +427,7 @@ class _Simulation:
             return
         self._grace_spent += grace * len(pods)
         for pod in pods:
-            leaves_by = moment(now + grace)
+            leaves_by = self._config.moment(now + grace)
             self._leaving[pod.uid] = replace(pod, terminating=True, leaves_by=leaves_by)
         self._at(now + grace, lambda at: self._gone(pods))
 
@@ -345,12 +439,11 @@ class _Simulation:
                     simulated.count_hours(now)
             self._hours_change = min([s.hours_change for s in everybody], default=math.inf)
         pods = [simulated.pods.values() for simulated in everybody]
-        return Snapshot(
-            nodes=self._nodes.nodes,
-            pods=tuple(chain.from_iterable([*pods, self._leaving.values()])),
+        others = (pod for pod in self._base.pods if pod.uid not in self._left_since)
+        return replace(
+            self._base,
+            pods=tuple(chain.from_iterable([*pods, others, self._leaving.values()])),
             jobs=tuple([simulated.job for simulated in everybody]),
-            queues=self._config.queues,
-            policies=self._config.policies,
             memory=self._memory,
         )
 

@@ -35,6 +35,8 @@ class TraceJob:
     min: int
     max: int
     unit: int = 1
+    each: int = 1000
+    """Thousandths of the resource that a worker holds."""
 
     @property
     def length(self) -> float:

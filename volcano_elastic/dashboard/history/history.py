@@ -11,6 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from volcano_elastic.dashboard.history.records import Records
 from volcano_elastic.dashboard.history.schema import BUCKETS, CHANGES
 from volcano_elastic.dashboard.model.change import Change, Kind
 from volcano_elastic.dashboard.model.timeline import LEVELS, merged
@@ -42,6 +43,7 @@ class History:
 
     def __init__(self, url: str) -> None:
         self.database = Database(url, _MIGRATIONS)
+        self.records = Records(self.database)
 
     def migrate(self) -> None:
         """Makes the tables, or brings them to this version; keeps what is in them."""
@@ -105,6 +107,7 @@ class History:
                 connection.execute(sa.delete(BUCKETS).where(mine))
             before = milliseconds(now - keep)
             connection.execute(sa.delete(CHANGES).where(CHANGES.c.time < before))
+            self.records.forget(connection, before)
 
 
 def _put(connection: Connection, length: int, bucket: dict[str, Any]) -> None:
