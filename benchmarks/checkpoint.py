@@ -21,8 +21,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from elastic_trainer.checkpoint.chain import Relay
 from elastic_trainer.checkpoint.state_value import from_plain
-from elastic_trainer.checkpoint.transfer import receive, send
+from elastic_trainer.checkpoint.transfer import give, take
 from elastic_trainer.store.blob import lay_out
 from elastic_trainer.store.replica import read_replica, write_replica
 from elastic_trainer.store.slot import Label, Slots, payload_size
@@ -47,10 +48,10 @@ def show(name: str, taken: list[float], floor: float, first: float | None = None
     print(f"{name:40} {least:7.3f} s {median} {least / floor:6.2f} x memcpy{note}", flush=True)
 
 
-def receive_in_child(port: int, pipe: int) -> None:
+def take_in_child(port: int, pipe: int) -> None:
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=1, world_size=2)
     dist.barrier()
-    os.write(pipe, f"{seconds(lambda: receive(0)):.6f}".encode())
+    os.write(pipe, f"{seconds(lambda: take(Relay(0))):.6f}".encode())
     dist.barrier()
 
 
@@ -70,7 +71,7 @@ def from_peer(state: dict[str, Any]) -> float:
     peer.start()
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=2)
     dist.barrier()
-    send(state, [1])
+    give(state, Relay(None, 1))
     dist.barrier()
     taken = float(os.read(ours, 64))
     dist.destroy_process_group()
@@ -79,7 +80,7 @@ def from_peer(state: dict[str, Any]) -> float:
 
 
 def _peer(port: int, pipe: str) -> None:
-    receive_in_child(port, os.open(pipe, os.O_WRONLY))
+    take_in_child(port, os.open(pipe, os.O_WRONLY))
 
 
 def main() -> None:

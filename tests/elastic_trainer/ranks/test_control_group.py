@@ -60,7 +60,8 @@ import sys, time
 from datetime import timedelta
 import torch
 import torch.distributed as dist
-from elastic_trainer.checkpoint.transfer import receive, send
+from elastic_trainer.checkpoint.chain import Relay
+from elastic_trainer.checkpoint.transfer import give, take
 from elastic_trainer.ranks.process_group import ProcessGroup
 
 rank, port = int(sys.argv[1]), int(sys.argv[2])
@@ -74,10 +75,10 @@ dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=ti
 group = ProcessGroup.current()
 group.gather(rank)  # as before each restore
 if rank == 0:
-    time.sleep(7)  # other takers have their turn
-    send({"step": torch.ones(3)}, [1])
+    time.sleep(7)  # it gathers the state
+    give({"step": torch.ones(3)}, Relay(None, 1))
 else:
-    assert receive(0)["step"].tolist() == [1, 1, 1]
+    assert take(Relay(0))["step"].tolist() == [1, 1, 1]
 group.barrier()
 """
 

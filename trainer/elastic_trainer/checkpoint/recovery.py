@@ -41,6 +41,8 @@ class Available:
     """States in memory of other trainings that were kept in a folder of the same name."""
     host: str = ""
     """The rank's pod, for those who read an error."""
+    node: str = ""
+    """Name of the rank's node, whose ranks can share memory."""
     last_run: int = 0
     """No run number up to this may be used: those that the job's nodes know of, and the Unix time,
     so that none is used twice even where all that is left of its run is a slot on a node that comes

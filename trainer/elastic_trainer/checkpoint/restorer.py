@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
+from elastic_trainer.checkpoint.chain import arrange_chain
 from elastic_trainer.checkpoint.memory import Memory
 from elastic_trainer.checkpoint.model_state import MismatchError, ModelState
 from elastic_trainer.checkpoint.recovery import (
@@ -29,7 +30,7 @@ from elastic_trainer.checkpoint.recovery import (
     why_not_begin,
 )
 from elastic_trainer.checkpoint.sharded import Shards
-from elastic_trainer.checkpoint.transfer import receive, send
+from elastic_trainer.checkpoint.transfer import give, take
 from elastic_trainer.data.order import ElasticOrder
 from elastic_trainer.link.worker_link import WorkerLink
 from elastic_trainer.ranks.process_group import ProcessGroup
@@ -178,7 +179,7 @@ class Restorer:
                 others = tuple(one for one in available.mirrored if one[1] != found.identity)
                 available = replace(available, mirrored=others)
             everyone = self._group.gather(available)
-        self._hand_over(found, share)
+        self._hand_over(found, [one.node for one in everyone], share)
         self._contested = stored.unasked
         if live not in (NOTHING, found.identity) and Source.STORAGE in found.sources:
             log.warning(
@@ -229,6 +230,7 @@ class Restorer:
             live,
             training=self.training,
             host=socket.gethostname(),
+            node=f"{socket.gethostname()}/{os.environ.get('GROUP_RANK', '')}",
             # Its own, too: the storage may be claimed for it. Clocks go back, and runs end that
             # nobody here was in.
             last_run=max(int(self._wall()) - 1, self.run, self._link.last_run),
@@ -398,16 +400,24 @@ class Restorer:
     def _is_over(self) -> bool:
         return self._link.over
 
-    def _hand_over(self, found: Recovery, share: bool) -> None:
+    def _hand_over(self, found: Recovery, nodes: Sequence[str], share: bool) -> None:
+        """On all ranks: whoever lacks the state gets it.
+
+        Args:
+            nodes: by rank.
+        """
         takers = found.takers
         if share and found.identity == NOTHING:
             takers = list(range(1, self._group.world))
-        if self._group.rank in takers:
-            state = receive(found.giver, self._link.transferred, self._is_over)
-            try:
-                self._state.give(state)
-            except ValueError as error:
-                self._link.give_up(f"rank {found.giver} trains something else: {error}")
-                raise
-        elif self._group.rank == found.giver and takers:
-            send(self._state.take(), takers, self._link.transferred, self._is_over)
+        relay = arrange_chain(found.giver, takers, nodes).get(self._group.rank)
+        if relay is None:
+            return
+        if relay.source is None:
+            give(self._state.take(), relay, self._link.transferred, self._is_over)
+            return
+        state = take(relay, self._link.transferred, self._is_over)
+        try:
+            self._state.give(state)
+        except ValueError as error:
+            self._link.give_up(f"rank {found.giver} trains something else: {error}")
+            raise

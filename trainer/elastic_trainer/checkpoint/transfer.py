@@ -1,38 +1,70 @@
-"""State from one rank to those that lack it, over the round's process group."""
+"""State from one rank to those that lack it, along a chain of nodes, over the round's group.
+
+A rank hands each piece on as it comes; ranks of one node share the memory that their first one
+receives into. What travels, from rank to rank:
+
+    turn      that the giver has begun, where control messages have a group of their own
+    head      bytes of the skeleton, bytes of the tensors, how many spans follow
+    skeleton  see blob.py
+    spans     where each begins and ends
+    pieces    the spans' bytes
+
+To a mate: turn, head, skeleton, and where the memory is. It answers whether it could map it, and is
+told once all pieces are there; one that couldn't gets spans and pieces instead.
+"""
 
 from __future__ import annotations
 
+import mmap
+import os
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
+from elastic_trainer.checkpoint.chain import Relay
 from elastic_trainer.ranks.process_group import control_group, gloo_timeout
 from elastic_trainer.ranks.waiting import wait_in_round
 from elastic_trainer.store.blob import Blob, lay_out, read
 
 TOGETHER = 1 << 20
-"""Bytes. Neighbouring tensors smaller than this travel in one message."""
-LARGEST = 1 << 28
-"""Bytes of one message."""
+"""Bytes. Neighbouring tensors smaller than this travel as one span."""
+LARGEST = 1 << 26
+"""Bytes of one span."""
+PIECE = 1 << 20
+"""Bytes of one message. The last of n nodes is n - 1 of them behind the first."""
+AHEAD = 64
+"""Messages that are under way at once: gloo asks for each before it sends it."""
 
-_TURN = torch.zeros(1, dtype=torch.uint8)
-"""Tells a taker that its turn has come: until then others have theirs, for longer than a message of
-the data group may take."""
+
+class _Head(NamedTuple):
+    skeleton: torch.Tensor
+    size: int
+    """Bytes of the tensors' part."""
+    spans: torch.Tensor
+    """Beginning and end of each, by turns."""
+
+    def pieces(self) -> Iterator[tuple[int, int]]:
+        """Yield where each message of the tensors begins, and ends."""
+        bounds = self.spans.tolist()
+        for start, stop in zip(bounds[::2], bounds[1::2], strict=True):
+            for begin in range(start, stop, PIECE):
+                yield begin, min(begin + PIECE, stop)
 
 
 def _never() -> bool:
     return False
 
 
-def send(
+def give(
     state: Any,
-    ranks: Sequence[int],
+    relay: Relay,
     moved: Callable[[int], None] = lambda _: None,
     over: Callable[[], bool] = _never,
 ) -> None:
-    """Sends `state` (nested dicts, lists and tensors) to each of `ranks`.
+    """Hand `state` (nested dicts, lists and tensors) to the next rank of the chain.
 
     Args:
         moved: called with the bytes of each message once it is sent.
@@ -41,101 +73,311 @@ def send(
     Raises:
         RuntimeError: a peer was lost, or the round is over.
     """
+    if relay.next is None:
+        return
     blob = lay_out(state)
-    device = _device()
-    spans = list(_spans(blob))
     skeleton = torch.frombuffer(bytearray(blob.skeleton), dtype=torch.uint8)
-    head = torch.tensor([len(skeleton), blob.size, len(spans)])
-    bounds = torch.tensor([bound for start, content in spans for bound in (start, len(content))])
-    for rank in ranks:
-        if (control := _own_control_group()) is not None:
-            _wait(dist.isend(_TURN, rank, group=control), _TURN, over, control)
-        for tensor in (head, skeleton, bounds, *(content for _, content in spans)):
-            if tensor.numel():
-                message = tensor.to(device)
-                _wait(dist.isend(message, rank), message, over)
-                moved(tensor.numel() * tensor.element_size())
+    spans = _spans(blob)
+    head = _Head(skeleton, blob.size, torch.tensor(spans, dtype=torch.int64).reshape(-1))
+    messages = _Messages(moved)
+    following = relay.next
+
+    def run() -> None:
+        messages.tell_turn(following)
+        messages.send_head(head, following)
+        messages.send(head.spans, following)
+        for content in _contents(blob, spans):
+            ready = content.to(messages.device)
+            for begin in range(0, len(ready), PIECE):
+                messages.send(ready[begin : begin + PIECE], following)
+        messages.flush()
+
+    messages.run(run, over)
 
 
-def receive(
-    source: int,
+def take(
+    relay: Relay,
     moved: Callable[[int], None] = lambda _: None,
     over: Callable[[], bool] = _never,
 ) -> Any:
-    """Receive the state that rank `source` sends.
+    """Return the state that comes along the chain, and hand it on. Its memory is this rank's own to
+    write to.
 
     Args:
-        moved: called with the bytes of each message that came.
+        moved: called with the bytes of each message that came or went.
         over: tells whether the round is over, so that nothing may come any more.
 
     Raises:
         BlobError: that isn't a state.
         RuntimeError: a peer was lost, or the round is over.
     """
-    device = _device()
-
-    def take(target: torch.Tensor) -> torch.Tensor:
-        if target.numel():
-            arrived = target if target.device == device else target.to(device)
-            _wait(dist.irecv(arrived, source), arrived, over)
-            if arrived is not target:
-                target.copy_(arrived)
-            moved(target.numel() * target.element_size())
-        return target
-
-    if (control := _own_control_group()) is not None:
-        turn = _TURN.clone()
-        _wait(dist.irecv(turn, source, group=control), turn, over, control)
-    length, size, count = take(torch.empty(3, dtype=torch.int64)).tolist()
-    skeleton = take(torch.empty(length, dtype=torch.uint8)).numpy().tobytes()
-    bounds = take(torch.empty(2 * count, dtype=torch.int64)).tolist()
-    tensors = torch.empty(size, dtype=torch.uint8)
-    for start, length in zip(bounds[::2], bounds[1::2], strict=True):
-        take(tensors[start : start + length])
-    return read(skeleton, tensors.numpy().data)
+    assert relay.source is not None, "the giver takes nothing"
+    messages = _Messages(moved)
+    source = relay.source
+    skeleton, tensors = messages.run(
+        lambda: _take_shared(messages, source) if relay.shares else _pass_on(messages, relay), over
+    )
+    return read(skeleton.numpy().tobytes(), tensors.numpy().data)
 
 
-def _wait(
-    work: dist.Work | None,
-    message: torch.Tensor,
-    over: Callable[[], bool],
-    group: dist.ProcessGroup | None = None,
-) -> None:
-    """Wait for a message to be sent, or to have come. Raises RuntimeError as `send`.
+def _pass_on(messages: _Messages, relay: Relay) -> tuple[torch.Tensor, torch.Tensor]:
+    """Take a state and hand it on, piece by piece; return its skeleton and its tensors' part."""
+    assert relay.source is not None
+    source, following, mates = relay.source, relay.next, relay.mates
+    messages.take_turn(source)
+    if following is not None:
+        messages.tell_turn(following)
+    head = messages.take_head(source)
+    messages.take(head.spans, source)
+    if following is not None:
+        messages.send_head(head, following)
+        messages.send(head.spans, following)
+    memory = _SharedMemory.make(head.size) if mates else None
+    tensors = memory.tensors if memory is not None else torch.empty(head.size, dtype=torch.uint8)
+    place = memory.place if memory is not None else _NOWHERE
+    for mate in mates:
+        messages.tell_turn(mate)
+        messages.send_head(head, mate)
+        messages.send(torch.tensor(place), mate)
+    messages.flush()
+    shared = {mate for mate in mates if messages.take(torch.empty(1, dtype=torch.uint8), mate)[0]}
+    for piece in messages.take_pieces(head, tensors, source):
+        if following is not None:
+            messages.send(piece, following)
+    for mate in mates:
+        if mate in shared:
+            messages.send(_DONE, mate)
+            continue
+        messages.send(head.spans, mate)
+        for begin, end in head.pieces():
+            messages.send(tensors[begin:end], mate)
+    messages.flush()
+    if memory is not None:
+        tensors = memory.keep()
+    return head.skeleton, tensors
+
+
+def _take_shared(messages: _Messages, source: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Take a state by mapping the memory that another rank of this node receives it into."""
+    messages.take_turn(source)
+    head = messages.take_head(source)
+    place = messages.take(torch.empty(4, dtype=torch.int64), source).tolist()
+    tensors = _map_shared(head.size, *place)
+    messages.send(torch.tensor([tensors is not None], dtype=torch.uint8), source)
+    messages.flush()
+    if tensors is not None:
+        messages.take(_DONE.clone(), source)
+        return head.skeleton, tensors
+    messages.take(head.spans, source)
+    tensors = torch.empty(head.size, dtype=torch.uint8)
+    for _ in messages.take_pieces(head, tensors, source):
+        pass
+    return head.skeleton, tensors
+
+
+_TURN = torch.zeros(1, dtype=torch.uint8)
+"""Tells a taker that the giver has begun: until then it gathers its state, for longer than a
+message of the data group may take."""
+_DONE = torch.zeros(1, dtype=torch.uint8)
+"""Tells a mate that all is in the memory they share."""
+_NOWHERE = (0, -1, 0, 0)
+"""In place of where the memory is: it can't be shared."""
+
+
+class _Messages:
+    """Messages of this rank in the round's process group.
 
     Args:
-        group: that it is sent in; None: the default one.
+        moved: called with the bytes of each.
     """
+
+    def __init__(self, moved: Callable[[int], None]) -> None:
+        self.device = _device()
+        self._moved = moved
+        self._patience = gloo_timeout(dist.group.WORLD)
+        self._control = _own_control_group()
+        self._sent: deque[tuple[dist.Work, torch.Tensor]] = deque()
+        """Under way, with their memory."""
+
+    def run(self, exchange: Callable[[], Any], over: Callable[[], bool]) -> Any:
+        """Return what `exchange` returns, until the round is over. Raises RuntimeError as `give`.
+
+        A device's messages are waited for by a stream, which is this thread's; gloo's block.
+        """
+        if self.device.type != "cpu":
+            return exchange()
+        return wait_in_round(exchange, over, "the hand-over of the state")
+
+    def tell_turn(self, rank: int) -> None:
+        if (control := self._control) is not None:
+            self._wait(dist.isend(_TURN, rank, group=control), control)
+
+    def take_turn(self, rank: int) -> None:
+        if (control := self._control) is not None:
+            self._wait(dist.irecv(_TURN.clone(), rank, group=control), control)
+
+    def send_head(self, head: _Head, rank: int) -> None:
+        sizes = [len(head.skeleton), head.size, len(head.spans)]
+        self.send(torch.tensor(sizes), rank)
+        self.send(head.skeleton, rank)
+
+    def take_head(self, rank: int) -> _Head:
+        """Take a head; its spans are yet to come."""
+        length, size, bounds = self.take(torch.empty(3, dtype=torch.int64), rank).tolist()
+        skeleton = self.take(torch.empty(length, dtype=torch.uint8), rank)
+        return _Head(skeleton, size, torch.empty(bounds, dtype=torch.int64))
+
+    def send(self, content: torch.Tensor, rank: int) -> None:
+        """Begin to send, once fewer than AHEAD messages are under way."""
+        if content.numel():
+            message = content.to(self.device)
+            while len(self._sent) >= AHEAD:
+                self._sent_one()
+            self._sent.append((_work(dist.isend(message, rank)), message))
+
+    def flush(self) -> None:
+        while self._sent:
+            self._sent_one()
+
+    def take(self, target: torch.Tensor, rank: int) -> torch.Tensor:
+        if target.numel():
+            self._arrived(target, *self._begin_to_take(target, rank))
+        return target
+
+    def take_pieces(self, head: _Head, tensors: torch.Tensor, rank: int) -> Iterator[torch.Tensor]:
+        """Yield each piece, on the messages' device, once it is in `tensors`."""
+        coming: deque[tuple[torch.Tensor, dist.Work, torch.Tensor]] = deque()
+        for begin, end in head.pieces():
+            target = tensors[begin:end]
+            coming.append((target, *self._begin_to_take(target, rank)))
+            if len(coming) == AHEAD:
+                yield self._arrived(*coming.popleft())
+        while coming:
+            yield self._arrived(*coming.popleft())
+
+    def _begin_to_take(self, target: torch.Tensor, rank: int) -> tuple[dist.Work, torch.Tensor]:
+        message = target.to(self.device)
+        return _work(dist.irecv(message, rank)), message
+
+    def _arrived(
+        self, target: torch.Tensor, work: dist.Work, message: torch.Tensor
+    ) -> torch.Tensor:
+        self._wait(work)
+        if message is not target:
+            target.copy_(message)
+        self._count(message)
+        return message
+
+    def _sent_one(self) -> None:
+        work, message = self._sent.popleft()
+        self._wait(work)
+        self._count(message)
+
+    def _wait(self, work: dist.Work | None, group: dist.ProcessGroup | None = None) -> None:
+        if self.device.type != "cpu" and group is None:
+            _work(work).wait()
+        else:
+            _work(work).wait(self._patience if group is None else gloo_timeout(group))
+
+    def _count(self, message: torch.Tensor) -> None:
+        self._moved(message.numel() * message.element_size())
+
+
+class _SharedMemory:
+    """Memory of this process that others of its user on this node can map.
+
+    Not a file in /dev/shm, which may be small, and which a process that is killed leaves behind.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = max(size, 1)
+        self._file = os.memfd_create("state", os.MFD_CLOEXEC)
+        os.truncate(self._file, self._size)
+        found = os.fstat(self._file)
+        self.place = (os.getpid(), self._file, found.st_dev, found.st_ino)
+        """Where others find it, and how they know it."""
+        self.tensors = torch.frombuffer(mmap.mmap(self._file, self._size), dtype=torch.uint8)[:size]
+
+    @classmethod
+    def make(cls, size: int) -> _SharedMemory | None:
+        """Return None where there is none to be had."""
+        try:
+            return cls(size)
+        except OSError:
+            return None
+
+    def keep(self) -> torch.Tensor:
+        """Return its content, as this process's own to write to; nobody may map it any more."""
+        kept = _map_private(self._file, self._size)[: len(self.tensors)]
+        os.close(self._file)
+        return kept
+
+
+def _map_shared(size: int, pid: int, number: int, device: int, inode: int) -> torch.Tensor | None:
+    """Return another process's memory, as this one's own to write to; None where it can't be had,
+    as that process is in another container."""
+    try:
+        file = os.open(f"/proc/{pid}/fd/{number}", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        found = os.fstat(file)
+        if (found.st_dev, found.st_ino) != (device, inode):
+            return None
+        return _map_private(file, max(size, 1))[:size]
+    except OSError:
+        return None
+    finally:
+        os.close(file)
+
+
+def _map_private(file: int, size: int) -> torch.Tensor:
+    """Return a file's content, shared with others until it is written to."""
+    protection = mmap.PROT_READ | mmap.PROT_WRITE
+    return torch.frombuffer(
+        mmap.mmap(file, size, flags=mmap.MAP_PRIVATE, prot=protection), dtype=torch.uint8
+    )
+
+
+def _work(work: dist.Work | None) -> dist.Work:
     assert work is not None, "this rank is not in the group of the state's giver and takers"
-    if message.device.type != "cpu":  # a stream waits, and it is this thread's
-        work.wait()
-        return
-    patience = gloo_timeout(group or dist.group.WORLD)
-    wait_in_round(lambda: work.wait(patience), over, "a message of the state")
+    return work
 
 
-def _spans(blob: Blob) -> Iterator[tuple[int, torch.Tensor]]:
-    """The tensors' part as messages: a large tensor is sent from where it is, small ones are
-    gathered."""
-    gathered: list[tuple[int, torch.Tensor]] = []
+def _spans(blob: Blob) -> list[tuple[int, int]]:
+    """Return where each span begins and ends: a large tensor is one or several, neighbouring small
+    ones are one together."""
+    spans: list[tuple[int, int]] = []
+    grows = False
+    for offset, tensor in blob.tensors:
+        size = tensor.numel() * tensor.element_size()
+        small = size < TOGETHER
+        if small and grows and offset + size - spans[-1][0] <= LARGEST:
+            spans[-1] = (spans[-1][0], offset + size)
+        else:
+            ends = range(offset, offset + size, LARGEST)
+            spans += [(begin, min(begin + LARGEST, offset + size)) for begin in ends]
+        grows = small
+    return spans
 
-    def flush() -> Iterator[tuple[int, torch.Tensor]]:
-        if gathered:
-            start, end = gathered[0][0], gathered[-1][0] + gathered[-1][1].numel()
-            together = torch.empty(end - start, dtype=torch.uint8)
-            for offset, piece in gathered:
-                together[offset - start : offset - start + piece.numel()].copy_(piece)
-            gathered.clear()
-            yield start, together
 
-    for offset, piece in blob.pieces():
-        if piece.numel() < TOGETHER:
-            gathered.append((offset, piece))
+def _contents(blob: Blob, spans: Sequence[tuple[int, int]]) -> Iterator[torch.Tensor]:
+    """Yield the bytes of each span: a large tensor's from where it is, small ones' gathered."""
+    pieces = blob.pieces()
+    offset, piece = 0, torch.empty(0, dtype=torch.uint8)
+    for begin, end in spans:
+        if offset + len(piece) <= begin:
+            offset, piece = next(pieces)
+        if end <= offset + len(piece):
+            yield piece[begin - offset : end - offset]
             continue
-        yield from flush()
-        for begin in range(0, piece.numel(), LARGEST):
-            yield offset + begin, piece[begin : begin + LARGEST]
-    yield from flush()
+        together = torch.empty(end - begin, dtype=torch.uint8)
+        while True:
+            together[offset - begin : offset - begin + len(piece)].copy_(piece)
+            if offset + len(piece) == end:
+                break
+            offset, piece = next(pieces)
+        yield together
 
 
 def _device() -> torch.device:
