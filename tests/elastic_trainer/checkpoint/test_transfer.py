@@ -15,21 +15,22 @@ pytestmark = pytest.mark.process
 SCRIPT = """
 import sys, threading
 import torch
-from elastic_trainer.checkpoint.chain import Relay
+from elastic_trainer.checkpoint.chain import arrange_chain
 from elastic_trainer.checkpoint.transfer import give, take
 from elastic_trainer.link.message import Place
 from elastic_trainer.link.worker_link import WorkerLink
 from elastic_trainer.loop.round_member import RoundMember
 
-rank, port = (int(argument) for argument in sys.argv[1:])
+rank, port, nodes = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+relay = arrange_chain(0, [1, 2], nodes)[rank]
 member, link = RoundMember(), WorkerLink(None)
-member._connect(link, Place(1, rank, 2, "127.0.0.1", port))
+member._connect(link, Place(1, rank, 3, "127.0.0.1", port))
 over, messages = threading.Event(), []
 
 
 def moved(count):
     messages.append(count)
-    if len(messages) == 4:
+    if len(messages) == (3 if relay.shares else 4):
         print("under way", flush=True)  # what follows is the tensor's pieces
 
 
@@ -43,9 +44,9 @@ threading.Thread(target=end_round, daemon=True).start()
 try:
     if rank == 0:
         state = {"model": torch.zeros(300_000_000, dtype=torch.uint8)}
-        give(state, Relay(None, 1), moved, over.is_set)
+        give(state, relay, moved, over.is_set)
     else:
-        take(Relay(0), moved, over.is_set)
+        take(relay, moved, over.is_set)
 except RuntimeError:
     member.disconnect(link)
     print("left", flush=True)
@@ -157,17 +158,22 @@ def test_a_message_of_the_state_may_take_longer_than_ranks_have_to_connect() -> 
             process.communicate()
 
 
-@pytest.mark.parametrize("frozen", [0, 1], ids=["giver", "taker"])
-def test_a_rank_leaves_its_round_in_the_midst_of_a_message_of_the_state(frozen: int) -> None:
+@pytest.mark.parametrize("nodes", ["abc", "abb"], ids=["three nodes", "two share memory"])
+@pytest.mark.parametrize("frozen", [0, 1, 2])
+def test_ranks_leave_their_round_in_the_midst_of_a_state(frozen: int, nodes: str) -> None:
     store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60))
-    ranks = [TorchProcess(SCRIPT, rank, store.port) for rank in range(2)]
+    ranks = [TorchProcess(SCRIPT, rank, store.port, nodes) for rank in range(3)]
     try:
         assert ranks[frozen].stdout.readline() == "under way\n"
         ranks[frozen].send_signal(signal.SIGSTOP)
-        # Without a deadline it would wait for gloo's 30 minutes.
-        said, _ = ranks[1 - frozen].communicate("over\n", timeout=120)
-        assert said in ("under way\nleft\n", "under way\n"), "the latter: it was quicker"
-        assert ranks[1 - frozen].returncode == 0
+        for rank in {0, 1, 2} - {frozen}:
+            # Without a deadline it would wait for gloo's 30 minutes.
+            said, errors = ranks[rank].communicate("over\n", timeout=120)
+            assert said, errors
+            assert set(said.split("\n")) <= {"under way", "left", ""}, (
+                "without left: it was quicker"
+            )
+            assert ranks[rank].returncode == 0, errors
     finally:
         for process in ranks:
             process.kill()
