@@ -16,6 +16,7 @@ from volcano_elastic.forecast import forecast as module
 from volcano_elastic.forecast.forecast import DRAWS, Forecast, Interval, Scene, forecast
 from volcano_elastic.forecast.job_record import JobRecord, last_record, read_record
 from volcano_elastic.forecast.past import Past
+from volcano_elastic.pytorchjob.goodput import USES
 from volcano_elastic.snapshot.snapshot import Job, Snapshot
 
 
@@ -214,8 +215,8 @@ def test_an_object_tells_its_jobs_life() -> None:
         created=NOW,
         started=NOW + timedelta(seconds=9),
         hours=1.5,
-        productive=30,
-        held=40,
+        asked=1,
+        spent=dict.fromkeys(USES, 0) | {"productive_training": 30, "hang": 10},
         remaining=90,
         said=NOW + timedelta(seconds=60),
     )

@@ -16,6 +16,7 @@ _COMMANDS: Mapping[str, str] = {
     "operator": "local:operator",
     "top": "top:top",
     "dashboard": "dashboard:dashboard",
+    "report": "report:report",
     "explain": "explain:explain",
     "describe": "describe:describe",
     "goodput": "goodput:goodput",
@@ -44,6 +45,7 @@ _EXTRAS = {
     "history": "'volcano-elastic[brain]'",
     "dashboard": "'volcano-elastic[dashboard]'",
     "eta": "'volcano-elastic[dashboard]'",
+    "report": "'volcano-elastic[dashboard]'",
 }
 """What to install for a command, where it isn't the operator's extra."""
 _OURS = ("volcano_elastic", "embedded_cluster")

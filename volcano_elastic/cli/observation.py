@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import sys
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -51,6 +52,19 @@ plugin_option = click.option(
     "plugin",
     type=click.Choice(["capacity", "proportion"]),
     help="How Volcano divides among queues; default: as its ConfigMap says, else capacity.",
+)
+_UNITS = {"d": timedelta(days=1), "h": timedelta(hours=1)}
+
+
+def _span(context: click.Context, parameter: click.Parameter, value: str) -> timedelta:
+    found = re.fullmatch(r"(\d{1,4})([dh])", value)
+    if found is None or not int(found[1]):
+        raise click.BadParameter(f"expected days or hours such as 7d or 36h, found {value!r}")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+since_option = click.option(
+    "--since", callback=_span, default="7d", show_default=True, help="How far back: 7d, 36h."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON, for programs.")
 

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from volcano_elastic.api.queue_policy import GPU, InvalidPolicy, QueuePolicy, parse
-from volcano_elastic.cli.observation import Trouble, json_option
+from volcano_elastic.cli.dashboard import database_option
+from volcano_elastic.cli.observation import Trouble, json_option, since_option
 from volcano_elastic.cli.plan import console
+from volcano_elastic.cli.recorded_jobs import recorded
 from volcano_elastic.cli.simulation_report import jobs_csv, report, rows, show
 from volcano_elastic.queue_policy.plan import Planner
 from volcano_elastic.simulator.comparison import Comparison, compare
@@ -50,9 +53,17 @@ _file = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command()
-@click.option("--trace", type=_file, required=True, help="Jobs, as CSV or CSV.gz.")
-@click.option("--nodes", type=click.IntRange(1, 100_000), required=True)
-@click.option("--gpus-per-node", type=click.IntRange(1, 100_000), required=True)
+@click.option("--trace", type=_file, help="Jobs, as CSV or CSV.gz.")
+@click.option(
+    "--history",
+    is_flag=True,
+    help="In place of --trace: the jobs that a dashboard kept in its database (needs "
+    "volcano-elastic[dashboard]).",
+)
+@since_option
+@database_option
+@click.option("--nodes", type=click.IntRange(1, 100_000), help="With --history: as there were.")
+@click.option("--gpus-per-node", type=click.IntRange(1, 100_000))
 @click.option("--queues", type=_file, help="CSV: queue, deserved (or deserved_of_<GPUs>), ...")
 @click.option("--policy", type=_file, help="QueuePolicies; one without queue is for all others.")
 @click.option("--speed", type=_file, help="CSV of measured speeds: app, gpus, step_s.")
@@ -90,9 +101,12 @@ _file = click.Path(exists=True, dir_okay=False, path_type=Path)
 )
 @json_option
 def simulate(
-    trace: Path,
-    nodes: int,
-    gpus_per_node: int,
+    trace: Path | None,
+    history: bool,
+    since: timedelta,
+    database: str | None,
+    nodes: int | None,
+    gpus_per_node: int | None,
     queues: Path | None,
     policy: Path | None,
     speed: Path | None,
@@ -116,6 +130,9 @@ def simulate(
     a table of speeds; and perhaps job, queue, workload, min, max. The planner that decides is the
     operator's own; each worker is a pod that holds one GPU.
 
+    With --history the jobs are those of the cluster itself, each with its own range and the work
+    that it did since; --elastic, --speed and --workload are of no use then.
+
     Exits 0, or 2 if a file cannot be used.
 
     \b
@@ -125,9 +142,23 @@ def simulate(
         --queues queues.csv --policy policy.yaml --out result
       volcano-elastic simulate --trace jobs.csv --speed speed.csv --nodes 16 --gpus-per-node 4 \\
         --elastic 'min=1,max=efficient(0.5)' --json
+      volcano-elastic simulate --history --since 7d --policy policy.yaml
     """
     if speed is not None and speed_model is not None:
         raise click.UsageError("--speed and --speed-model say the same thing; give one")
+    if (trace is not None) == history:
+        raise click.UsageError("expected either --trace or --history")
+    kept = recorded(database, since) if history else None
+    if kept is not None:
+        if speed or speed_model or workload or elastic != DEFAULT:
+            raise click.UsageError(
+                "--speed, --speed-model, --workload and --elastic say things that jobs of the "
+                "history bring; leave them out"
+            )
+        elastic = "as each job says"
+        nodes, gpus_per_node = kept.cluster(nodes, gpus_per_node)
+    if nodes is None or gpus_per_node is None:
+        raise click.UsageError("--trace needs --nodes and --gpus-per-node")
     config = SimulationConfig(
         nodes=nodes,
         per_node=gpus_per_node,
@@ -137,13 +168,17 @@ def simulate(
         speeds=Speeds.LEARNT if learn else Speeds(curves),
     )
     try:
-        workloads = read_trace(
-            _lines(trace),
-            str(trace),
-            cluster=config.total,
-            elasticity=Elasticity(elastic),
-            table=_table(speed),
-            serial=DEFAULT_SERIAL if speed_model is None else parse_model(speed_model),
+        workloads = (
+            read_trace(
+                _lines(trace),
+                str(trace),
+                cluster=config.total,
+                elasticity=Elasticity(elastic),
+                table=_table(speed),
+                serial=DEFAULT_SERIAL if speed_model is None else parse_model(speed_model),
+            )
+            if trace is not None
+            else {"": kept.jobs(config.total) if kept is not None else []}
         )
         listed = _queues(queues, resource, config.total)
     except (TraceError, ElasticityError, CurveError, QueueError, RowError) as error:

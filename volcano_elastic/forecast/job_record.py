@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from volcano_elastic.api import moment
 from volcano_elastic.api.pytorchjob import InvalidJob, parse
 from volcano_elastic.api.pytorchjob_validation import queue as queue_of
-from volcano_elastic.pytorchjob.goodput import PRODUCTIVE, summed
+from volcano_elastic.pytorchjob.goodput import summed
 from volcano_elastic.pytorchjob.pod import requests
 
 USER = "volcano-elastic.io/user"
@@ -30,6 +30,8 @@ class JobRecord:
     """Thousandths of the cluster's resource that a worker asks for."""
     min: int
     max: int
+    asked: int = 0
+    """Replicas that it asks for: what rigid scheduling would give it; 0: its minimum."""
     created: datetime
     started: datetime | None = None
     """When its minimum first ran, or the earliest that is known to be no earlier than that."""
@@ -38,10 +40,8 @@ class JobRecord:
     """Succeeded, Failed or Deleted; empty while it goes on."""
     hours: float = 0.0
     """GPU-hours that it has used."""
-    productive: int = 0
-    """Milliseconds of its processes in which training went on."""
-    held: int = 0
-    """All milliseconds of its processes."""
+    spent: Mapping[str, int] = field(default_factory=dict)
+    """Milliseconds of its processes, by their use (`goodput.USES`); empty where nobody told."""
     remaining: float | None = None
     """Seconds that the rest takes at its present size, as its training said at `said`."""
     said: datetime | None = None
@@ -62,8 +62,8 @@ def read_record(obj: Mapping[str, Any], resource: str) -> JobRecord | None:
     each = requests(job, sized.role).get(resource, 0)
     least = job.least_size if policy else sized.replicas
     most = policy.max if policy else sized.replicas
-    if job.leader is not None and requests(job, job.leader.role).get(resource, 0):
-        least, most = least + 1, most + 1
+    master = int(job.leader is not None and requests(job, job.leader.role).get(resource, 0) > 0)
+    least, most = least + master, most + master
     running = _condition(status, "Running")
     progress = elastic.get("progress") or {}
     remaining = progress.get("estimatedRemainingSeconds")
@@ -77,6 +77,7 @@ def read_record(obj: Mapping[str, Any], resource: str) -> JobRecord | None:
         each=each,
         min=least,
         max=most,
+        asked=min(max(sized.replicas + master, least), most),
         created=job.created,
         started=moment.parse_optional(running.get("lastTransitionTime"))
         if running.get("status") == "True"
@@ -84,8 +85,7 @@ def read_record(obj: Mapping[str, Any], resource: str) -> JobRecord | None:
         ended=ended,
         outcome=_outcome(status) if job.finished else "",
         hours=_number(elastic.get("gpuHours")),
-        productive=spent[PRODUCTIVE],
-        held=sum(spent.values()),
+        spent=spent if any(spent.values()) else {},
         remaining=_number(remaining) if remaining is not None else None,
         said=moment.parse_optional(progress.get("lastUpdatedTime")),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -123,8 +124,7 @@ def _joined(old: JobRecord, new: JobRecord) -> JobRecord:
         ended=new.ended or old.ended,
         outcome=new.outcome or old.outcome,
         hours=max(old.hours, new.hours),
-        productive=max(old.productive, new.productive),
-        held=max(old.held, new.held),
+        spent=max(old.spent, new.spent, key=lambda spent: sum(spent.values())),
     )
 
 
@@ -141,13 +141,13 @@ def _row(record: JobRecord, now: datetime) -> dict[str, Any]:
         "each": record.each,
         "least": record.min,
         "most": record.max,
+        "asked": record.asked,
         "created": milliseconds(record.created),
         "started": _kept(record.started),
         "ended": _kept(record.ended),
         "outcome": record.outcome,
         "hours": record.hours,
-        "productive": record.productive,
-        "held": record.held,
+        "spent": json.dumps(dict(record.spent)),
         "seen": milliseconds(now),
     }
 
@@ -161,11 +161,11 @@ def _record(row: Mapping[Any, Any]) -> JobRecord:
         each=row["each"],
         min=row["least"],
         max=row["most"],
+        asked=row["asked"],
         created=time_of(row["created"]),
         started=None if row["started"] is None else time_of(row["started"]),
         ended=None if row["ended"] is None else time_of(row["ended"]),
         outcome=row["outcome"],
         hours=row["hours"],
-        productive=row["productive"],
-        held=row["held"],
+        spent=json.loads(row["spent"]),
     )

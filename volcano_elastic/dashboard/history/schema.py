@@ -48,17 +48,17 @@ RECORDS = Table(
     Column("each", BigInteger, nullable=False),
     Column("least", Integer, nullable=False),
     Column("most", Integer, nullable=False),
+    Column("asked", Integer, nullable=False),
     Column("created", BigInteger, nullable=False),
     Column("started", BigInteger),
     Column("ended", BigInteger),
     Column("outcome", Text, nullable=False),
     Column("hours", Float, nullable=False),
-    Column("productive", BigInteger, nullable=False),
-    Column("held", BigInteger, nullable=False),
+    Column("spent", Text, nullable=False),
     Column("seen", BigInteger, nullable=False),
     Index("ix_job_records_seen", "seen"),
 )
-"""One row a job, as `JobRecord`; `seen`: when it was last written."""
+"""One row a job, as `JobRecord`; `spent`: JSON; `seen`: when it was last written."""
 
 ANSWERS = Table(
     "eta_answers",
