@@ -25,6 +25,7 @@ from elastic_trainer.checkpoint.chain import Relay
 from elastic_trainer.checkpoint.state_value import from_plain
 from elastic_trainer.checkpoint.transfer import give, take
 from elastic_trainer.store.blob import lay_out
+from elastic_trainer.store.digest import REPLICATED
 from elastic_trainer.store.replica import read_replica, write_replica
 from elastic_trainer.store.slot import Label, Slots, payload_size
 from elastic_trainer.store.storage import Storage
@@ -92,7 +93,9 @@ def main() -> None:
     numbers = given.mebibytes * (1 << 20) // 4 // TENSORS
     state = {
         "model": {f"layer.{n}": torch.rand(numbers) for n in range(TENSORS)},
+        "optimizer": {},
         "cursor": {"epoch": 0, "position": 0, "step": 0},
+        REPLICATED: {"model": [f"layer.{n}" for n in range(TENSORS)], "optimizer": []},
     }
     print(f"{given.mebibytes} MiB in {TENSORS} tensors, {torch.get_num_threads()} threads")
     memory = Path(tempfile.mkdtemp(prefix="benchmark-", dir="/dev/shm"))
@@ -140,6 +143,10 @@ def measure(state: dict[str, Any], repeats: int, memory: Path, disk: Path) -> No
     print("in the background")
     newest = slots.slots[(step + 1) % 2]
     show("  verified by the agent", [seconds(newest.verify)], floor)
+    label = newest.label()
+    assert label is not None
+    digest = [seconds(lambda: newest.replicated_digest(label)) for _ in range(repeats)]
+    show("  compared with other nodes: its digest", digest, floor)
     storage = Storage(disk / "ours")
     write = seconds(lambda: write_replica(storage, step=step, run=1, state=newest.read()))
     show("  to disk, durable", [write], floor)

@@ -124,4 +124,12 @@ ALERTS = (
         "warning",
         "Job {{ $labels.job }} leaves {{ $value }} nodes out.",
     ),
+    Alert(
+        "VolcanoElasticStateDiverged",
+        f"max by (job) (increase({_T}diverged_ranks_total[1h])) > 0 "
+        f"or max by (job) ({_T}diverged_ranks) > 0",
+        "0m",
+        "warning",
+        "Ranks of job {{ $labels.job }} had another state than the others.",
+    ),
 )

@@ -292,8 +292,12 @@ JOB = Dashboard(
         Panel(
             "Failures",
             "Of workers, an hour; nodes that are left out; rounds that hung, an hour; slow ranks, "
-            "now and found in an hour.",
+            "now and found in an hour; ranks whose state differs from the others', likewise.",
             {
+                "{{job}} found to differ": (
+                    f"max by (job) (increase({_T}diverged_ranks_total{_JOB}[1h]))"
+                ),
+                "{{job}} differs": f"max by (job) ({_T}diverged_ranks{_JOB})",
                 "{{job}} found slow": f"max by (job) (increase({_T}stragglers_total{_JOB}[1h]))",
                 "{{job}} slow": f"max by (job) ({_T}stragglers{_JOB})",
                 "{{job}} hangs": f"max by (job) (increase({_T}hangs_total{_JOB}[1h]))",

@@ -107,11 +107,27 @@ def test_a_rank_that_slows_the_job_down_is_described() -> None:
     spent = {"compute": 0.1, "input": 0.001, "network": 0.31}
     told = {**COORDINATOR, "batch_seconds": spent, "stragglers": [slow]}
     found = description(JOB, [POD], told, None)
-    assert (found["batchSeconds"], found["stragglers"]) == (spent, [slow])
+    assert found["batchSeconds"] == spent
+    (listed,) = found["stragglers"]
+    assert (listed["batchSeconds"], listed["othersBatchSeconds"]) == (0.4, 0.1)
     shown = text(json.loads(json.dumps(found)))
     assert "A batch takes a rank 0.1 s compute, 0.001 s input, 0.31 s network (medians)" in shown
     assert "rank 3 (worker 1, gpu-7) slows it down since 1970-01-01 00:16:41.000Z" in shown
     assert "0.4 s by itself, others 0.1 s, by input" in shown
+
+
+def test_ranks_whose_states_differ_are_described() -> None:
+    one = {"rank": 3, "worker": 1, "node": "gpu-7", "since": 1001.0, "until": 1002.5, "step": 80}
+    one |= {"agreed_step": 70, "outvoted": True}
+    other = {**one, "rank": 2, "until": None, "agreed_step": -1, "outvoted": False}
+    found = description(JOB, [POD], {**COORDINATOR, "diverged": [one, other]}, None)
+    assert found["diverged"][0]["agreedStep"] == 70
+    shown = text(json.loads(json.dumps(found)))
+    assert (
+        "16:41.000Z  rank 3 (worker 1, gpu-7) at step 80; all agreed at 70; over at 1970-01-01 "
+        "00:16:42.500Z"
+    ) in shown
+    assert "rank 2 (worker 1, gpu-7) at step 80; they never agreed; any of these may be" in shown
 
 
 def test_a_job_is_described_with_its_failures_first_one_first() -> None:

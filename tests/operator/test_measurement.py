@@ -428,6 +428,23 @@ async def test_a_rank_that_slows_its_job_down_is_an_event_once() -> None:
     )
 
 
+async def test_a_rank_whose_state_differs_is_an_event_once() -> None:
+    found = {"rank": 3, "worker": 1, "node": "gpu-7", "step": 80, "agreed_step": 70}
+    found |= {"outvoted": True, "since": 5.0, "until": None}
+    nonsense = [{**found, "step": "?"}, {}, None, 3]
+
+    async def respond(request: web.Request) -> web.Response:
+        told = {"job": "team/a", "diverged": [found, {**found, "until": 9.0}, *nonsense]}
+        return web.json_response(told)
+
+    event = await emitted(respond)
+    assert (event["type"], event["reason"]) == ("Warning", "StateDiverged")
+    assert event["message"] == (
+        "Rank 3 (worker 1, node gpu-7) has another state than others at step 80, where all should "
+        "have the same; all agreed at step 70; it takes theirs at the next round"
+    )
+
+
 @pytest.mark.parametrize("wanted", ["Report", "Replace"])
 async def test_a_slow_workers_node_is_avoided_where_the_policy_says_so(wanted: str) -> None:
     slow = {"rank": 3, "worker": 1, "node": "gpu-7", "cause": "compute"}

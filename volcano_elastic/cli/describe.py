@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -54,8 +55,10 @@ def describe(job: str, kubeconfig: str | None, as_json: bool) -> None:
     hangs [{round, step, time, seconds, broken: whether the round was ended for it, behind: ranks,
     words, stacks [{ranks, stack}], flights [{rank, record}]}]: when no step came for long;
     batchSeconds {compute, input, network}: the ranks' medians, or null; stragglers [{rank, worker,
-    node, since, batch_seconds, others_batch_seconds, score, cause: compute or input}]: ranks that
-    slow the job down; pods [{name, phase, node, restarts, lastWords}]; look: commands.
+    node, since, batchSeconds, othersBatchSeconds, score, cause: compute or input}]: ranks that
+    slow the job down; diverged [{rank, worker, node, since, until: null while it lasts, step,
+    agreedStep, outvoted}]: ranks whose state was another than others'; pods [{name, phase,
+    node, restarts, lastWords}]; look: commands.
 
     \b
     Examples:
@@ -119,11 +122,17 @@ def description(
         "nodeCheck": told.get("check"),
         "hangs": list(told.get("hangs") or ()),
         "batchSeconds": told.get("batch_seconds"),
-        "stragglers": list(told.get("stragglers") or ()),
+        "stragglers": [_camel(one) for one in told.get("stragglers") or ()],
+        "diverged": [_camel(one) for one in told.get("diverged") or ()],
         "failures": failures,
         "pods": [_pod(pod) for pod in pods],
         "look": _where_to_look(meta, pods, failures),
     }
+
+
+def _camel(one: Mapping[str, Any]) -> dict[str, Any]:
+    """Return it with this command's spelling of keys."""
+    return {re.sub("_([a-z])", lambda found: found[1].upper(), key): one[key] for key in one}
 
 
 def _progress(told: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -226,9 +235,13 @@ def text(found: Mapping[str, Any]) -> str:
     for one in found["stragglers"]:
         lines.append(
             f"  rank {one['rank']} (worker {one['worker']}, {one['node']}) slows it down since "
-            f"{_clock(one['since'])}Z: {one['batch_seconds']:.3g} s by itself, others "
-            f"{one['others_batch_seconds']:.3g} s, by {one['cause']}"
+            f"{_clock(one['since'])}Z: {one['batchSeconds']:.3g} s by itself, others "
+            f"{one['othersBatchSeconds']:.3g} s, by {one['cause']}"
         )
+    if found["diverged"]:
+        lines += ["", "Ranks whose state was another than others', though all have the same:"]
+    for one in found["diverged"]:
+        lines.append(f"  {_clock(one['since'])}Z  {_divergence(one)}")
     if found["nodeCheck"]:
         lines += ["", *_node_check(found["nodeCheck"])]
     for one in found["hangs"]:
@@ -244,6 +257,18 @@ def text(found: Mapping[str, Any]) -> str:
             lines += [f"    | {line}" for line in pod["lastWords"].splitlines()]
     lines += ["", "Look at:", *(f"  {command}" for command in found["look"])]
     return "\n".join(lines)
+
+
+def _divergence(one: Mapping[str, Any]) -> str:
+    agreed = f"all agreed at {one['agreedStep']}" if one["agreedStep"] >= 0 else "they never agreed"
+    if one["until"] is not None:
+        end = f"over at {_clock(one['until'])}Z"
+    elif one["outvoted"]:
+        end = "it takes the others' in the next round"
+    else:
+        end = "any of these may be wrong"
+    where = f"rank {one['rank']} (worker {one['worker']}, {one['node']})"
+    return f"{where} at step {one['step']}; {agreed}; {end}"
 
 
 def _node_check(check: Mapping[str, Any]) -> list[str]:

@@ -17,11 +17,13 @@ import aiohttp
 from volcano_elastic.api.pytorchjob import PyTorchJob
 from volcano_elastic.kube import retry
 from volcano_elastic.operator import (
+    divergence_report,
     failure_report,
     hang_report,
     progress_report,
     straggler_report,
 )
+from volcano_elastic.operator.divergence_report import DivergedRank
 from volcano_elastic.operator.failure_report import Exclusion, Failure
 from volcano_elastic.operator.hang_report import HungRound
 from volcano_elastic.operator.progress_report import Progress
@@ -65,6 +67,8 @@ class Report:
     """Ranks that slow it down."""
     progress: Progress | None = None
     """How far training is; None where that isn't known."""
+    diverged: tuple[DivergedRank, ...] = ()
+    """Ranks whose state is, or was, another than the others'."""
 
 
 def endpoint(job: PyTorchJob, pod: Mapping[str, Any] | None) -> str | None:
@@ -141,6 +145,7 @@ def read(body: bytes, job: PyTorchJob) -> Report:
         _commits(answer.get("commits")),
         straggler_report.read(answer),
         progress_report.read(answer.get("progress")),
+        divergence_report.read(answer),
     )
 
 

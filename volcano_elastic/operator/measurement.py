@@ -23,6 +23,7 @@ from volcano_elastic.kube.client import AlreadyExists, ApiError, NotFound
 from volcano_elastic.kube.resource import EVENTS, Object, key_of
 from volcano_elastic.operator import (
     coordinator_client,
+    divergence_report,
     failure_report,
     hang_report,
     progress_report,
@@ -30,6 +31,7 @@ from volcano_elastic.operator import (
 )
 from volcano_elastic.operator.cluster import Cluster, controlled_by, job_key
 from volcano_elastic.operator.coordinator_client import Report
+from volcano_elastic.operator.divergence_report import DivergedRank
 from volcano_elastic.operator.executor import COMPONENT
 from volcano_elastic.operator.failed_nodes import FailedNodes
 from volcano_elastic.operator.failure_report import Exclusion, Failure
@@ -128,7 +130,7 @@ class Measurement:
         self._reported: dict[str, set[tuple[int, int, int]]] = {}
         """By uid, the failures that an Event was made of."""
         self._warned: dict[str, set[str]] = {}
-        """By uid, names of Events about excluded nodes, hung rounds and stragglers."""
+        """By uid, names of Events about nodes, rounds and ranks."""
         self._goodput: dict[str, dict[str, Any]] = {}
         """By uid, as it is to be written."""
         self._due: asyncio.Queue[str] | None = None
@@ -219,6 +221,7 @@ class Measurement:
         await self._warn_once(job, obj, failure_report.EXCLUDED, report.excluded)
         await self._warn_once(job, obj, hang_report.REASON, report.hung)
         await self._warn_once(job, obj, straggler_report.REASON, report.slow)
+        await self._warn_once(job, obj, divergence_report.REASON, report.diverged)
         assert job.desired is not None
         elastic = job.status["elastic"]
         change: dict[str, Any] = {}
@@ -382,7 +385,7 @@ class Measurement:
         job: PyTorchJob,
         obj: Object,
         reason: str,
-        found: Sequence[Exclusion | HungRound | SlowRank],
+        found: Sequence[Exclusion | HungRound | SlowRank | DivergedRank],
     ) -> None:
         """Emits one Warning about the job for each that none was emitted for yet."""
         warned = self._warned.setdefault(job.uid, set())

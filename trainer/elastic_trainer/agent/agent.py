@@ -468,12 +468,14 @@ class Agent:
         future = self._joining[1]
         self._joining = None
         self._current = begun
-        self._metrics.begun(begun.round, len(begun.members) * max(1, self.identity.processes))
+        processes = max(1, self.identity.processes)
+        self._metrics.begun(begun.round, len(begun.members) * processes)
+        if (rank := begun.rank_of(self.identity.agent)) is not None:
+            self._workers.discard_diverged(begun, rank, processes)
         if future is None:
             if self._workers.local.failed:
                 self._stream.tell(WorkersFailed(begun.round))
                 return
-            rank = begun.rank_of(self.identity.agent)
             assert rank is not None, f"round {begun.round} was sent to an agent that isn't in it"
             self._workers.reassign(begun, rank)
             return

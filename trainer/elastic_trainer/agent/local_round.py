@@ -9,6 +9,9 @@ from elastic_trainer.link.message import FromAgent, Whereabouts, encode
 from elastic_trainer.link.progress import ProgressPage
 from elastic_trainer.protocol.message import Committed
 
+KEPT_STEPS = 4
+"""Steps whose digests are waited for."""
+
 
 @dataclass
 class Worker:
@@ -73,10 +76,23 @@ class LocalRound:
     """The newest that is so of all that save."""
     held_round: int = 0
     """That made what is in memory: another than this one, of a state that was restored."""
+    digests: dict[int, dict[int, str]] = field(default_factory=dict)
+    """By step and local rank, until all workers' of a step are known."""
     joined: set[int] = field(default_factory=set)
     """Local ranks that took their place in a round they did not start with."""
     carried: bool = False
     """Its workers were in another round before."""
+
+    def digested(self, step: int, local_rank: int, digest: str) -> tuple[str, ...]:
+        """Note a worker's digest; return all of that step by local rank, once they are known."""
+        found = self.digests.setdefault(step, {})
+        found[local_rank] = digest
+        if not self.complete or len(found) < len(self.workers):
+            for old in sorted(self.digests)[:-KEPT_STEPS]:  # what was saved fast isn't all verified
+                del self.digests[old]
+            return ()
+        self.digests = {known: one for known, one in self.digests.items() if known > step}
+        return tuple(found[one] for one in sorted(found))
 
     @property
     def complete(self) -> bool:

@@ -9,7 +9,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from elastic_trainer.link.worker_link import SOCKET_VARIABLE
 from elastic_trainer.protocol.message import (
     AgentMessage,
     Committed,
+    Digested,
     Fenced,
     FenceReply,
     FenceStop,
@@ -41,7 +42,7 @@ from elastic_trainer.protocol.message import (
     newest_commits,
 )
 from elastic_trainer.store.persister import Persister, Saved
-from elastic_trainer.store.slot import Label
+from elastic_trainer.store.slot import Label, SlotError, Slots
 
 ENDING_SECONDS = 2.0
 PACES_SECONDS = 1.0
@@ -96,6 +97,7 @@ class WorkerServer:
             self._on_loop(self._sealed),
             self._on_loop(self._stored),
             self._on_loop(self._superseded),
+            self._on_loop(self._saved_digest),
         )
         self._handlers: dict[type, Callable[[LocalRound, Worker, Any], None]] = {
             link.Stepped: self._on_stepped,
@@ -105,6 +107,7 @@ class WorkerServer:
             link.Committed: self._on_committed,
             link.AskNewestCommit: self._on_ask_newest_commit,
             link.Saved: self._on_saved,
+            link.Digested: self._on_digested,
             link.Settle: self._on_settle,
             link.Finished: self._on_finished,
             link.Failing: self._on_failing,
@@ -160,8 +163,21 @@ class WorkerServer:
                     port=begun.master_port,
                     contested=begun.contested,
                     last_run=self.last_run,
+                    diverged=worker.rank in begun.diverged,
                 )
             )
+
+    def discard_diverged(self, begun: Round, node_rank: int, processes: int) -> None:
+        """Before workers take their places in a round: forget what the one that saves for all of
+        this node has saved, if that is another state than the others'."""
+        if self._memory is None or node_rank * processes not in begun.diverged:
+            return
+        log.warning("what is in this node's memory is another state than the others': not used")
+        for slot in Slots(self._memory, 0).slots:
+            try:
+                slot.discard()
+            except SlotError as error:
+                log.warning("%s", error)
 
     def dismiss_idle(self) -> None:
         """Tells idle workers that training is complete."""
@@ -186,12 +202,8 @@ class WorkerServer:
 
     def reading(self) -> Reading:
         """Return the reading of the worker that is furthest."""
-        noted = self._furthest()
+        noted = _furthest([worker.progress.read() for worker in self.local.workers.values()])
         return Reading(noted.step, noted.when / 1e9, noted.samples, noted.stall / 1e9)
-
-    def _furthest(self) -> Noted:
-        pages = (worker.progress.read() for worker in self.local.workers.values())
-        return max(pages, key=lambda noted: noted.step, default=Noted())
 
     def ask(self, fence: int, at_once: bool) -> None:
         self.local.fence, self.local.stop = fence, -1
@@ -216,20 +228,20 @@ class WorkerServer:
     def progress(self) -> Progress | None:
         """The newest step, unless told before."""
         local = self.local
-        newest = self._furthest()
+        pages = [worker.progress.read() for _, worker in sorted(local.workers.items())]
+        newest = _furthest(pages)
         if newest.step <= local.told_step:
             return None
         self.step_times.add(local.round, newest.step, newest.when / 1e9)
         local.step = local.told_step = newest.step
         age = (time.monotonic_ns() - newest.when) / 1e9
         long = self.step_times.long
-        pages = [worker.progress.read() for worker in local.workers.values()]
         stall, waited = (sum(p.stall for p in pages), sum(p.input for p in pages))
         lost = (stall // 1_000_000, waited // 1_000_000)
         told = Progress(
             local.round, newest.step, max(0.0, age), newest.samples, long, *lost, newest.total
         )
-        return self._with_paces(told, local) if self._pace_due(local) else told
+        return _with_paces(told, pages) if self._pace_due(local) else told
 
     def _pace_due(self, local: LocalRound) -> bool:
         now = time.monotonic()
@@ -237,20 +249,6 @@ class WorkerServer:
             return False
         self._paces_told = now
         return True
-
-    def _with_paces(self, told: Progress, local: LocalRound) -> Progress:
-        """Return what is to be told, with how fast each worker is by itself."""
-        pages = [worker.progress.read() for _, worker in sorted(local.workers.items())]
-        if not all(page.batches for page in pages):
-            return told
-        return replace(
-            told,
-            compute=tuple(page.compute // 1_000_000 for page in pages),
-            waited=tuple(page.input // 1_000_000 for page in pages),
-            network=tuple(page.network // 1_000_000 for page in pages),
-            batches=tuple(page.batches for page in pages),
-            batch_samples=tuple(page.batch_samples for page in pages),
-        )
 
     def transferring(self) -> Transferring | None:
         """The bytes of state its workers have moved in this round, if they are more than told."""
@@ -481,6 +479,18 @@ class WorkerServer:
             local.held_step = min(local.sealed.values())
             self._tell(local.held)
 
+    def _saved_digest(self, saved: Saved, label: Label, digest: str) -> None:
+        if saved.round == self.local.round:
+            self._digested(self.local, saved.local_rank, saved.step, digest)
+
+    def _on_digested(self, local: LocalRound, worker: Worker, told: link.Digested) -> None:
+        if told.round == local.round:
+            self._digested(local, worker.local_rank, told.step, told.digest)
+
+    def _digested(self, local: LocalRound, local_rank: int, step: int, digest: str) -> None:
+        if digests := local.digested(step, local_rank, digest):
+            self._tell(Digested(local.round, step, digests))
+
     def _on_loop(self, function: Callable[..., None]) -> Callable[..., None]:
         """To be called in any thread."""
 
@@ -499,3 +509,21 @@ class WorkerServer:
     def _broadcast(self, message: link.FromAgent) -> None:
         for worker in self.local.workers.values():
             worker.tell(message)
+
+
+def _furthest(pages: Sequence[Noted]) -> Noted:
+    return max(pages, key=lambda noted: noted.step, default=Noted())
+
+
+def _with_paces(told: Progress, pages: Sequence[Noted]) -> Progress:
+    """Return what is to be told, with how fast each worker, by local rank, is by itself."""
+    if not all(page.batches for page in pages):
+        return told
+    return replace(
+        told,
+        compute=tuple(page.compute // 1_000_000 for page in pages),
+        waited=tuple(page.input // 1_000_000 for page in pages),
+        network=tuple(page.network // 1_000_000 for page in pages),
+        batches=tuple(page.batches for page in pages),
+        batch_samples=tuple(page.batch_samples for page in pages),
+    )

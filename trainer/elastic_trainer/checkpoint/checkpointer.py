@@ -28,6 +28,7 @@ from elastic_trainer.link.order import Order
 from elastic_trainer.link.worker_link import SOCKET_VARIABLE, WorkerLink
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.blob import lay_out
+from elastic_trainer.store.digest import digest_of_replicated
 from elastic_trainer.store.errors import (
     OwnershipError,
     StorageError,
@@ -487,6 +488,7 @@ class Checkpointer:
     def _save_to_memory(self) -> tuple[Slot, Label] | tuple[None, None]:
         """Nothing where this rank has no slots, or there is no room."""
         if self._memory is None or not self._memory.saves:
+            self._tell_digest()
             return None, None
         blob = lay_out(self._captured())
         label = Label(
@@ -504,9 +506,15 @@ class Checkpointer:
             slot = self._memory.save(label, blob)
         except SlotError as error:
             log.warning("not saved to memory: %s", error)
+            self._tell_digest()
             return None, None
         self._tell(slot, label)
         return slot, label
+
+    def _tell_digest(self) -> None:
+        """The other ranks wait for those that save meanwhile, whose agents digest what they did."""
+        if self.link.agent and (digest := digest_of_replicated(self._state.take())):
+            self.link.digested(self.data.steps, digest)
 
     def _tell(self, slot: Slot, label: Label) -> None:
         assert self._memory is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -27,9 +28,12 @@ from elastic_trainer.checkpoint.refusal import (
 from elastic_trainer.checkpoint.state_value import from_plain, own, to_plain
 from elastic_trainer.data.order import ElasticOrder
 from elastic_trainer.store.blob import MeshKey, mesh_key
+from elastic_trainer.store.digest import REPLICATED
 
 log = logging.getLogger(__name__)
 
+DIGESTS_VARIABLE = "VOLCANO_ELASTIC_DIGESTS"
+"""0: states of ranks are not compared, as where their arithmetic differs."""
 SHOWN = 5
 """Differences that a message lists."""
 
@@ -48,7 +52,7 @@ class ModelState:
     """Takes and gives the state that a commit is made of. Replicated: any rank's is everybody's.
     Sharded (DTensor parameters, as fully_shard makes them): a rank's is its own part.
 
-    State dicts are `{"model", "optimizer", "extra", "cursor"}`.
+    State dicts are `{"model", "optimizer", "extra", "cursor"}`, and `REPLICATED` of one that is.
 
     Raises:
         TypeError: no module, or no optimizer.
@@ -93,11 +97,26 @@ class ModelState:
             optimizer = get_optimizer_state_dict(self.model, self.optimizer)
         else:
             model, optimizer = self.model.state_dict(), self.optimizer.state_dict()
-        return {
+        state = {
             "model": to_plain(model),
             "optimizer": to_plain(optimizer),
             "extra": {name: to_plain(part.state_dict()) for name, part in self.extra.items()},
             "cursor": self.data.state_dict(),
+        }
+        promised = not self.sharded and os.environ.get(DIGESTS_VARIABLE) != "0"
+        return {**state, REPLICATED: self._replicated()} if promised else state
+
+    def _replicated(self) -> dict[str, Any]:
+        """Return what every rank has alike by what a model promises: all parameters but those that
+        DistributedDataParallel was told to leave alone."""
+        ignored = set(getattr(self.model, "_ddp_params_and_buffers_to_ignore", ()))
+        given = dict(self.model.named_parameters(remove_duplicate=False))
+        left_out = {id(given[name]) for name in ignored & given.keys()}
+        trained = [one for group in self.optimizer.param_groups for one in group["params"]]
+        ours = {id(one) for one in given.values()} - left_out
+        return {
+            "model": [name for name in sorted(given) if id(given[name]) in ours],
+            "optimizer": [number for number, one in enumerate(trained) if id(one) in ours],
         }
 
     def give(self, state: Mapping[str, Any]) -> None:

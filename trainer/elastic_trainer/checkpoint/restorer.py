@@ -127,6 +127,13 @@ class Restorer:
         """
         self._memory = memory
         self._contested = self._contested or self._link.contested
+        if self._link.diverged and live != NOTHING:
+            log.warning(
+                "this rank's state of step %d was found to be another than the others': it takes "
+                "theirs",
+                live[1],
+            )
+            live = NOTHING
         available = self._available(live)
         everyone = self._group.gather(available)
         if not is_live(everyone) and not all(one.training for one in everyone):

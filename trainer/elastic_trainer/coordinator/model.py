@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from elastic_trainer.coordinator.divergence import Diverged, ReplicaWatch
 from elastic_trainer.coordinator.goodput import Ledger
 from elastic_trainer.coordinator.hang import Hang, StepWatch
 from elastic_trainer.coordinator.straggler import StragglerWatch, Worked
@@ -217,6 +218,21 @@ class RoundRecord:
 
 
 @dataclass(frozen=True)
+class Divergence:
+    """A rank whose state is, or was, another than the others'."""
+
+    key: tuple[str, int]
+    """Agent and local rank."""
+    found: Diverged
+    rank: int
+    """When it was found."""
+    worker: int
+    node: str
+    until: float | None = None
+    """When it had the same again, or was gone; None: it differs still."""
+
+
+@dataclass(frozen=True)
 class State:
     settings: Settings
     started: float
@@ -263,6 +279,12 @@ class State:
     """The newest, by time."""
     stragglers: StragglerWatch = field(default_factory=StragglerWatch)
     """Of ranks that are slower by themselves than the others."""
+    replicas: ReplicaWatch = field(default_factory=ReplicaWatch)
+    """Of ranks whose state is another than the others'."""
+    divergences: tuple[Divergence, ...] = ()
+    """The newest, by time."""
+    repaired: Mapping[tuple[str, int], float] = field(default_factory=dict)
+    """Agents and local ranks for whose states rounds were ended, and when."""
     ledger: Ledger = field(default_factory=Ledger)
     """Of GPU time."""
     checking: bool = False

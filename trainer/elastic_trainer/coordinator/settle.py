@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from elastic_trainer.coordinator.divergence_check import diverged_ranks
 from elastic_trainer.coordinator.draft import Draft
 from elastic_trainer.coordinator.hang_check import end_if_hung
 from elastic_trainer.coordinator.model import (
@@ -204,6 +205,7 @@ def _form(draft: Draft, chosen: list[Agent]) -> None:
         groups=earlier_groups(state.electorate, members),
         contested=_is_contested(draft, chosen),
         last_run=_last_run(state),
+        diverged=diverged_ranks(state, chosen),
     )
     electorate = electorate_of(made)
     for agent in chosen:

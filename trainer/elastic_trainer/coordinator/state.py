@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from elastic_trainer.coordinator.bookkeeping import booked
+from elastic_trainer.coordinator.divergence_check import hear_digests
 from elastic_trainer.coordinator.draft import Draft
 from elastic_trainer.coordinator.failure_policy import Fail, decide
 from elastic_trainer.coordinator.model import (
@@ -32,6 +33,7 @@ from elastic_trainer.protocol.message import (
     AgentMessage,
     Committed,
     Completed,
+    Digested,
     Dismissed,
     Electorate,
     Failed,
@@ -510,6 +512,7 @@ _HANDLERS: dict[type[object], Callable[[Draft, Agent, Any], None]] = {
     Failed: _failed,
     Taken: _taken,
     Inspected: _inspected,
+    Digested: hear_digests,
 }
 
 _IDLE = (Heartbeat, Progress, Failed, Transferring)

@@ -7,10 +7,12 @@ from typing import Any
 
 from elastic_trainer.coordinator import hang
 from elastic_trainer.coordinator.bookkeeping import ledger_as_of
+from elastic_trainer.coordinator.divergence_check import as_json as diverged_as_json
 from elastic_trainer.coordinator.model import RoundRecord, State
 from elastic_trainer.coordinator.node_range import as_json as range_as_json
 from elastic_trainer.coordinator.state import SPEED_WINDOW
 from elastic_trainer.coordinator.straggler_check import as_json as stragglers_as_json
+from elastic_trainer.coordinator.straggler_check import named_count
 from elastic_trainer.failures.record import as_json
 from elastic_trainer.metrics.exposition import Metric
 
@@ -60,6 +62,7 @@ def status(state: State, job: str, now: float, wall: float) -> dict[str, Any]:
         "goodput": _goodput(state, now),
         "stragglers": stragglers_as_json(state, offset),
         "batch_seconds": _batch_seconds(state),
+        "diverged": diverged_as_json(state, offset),
         "hangs": [hang.as_json(one, offset) for one in state.hangs],
         "failures": [as_json(failed) for failed in state.failures],
         "failures_total": state.failures_total,
@@ -112,12 +115,22 @@ def metrics(state: State, now: float) -> list[Metric]:
         Metric(
             "stragglers",
             "Ranks that are slower by themselves than the others.",
-            len(stragglers_as_json(state, 0.0)),
+            named_count(state),
         ),
         Metric(
             "stragglers_total",
             "Ranks that were found slower by themselves than the others.",
             state.stragglers.total,
+        ),
+        Metric(
+            "diverged_ranks",
+            "Ranks whose state is another than the others'.",
+            len(state.replicas.diverged),
+        ),
+        Metric(
+            "diverged_ranks_total",
+            "Ranks whose state was found to be another than the others'.",
+            state.replicas.total,
         ),
         Metric("hangs_total", "Rounds that were ended as no step came.", state.hangs_total),
         Metric("failures_total", "Workers that failed.", state.failures_total),

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from elastic_trainer.coordinator.draft import Draft
-from elastic_trainer.coordinator.model import Phase, Settings, State
-from elastic_trainer.coordinator.straggler import Straggler, Worked
+from elastic_trainer.coordinator.model import Agent, Phase, Settings, State
+from elastic_trainer.coordinator.straggler import Key, Straggler, Worked
 from elastic_trainer.protocol.message import AgentMessage, Progress
 
 STRAGGLER_VARIABLE = "VOLCANO_ELASTIC_STRAGGLER_SECONDS"
 """The shortest time over which ranks are compared; 0: they never are."""
+
+MOST_SHOWN = 64
+"""Ranks that /status lists."""
 
 
 def window_seconds(environment: Mapping[str, str]) -> float:
@@ -61,18 +64,39 @@ def look_for_stragglers(draft: Draft) -> None:
     draft.state = replace(state, stragglers=looked)
 
 
+def named_count(state: State) -> int:
+    """Return how many ranks of the round are named."""
+    return sum(1 for _ in _named(state))
+
+
 def as_json(state: State, offset: float) -> list[dict[str, Any]]:
-    """Return the round's stragglers for /status; `offset` makes Unix seconds of their times."""
+    """Return the round's stragglers for /status, of very many those that are slower than the rest
+    by most; `offset` makes Unix seconds of their times."""
     members = state.round.members if state.round is not None else ()
-    found = []
-    for node_rank, member in enumerate(members):
-        agent = state.agents.get(member.agent)
-        for local_rank in range(len(agent.worked) if agent is not None else 0):
-            named = state.stragglers.named.get((member.agent, local_rank))
-            if agent is not None and named is not None:
-                rank = node_rank * len(agent.worked) + local_rank
-                found.append(_as_json(named, rank, agent.pod_index, agent.node, offset))
-    return found
+    node_ranks = {member.agent: rank for rank, member in enumerate(members)}
+    found = [
+        _as_json(
+            state.stragglers.named[key],
+            node_ranks[key[0]] * len(agent.worked) + key[1],
+            agent.pod_index,
+            agent.node,
+            offset,
+        )
+        for agent, key in _named(state)
+    ]
+    slowest = sorted(found, key=lambda one: float(one["score"]), reverse=True)[:MOST_SHOWN]
+    return sorted(slowest, key=lambda one: int(one["rank"]))
+
+
+def _named(state: State) -> Iterator[tuple[Agent, Key]]:
+    """Yield those of the round, with their agents."""
+    if state.round is None or not state.stragglers.named:
+        return
+    members = {member.agent for member in state.round.members}
+    for key in state.stragglers.named:
+        agent = state.agents.get(key[0])
+        if agent is not None and key[0] in members and key[1] < len(agent.worked):
+            yield agent, key
 
 
 def _as_json(named: Straggler, rank: int, worker: int, node: str, offset: float) -> dict[str, Any]:

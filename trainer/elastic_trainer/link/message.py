@@ -108,6 +108,16 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True)
+class Digested:
+    """What it has alike with every other rank has this digest; who saves to memory says nothing, as
+    its agent finds out there."""
+
+    round: int
+    step: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class Settle:
     """Asks for Settled once all that was saved is verified, or in storage too."""
 
@@ -226,6 +236,8 @@ class Place:
     are in storage."""
     last_run: int = 0
     """The greatest number of a run that the job's nodes know of; 0: none."""
+    diverged: bool = False
+    """Its state was found to be another than the others', so it isn't to be gone on from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +282,7 @@ FromWorker = (
     | Committed
     | AskNewestCommit
     | Saved
+    | Digested
     | Settle
     | Finished
     | Failing

@@ -31,6 +31,7 @@ from elastic_trainer.link.message import (
     AskStep,
     AskWhereabouts,
     Committed,
+    Digested,
     Failing,
     Fenced,
     Finished,
@@ -163,6 +164,11 @@ class WorkerLink:
     def contested(self) -> bool:
         """Return whether others may have gone on from the state that is live in this round."""
         return self._place is not None and self._place.contested
+
+    @property
+    def diverged(self) -> bool:
+        """Return whether this process's state isn't to be gone on from in this round."""
+        return self._place is not None and self._place.diverged
 
     @property
     def over(self) -> bool:
@@ -346,6 +352,10 @@ class WorkerLink:
                 retry_seconds=-1.0 if retry_seconds is None else float(retry_seconds),
             )
         )
+
+    def digested(self, step: int, digest: str) -> None:
+        """What this rank has alike with every other has this digest, after that step."""
+        self._send(Digested(self.round, step, digest))
 
     def settle(self, *, storage: bool) -> str:
         """Waits until the agent has verified what this node saved, or brought it to storage too;

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AgentMessage(_message.Message):
-    __slots__ = ("hello", "join", "heartbeat", "linked", "progress", "fence_reply", "fenced", "committed", "workers_failed", "leave", "finished", "goodbye", "failed", "workers_succeeded", "stopped", "transferring", "taken", "inspected")
+    __slots__ = ("hello", "join", "heartbeat", "linked", "progress", "fence_reply", "fenced", "committed", "workers_failed", "leave", "finished", "goodbye", "failed", "workers_succeeded", "stopped", "transferring", "taken", "inspected", "digested")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     JOIN_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
@@ -26,6 +26,7 @@ class AgentMessage(_message.Message):
     TRANSFERRING_FIELD_NUMBER: _ClassVar[int]
     TAKEN_FIELD_NUMBER: _ClassVar[int]
     INSPECTED_FIELD_NUMBER: _ClassVar[int]
+    DIGESTED_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     join: Join
     heartbeat: Heartbeat
@@ -44,7 +45,8 @@ class AgentMessage(_message.Message):
     transferring: Transferring
     taken: Taken
     inspected: Inspected
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., linked: _Optional[_Union[Linked, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., fence_reply: _Optional[_Union[FenceReply, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., workers_failed: _Optional[_Union[WorkersFailed, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., workers_succeeded: _Optional[_Union[WorkersSucceeded, _Mapping]] = ..., stopped: _Optional[_Union[Stopped, _Mapping]] = ..., transferring: _Optional[_Union[Transferring, _Mapping]] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ..., inspected: _Optional[_Union[Inspected, _Mapping]] = ...) -> None: ...
+    digested: Digested
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., linked: _Optional[_Union[Linked, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., fence_reply: _Optional[_Union[FenceReply, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., workers_failed: _Optional[_Union[WorkersFailed, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., workers_succeeded: _Optional[_Union[WorkersSucceeded, _Mapping]] = ..., stopped: _Optional[_Union[Stopped, _Mapping]] = ..., transferring: _Optional[_Union[Transferring, _Mapping]] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ..., inspected: _Optional[_Union[Inspected, _Mapping]] = ..., digested: _Optional[_Union[Digested, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("agent", "pod_index", "address", "last_round", "round", "step", "committed_step", "linked", "leaving", "finished", "fence", "stop_step", "fenced", "pids", "recovers", "version", "job", "processes", "succeeded", "node", "grace_seconds", "commits", "term", "port", "electorate", "goodput", "uncounted_milliseconds", "last_run")
@@ -230,6 +232,16 @@ class Committed(_message.Message):
     place: str
     def __init__(self, round: _Optional[int] = ..., step: _Optional[int] = ..., in_memory: _Optional[bool] = ..., place: _Optional[str] = ...) -> None: ...
 
+class Digested(_message.Message):
+    __slots__ = ("round", "step", "digests")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    step: int
+    digests: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, round: _Optional[int] = ..., step: _Optional[int] = ..., digests: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class WorkersFailed(_message.Message):
     __slots__ = ("round",)
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -383,7 +395,7 @@ class Group(_message.Message):
     def __init__(self, members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
 
 class Round(_message.Message):
-    __slots__ = ("round", "members", "master_address", "master_port", "reason", "commits", "term", "groups", "contested", "last_run")
+    __slots__ = ("round", "members", "master_address", "master_port", "reason", "commits", "term", "groups", "contested", "last_run", "diverged")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     MASTER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -394,6 +406,7 @@ class Round(_message.Message):
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     CONTESTED_FIELD_NUMBER: _ClassVar[int]
     LAST_RUN_FIELD_NUMBER: _ClassVar[int]
+    DIVERGED_FIELD_NUMBER: _ClassVar[int]
     round: int
     members: _containers.RepeatedCompositeFieldContainer[Member]
     master_address: str
@@ -404,7 +417,8 @@ class Round(_message.Message):
     groups: _containers.RepeatedCompositeFieldContainer[Group]
     contested: bool
     last_run: int
-    def __init__(self, round: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., master_address: _Optional[str] = ..., master_port: _Optional[int] = ..., reason: _Optional[str] = ..., commits: _Optional[_Iterable[_Union[NewestCommit, _Mapping]]] = ..., term: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ..., contested: _Optional[bool] = ..., last_run: _Optional[int] = ...) -> None: ...
+    diverged: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, round: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., master_address: _Optional[str] = ..., master_port: _Optional[int] = ..., reason: _Optional[str] = ..., commits: _Optional[_Iterable[_Union[NewestCommit, _Mapping]]] = ..., term: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ..., contested: _Optional[bool] = ..., last_run: _Optional[int] = ..., diverged: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class FenceAsk(_message.Message):
     __slots__ = ("fence", "round", "at_once")

@@ -103,6 +103,7 @@ class Round:
     groups: tuple[Group, ...] = ()
     contested: bool = False
     last_run: int = 0
+    diverged: tuple[int, ...] = ()
 
     def rank_of(self, agent: str) -> int | None:
         return next((i for i, member in enumerate(self.members) if member.agent == agent), None)
@@ -203,6 +204,13 @@ class Committed:
     step: int = -1
     in_memory: bool = False
     place: str = ""
+
+
+@dataclass(frozen=True)
+class Digested:
+    round: int = 0
+    step: int = -1
+    digests: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -349,6 +357,7 @@ AgentMessage = (
     | Transferring
     | Taken
     | Inspected
+    | Digested
 )
 CoordinatorMessage = (
     Heartbeat
@@ -368,8 +377,11 @@ _PARTS = ("round", "electorate", "host")
 """Fields that hold a value of their own, or nothing."""
 _LISTS = ("members", "commits", "groups", "reports")
 """Fields that hold values of their own."""
-_NUMBERS = ("pids", "milliseconds", "compute", "waited", "network", "batches", "batch_samples")
-"""Fields that hold several numbers."""
+_PLAIN = (
+    *("pids", "milliseconds", "compute", "waited", "network", "batches", "batch_samples"),
+    *("digests", "diverged"),
+)
+"""Fields that hold several numbers or texts."""
 
 _VALUES = {
     kind.__name__: kind
@@ -430,7 +442,7 @@ def _from_proto(proto: Any) -> Any:
             item = tuple(_from_proto(one) for one in parts)
         elif field.name == "goodput":
             item = _from_proto(item)
-        elif field.name in _NUMBERS:
+        elif field.name in _PLAIN:
             item = tuple(item)
         fields[field.name] = item
     return kind(**fields)

@@ -46,6 +46,8 @@ class Persister:
         verified: told of what is verified in memory, and as what.
         stored: told of what is in storage, likewise.
         superseded: told of what another process' claim keeps from storage, and why.
+        digested: told of the digest of what a verified state has alike on every rank; nobody waits
+            for that, so an older one's may be passed over.
     """
 
     def __init__(
@@ -53,10 +55,12 @@ class Persister:
         verified: Callable[[Saved, Label], None],
         stored: Callable[[Saved, Label], None],
         superseded: Callable[[Saved, str], None] = lambda *_: None,
+        digested: Callable[[Saved, Label, str], None] = lambda *_: None,
     ) -> None:
         self._verified = verified
         self._stored = stored
         self._superseded = superseded
+        self._digested = digested
         self._changed = threading.Condition()
         self._to_verify: dict[int, Saved] = {}
         """By local rank: the newest."""
@@ -111,22 +115,40 @@ class Persister:
                     return
                 saved = self._to_verify.pop(min(self._to_verify))
                 self._verifying = True
+            slot = slots.setdefault(saved.path, Slot(Path(saved.path)))
             try:
-                self._verify(slots.setdefault(saved.path, Slot(Path(saved.path))), saved)
+                label = self._verify(slot, saved)
             except Exception as error:  # whatever it is, a worker may wait for an answer
                 self._error = str(error)
                 log.warning("step %d is not verified in memory: %s", saved.step, error)
+                continue
+            with self._changed:
+                self._verifying = False
+                self._answer()
+            if label is not None:
+                self._digest(slot, saved, label)
 
-    def _verify(self, slot: Slot, saved: Saved) -> None:
+    def _digest(self, slot: Slot, saved: Saved, label: Label) -> None:
+        try:
+            digest = slot.replicated_digest(label)
+        except Exception as error:  # as above
+            log.warning("step %d is not compared with other nodes': %s", saved.step, error)
+            return
+        if digest:
+            self._digested(saved, label, digest)
+
+    def _verify(self, slot: Slot, saved: Saved) -> Label | None:
+        """Return what is verified now; None where it is gone."""
         label = slot.verify()
         if label is None or label.step != saved.step:
             self._is_gone(saved)
-            return
+            return None
         self._verified(saved, label)
         if saved.folder:
             with self._changed:
                 self._to_store = saved
                 self._changed.notify_all()
+        return label
 
     def _store_for_ever(self) -> None:
         while True:

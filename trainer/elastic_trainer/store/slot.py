@@ -31,6 +31,7 @@ import xxhash
 from torch.distributed.device_mesh import DeviceMesh
 
 from elastic_trainer.store.blob import ALIGNMENT, Blob, BlobError, MeshKey, read
+from elastic_trainer.store.digest import digest_of_replicated
 
 MEMORY_VARIABLE = "VOLCANO_ELASTIC_MEMORY"
 """The agent's folder of slots, on shared memory."""
@@ -214,6 +215,27 @@ class Slot:
             raise SlotError(f"{self.path} holds no state that was verified")
         if self._seal()[_DIGEST:] != self._payload_digest(label):
             raise SlotError(f"{self.path} is damaged: its digest doesn't match its content")
+        return self._state(label, meshes)
+
+    def replicated_digest(self, label: Label) -> str:
+        """Return the digest of what the state that it holds has alike on every rank; empty where
+        nothing is, or the slot was taken for another state meanwhile.
+
+        Raises:
+            SlotError: it can't be read.
+        """
+        if label.sharded or self.label() != label or PAYLOAD + label.payload > len(self._bytes):
+            return ""
+        digest = digest_of_replicated(self._state(label))
+        return digest if self.label() == label else ""
+
+    def discard(self) -> None:
+        """Make it one that holds no state. Raises SlotError where it can't be mapped."""
+        if self._opened() is not None:
+            assert self._map is not None
+            self._map[:PAYLOAD] = bytes(PAYLOAD)
+
+    def _state(self, label: Label, meshes: Mapping[MeshKey, DeviceMesh] | None = None) -> Any:
         assert self._map is not None
         start = _payload_start(label.skeleton)
         skeleton = self._map[PAYLOAD : PAYLOAD + label.skeleton]
