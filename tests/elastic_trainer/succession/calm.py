@@ -129,7 +129,13 @@ class Calm:
     def _hesitates(self, agent: Agent) -> bool:
         """Whether a new first host waits for others, who may be training or elect another."""
         new = self.followers[agent.name].hosts_by_right and agent.voter.electorate is None
-        return new and self._others_know(agent)
+        return new and self._others_may_train(agent)
+
+    def _others_may_train(self, agent: Agent) -> bool:
+        """As agents answer it: some know of a round, and have lost its coordinator."""
+        others = (one for one in self._living() if one is not agent)
+        standings = [self._standing(one) for one in others]
+        return any(one.round and not one.heard for one in standings)
 
     def _others_know(self, agent: Agent) -> bool:
         others = (one for one in self._living() if one is not agent)

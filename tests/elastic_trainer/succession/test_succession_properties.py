@@ -142,3 +142,24 @@ def test_newcomers_train_soon_though_all_who_have_been_in_a_round_are_gone(
         if any({m.agent for m in made.members} == living for made in world.sides()):
             return
     raise AssertionError(f"{living} don't train together: {world.sides()}")
+
+
+def test_a_new_worker_0_joins_those_who_train_under_its_own_coordinator() -> None:
+    """They know of a round that it doesn't know, and hear its coordinator."""
+    world = World(2, random := Random(0))
+    gather(world)
+    first, other = world.agents["a0"], world.agents["a1"]
+    world.kill(first)
+    world.make_anew(first)
+    own = world.coordinators[-1]
+    world.dial(other, own)
+    deliver_all(world)
+    world.prove_to_coordinator(own, first)
+    for _ in range(10):
+        deliver_all(world)
+        own.pass_time()
+    assert [[m.agent for m in made.members] for made in world.sides()] == [["a1"]]
+    calm = Calm(world, random)
+    for _ in range(SOON):
+        calm.tick()
+    assert [len(made.members) for made in world.sides()] == [2]
