@@ -95,6 +95,12 @@ def test_no_vote_is_granted_to_who_knows_less_or_while_the_coordinator_is_there(
     assert not answer.granted and answer.why and after == voter
 
 
+def test_a_member_to_whom_no_round_came_yet_votes_too() -> None:
+    """Else the one to whom it came could never be elected, where there are two."""
+    voter, answer = vote(Voter(), Ballot(1000, "a", "a:1", 0, 1), "")
+    assert answer.granted and voter.sworn == 1000
+
+
 def test_a_trial_binds_nobody() -> None:
     voter = Voter(0, "", Electorate(0, 3, (group("abc"),)))
     after, answer = vote(voter, Ballot(1000, "a", "a:1", 0, 3, trial=True), "")

@@ -91,6 +91,16 @@ def test_whoever_alone_took_part_in_an_election_comes_back_to_the_others() -> No
     assert alone.hears_of(standing(1000, "c:1"), 11.0).voter.sworn == 3000
 
 
+def test_a_newcomer_whose_elected_host_is_gone_deposes_nobody_for_nothing() -> None:
+    """Where none of both knows a round, nobody could elect another in that one's place."""
+    new = Follower("d", 1.0).hears_of(standing(3000, "b:1"), 10.0)
+    lost = new.judges(None, 14.0)
+    assert lost.host_lost
+    young = standing(0, "a:1", hosts=True)
+    assert lost.hears_of(replace(young, round=0), 14.1) == lost
+    assert lost.hears_of(young, 14.1).address == "a:1"
+
+
 def test_whoever_was_led_astray_comes_back_to_the_coordinator_of_its_own_term() -> None:
     elected = follower("c").hears_of(standing(1000, "b:1"), 10.0)
     lost = elected.judges(None, 14.0)  # its host is silent

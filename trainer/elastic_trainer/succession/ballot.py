@@ -46,6 +46,9 @@ class Voter:
 def vote(voter: Voter, ballot: Ballot, objection: str) -> tuple[Voter, Vote]:
     """Return the voter after a ballot, and its answer.
 
+    One that was never told of a round votes, too: who asks it knows that it is in one, and may
+    need its vote where that round never came to it.
+
     Args:
         objection: why this agent wants no election now; empty: it has none.
     """
@@ -57,8 +60,6 @@ def vote(voter: Voter, ballot: Ballot, objection: str) -> tuple[Voter, Vote]:
         return voter, Vote(True, voter.sworn)
     if ballot.term <= voter.sworn:
         return voter, Vote(False, voter.sworn, f"has sworn to term {voter.sworn}")
-    if known is None:
-        return voter, Vote(False, voter.sworn, "knows no round")
     if asked < mine:
         return voter, Vote(False, voter.sworn, f"knows of round {mine[1]} of term {mine[0]}")
     if objection:

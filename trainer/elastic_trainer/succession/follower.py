@@ -98,7 +98,8 @@ class Follower:
         It follows a later coordinator than its own, and if it knows none, or has lost it, that of
         its own term, where the other hears it. It goes to an earlier one, too, while its own is
         lost: that ends as it hears of the later term, and all elect anew. Otherwise an agent that
-        alone took part in an election would stay alone.
+        alone took part in an election would stay alone. Where neither knows a round, there is
+        nobody to elect: the one that is alone begins anew, and the other is left in peace.
         """
         sworn = self.voter.sworn
         known = other.heard or other.hosts
@@ -107,8 +108,8 @@ class Follower:
             return self  # they speak of its own coordinator, or of its predecessor's
         lost = not self.address or (self.host_lost and other.address != self.address)
         first = other.term == sworn and lost and known
-        elsewhere = self.voter.electorate is None and other.address != self.address
-        stranded = (other.term < sworn or elsewhere) and self.host_lost and known
+        elects = self.voter.electorate is not None or other.round > 0
+        stranded = other.term < sworn and elects and self.host_lost and known
         if not other.address or not (later or first or stranded):
             return self
         return replace(self, voter=swear(self.voter, other.term))._led_to(other.address, None, now)
