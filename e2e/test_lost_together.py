@@ -40,13 +40,13 @@ async def four_nodes(fresh_control_plane: ControlPlane, tmp_path: Path) -> Async
 
 async def test_jobs_outlive_all_of_their_nodes_and_their_coordinators(four_nodes: Stage) -> None:
     stage = four_nodes
-    async with submitted(stage, DemoJob("job", min=2, max=2, epochs=45, step_seconds=0.1)) as it:
+    async with submitted(stage, DemoJob("job", min=2, max=2, epochs=24, step_seconds=0.15)) as it:
         await it.train_together(2)
         await both_nodes_lost(it, for_good=False)
         await both_nodes_lost(it, for_good=True)
         await it.judge_finished()
     await it.fault(None, *it.hit)
-    dedicated = DedicatedJob("dedicated", min=2, max=2, epochs=36, step_seconds=0.1)
+    dedicated = DedicatedJob("dedicated", min=2, max=2, epochs=12, step_seconds=0.15)
     await coordinators_node_lost(stage, dedicated)
 
 
@@ -73,12 +73,10 @@ async def coordinators_node_lost(stage: Stage, job: DedicatedJob) -> None:
     """Workers train on, and another coordinator comes."""
     client = stage.recorder.jobs.client
     nodes = [str(node["metadata"]["name"]) for node in stage.recorder.nodes]
-    for name in nodes[:-1]:
-        await client.patch(NODES, name, None, {"spec": {"unschedulable": True}})
+    await _only_on(stage, {nodes[-1]})
     async with submitted(stage, job) as it:
         await stage.until(lambda: _bound(stage, f"{job.name}-coordinator"), "it has a node")
-        for name in nodes[:-1]:
-            await client.patch(NODES, name, None, {"spec": {"unschedulable": None}})
+        await _only_on(stage, set(nodes[:-1]))
         await it.train_together(2)
         workers = [await it.pod(index) for index in (0, 1)]
         runs = len(it.starts())
@@ -96,6 +94,14 @@ async def coordinators_node_lost(stage: Stage, job: DedicatedJob) -> None:
         events = (await client.list(EVENTS))["items"]
         assert any(e["reason"] == "CoordinatorLost" for e in events)
         await it.judge_finished()
+
+
+async def _only_on(stage: Stage, nodes: set[str]) -> None:
+    """Have new pods come to these nodes only."""
+    for node in stage.recorder.nodes:
+        name = node["metadata"]["name"]
+        body = {"spec": {"unschedulable": name not in nodes or None}}
+        await stage.recorder.jobs.client.patch(NODES, name, None, body)
 
 
 def _bound(stage: Stage, pod: str) -> bool:

@@ -32,30 +32,33 @@ async def test_pods_behind_a_partition_stay_while_they_are_heard_and_are_fenced_
     three_nodes: Stage,
 ) -> None:
     stage = three_nodes
-    async with submitted(stage, DemoJob("job", min=1, max=2, epochs=45, step_seconds=0.1)) as it:
+    async with submitted(stage, DemoJob("job", min=1, max=2, epochs=24, step_seconds=0.15)) as it:
         await stage.until(lambda: stage.world(it.job) == 2, "job trains")
-        await cut_off_from_kubernetes_only(it, 1)
+        await cut_off_from_kubernetes_only(it)
         for index in (1, 0):
             await cut_off_from_all(it, index)
         await it.judge_finished()
 
 
-async def cut_off_from_kubernetes_only(it: FaultyCluster, index: int) -> None:
-    """The coordinator hears the pod: one witness alone."""
-    pod, node = await it.pod(index), await it.node(index)
-    await it.fault("partitioned", node)
+async def cut_off_from_kubernetes_only(it: FaultyCluster) -> None:
+    """The coordinator hears all of its pods, and answers: one witness alone."""
+    pods = [await it.pod(index) for index in (0, 1)]
+    nodes = [str(pod["spec"]["nodeName"]) for pod in pods]
+    await it.fault("partitioned", *nodes)
 
-    def unready() -> bool:
-        found = it.stage.recorder.nodes.get(node)
-        return (condition(found or {}, "Ready") or {}).get("status") != "True"
+    def ready() -> int:
+        found = [it.stage.recorder.nodes.get(node) or {} for node in nodes]
+        return sum((condition(node, "Ready") or {}).get("status") == "True" for node in found)
 
-    await it.stage.until(unready, "the node is not Ready")
+    await it.stage.until(lambda: not ready(), "the nodes are not Ready")
     await asyncio.sleep(_OPERATORS_LOOKS)
-    await it.assert_same(pod)
     await it.train_together(2)
-    await it.fault(None, node)
-    await it.stage.until(lambda: not unready(), "the node is Ready again")
-    await it.assert_same(pod)
+    for pod in pods:
+        await it.assert_same(pod)
+    await it.fault(None, *nodes)
+    await it.stage.until(lambda: ready() == 2, "the nodes are Ready again")
+    for pod in pods:
+        await it.assert_same(pod)
     assert it.starts()[-1] == 0, "nobody began anew"
 
 

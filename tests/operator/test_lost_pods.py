@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -52,7 +53,10 @@ def pod(index: int, job: dict[str, Any]) -> dict[str, Any]:
 def world(backend: str = "volcano-elastic") -> tuple[Cluster, LostPods, PyTorchJob]:
     cluster, builder = Cluster(cast(Client, None)), SnapshotBuilder()
     cluster.jobs.on_change(lambda old, new: builder.change(old, new) and None)
-    lost = LostPods(cluster, builder, lambda: NOW, timedelta(seconds=300))
+    looks = itertools.count()
+    lost = LostPods(
+        cluster, builder, lambda: NOW + timedelta(seconds=next(looks)), timedelta(seconds=300)
+    )
     obj = job_object(elastic={"min": 2, "max": 2, "rdzvBackend": backend})
     obj["apiVersion"], obj["kind"] = "kubeflow.org/v1", "PyTorchJob"
     obj["metadata"].update(namespace="team", name="a")
@@ -89,6 +93,8 @@ async def test_no_answer_is_no_word_about_other_pods() -> None:
     lost.hear(job, None)
     assert not lost.of(job).lost
     cluster.nodes.put(node("n0", 2, ready=False))
+    assert not lost.of(job).lost, "it was asked before"
+    lost.hear(job, None)
     assert set(lost.of(job).lost) == {"pod-0"}
 
 

@@ -6,7 +6,8 @@ time, hears nothing from the pod.
 Stock torchrun has no coordinator of ours. Its workers end with the store at which they meet,
 though, and begin anew: one that did so is the second witness against the pod that served it.
 
-both             ─► lost at once; silence counts from a question asked since the trouble was seen
+both             ─► lost at once; silence counts if found by a question asked since the trouble was
+                    seen, and a coordinator's own if it has left two unanswered
 one of them      ─► lost once it has said so for `lost_after`
 neither          ─► not lost
 
@@ -139,7 +140,7 @@ def judge(
     for pod in pods:
         bad, contact = troubles.get(pod.node), contacts.get(pod.uid, Contact())
         silent = contact.silent_since
-        if bad is not None and silent is not None and contact.asked and contact.asked >= bad.seen:
+        if bad is not None and _silent_since_seen(pod, contact, bad):
             lost[pod.uid] = f"node {pod.node} {bad.reason} and nothing is heard from the pod"
             continue
         if bad is not None and pod.serves_store and _left_by_others(pods, troubles, bad):
@@ -161,6 +162,13 @@ def judge(
         else:
             later.append(alone[0] + lost_after)
     return Losses(lost, min(later, default=None))
+
+
+def _silent_since_seen(pod: Pod, contact: Contact, bad: Trouble) -> bool:
+    if contact.silent_since is None or contact.asked is None or contact.asked < bad.seen:
+        return False
+    # One answer may be late; an answer without the pod is one.
+    return not pod.host or contact.asked > contact.silent_since
 
 
 def _left_by_others(pods: Sequence[Pod], troubles: Mapping[str, Trouble], bad: Trouble) -> bool:
