@@ -6,6 +6,7 @@
 | --- | --- |
 | ElasticLoop | a loop whose processes live on while their world changes |
 | ElasticDataset, ElasticSampler, Mixture | every sample once an epoch, whatever the world |
+| ElasticStream, Packing | the same of shards that are read from beginning to end, and of tokens |
 | Checkpointer | commits of model, optimizer and data in a loop of one's own |
 | ElasticEmbedding, SplitTables | tables for any 64-bit id, split over the ranks |
 | ScaledLearningRate | a learning rate that follows the global batch, or the samples trained on |
@@ -13,7 +14,7 @@
 | ShardClient, Ledger, Lease | data handed out in leases, for workers that don't train in step |
 | WorkerLink, Order, Place | the agent's word on the world, for a loop written from scratch |
 | ProcessGroup | rank and world of a process, where a test gives them |
-| StorageError, MismatchError, LeaseError, LinkError | what goes wrong, in words |
+| StorageError, ShardError, MismatchError, LeaseError, LinkError | what goes wrong, in words |
 
 The tables' optimizers are in `elastic_trainer.embeddings.row_optimizer`.
 `elastic_trainer.integrations.huggingface` and `.lightning` need the extras of their names.
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from elastic_trainer.data.sampler import ElasticSampler
     from elastic_trainer.data.seeded import SeededDataset
     from elastic_trainer.data.shard_client import LeaseError, ShardClient
+    from elastic_trainer.data.step_budget import Packing
+    from elastic_trainer.data.stream import ElasticStream
+    from elastic_trainer.data.unit_reader import ShardError
     from elastic_trainer.embeddings.elastic_embedding import ElasticEmbedding
     from elastic_trainer.embeddings.split_tables import SplitTables
     from elastic_trainer.link.message import Place
@@ -52,6 +56,7 @@ __all__ = [
     "ElasticEmbedding",
     "ElasticLoop",
     "ElasticSampler",
+    "ElasticStream",
     "Lease",
     "LeaseError",
     "Ledger",
@@ -59,11 +64,13 @@ __all__ = [
     "MismatchError",
     "Mixture",
     "Order",
+    "Packing",
     "Place",
     "ProcessGroup",
     "ScaledLearningRate",
     "SeededDataset",
     "ShardClient",
+    "ShardError",
     "SplitTables",
     "StorageError",
     "WorkerLink",
@@ -75,6 +82,7 @@ _MODULES = {
     "ElasticEmbedding": "embeddings.elastic_embedding",
     "ElasticLoop": "loop.loop",
     "ElasticSampler": "data.sampler",
+    "ElasticStream": "data.stream",
     "Lease": "data.ledger",
     "LeaseError": "data.shard_client",
     "Ledger": "data.ledger",
@@ -82,11 +90,13 @@ _MODULES = {
     "MismatchError": "checkpoint.model_state",
     "Mixture": "data.mixture",
     "Order": "link.order",
+    "Packing": "data.step_budget",
     "Place": "link.message",
     "ProcessGroup": "ranks.process_group",
     "ScaledLearningRate": "data.learning_rate",
     "SeededDataset": "data.seeded",
     "ShardClient": "data.shard_client",
+    "ShardError": "data.unit_reader",
     "SplitTables": "embeddings.split_tables",
     "StorageError": "store.errors",
     "WorkerLink": "link.worker_link",

@@ -122,7 +122,7 @@ def test_a_schedule_and_the_worlds_factor_multiply() -> None:
 def test_a_schedule_needs_a_total() -> None:
     optimizer, data, _ = setup()
     sampler = ElasticSampler(100, batch_size=4)
-    with pytest.raises(ValueError, match="a ElasticSampler has no epochs: expected `total`"):
+    with pytest.raises(ValueError, match="ElasticSampler knows no total of samples: ex"):
         ScaledLearningRate(optimizer, sampler, schedule=float)
     with pytest.raises(ValueError, match="expected base_batch, schedule or both"):
         ScaledLearningRate(optimizer, data)

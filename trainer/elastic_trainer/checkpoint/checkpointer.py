@@ -23,7 +23,7 @@ from elastic_trainer.checkpoint.refusal import backend, refuse_silent_aborts, re
 from elastic_trainer.checkpoint.restorer import Restorer
 from elastic_trainer.checkpoint.schedule_check import miscounted
 from elastic_trainer.checkpoint.sharded import Shards
-from elastic_trainer.data.order import ElasticOrder
+from elastic_trainer.data.elastic_data import ElasticData
 from elastic_trainer.link.order import Order
 from elastic_trainer.link.worker_link import SOCKET_VARIABLE, WorkerLink
 from elastic_trainer.ranks.process_group import ProcessGroup
@@ -99,7 +99,7 @@ class Checkpointer:
         StorageError: the folder can't be used: it can't be read or written for so long, belongs to
             another job, isn't shared by all pods, or holds no commit that can be used.
         MismatchError: the checkpoint is of another model or optimizer.
-        ValueError: it was made with other data, see ElasticOrder.load_state_dict; or the optimizer
+        ValueError: it was made with other data, see ElasticData.load_state_dict; or the optimizer
             is not of the model's parameters; or, under an agent, this process trains something
             else, too.
         TypeError: an argument is something else than is said here.
@@ -111,7 +111,7 @@ class Checkpointer:
         *,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
-        data: ElasticOrder,
+        data: ElasticData,
         every: int | timedelta | None = None,
         extra: Mapping[str, Stateful] | None = None,
         keep: int = 3,
@@ -130,7 +130,7 @@ class Checkpointer:
         least = every if every is None or isinstance(every, int) else every.total_seconds()
         if least is not None and least <= 0:
             raise ValueError(f"every is {every}: expected a positive number of steps, or a time")
-        if not isinstance(data, ElasticOrder):
+        if not isinstance(data, ElasticData):
             raise TypeError(
                 f"data is a {type(data).__name__}: expected the ElasticDataset or ElasticSampler "
                 "that training iterates, which knows what was consumed; "

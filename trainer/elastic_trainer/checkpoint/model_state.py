@@ -26,7 +26,7 @@ from elastic_trainer.checkpoint.refusal import (
     refuse_zero,
 )
 from elastic_trainer.checkpoint.state_value import from_plain, own, to_plain
-from elastic_trainer.data.order import ElasticOrder
+from elastic_trainer.data.elastic_data import ElasticData
 from elastic_trainer.store.blob import MeshKey, mesh_key
 from elastic_trainer.store.digest import REPLICATED
 
@@ -63,7 +63,7 @@ class ModelState:
         self,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
-        data: ElasticOrder,
+        data: ElasticData,
         extra: Mapping[str, Stateful],
     ) -> None:
         _refuse_wrong_parts(model, optimizer, extra)
@@ -124,7 +124,7 @@ class ModelState:
 
         Raises:
             MismatchError: it is another model's or optimizer's; nothing was changed.
-            ValueError: it was made with other data, see ElasticOrder.load_state_dict.
+            ValueError: it was made with other data, see ElasticData.load_state_dict.
         """
         self._compare(state)
         model = copy.copy(state["model"])

@@ -31,7 +31,7 @@ from elastic_trainer.checkpoint.recovery import (
 )
 from elastic_trainer.checkpoint.sharded import Shards
 from elastic_trainer.checkpoint.transfer import give, take
-from elastic_trainer.data.order import ElasticOrder
+from elastic_trainer.data.elastic_data import ElasticData
 from elastic_trainer.link.worker_link import WorkerLink
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.commit import Commit
@@ -83,7 +83,7 @@ class Restorer:
         self,
         storage: Storage,
         state: ModelState,
-        data: ElasticOrder,
+        data: ElasticData,
         link: WorkerLink,
         shards: Shards | None,
         *,

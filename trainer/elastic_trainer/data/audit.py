@@ -6,6 +6,7 @@ to a file of its own:
 
     {"run", "round", "rank", "world", "start_step", "parent"}   first line
     {"round", "step", "rank", "epoch", "indices"}               a batch was handed out for this step
+    {"round", "step", "rank", "epoch", "shards"}                the same of a stream's shards
     {"applied": step}                                           the optimizer has applied the step
 
 `parent` is the run whose commit this one continues, and `start_step` that commit's step. So the
@@ -23,8 +24,9 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +70,26 @@ class AuditLog:
         self._start = start
         self._append(asdict(start))
 
-    def took(self, *, step: int, epoch: int, indices: Sequence[int]) -> None:
-        """A batch was handed out for the step that will be number `step`."""
+    def took(
+        self,
+        *,
+        step: int,
+        epoch: int,
+        indices: Sequence[int] = (),
+        shards: Mapping[str, list[int]] | None = None,
+    ) -> None:
+        """A batch was handed out for the step that will be number `step`.
+
+        Args:
+            shards: of a stream, the indexes by shard; in place of `indices`.
+        """
         line = {"round": self._start.round, "step": step, "rank": self._start.rank}
-        self._append({**line, "epoch": epoch, "indices": list(indices)})
+        if shards is None:
+            self._append({**line, "epoch": epoch, "indices": list(indices)})
+        else:
+            self._append(
+                {**line, "epoch": epoch, "shards": {k: list(v) for k, v in shards.items()}}
+            )
 
     def applied(self, step: int) -> None:
         self._append({"applied": step})
@@ -124,8 +142,14 @@ class _Run:
     """The last step that any of its ranks applied."""
 
 
-def verify(folder: Path, samples: int, epochs: int) -> Report:
+def verify(
+    folder: Path, samples: int, epochs: int, shards: Mapping[str, int] | None = None
+) -> Report:
     """Count every index of every epoch in the history of the final model.
+
+    Args:
+        shards: of a stream, how many samples each shard has, in all `samples`; one of another name
+            is unexpected.
 
     Raises:
         AuditError: no record in the folder, or one that can't be right.
@@ -134,9 +158,10 @@ def verify(folder: Path, samples: int, epochs: int) -> Report:
     until = _history(runs)
     counts: NDArray[np.uint32] = np.zeros((epochs, samples), dtype=np.uint32)
     unexpected = undone = 0
+    starts = first_numbers(shards or {})
     for number, run in runs.items():
         for file in run.files:
-            for step, epoch, indices in _batches(file, run.applied):
+            for step, epoch, indices in _batches(file, run.applied, starts):
                 if not run.start.start_step < step <= until.get(number, -1):
                     undone += indices.size
                     continue
@@ -207,26 +232,45 @@ def _history(runs: dict[int, _Run]) -> dict[int, int]:
     return until
 
 
-def _batches(path: Path, applied: int) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
+def first_numbers(shards: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """Return the number of each shard's first sample, where they are counted through in this order,
+    and how many it has."""
+    starts = accumulate(shards.values(), initial=0)
+    return {
+        name: (start, count) for (name, count), start in zip(shards.items(), starts, strict=False)
+    }
+
+
+def _batches(
+    path: Path, applied: int, starts: Mapping[str, tuple[int, int]] | None = None
+) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
     """(step, epoch, indices) of every step up to `applied` that this rank took part in.
 
     A batch handed out twice before its step was applied (the script iterated anew) counts once.
     """
     waiting: dict[int, dict[str, Any]] = {}
     for line in _lines(path):
-        if "indices" in line:
+        if "indices" in line or "shards" in line:
             waiting[line["step"]] = line
         if "applied" in line:
             for step in [step for step in waiting if step <= line["applied"]]:
-                yield _batch(waiting.pop(step))
+                yield _batch(waiting.pop(step), starts or {})
     # Left over: this rank was killed before it could say so, while another rank did apply the step.
     for step in sorted(waiting):
         if step <= applied:
-            yield _batch(waiting[step])
+            yield _batch(waiting[step], starts or {})
 
 
-def _batch(line: dict[str, Any]) -> tuple[int, int, NDArray[np.int64]]:
-    return line["step"], line["epoch"], np.asarray(line["indices"], dtype=np.int64)
+def _batch(
+    line: dict[str, Any], starts: Mapping[str, tuple[int, int]]
+) -> tuple[int, int, NDArray[np.int64]]:
+    indices = line.get("indices")
+    if indices is None:
+        indices = []
+        for shard, found in line["shards"].items():
+            start, count = starts.get(shard, (0, 0))
+            indices += [start + index if index < count else -1 for index in found]
+    return line["step"], line["epoch"], np.asarray(indices, dtype=np.int64)
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -248,14 +292,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "exactly once; 1: some lost or repeated; 2: the record can't be read.",
     )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--samples", type=int, required=True, help="samples of one epoch")
+    size = parser.add_mutually_exclusive_group(required=True)
+    size.add_argument("--samples", type=int, help="samples of one epoch")
+    size.add_argument(
+        "--shards", type=Path, help='of a stream: a JSON file, {"name of a shard": its samples}'
+    )
     parser.add_argument("--epochs", type=int, required=True)
     parser.add_argument("--json", action="store_true", help="print the report as one JSON line")
     options = parser.parse_args(arguments)
-    if options.samples < 1 or options.epochs < 1:
-        parser.error("--samples and --epochs: expected at least 1")
+    shards = None
+    if options.shards is not None:
+        try:
+            shards = {str(k): int(v) for k, v in json.loads(options.shards.read_text()).items()}
+        except (OSError, ValueError, AttributeError, TypeError) as error:
+            parser.error(f'--shards {options.shards}: expected {{"name": samples}}: {error}')
+    samples = options.samples if shards is None else sum(shards.values())
+    if samples < 1 or options.epochs < 1:
+        parser.error("samples and --epochs: expected at least 1")
     try:
-        report = verify(options.folder, options.samples, options.epochs)
+        report = verify(options.folder, samples, options.epochs, shards)
     except AuditError as error:
         print(error, file=sys.stderr)
         return 2

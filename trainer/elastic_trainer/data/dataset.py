@@ -7,16 +7,20 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
+from elastic_trainer.data.elastic_data import whole
 from elastic_trainer.data.loader_process import LoaderProcess
-from elastic_trainer.data.order import Batches, ElasticOrder, whole
+from elastic_trainer.data.order import Batches, ElasticOrder
 from elastic_trainer.data.prefetched import DrawnBatch, Prefetched
 from elastic_trainer.data.seeded import CollateUnlessStale, SeededDataset
 from elastic_trainer.ranks.process_group import ProcessGroup
+
+if TYPE_CHECKING:
+    from elastic_trainer.data.coordinate import Mesh
 
 
 class ElasticDataset(ElasticOrder, IterableDataset[Any]):
@@ -62,6 +66,9 @@ class ElasticDataset(ElasticOrder, IterableDataset[Any]):
         audit: a folder, shared by the ranks, for what `elastic_trainer.data.audit` verifies.
         collate: list of samples -> batch.
         group: this process's rank and world; asked from torch.distributed when iteration begins.
+        mesh: the data-parallel dimensions of a DeviceMesh, as `mesh["dp"]`, or a function that
+            makes them for each round: ranks of one tensor-, context- or pipeline-parallel group
+            take the same samples, which count once.
         loader: further options of torch's DataLoader, such as `num_workers=4`,
             `prefetch_factor=4`, `pin_memory=True`.
 
@@ -82,6 +89,7 @@ class ElasticDataset(ElasticOrder, IterableDataset[Any]):
         audit: str | Path | None = None,
         collate: Callable[[list[Any]], Any] | None = None,
         group: ProcessGroup | None = None,
+        mesh: Mesh | None = None,
         **loader: Any,
     ) -> None:
         if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")) or isinstance(
@@ -89,7 +97,7 @@ class ElasticDataset(ElasticOrder, IterableDataset[Any]):
         ):
             raise TypeError(
                 f"dataset is a {type(dataset).__name__}: expected a map-style one, with __len__ "
-                "and __getitem__; parts of a stream can be leased: ShardClient"
+                "and __getitem__; a stream of shards is an ElasticStream's"
             )
         super().__init__(
             len(dataset),
@@ -98,6 +106,7 @@ class ElasticDataset(ElasticOrder, IterableDataset[Any]):
             seed=seed,
             audit=audit,
             group=group,
+            mesh=mesh,
         )
         if whole("epochs", epochs) < 1:
             raise ValueError(f"epochs is {epochs}: expected at least 1")
@@ -147,7 +156,7 @@ class ElasticDataset(ElasticOrder, IterableDataset[Any]):
     def _batches(self) -> Iterable[Any]:
         """Return the batches from the cursor on; those that were prefetched are kept if they are
         the same, else their loading is dropped."""
-        share = (self.group.rank, self.group.world, self.batch, self.batch_size or 0)
+        share = (self.coordinate.rank, self.coordinate.world, self.batch, self.batch_size or 0)
         if self._prefetched is not None and (ahead := self._prefetched.restart(share)) is not None:
             for drawn in ahead:
                 if drawn.taken is not None:
@@ -168,7 +177,7 @@ class ElasticDataset(ElasticOrder, IterableDataset[Any]):
         )
         return self._prefetched
 
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self._ahead = self.cursor
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from elastic_trainer.data.order import ElasticOrder
+from elastic_trainer.data.elastic_data import ElasticData
 
 RULES: Mapping[str, Callable[[float], float]] = {"linear": float, "sqrt": lambda ratio: ratio**0.5}
 """Factor by the batch's ratio to the base. Linear: Goyal et al. 2017, for SGD. Square root: Malladi
@@ -70,7 +70,7 @@ class ScaledLearningRate:
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
-        data: ElasticOrder,
+        data: ElasticData,
         *,
         base_batch: int | None = None,
         rule: str | Callable[[float], float] = "linear",
@@ -80,8 +80,10 @@ class ScaledLearningRate:
     ) -> None:
         if base_batch is None and schedule is None:
             raise ValueError("expected base_batch, schedule or both")
-        if schedule is not None and total is None and not hasattr(data, "epochs"):
-            raise ValueError(f"a {type(data).__name__} has no epochs: expected `total` samples")
+        if schedule is not None and total is None and not data.total:
+            raise ValueError(
+                f"this {type(data).__name__} knows no total of samples: expected `total`"
+            )
         if (base_batch is not None and base_batch < 1) or warm_up < 0:
             raise ValueError(
                 f"expected base_batch >= 1 and warm_up >= 0, found {base_batch} and {warm_up}"
@@ -107,8 +109,8 @@ class ScaledLearningRate:
     @property
     def done(self) -> float:
         """The part of all samples that was trained on, from 0.0 to 1.0."""
-        total = self._total or self._data.samples * getattr(self._data, "epochs", 1)
-        return min(1.0, self._data.consumed / total)
+        total = self._total or self._data.total
+        return min(1.0, self._data.consumed / total) if total else 0.0
 
     @property
     def _batch_factor(self) -> float:

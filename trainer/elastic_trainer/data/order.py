@@ -5,28 +5,28 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
-from operator import index
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any
 
-from elastic_trainer.data.audit import AuditLog, RunStart, last_run
 from elastic_trainer.data.cursor import Cursor, Share
+from elastic_trainer.data.elastic_data import ElasticData, whole
 from elastic_trainer.data.prefetched import DrawnBatch
 from elastic_trainer.data.seeded import IndexBatch
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.shards.permutation import Permutation
 
+if TYPE_CHECKING:
+    from elastic_trainer.data.coordinate import Mesh
+
 _END = object()
 
 
-class ElasticOrder:
-    """The common part of ElasticDataset and ElasticSampler; see there.
+class ElasticOrder(ElasticData):
+    """The common part of ElasticDataset and ElasticSampler; see there."""
 
-    `cursor` is what was applied, and what is saved. Batches are handed out ahead of it, and data
-    loaders ask for indices ahead of those: neither moves it.
-    """
+    cursor: Cursor
+    _ahead: Cursor | None
 
     def __init__(
         self,
@@ -37,7 +37,9 @@ class ElasticOrder:
         seed: int,
         audit: str | Path | None,
         group: ProcessGroup | None,
+        mesh: Mesh | None,
     ) -> None:
+        super().__init__(seed=seed, audit=audit, group=group, mesh=mesh)
         if batch_size is None and global_batch is None:
             raise ValueError("expected batch_size (of a rank), global_batch (of all ranks) or both")
         for name, value in (
@@ -47,35 +49,11 @@ class ElasticOrder:
         ):
             if value is not None and whole(name, value) < 1:
                 raise ValueError(f"{name} is {value}: expected at least 1")
-        whole("seed", seed)
         self.samples = samples
         """Samples of one epoch."""
         self.batch_size = batch_size
         self.global_batch = global_batch
-        self.seed = seed
-        self.audit = None if audit is None else Path(audit).absolute()
         self.cursor = Cursor()
-        """What has been applied."""
-        self.weight = 1.0
-        """Factor for the mean loss of the batch handed out last."""
-        self.batch_samples = 0
-        """This rank's samples in the batch handed out last."""
-        self.last = True
-        """Whether the batch handed out last is its step's last: the optimizer steps after it."""
-        self._ahead: Cursor | None = None  # what has been handed out; None: nobody follows
-        self._waited = 0.0
-        self._group = group
-        self._log: AuditLog | None = None
-
-    @property
-    def group(self) -> ProcessGroup:
-        if self._group is None:
-            self._group = ProcessGroup.current()
-        return self._group
-
-    def regroup(self, group: ProcessGroup) -> None:
-        """The world has changed; before the next iteration."""
-        self._group = group
 
     @property
     def batch(self) -> int:
@@ -83,22 +61,12 @@ class ElasticOrder:
         if self.global_batch is not None:
             return self.global_batch
         assert self.batch_size is not None  # one of them is given
-        return self.batch_size * self.group.world
-
-    @property
-    def steps(self) -> int:
-        """Steps applied since the very beginning of training."""
-        return self.cursor.step
+        return self.batch_size * self.coordinate.world
 
     @property
     def consumed(self) -> int:
         """Samples applied so far, over all epochs and ranks."""
         return self.cursor.epoch * self.samples + self.cursor.position
-
-    @property
-    def total(self) -> int:
-        """Samples that training consumes in all, over all epochs and ranks; 0: not known."""
-        return 0
 
     @property
     def reached(self) -> int:
@@ -111,8 +79,8 @@ class ElasticOrder:
     def micro_batches(self, at: Cursor) -> list[Share]:
         """Return this rank's micro-batches of the step after `at`, in the order they are handed
         out."""
-        group = self.group
-        share = at.share(group.rank, samples=self.samples, batch=self.batch, world=group.world)
+        mine = self.coordinate
+        share = at.share(mine.rank, samples=self.samples, batch=self.batch, world=mine.world)
         return share.micro_batches(self.batch_size)
 
     def after(self, at: Cursor) -> Cursor:
@@ -150,92 +118,20 @@ class ElasticOrder:
                     self._ahead = at
                 yield batch
 
-    def waited(self) -> float:
-        """Return the seconds that batches were waited for since this was last asked."""
-        seconds, self._waited = self._waited, 0.0
-        return seconds
-
-    def micro_batch(self, model: Any) -> AbstractContextManager[Any]:
-        """For the forward and backward pass of one batch: gradients are added up on each rank and
-        averaged over the ranks with the step's last batch, so a step has one all-reduce.
-
-        `model` may be a DistributedDataParallel or anything else with `no_sync()`; a plain module
-        has nothing to synchronise.
-        """
-        if self.last or not hasattr(model, "no_sync"):
-            return nullcontext()
-        context: AbstractContextManager[Any] = model.no_sync()
-        return context
-
-    def applied(self) -> None:
-        """The optimizer has applied every batch handed out so far; without `follow`, one step.
-
-        Raises:
-            RuntimeError: no whole step was handed out since the last call.
-        """
-        if self._ahead is None:
-            self.cursor = self.after(self.cursor)
-        elif self._ahead == self.cursor:
-            raise RuntimeError(
-                "no batch was taken since the last step, or not all of its micro-batches: call "
-                "Checkpointer.step() once after each optimizer step, inside the loop over the data"
-                + ("" if self.last else ", where its `last` is True")
-            )
-        else:
-            self.cursor = self._ahead
-        if self._log is not None:
-            self._log.applied(self.cursor.step)
-
-    # ---- the audit's record
-
-    def _begin_alone(self) -> None:
-        """A run's record where no Checkpointer has begun one."""
-        if self.audit is not None and self._log is None:
-            self.begin(run=self.group.from_rank(0, self.last_run() + 1))
-
-    def last_run(self) -> int:
-        """The highest run number in the audit folder; 0 without one."""
-        return 0 if self.audit is None else last_run(self.audit)
-
-    def begin(self, *, run: int, parent: int = 0, round_: int = 0) -> None:
-        """Start this run's audit record, where one is wanted; the Checkpointer does it.
-
-        Args:
-            run: higher than every run before, the same on all ranks.
-            parent: the run whose commit the cursor was loaded from; 0 for none.
-            round_: the rendezvous round, for people who read the record.
-        """
-        if self.audit is None:
-            return
-        if self._log is not None:
-            self._log.close()
-        start = RunStart(
-            run=run,
-            round=round_,
-            rank=self.group.rank,
-            world=self.group.world,
-            start_step=self.cursor.step,
-            parent=parent,
-        )
-        self._log = AuditLog(self.audit, start)
+    def _next_step(self) -> Cursor:
+        return self.after(self.cursor)
 
     def _took(self, at: Cursor, indices: list[int]) -> None:
         """Writes down what this rank takes of the step after `at`, before its use."""
-        if self._log is not None:
+        if self._log is not None and self.coordinate.first:
             self._log.took(step=at.step + 1, epoch=at.epoch, indices=indices)
-
-    def close(self) -> None:
-        """End the audit record; it needs no end, but the file is released."""
-        if self._log is not None:
-            self._log.close()
-            self._log = None
 
     # ---- saving
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self) -> dict[str, Any]:
         return {**asdict(self.cursor), **self._identity()}
 
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved cursor, with any world and any `batch_size`.
 
         Raises:
@@ -257,13 +153,6 @@ class ElasticOrder:
             "seed": self.seed,
             "global_batch": self.global_batch or 0,
         }
-
-
-def whole(name: str, value: object) -> int:
-    """Raises TypeError for what is no whole number."""
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        raise TypeError(f"{name} is {value!r}, a {type(value).__name__}: expected a whole number")
-    return index(value)
 
 
 _WHY = {

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sized
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch.utils.data import DataLoader, Sampler
 
 from elastic_trainer.data.cursor import Cursor
 from elastic_trainer.data.order import Batches, ElasticOrder
 from elastic_trainer.ranks.process_group import ProcessGroup
+
+if TYPE_CHECKING:
+    from elastic_trainer.data.coordinate import Mesh
 
 
 class ElasticSampler(ElasticOrder, Sampler[list[int]]):
@@ -32,7 +36,7 @@ class ElasticSampler(ElasticOrder, Sampler[list[int]]):
 
     Args:
         data: the dataset, or how many samples it has.
-        batch_size, global_batch, seed, audit, group: as ElasticDataset's.
+        batch_size, global_batch, seed, audit, group, mesh: as ElasticDataset's.
 
     Raises:
         ValueError: an empty dataset, a size below 1, or neither size.
@@ -48,6 +52,7 @@ class ElasticSampler(ElasticOrder, Sampler[list[int]]):
         seed: int = 0,
         audit: str | Path | None = None,
         group: ProcessGroup | None = None,
+        mesh: Mesh | None = None,
     ) -> None:
         if not isinstance(data, int | Sized) or isinstance(data, Sampler | DataLoader):
             raise TypeError(
@@ -61,6 +66,7 @@ class ElasticSampler(ElasticOrder, Sampler[list[int]]):
             seed=seed,
             audit=audit,
             group=group,
+            mesh=mesh,
         )
 
     def __iter__(self) -> Batches:

@@ -60,7 +60,7 @@ class SeededDataset(Dataset[Any]):
         if get_worker_info() is not None:
             stale = batch.iteration and batch.iteration != int(self.iteration[0])
             return [] if stale else self._read(batch)
-        with _kept_generators():
+        with kept_generators():
             return self._read(batch)
 
     def _read(self, batch: IndexBatch) -> list[Any]:
@@ -101,17 +101,18 @@ class CollateUnlessStale:
             return None
         if self._collate is None or not isinstance(samples, Samples):
             return (self._collate or default_collate)(samples)
-        with _kept_generators() if get_worker_info() is None else nullcontext():
-            _seed_generators(samples.seed)
+        with kept_generators() if get_worker_info() is None else nullcontext():
+            seed_generators_by(samples.seed)
             return self._collate(list(samples))
 
 
 def seed_generators(seed: int, epoch: int, index: int) -> None:
     """Seeds torch's CPU generator, NumPy's and Python's for one sample."""
-    _seed_generators(f"{seed}/{epoch}/{index}")
+    seed_generators_by(f"{seed}/{epoch}/{index}")
 
 
-def _seed_generators(seed: str) -> None:
+def seed_generators_by(seed: str) -> None:
+    """Seeds torch's CPU generator, NumPy's and Python's."""
     digest = hashlib.blake2b(seed.encode(), digest_size=8).digest()
     number = int.from_bytes(digest, "little")
     torch.default_generator.manual_seed(number)  # torch.manual_seed seeds every device too
@@ -120,7 +121,8 @@ def _seed_generators(seed: str) -> None:
 
 
 @contextmanager
-def _kept_generators() -> Iterator[None]:
+def kept_generators() -> Iterator[None]:
+    """Puts the three generators back to where they were."""
     states = torch.get_rng_state(), np.random.get_state(), random.getstate()
     try:
         yield

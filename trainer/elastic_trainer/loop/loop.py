@@ -38,6 +38,7 @@ from elastic_trainer.checkpoint.checkpointer import Checkpointer
 from elastic_trainer.checkpoint.model_state import Stateful
 from elastic_trainer.checkpoint.recovery import NOTHING, Identity
 from elastic_trainer.data.dataset import ElasticDataset
+from elastic_trainer.data.stream import ElasticStream
 from elastic_trainer.link.order import Order
 from elastic_trainer.link.worker_link import WorkerLink
 from elastic_trainer.loop.batch_clock import BatchClock
@@ -98,7 +99,7 @@ class ElasticLoop:
         folder: for commits, shared by all pods of the job.
         model: replicated on every rank, not wrapped.
         optimizer: of the model; one that communicates inside `step()` is refused.
-        data: the dataset to train on.
+        data: the dataset, or stream, to train on.
         apply: applies a step, once all of its batches' gradients are added up and averaged over the
             ranks; `optimizer.step` if None. It may not communicate between ranks.
         every: steps (int) or time between commits; None: see Checkpointer.
@@ -126,7 +127,7 @@ class ElasticLoop:
         *,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
-        data: ElasticDataset,
+        data: ElasticDataset | ElasticStream,
         apply: Callable[[], object] | None = None,
         every: int | timedelta | None = None,
         extra: Mapping[str, Stateful] | None = None,
@@ -229,7 +230,7 @@ class ElasticLoop:
         while True:
             self._enter()
             over = False
-            for batch in () if self._stopping else self.data:
+            for batch in () if self._stopping else self._handed_out():
                 self._passed = False
                 self._clock.begin()
                 yield batch
@@ -246,6 +247,7 @@ class ElasticLoop:
                 over = self._broken or (self.stepped and self._leave_round())
                 if over or (self.stepped and self._stopping):
                     break
+            over = over or self._broken
             # Who stops waits for nobody: the next collective of those who don't tells them so.
             together = not self._stopping or bool(self._split)
             finish = partial(self.checkpointer.finish, together=together)
@@ -254,6 +256,22 @@ class ElasticLoop:
             if ended:
                 self._ended, self._stopping = True, False
                 return
+
+    def _handed_out(self) -> Iterator[Any]:
+        """The data's batches; they end where the round broke while ranks agreed on them."""
+        batches = iter(self.data)
+        while True:
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            except RuntimeError as error:
+                if not self.data.agrees or not self._member.peer_lost(self.link):
+                    raise
+                log.info("step %d is done again: %s", self.steps + 1, error)
+                self._undo_step()
+                return
+            yield batch
 
     def stop(self) -> None:
         """End the loop after the present step, which is committed, as if the data ended there:

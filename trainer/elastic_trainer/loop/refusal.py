@@ -11,15 +11,16 @@ from torch.distributed.tensor import DTensor
 from elastic_trainer.checkpoint.model_state import Stateful
 from elastic_trainer.checkpoint.refusal import refuse_fsdp1
 from elastic_trainer.data.dataset import ElasticDataset
+from elastic_trainer.data.stream import ElasticStream
 from elastic_trainer.loop.split_state import SplitState
 
 
 def refuse_order(data: object) -> None:
-    """Raises TypeError for data that is no ElasticDataset."""
-    if not isinstance(data, ElasticDataset):
+    """Raises TypeError for data that hands no batches out by itself."""
+    if not isinstance(data, ElasticDataset | ElasticStream):
         raise TypeError(
-            f"data is a {type(data).__name__}: expected an ElasticDataset, whose batches the loop "
-            "hands out"
+            f"data is a {type(data).__name__}: expected an ElasticDataset or an ElasticStream, "
+            "whose batches the loop hands out"
         )
 
 
