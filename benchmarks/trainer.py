@@ -4,7 +4,8 @@ torchrun's c10d.
     python -m benchmarks.trainer [--tries N] [--c10d-tries N] [--event EVENT ...]
                                  [--system SYSTEM ...] [--json]
 
-Three torchrun agents with a worker each, on loopback, all in this machine. `loop` trains by
+Three torchrun agents with a worker each, on loopback, all in this machine. The coordinator, and
+c10d's store, are worker 0's node's; the other events are the last node's. `loop` trains by
 ElasticLoop, `checkpointer` in a loop of its own with ElasticDataset and Checkpointer; `c10d`
 saves by torch.save and runs under torchrun's own rendezvous, with its defaults but for two, without
 which it may never come back: its store isn't shared with the workers
@@ -45,7 +46,9 @@ C10D_LIMIT_SECONDS = 240.0
 """After so long a system is taken not to recover from an event."""
 SETTLE_SECONDS = 1.0
 LOOP, CHECKPOINTER, C10D = SYSTEMS = ("loop", "checkpointer", "c10d")
-EVENTS = ("worker killed", "node killed", "node silent", "leave", "join")
+LAST_NODE = ("node killed", "node silent")
+FIRST_NODE = ("worker 0's node killed", "worker 0's node silent")
+EVENTS = ("worker killed", *LAST_NODE, *FIRST_NODE, "leave", "join")
 _ANNOUNCED = ("leave", "join")
 
 _MODEL = """
@@ -189,6 +192,7 @@ class Job:
             "VOLCANO_ELASTIC_POD_INDEX": str(node),
             "VOLCANO_ELASTIC_POD_IP": f"127.0.0.{node + 1}",
             "VOLCANO_ELASTIC_JOB": "benchmark/trainer",
+            "VOLCANO_ELASTIC_PEERS": ",".join(f"127.0.0.{index + 1}" for index in range(NODES)),
             "OMP_NUM_THREADS": "1",
             **({"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if self.system == C10D else {}),
         }
@@ -247,16 +251,16 @@ def once(job: Job, event: str, number: int) -> Try:
     known = {step.pid for step in before}
     last_round = before[-1].round
     last = {step.rank: step for step in before}
-    node = NODES - 1
+    node = 0 if event in FIRST_NODE else NODES - 1
     gone: set[int] = set()
     at = time.time()
     if event == "worker killed":
         gone = {last[number % NODES].pid}
         os.kill(*gone, signal.SIGKILL)
-    elif event in ("node killed", "node silent"):
+    elif event in LAST_NODE + FIRST_NODE:
         gone = set(job.processes(node))
         for pid in gone:
-            os.kill(pid, signal.SIGKILL if event == "node killed" else signal.SIGSTOP)
+            os.kill(pid, signal.SIGKILL if event.endswith("killed") else signal.SIGSTOP)
     elif event == "leave":
         job.agents[node].send_signal(signal.SIGTERM)
     else:
@@ -293,8 +297,10 @@ def measure(system: str, event: str, tries: int) -> list[Try]:
             try:
                 while len(found) < tries:
                     found.append(once(job, event, len(found)))
-                    if found[-1].next_step is None or system == C10D:
-                        break  # the next try gets a fresh job; c10d's often can't become whole
+                    if found[-1].next_step is None or system == C10D or event in FIRST_NODE:
+                        # The next try gets a fresh job: c10d's often can't become whole, and
+                        # another node hosts the coordinator now.
+                        break
                     if len(found) < tries:
                         _restore(job, event)
             finally:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from e2e.node_faults import submitted
 from e2e.stage import Stage, running
 from embedded_cluster.conformance.control_plane import ControlPlane
 from embedded_cluster.kubelet.fault import ANNOTATION
@@ -69,6 +71,54 @@ async def made_anew(stage: Stage, job: DemoJob, index: int) -> str:
     events = (await client.list(EVENTS))["items"]
     assert any(e["reason"] == "NodeLost" and node in e["message"] for e in events)
     return node
+
+
+async def test_survivors_elect_another_host_before_worker_0_is_back(three_nodes: Stage) -> None:
+    stage, job = three_nodes, DemoJob("job", min=1, max=3, epochs=30, step_seconds=0.1)
+    async with submitted(stage, job) as it:
+        await it.train_together(3)
+        pods = {index: await it.pod(index) for index in range(3)}
+        node, round_before = await it.node(0), stage.training(job)["round"]
+        died = time.time()
+        await it.fault("down", node)
+        await stage.until(
+            lambda: stage.world(job) == 2 and stage.training(job)["round"] > round_before,
+            "survivors train",
+        )
+        told = stage.training(job)
+        assert told["host"] in (1, 2) and told["ranks"] == {"1": 0, "2": 1}
+        await stage.steps_on(job)
+        rounds = {one["round"]: one for one in stage.training(job)["rounds"]}
+        seconds = rounds[told["round"]]["first_step_time"] - died
+        print(f"survivors' next step {seconds:.2f} s after worker 0's node was lost")
+        at_0 = [pod for pod in stage.recorder.timeline.pods.values() if pod.index == 0]
+        assert sum(pod.running is not None for pod in at_0) == 1, "worker 0 was back before"
+        await it.fault(None, node)
+        await it.train_together(3)
+        for index in (1, 2):
+            await it.assert_same(pods[index])
+        await it.judge_finished()
+
+
+async def test_a_survivor_of_two_elects_itself_once_worker_0_is_given_up(
+    three_nodes: Stage,
+) -> None:
+    """Nothing answers there: worker 0 might train on, until the operator gives it up."""
+    stage, job = three_nodes, DemoJob("job", min=1, max=2, epochs=30, step_seconds=0.1)
+    async with submitted(stage, job) as it:
+        await it.train_together(2)
+        survivor = await it.pod(1)
+        known = set(stage.recorder.timeline.pods)
+        await it.fault("frozen", await it.node(0))
+        await stage.until(
+            lambda: stage.world(job) == 1 and stage.training(job)["host"] == 1, "one trains"
+        )
+        others = [p for uid, p in stage.recorder.timeline.pods.items() if uid not in known]
+        assert others, "it went on before worker 0's pod was replaced"
+        await it.train_together(2)
+        assert stage.training(job)["host"] == 1
+        await it.assert_same(survivor)
+        await it.judge_finished()
 
 
 async def test_without_room_a_job_goes_on_smaller_and_grows_back(three_nodes: Stage) -> None:

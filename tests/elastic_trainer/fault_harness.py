@@ -6,6 +6,9 @@ torchrun agents on loopback train a small ElasticLoop; agents that end are start
 operator would. Between faults the job has moments or longer; now and then it must become whole.
 After some faults the script comes to its end, which fails, too; the next job trains the same model
 further. Afterwards the record of what each rank took is replayed in one process.
+
+With VOLCANO_ELASTIC_SUCCESSION=0 agents elect no other host of the coordinator, and no fault takes
+its node away.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ from tests.elastic_trainer.torchrun_job import children, gone
 WHOLE_SECONDS = 60.0
 """For a job left alone to become whole."""
 COMMITS_SEEN_EVERY = 0.03
-LATE = "did not come out of it"
+LATE = "did not come out of round"
 """Said by an agent whose worker was not broken out of its round's collectives."""
 FAULTS_A_JOB = 20
 ENOUGH_RESTARTS = 1000

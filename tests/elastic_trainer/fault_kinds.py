@@ -52,7 +52,7 @@ class Faults:
             self.truncate_commit,
             *(self.jump_clock,) * 5,
         )
-        if not fixed and os.environ.get(SUCCESSION_VARIABLE) == "1":
+        if not fixed and os.environ.get(SUCCESSION_VARIABLE) != "0":
             self.kinds += (
                 *(self.kill_coordinator_node, self.freeze_coordinator_node) * 2,
                 *(self.part_network,) * 4,

@@ -24,11 +24,7 @@ HOST_FAULTS = ("kill_coordinator_node", "freeze_coordinator_node", "part_network
         ),
     ],
 )
-def test_random_faults_lose_and_repeat_nothing(
-    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if "--only" in options:
-        monkeypatch.setenv("VOLCANO_ELASTIC_SUCCESSION", "1")
+def test_random_faults_lose_and_repeat_nothing(options: list[str], tmp_path: Path) -> None:
     command = [sys.executable, "-m", HARNESS, *options, "--folder", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-5000:]

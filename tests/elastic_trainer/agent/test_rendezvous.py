@@ -131,12 +131,18 @@ def test_a_job_survives_what_can_happen_to_it(job: Job) -> None:
     assert made == set(range(1, max(made) + 1))
 
 
-def test_worker_0_and_the_coordinator_with_it_are_replaced(job: Job) -> None:
-    job.start(0, 1, restarts=0)  # survivors of a lost node are charged nothing
+NO_ELECTIONS = {"VOLCANO_ELASTIC_SUCCESSION": "0"}
+"""A coordinator whose host is lost comes back with worker 0 alone."""
+
+
+def test_without_elections_worker_0_and_the_coordinator_with_it_are_replaced(job: Job) -> None:
+    job.start(
+        0, 1, restarts=0, environment=NO_ELECTIONS
+    )  # survivors of a lost node are charged nothing
     told = job.stepping(world=2)
     os.killpg(job.agents[0].pid, signal.SIGKILL)
     job.until("the coordinator is gone", lambda told: told["phase"] == "unreachable")
-    job.start(0, restarts=0)
+    job.start(0, restarts=0, environment=NO_ELECTIONS)
     again = job.stepping(world=2, after_round=told["round"])
     assert again["ranks"] == {"0": 0, "1": 1}
     # The job is deleted: everybody is told to leave at once, and does, at a fence.
@@ -148,15 +154,17 @@ def test_worker_0_and_the_coordinator_with_it_are_replaced(job: Job) -> None:
     assert int((job.folder / "commit").read_text()) == final[0][-1], "no step was lost"
 
 
-def test_worker_0_is_replaced_though_its_coordinator_was_restarted_before(job: Job) -> None:
-    job.start(0, 1, restarts=0)
+def test_without_elections_worker_0_is_replaced_though_its_coordinator_was_restarted_before(
+    job: Job,
+) -> None:
+    job.start(0, 1, restarts=0, environment=NO_ELECTIONS)
     told = job.stepping(world=2)
     os.kill(children(job.agents[0].pid)["coordinator"], signal.SIGKILL)
     job.until("another coordinator", lambda now: now.get("pid", told["pid"]) != told["pid"])
     told = job.stepping(world=2)
     os.killpg(job.agents[0].pid, signal.SIGKILL)
     job.until("the coordinator is gone", lambda now: now["phase"] == "unreachable")
-    job.start(0, restarts=0)
+    job.start(0, restarts=0, environment=NO_ELECTIONS)
     job.stepping(world=2, after_round=told["round"])
 
 

@@ -163,6 +163,8 @@ def test_torchrun_follows_the_range_above_and_below_what_it_was_started_with(
         job.agents[index].send_signal(signal.SIGTERM)
         assert job.wait(index) == 0, job.logs()
     alone = job.stepping(world=1, after_round=three["round"])
-    assert alone["rounds"][-1]["first_step"] == alone["rounds"][-2]["last_step"] + 1
+    # The round of two, which one more was told to leave at once, may have made no step.
+    made = [one for one in alone["rounds"] if one["last_step"] is not None]
+    assert made[-1]["first_step"] == made[-2]["last_step"] + 1
     (job.folder / "enough").touch()
     assert job.wait(0) == 0, job.logs()

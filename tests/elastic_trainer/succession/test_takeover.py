@@ -17,11 +17,6 @@ from tests.elastic_trainer.torchrun_job import Job, children
 pytestmark = pytest.mark.process
 
 
-@pytest.fixture(autouse=True)
-def elections(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VOLCANO_ELASTIC_SUCCESSION", "1")
-
-
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Job]:
     job = Job(tmp_path, SCRIPT)

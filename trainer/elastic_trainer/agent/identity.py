@@ -34,8 +34,8 @@ PATIENCE_SECONDS = 30.0
 NODE_VARIABLE = "VOLCANO_ELASTIC_NODE_NAME"
 """The machine that this pod runs on; unset: the host's name."""
 SUCCESSION_VARIABLE = "VOLCANO_ELASTIC_SUCCESSION"
-"""1: where the agent that hosts the coordinator is lost, another takes its place; the same for all
-agents of a job."""
+"""0: a coordinator whose agent is lost waits for worker 0; otherwise another agent takes its place.
+The same for all agents of a job."""
 
 DEFAULT_PORT = 23456
 
@@ -72,7 +72,7 @@ class Identity:
     """Seconds, at least, for a worker to come out of a round that is over."""
     node: str = ""
     """The machine it runs on."""
-    elects: bool = False
+    elects: bool = True
     """It is to take part in elections of the coordinator's host."""
     peers: tuple[Place, ...] = ()
     """Where some of the job's agents say who hosts the coordinator."""
@@ -115,7 +115,7 @@ class Identity:
             grace=_seconds(environment, GRACE_VARIABLE, GRACE_SECONDS),
             patience=_seconds(environment, PATIENCE_VARIABLE, PATIENCE_SECONDS),
             node=environment.get(NODE_VARIABLE) or socket.gethostname(),
-            elects=environment.get(SUCCESSION_VARIABLE, "") == "1",
+            elects=_switch(environment, SUCCESSION_VARIABLE),
             peers=read_peers(environment.get(PEERS_VARIABLE, ""), port),
             commits=commits_before(environment.get(COMMITS_VARIABLE, "")),
         )
@@ -208,6 +208,13 @@ def _number(
         return kind(text)
     except ValueError:
         raise ValueError(f"{name}: expected a number, found {text!r}; fix or unset it") from None
+
+
+def _switch(environment: Mapping[str, str], name: str) -> bool:
+    text = environment.get(name) or "1"
+    if text not in ("0", "1"):
+        raise ValueError(f"{name}: expected 0 or 1, found {text!r}; fix or unset it")
+    return text == "1"
 
 
 def _seconds(environment: Mapping[str, str], name: str, default: float) -> float:
