@@ -176,7 +176,9 @@ class Harness:
         told.rename(enough)
         tail.play(self.chance)
         self._see_commits()
-        check_last_step(self.job.folder, check_samples(self.job.folder, self.epochs))
+        check_last_step(
+            self.job.folder, check_samples(self.job.folder, self.epochs, self.job.shards)
+        )
         enough.unlink()
         (self.job.folder / TAIL_FAULT).unlink(missing_ok=True)
         self._restarts = ENOUGH_RESTARTS
@@ -185,10 +187,10 @@ class Harness:
         return [path for path in self.job.folder.glob("steps-*") if path.stat().st_size]
 
     def check(self) -> None:
-        report = check_samples(self.job.folder, self.epochs)
+        report = check_samples(self.job.folder, self.epochs, self.job.shards)
         check_commits(self.job.folder, self.commits, self.faults.damaged)
         # Two ranks' gradients are summed in one order only.
-        model = check_model(self.job.folder, report, 0.0 if self.fixed else 1e-6)
+        model = check_model(self.job.folder, report, 0.0 if self.fixed else 1e-6, self.job.shards)
         print(f"{dict(sorted(self.done.items()))}")
         print(
             f"{self.done.total()} faults, {report.runs} runs, {report.steps} steps: {report.lost} "
@@ -215,6 +217,7 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=12)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--fixed", action="store_true", help="two nodes, never more nor fewer")
+    parser.add_argument("--stream", action="store_true", help="shards, instead of a dataset")
     parser.add_argument("--only", nargs="+", metavar="FAULT", help="kinds, as they are printed")
     parser.add_argument("--folder", type=Path, help="kept; default: a temporary one")
     # Commits that were damaged on purpose would be warned about at each look.
@@ -227,7 +230,8 @@ def main() -> int:
     with contextlib.ExitStack() as stack:
         folder = options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(parents=True, exist_ok=True)
-        job = FaultyJob(folder, nursery, "2:2" if options.fixed else f"1:{NODES}")
+        nodes = "2:2" if options.fixed else f"1:{NODES}"
+        job = FaultyJob(folder, nursery, nodes, stream=options.stream)
         try:
             chance = random.Random(options.seed)
             Harness(job, chance, options.fixed, options.only or ()).run(options.faults)

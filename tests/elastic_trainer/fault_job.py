@@ -23,6 +23,10 @@ TAIL_FAULT = "tail.json"
 TAIL_FIRED = "tail-fired"
 """Names the files, one each time that it failed so, which hold the pod's index."""
 
+_UNEVEN = [(29 * number) % 103 for number in range(40)]
+SHARDS = {f"shard-{n}": count for n, count in enumerate((*_UNEVEN, SAMPLES - sum(_UNEVEN)))}
+"""Samples of each shard of the stream; the first one is empty."""
+
 MODEL = f"""
 import torch
 from torch import nn
@@ -38,6 +42,27 @@ net = nn.Sequential(
 optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
 """
 
+DATASET = f"""
+data = ElasticDataset(
+    TensorDataset(inputs, targets),
+    batch_size={BATCH}, epochs=10**6, seed={SEED}, audit=folder / "audit",
+)
+"""
+
+STREAM = f"""
+from elastic_trainer import ElasticStream
+
+shards, first = {{}}, 0
+for name, count in {SHARDS}.items():
+    shards[name] = range(first, first + count)
+    first += count
+data = ElasticStream(
+    list(shards), read=lambda name: ((inputs[row], targets[row]) for row in shards[name]),
+    shuffle=32, batch_size={BATCH}, epochs=10**6, seed={SEED}, audit=folder / "audit",
+)
+"""
+"""The same samples, in shards that can only be read from beginning to end."""
+
 SCRIPT = (
     MODEL
     + f"""
@@ -50,16 +75,15 @@ faulthandler.register(signal.SIGUSR1)  # so that a worker which hangs can tell w
 folder = Path(sys.argv[1])
 for function in (time.time, os.rename, open):
     assert type(function).__name__ == "function", f"{{function}} of this worker can't be faulty"
-data = ElasticDataset(
-    TensorDataset(inputs, targets),
-    batch_size={BATCH}, epochs=10**6, seed={SEED}, audit=folder / "audit",
-)
+{DATASET}
 loop = ElasticLoop(folder / "commits", model=net, optimizer=optimizer, data=data, every=20)
 log = open(folder / f"steps-{{os.getpid()}}", "a", buffering=1)
 enough = folder / "enough"
 if enough.exists():
     data.epochs = int(enough.read_text())
 for x, y in loop:
+    if len(x) == 1:  # which batch norm refuses
+        x, y = x.repeat(2, 1), y.repeat(2, 1)
     with loop.step():
         (loop.weight * nn.functional.mse_loss(loop.model(x), y)).backward()
     log.write(f"{{loop.steps}} {{data.cursor.epoch}}\\n")
@@ -103,8 +127,12 @@ class FaultyNursery(Nursery):
 class FaultyJob(Job):
     """A job whose agents reach the coordinator and one another by a faulty network."""
 
-    def __init__(self, folder: Path, nursery: FaultyNursery, nodes: str) -> None:
-        super().__init__(folder, SCRIPT, nodes)
+    def __init__(
+        self, folder: Path, nursery: FaultyNursery, nodes: str, *, stream: bool = False
+    ) -> None:
+        script = SCRIPT.replace(DATASET, STREAM) if stream else SCRIPT
+        super().__init__(folder, script, nodes)
+        self.shards = SHARDS if stream else None
         self.nursery = nursery
         self.network = Network(folder, NODES, self.port)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from elastic_trainer.data.audit import Report, _runs, verify
@@ -15,9 +15,9 @@ Identity = tuple[int, int]
 """Run and step of a commit."""
 
 
-def check_samples(folder: Path, epochs: int) -> Report:
+def check_samples(folder: Path, epochs: int, shards: Mapping[str, int] | None = None) -> Report:
     """Every sample of every epoch once, nothing from scratch, and the last step made once."""
-    report = verify(folder / "audit", SAMPLES, epochs)
+    report = verify(folder / "audit", SAMPLES, epochs, shards)
     assert report.ok, report
     runs = _runs(folder / "audit")
     last = max(run.applied for run in runs.values())
@@ -50,9 +50,11 @@ def check_last_step(folder: Path, report: Report) -> None:
     )
 
 
-def check_model(folder: Path, report: Report, tolerance: float) -> float:
+def check_model(
+    folder: Path, report: Report, tolerance: float, shards: Mapping[str, int] | None = None
+) -> float:
     """The final model, and what was exported, is what its own steps give in one process."""
-    steps, _ = history(folder / "audit")
+    steps, _ = history(folder / "audit", shards)
     difference, batches = deviation(MODEL, SEED, steps, folder)
     assert difference <= tolerance, f"the model differs from a replay of its steps by {difference}"
     assert batches == report.steps, f"batch norm counted {batches} of {report.steps} steps"

@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from elastic_trainer.data.audit import _batches, _history, _runs
+from elastic_trainer.data.audit import _batches, _history, _runs, first_numbers
 from numpy.typing import NDArray
 from torch.nn.functional import mse_loss
 
 Steps = Mapping[int, Mapping[int, NDArray[Any]]]
 
 
-def history(audit: Path) -> tuple[dict[int, dict[int, NDArray[Any]]], dict[int, int]]:
+def history(
+    audit: Path, shards: Mapping[str, int] | None = None
+) -> tuple[dict[int, dict[int, NDArray[Any]]], dict[int, int]]:
     """Of the final model: each step's samples by rank; and each run's last step that counts."""
     runs = _runs(audit)
     until = _history(runs)
@@ -23,7 +25,7 @@ def history(audit: Path) -> tuple[dict[int, dict[int, NDArray[Any]]], dict[int, 
         run = runs[number]
         for file in run.files:
             rank = int(file.stem.rpartition("-")[2])
-            for step, _, indices in _batches(file, run.applied):
+            for step, _, indices in _batches(file, run.applied, first_numbers(shards or {})):
                 if run.start.start_step < step <= last:
                     assert rank not in steps.setdefault(step, {}), (number, rank, step)
                     steps[step][rank] = indices
@@ -49,6 +51,7 @@ def deviation(model: str, seed: int, steps: Steps, folder: Path) -> tuple[float,
             if len(indices):
                 torch.manual_seed(hash((seed, step - 1, rank)))
                 rows = torch.from_numpy(indices)
+                rows = rows.repeat(2) if len(rows) == 1 else rows  # as the script does
                 share = len(indices) / taken
                 (share * mse_loss(net(inputs[rows]), targets[rows])).backward()
         optimizer.step()
