@@ -268,8 +268,8 @@ class ElasticLoop:
             except RuntimeError as error:
                 if not self.data.agrees or not self._member.peer_lost(self.link):
                     raise
-                log.info("step %d is done again: %s", self.steps + 1, error)
-                self._undo_step()
+                log.info("step %d begins anew: %s", self.steps + 1, error)
+                self._broken = True  # and nothing of it was begun that could be undone
                 return
             yield batch
 
