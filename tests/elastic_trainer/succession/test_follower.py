@@ -91,6 +91,15 @@ def test_whoever_alone_took_part_in_an_election_comes_back_to_the_others() -> No
     assert alone.hears_of(standing(1000, "c:1"), 11.0).voter.sworn == 3000
 
 
+def test_a_coordinator_serves_once_its_own_host_hears_it() -> None:
+    elected = follower("c").hears_of(standing(1000, "b:1"), 10.0)
+    begins = standing(1000, "b:1", hosts=True, heard=False)
+    assert not elected.is_served_by(begins)
+    assert elected.is_served_by(replace(begins, heard=True))
+    assert not elected.is_served_by(standing(1000, "b:1", heard=True)), "that follows another"
+    assert not elected.is_served_by(standing(0, "a:1", hosts=True)), "that is not its own"
+
+
 def test_a_newcomer_whose_elected_host_is_gone_deposes_nobody_for_nothing() -> None:
     """Where none of both knows a round, nobody could elect another in that one's place."""
     new = Follower("d", 1.0).hears_of(standing(3000, "b:1"), 10.0)

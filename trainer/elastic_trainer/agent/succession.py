@@ -91,6 +91,8 @@ class Succession:
         self._others_may_train = True
         """There may be a coordinator elsewhere, of which a new worker 0 has not heard yet."""
         self._tries = 0
+        self._hurried = False
+        """It has not waited with a try since its stream ended, as the host said that it serves."""
         self._nodes = (identity.min_nodes, identity.max_nodes)
         """Fewest and most of a round, as the coordinator told them."""
         self._stands = False
@@ -142,7 +144,7 @@ class Succession:
     def heard(self, message: Any) -> None:
         """Takes note of what came from the coordinator."""
         self._follower = self._follower.hears(time.monotonic())
-        self._tries = 0
+        self._tries, self._hurried = 0, False
         if isinstance(message, Heartbeat):
             host, port = self._hooks.dialled()
             self._follower = self._follower.hears_beat(message, _written(host, port))
@@ -248,9 +250,18 @@ class Succession:
             found = await look(asked, self._identity.token, patience)
             if found.standing is not None:
                 self._hear_of(found.standing)
+                self._dial_at_once_if_it_serves(found.standing)
         after = self._follower
         if after.host is before.host and after.heard_at <= before.heard_at:
             self._follower = after.judges(found, time.monotonic())
+
+    def _dial_at_once_if_it_serves(self, host: Standing) -> None:
+        """Tries its coordinator anew without a wait: one that was elected just now begins to serve
+        soon after its voters' first try."""
+        serves = self._follower.is_served_by(host)
+        if serves and not (self._hurried or self._hooks.connected()):
+            self._tries, self._hurried = 0, True
+            self._hooks.dial_anew(read_address(host.address))
 
     async def _announce(self) -> None:
         """Tells worker 0's pod, which may have been made anew, where the coordinator is."""

@@ -74,6 +74,10 @@ class Follower:
         """Tell whether the host's agent is to be asked."""
         return not connected or now - self.heard_at >= PROBE_SHARE * self.limit
 
+    def is_served_by(self, host: Standing) -> bool:
+        """Tell whether the coordinator that it follows serves already, as its host's agent says."""
+        return host.hosts and host.heard and host.address == self.address
+
     # ---- what it hears
 
     def hears(self, now: float) -> Follower:
