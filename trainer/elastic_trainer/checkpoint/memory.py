@@ -13,7 +13,7 @@ from typing import Any
 from torch.distributed.device_mesh import DeviceMesh
 
 from elastic_trainer.checkpoint.mirror import Mirror
-from elastic_trainer.checkpoint.recovery import Identity, Recovery
+from elastic_trainer.checkpoint.recovery import Identity, Part, Recovery
 from elastic_trainer.link.worker_link import WorkerLink
 from elastic_trainer.ranks.process_group import ProcessGroup
 from elastic_trainer.store.blob import Blob, MeshKey
@@ -109,6 +109,32 @@ class Memory:
             for label in self._slots.sealed().values()
             if not self._every_rank or self._fits(label, group)
         )
+
+    def parts(self) -> tuple[tuple[str, Part], ...]:
+        """Return the parts of sharded states that are here, of any world: by training."""
+        return tuple(
+            (label.training, Part(label.identity, label.rank, label.world))
+            for slots in self._all_slots()
+            for label in slots.sealed().values()
+            if label.sharded
+        )
+
+    def read_part(self, training: str, part: Part) -> dict[str, Any]:
+        """Return a part, in views of its slot, verified again. Raises SlotError."""
+        problem = SlotError(f"{self._slots.folder} holds no verified {part}")
+        for slots in self._all_slots():
+            for slot, label in slots.sealed().items():
+                found = Part(label.identity, label.rank, label.world)
+                if (label.training, found) == (training, part):
+                    try:
+                        read: dict[str, Any] = slot.read_parts()
+                        return read
+                    except SlotError as error:
+                        problem = error
+        raise problem
+
+    def _all_slots(self) -> list[Slots]:
+        return [self._slots] + ([self.mirror.slots] if self.mirror is not None else [])
 
     def orphaned(self, training: str, place: str) -> tuple[tuple[str, Identity], ...]:
         """Return what is known of other trainings whose folder had this one's name.

@@ -95,6 +95,10 @@ class Mirror:
             if label.world == group.world
         )
 
+    @property
+    def slots(self) -> Slots:
+        return self._slots
+
     def restore(
         self,
         training: str,

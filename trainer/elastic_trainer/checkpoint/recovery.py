@@ -13,6 +13,7 @@ on from that state, and have ended since, and their commits are in storage.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -25,6 +26,17 @@ NOTHING: Identity = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A rank's part of a sharded state."""
+
+    identity: Identity
+    owner: int
+    """The rank whose part it is."""
+    world: int
+    """Ranks that the state was sharded over."""
+
+
+@dataclass(frozen=True, slots=True)
 class Available:
     """The states that one rank has."""
 
@@ -34,6 +46,8 @@ class Available:
     this world."""
     mirrored: tuple[tuple[str, Identity, int], ...] = ()
     """Parts of other ranks of this world: training, identity and whose it is."""
+    parts: tuple[tuple[str, Part], ...] = ()
+    """By training: parts of sharded states in its memory, its own and others', of any world."""
     training: str = ""
     """Training whose folder this rank sees; empty if it hasn't looked. Slots of another
     training are of no use."""
@@ -76,6 +90,7 @@ class Source(Enum):
     STORAGE = "storage"
     PEER = "a peer"
     MIRROR = "a peer's memory"
+    PARTS = "the memory of all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +104,9 @@ class Recovery:
     """The rank that has it, or loads it, for those whose source is a peer."""
     mirrors: Mapping[int, int] = field(default_factory=dict)
     """By rank whose source is a mirror: the rank that has its part."""
+    holders: tuple[int, ...] = ()
+    """Where the source is the memory of all: by rank of the world that the state was sharded over,
+    the rank that has its part now."""
 
     @property
     def step(self) -> int:
@@ -115,8 +133,9 @@ def choose_recovery_source(
     Args:
         available: by rank.
         stored: nothing where storage wasn't asked.
-        sharded: each rank has its own part; parts of one state are in the memory of all ranks or
-            of their mirrors, or else all load from storage, which fits any world.
+        sharded: each rank has its own part, in its memory or its mirror's; where the world was
+            another, each takes from all what it is to have; where not all parts are in anybody's
+            memory, all load from storage.
     """
     training = common_training(available)
     memories = [{found for name, found in one.memory if name == training} for one in available]
@@ -133,13 +152,17 @@ def choose_recovery_source(
             memories[rank] | {found for found, owner in mirrors if owner == rank}
             for rank in everybody
         ]
-        common = set.intersection(*parts) | set(stored.commits)
+        whole = _find_whole(available, training)
+        common = set.intersection(*parts) | set(stored.commits) | whole.keys()
         if len(set(lives)) == 1:
             common.add(lives[0])
         newest = max(common, default=NOTHING)
         if newest == NOTHING or all(found == newest for found in lives):
             return Recovery(newest, (Source.KEEP,) * len(available), 0)
         if not all(newest in part for part in parts):
+            if newest in whole:
+                everyones = (Source.PARTS,) * len(available)
+                return Recovery(newest, everyones, 0, holders=whole[newest])
             return Recovery(newest, (Source.STORAGE,) * len(available), 0)
         lacking = [rank for rank in everybody if newest not in memories[rank]]
         sources = [Source.MIRROR if rank in lacking else Source.MEMORY for rank in everybody]
@@ -157,6 +180,28 @@ def choose_recovery_source(
         sources = [Source.MEMORY if rank in holders else Source.PEER for rank in everybody]
         return Recovery(newest, tuple(sources), holders[0])
     return Recovery(newest, (Source.STORAGE, *[Source.PEER] * (len(available) - 1)), 0)
+
+
+def _find_whole(available: Sequence[Available], training: str) -> dict[Identity, tuple[int, ...]]:
+    """Return the states of which all parts are in the ranks' memory, and who has each part: whoever
+    has given least so far."""
+    holders: dict[tuple[Identity, int], dict[int, list[int]]] = {}
+    for rank, one in enumerate(available):
+        for name, part in one.parts:
+            if name == training:
+                owners = holders.setdefault((part.identity, part.world), {})
+                owners.setdefault(part.owner, []).append(rank)
+    whole: dict[Identity, tuple[int, ...]] = {}
+    for (identity, world), owners in holders.items():
+        if owners.keys() != set(range(world)):
+            continue
+        given: Counter[int] = Counter()
+        chosen = []
+        for owner in range(world):
+            chosen.append(min(owners[owner], key=lambda rank: (given[rank], rank)))
+            given[chosen[-1]] += 1
+        whole[identity] = tuple(chosen)
+    return whole
 
 
 def is_live(available: Sequence[Available]) -> bool:

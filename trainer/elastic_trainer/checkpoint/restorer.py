@@ -8,15 +8,17 @@ import socket
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from elastic_trainer.checkpoint.chain import arrange_chain
 from elastic_trainer.checkpoint.memory import Memory
 from elastic_trainer.checkpoint.model_state import MismatchError, ModelState
+from elastic_trainer.checkpoint.parts import load_parts
 from elastic_trainer.checkpoint.recovery import (
     NOTHING,
     Available,
     Identity,
+    Part,
     Recovery,
     Source,
     Stored,
@@ -182,6 +184,11 @@ class Restorer:
             if Source.STORAGE in found.sources:
                 kept = tuple(one for one in stored.commits if one != found.identity)
                 stored = replace(stored, commits=kept, unusable=(*stored.unusable, damaged))
+            elif found.holders:
+                others_parts = tuple(
+                    one for one in available.parts if one[1].identity != found.identity
+                )
+                available = replace(available, parts=others_parts)
             elif found.mirrors:
                 others = tuple(one for one in available.mirrored if one[1] != found.identity)
                 available = replace(available, mirrored=others)
@@ -252,7 +259,11 @@ class Restorer:
                 orphaned=self._memory.orphaned(self.training, self._place) if self.training else (),
             )
             if self._memory.mirror is not None:
-                found = replace(found, mirrored=self._memory.mirror.look(self._group))
+                found = replace(
+                    found,
+                    mirrored=self._memory.mirror.look(self._group),
+                    parts=self._memory.parts(),
+                )
         return found
 
     def _open_storage(self, *, create: bool = True) -> str:
@@ -352,13 +363,15 @@ class Restorer:
         raise error
 
     def _load(self, found: Recovery, available: Available) -> _Outcome:
-        """From this rank's own memory, or from storage."""
+        """From this rank's own memory, that of all, or from storage."""
         source = found.sources[self._group.rank]
         try:
             if self._memory is not None:
                 self._memory.restore_mirrored(self.training, found)
             if source in (Source.MEMORY, Source.MIRROR):
                 self._load_memory(found.identity)
+            elif source is Source.PARTS:
+                self._load_parts(found)
             elif source is Source.STORAGE:
                 with self._storage.calls.telling(self._link.transferred):
                     self._load_storage(found.identity)
@@ -393,6 +406,16 @@ class Restorer:
             self._state.give_generators(state)
         if self._memory.saves:
             self._tell(slot, label)  # it may not have come to storage yet
+
+    def _load_parts(self, found: Recovery) -> None:
+        """From the memory of all, whose parts are another world's."""
+        memory, training = self._memory, self.training
+
+        def read(owner: int) -> dict[str, Any]:
+            assert memory is not None
+            return memory.read_part(training, Part(found.identity, owner, len(found.holders)))
+
+        load_parts(self._state, read, found.holders, self._group, self._link.transferred)
 
     def _load_storage(self, identity: Identity) -> None:
         if self._shards is not None:

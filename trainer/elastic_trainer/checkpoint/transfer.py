@@ -17,16 +17,13 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 
 from elastic_trainer.checkpoint.chain import Relay
-from elastic_trainer.ranks.process_group import control_group, gloo_timeout
-from elastic_trainer.ranks.waiting import wait_in_round
+from elastic_trainer.checkpoint.messages import Messages
 from elastic_trainer.store.blob import Blob, lay_out, read
 
 TOGETHER = 1 << 20
@@ -35,8 +32,6 @@ LARGEST = 1 << 26
 """Bytes of one span."""
 PIECE = 1 << 20
 """Bytes of one message. The last of n nodes is n - 1 of them behind the first."""
-AHEAD = 64
-"""Messages that are under way at once: gloo asks for each before it sends it."""
 
 
 class _Head(NamedTuple):
@@ -46,12 +41,12 @@ class _Head(NamedTuple):
     spans: torch.Tensor
     """Beginning and end of each, by turns."""
 
-    def pieces(self) -> Iterator[tuple[int, int]]:
-        """Yield where each message of the tensors begins, and ends."""
+    def cut(self, tensors: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Yield each message's place in the tensors' part."""
         bounds = self.spans.tolist()
         for start, stop in zip(bounds[::2], bounds[1::2], strict=True):
             for begin in range(start, stop, PIECE):
-                yield begin, min(begin + PIECE, stop)
+                yield tensors[begin : min(begin + PIECE, stop)]
 
 
 def _never() -> bool:
@@ -79,12 +74,12 @@ def give(
     skeleton = torch.frombuffer(bytearray(blob.skeleton), dtype=torch.uint8)
     spans = _spans(blob)
     head = _Head(skeleton, blob.size, torch.tensor(spans, dtype=torch.int64).reshape(-1))
-    messages = _Messages(moved)
+    messages = Messages(moved)
     following = relay.next
 
     def run() -> None:
         messages.tell_turn(following)
-        messages.send_head(head, following)
+        _send_head(messages, head, following)
         messages.send(head.spans, following)
         for content in _contents(blob, spans):
             ready = content.to(messages.device)
@@ -112,7 +107,7 @@ def take(
         RuntimeError: a peer was lost, or the round is over.
     """
     assert relay.source is not None, "the giver takes nothing"
-    messages = _Messages(moved)
+    messages = Messages(moved)
     source = relay.source
     skeleton, tensors = messages.run(
         lambda: _take_shared(messages, source) if relay.shares else _pass_on(messages, relay), over
@@ -120,28 +115,28 @@ def take(
     return read(skeleton.numpy().tobytes(), tensors.numpy().data)
 
 
-def _pass_on(messages: _Messages, relay: Relay) -> tuple[torch.Tensor, torch.Tensor]:
+def _pass_on(messages: Messages, relay: Relay) -> tuple[torch.Tensor, torch.Tensor]:
     """Take a state and hand it on, piece by piece; return its skeleton and its tensors' part."""
     assert relay.source is not None
     source, following, mates = relay.source, relay.next, relay.mates
     messages.take_turn(source)
     if following is not None:
         messages.tell_turn(following)
-    head = messages.take_head(source)
+    head = _take_head(messages, source)
     messages.take(head.spans, source)
     if following is not None:
-        messages.send_head(head, following)
+        _send_head(messages, head, following)
         messages.send(head.spans, following)
     memory = _SharedMemory.make(head.size) if mates else None
     tensors = memory.tensors if memory is not None else torch.empty(head.size, dtype=torch.uint8)
     place = memory.place if memory is not None else _NOWHERE
     for mate in mates:
         messages.tell_turn(mate)
-        messages.send_head(head, mate)
+        _send_head(messages, head, mate)
         messages.send(torch.tensor(place), mate)
     messages.flush()
     shared = {mate for mate in mates if messages.take(torch.empty(1, dtype=torch.uint8), mate)[0]}
-    for piece in messages.take_pieces(head, tensors, source):
+    for piece in messages.take_all(head.cut(tensors), source):
         if following is not None:
             messages.send(piece, following)
     for mate in mates:
@@ -149,18 +144,18 @@ def _pass_on(messages: _Messages, relay: Relay) -> tuple[torch.Tensor, torch.Ten
             messages.send(_DONE, mate)
             continue
         messages.send(head.spans, mate)
-        for begin, end in head.pieces():
-            messages.send(tensors[begin:end], mate)
+        for piece in head.cut(tensors):
+            messages.send(piece, mate)
     messages.flush()
     if memory is not None:
         tensors = memory.keep()
     return head.skeleton, tensors
 
 
-def _take_shared(messages: _Messages, source: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _take_shared(messages: Messages, source: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Take a state by mapping the memory that another rank of this node receives it into."""
     messages.take_turn(source)
-    head = messages.take_head(source)
+    head = _take_head(messages, source)
     place = messages.take(torch.empty(4, dtype=torch.int64), source).tolist()
     tensors = _map_shared(head.size, *place)
     messages.send(torch.tensor([tensors is not None], dtype=torch.uint8), source)
@@ -170,117 +165,28 @@ def _take_shared(messages: _Messages, source: int) -> tuple[torch.Tensor, torch.
         return head.skeleton, tensors
     messages.take(head.spans, source)
     tensors = torch.empty(head.size, dtype=torch.uint8)
-    for _ in messages.take_pieces(head, tensors, source):
+    for _ in messages.take_all(head.cut(tensors), source):
         pass
     return head.skeleton, tensors
 
 
-_TURN = torch.zeros(1, dtype=torch.uint8)
-"""Tells a taker that the giver has begun: until then it gathers its state, for longer than a
-message of the data group may take."""
 _DONE = torch.zeros(1, dtype=torch.uint8)
 """Tells a mate that all is in the memory they share."""
 _NOWHERE = (0, -1, 0, 0)
 """In place of where the memory is: it can't be shared."""
 
 
-class _Messages:
-    """Messages of this rank in the round's process group.
+def _send_head(messages: Messages, head: _Head, rank: int) -> None:
+    sizes = [len(head.skeleton), head.size, len(head.spans)]
+    messages.send(torch.tensor(sizes), rank)
+    messages.send(head.skeleton, rank)
 
-    Args:
-        moved: called with the bytes of each.
-    """
 
-    def __init__(self, moved: Callable[[int], None]) -> None:
-        self.device = _device()
-        self._moved = moved
-        self._patience = gloo_timeout(dist.group.WORLD)
-        self._control = _own_control_group()
-        self._sent: deque[tuple[dist.Work, torch.Tensor]] = deque()
-        """Under way, with their memory."""
-
-    def run(self, exchange: Callable[[], Any], over: Callable[[], bool]) -> Any:
-        """Return what `exchange` returns, until the round is over. Raises RuntimeError as `give`.
-
-        A device's messages are waited for by a stream, which is this thread's; gloo's block.
-        """
-        if self.device.type != "cpu":
-            return exchange()
-        return wait_in_round(exchange, over, "the hand-over of the state")
-
-    def tell_turn(self, rank: int) -> None:
-        if (control := self._control) is not None:
-            self._wait(dist.isend(_TURN, rank, group=control), control)
-
-    def take_turn(self, rank: int) -> None:
-        if (control := self._control) is not None:
-            self._wait(dist.irecv(_TURN.clone(), rank, group=control), control)
-
-    def send_head(self, head: _Head, rank: int) -> None:
-        sizes = [len(head.skeleton), head.size, len(head.spans)]
-        self.send(torch.tensor(sizes), rank)
-        self.send(head.skeleton, rank)
-
-    def take_head(self, rank: int) -> _Head:
-        """Take a head; its spans are yet to come."""
-        length, size, bounds = self.take(torch.empty(3, dtype=torch.int64), rank).tolist()
-        skeleton = self.take(torch.empty(length, dtype=torch.uint8), rank)
-        return _Head(skeleton, size, torch.empty(bounds, dtype=torch.int64))
-
-    def send(self, content: torch.Tensor, rank: int) -> None:
-        """Begin to send, once fewer than AHEAD messages are under way."""
-        if content.numel():
-            message = content.to(self.device)
-            while len(self._sent) >= AHEAD:
-                self._sent_one()
-            self._sent.append((_work(dist.isend(message, rank)), message))
-
-    def flush(self) -> None:
-        while self._sent:
-            self._sent_one()
-
-    def take(self, target: torch.Tensor, rank: int) -> torch.Tensor:
-        if target.numel():
-            self._arrived(target, *self._begin_to_take(target, rank))
-        return target
-
-    def take_pieces(self, head: _Head, tensors: torch.Tensor, rank: int) -> Iterator[torch.Tensor]:
-        """Yield each piece, on the messages' device, once it is in `tensors`."""
-        coming: deque[tuple[torch.Tensor, dist.Work, torch.Tensor]] = deque()
-        for begin, end in head.pieces():
-            target = tensors[begin:end]
-            coming.append((target, *self._begin_to_take(target, rank)))
-            if len(coming) == AHEAD:
-                yield self._arrived(*coming.popleft())
-        while coming:
-            yield self._arrived(*coming.popleft())
-
-    def _begin_to_take(self, target: torch.Tensor, rank: int) -> tuple[dist.Work, torch.Tensor]:
-        message = target.to(self.device)
-        return _work(dist.irecv(message, rank)), message
-
-    def _arrived(
-        self, target: torch.Tensor, work: dist.Work, message: torch.Tensor
-    ) -> torch.Tensor:
-        self._wait(work)
-        if message is not target:
-            target.copy_(message)
-        self._count(message)
-        return message
-
-    def _sent_one(self) -> None:
-        work, message = self._sent.popleft()
-        self._wait(work)
-        self._count(message)
-
-    def _wait(self, work: dist.Work | None, group: dist.ProcessGroup | None = None) -> None:
-        if self.device.type != "cpu" and group is None:
-            _work(work).wait()
-        else:
-            _work(work).wait(self._patience if group is None else gloo_timeout(group))
-
-    def _count(self, message: torch.Tensor) -> None:
-        self._moved(message.numel() * message.element_size())
+def _take_head(messages: Messages, rank: int) -> _Head:
+    """Take a head; its spans are yet to come."""
+    length, size, bounds = messages.take(torch.empty(3, dtype=torch.int64), rank).tolist()
+    skeleton = messages.take(torch.empty(length, dtype=torch.uint8), rank)
+    return _Head(skeleton, size, torch.empty(bounds, dtype=torch.int64))
 
 
 class _SharedMemory:
@@ -339,11 +245,6 @@ def _map_private(file: int, size: int) -> torch.Tensor:
     )
 
 
-def _work(work: dist.Work | None) -> dist.Work:
-    assert work is not None, "this rank is not in the group of the state's giver and takers"
-    return work
-
-
 def _spans(blob: Blob) -> list[tuple[int, int]]:
     """Return where each span begins and ends: a large tensor is one or several, neighbouring small
     ones are one together."""
@@ -378,19 +279,3 @@ def _contents(blob: Blob, spans: Sequence[tuple[int, int]]) -> Iterator[torch.Te
                 break
             offset, piece = next(pieces)
         yield together
-
-
-def _device() -> torch.device:
-    """Return the device that the group's tensors have to be on: gloo takes the CPU's, NCCL only its
-    own."""
-    kinds = dist.group.WORLD._device_types if dist.group.WORLD is not None else []
-    if not kinds or torch.device("cpu") in kinds:
-        return torch.device("cpu")
-    kind = kinds[0].type
-    return torch.device(kind, torch.get_device_module(kind).current_device())
-
-
-def _own_control_group() -> dist.ProcessGroup | None:
-    """Return the control messages' group; None where the data group is as patient."""
-    group: dist.ProcessGroup = control_group()
-    return None if group is dist.group.WORLD else group

@@ -85,6 +85,18 @@ def lay_out(state: Any) -> Blob:
     return Blob(file.getvalue(), tuple(pickler.tensors), pickler.size)
 
 
+@dataclass(frozen=True, slots=True)
+class ShardPart:
+    """One rank's part of a DTensor whose mesh isn't here."""
+
+    local: torch.Tensor
+    mesh: MeshKey
+    placements: tuple[int, ...]
+    """By dimension of the mesh: the tensor's dimension that it shards; -1 for a replica."""
+    shape: tuple[int, ...]
+    """Of the whole tensor."""
+
+
 def read(
     skeleton: bytes, tensors: memoryview, meshes: Mapping[MeshKey, DeviceMesh] | None = None
 ) -> Any:
@@ -96,8 +108,17 @@ def read(
     Raises:
         BlobError: `skeleton` is damaged, needs what a state doesn't, or a mesh that isn't here.
     """
+    return _read(skeleton, tensors, meshes or {})
+
+
+def read_parts(skeleton: bytes, tensors: memoryview) -> Any:
+    """Return the state with a ShardPart in place of each DTensor. Raises BlobError as `read`."""
+    return _read(skeleton, tensors, None)
+
+
+def _read(skeleton: bytes, tensors: memoryview, meshes: Mapping[MeshKey, DeviceMesh] | None) -> Any:
     try:
-        return _Unpickler(io.BytesIO(skeleton), tensors, meshes or {}).load()
+        return _Unpickler(io.BytesIO(skeleton), tensors, meshes).load()
     except BlobError:
         raise
     except Exception as error:  # pickle raises nearly anything for bytes that are no pickle
@@ -143,7 +164,7 @@ class _Pickler(pickle.Pickler):
             local = obj.to_local()
             spec = (
                 mesh_key(obj.device_mesh),
-                tuple(_encoded(placement) for placement in obj.placements),
+                tuple(encode_placement(placement) for placement in obj.placements),
                 tuple(obj.shape),
                 tuple(obj.stride()),
             )
@@ -186,7 +207,10 @@ class _Pickler(pickle.Pickler):
 
 class _Unpickler(pickle.Unpickler):
     def __init__(
-        self, file: io.BytesIO, tensors: memoryview, meshes: Mapping[MeshKey, DeviceMesh]
+        self,
+        file: io.BytesIO,
+        tensors: memoryview,
+        meshes: Mapping[MeshKey, DeviceMesh] | None,
     ) -> None:
         super().__init__(file)
         self._tensors = tensors
@@ -208,6 +232,8 @@ class _Unpickler(pickle.Unpickler):
         if kind == "tensor":
             return local
         key, placements, global_shape, stride = spec
+        if self._meshes is None:
+            return ShardPart(local, key, placements, global_shape)
         if key not in self._meshes:
             raise BlobError(f"the state is sharded over mesh {key}, here is {list(self._meshes)}")
         return DTensor.from_local(
@@ -253,8 +279,12 @@ def _dtype(name: str) -> torch.dtype:
     return found
 
 
-def _encoded(placement: Any) -> int:
-    """The sharded dimension; -1 for a replica."""
+def encode_placement(placement: Any) -> int:
+    """Return the sharded dimension; -1 for a replica.
+
+    Raises:
+        BlobError: it is neither.
+    """
     if type(placement) is Replicate:
         return -1
     if type(placement) is Shard:

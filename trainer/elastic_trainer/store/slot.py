@@ -30,7 +30,7 @@ import torch
 import xxhash
 from torch.distributed.device_mesh import DeviceMesh
 
-from elastic_trainer.store.blob import ALIGNMENT, Blob, BlobError, MeshKey, read
+from elastic_trainer.store.blob import ALIGNMENT, Blob, BlobError, MeshKey, read, read_parts
 from elastic_trainer.store.digest import digest_of_replicated
 
 MEMORY_VARIABLE = "VOLCANO_ELASTIC_MEMORY"
@@ -210,6 +210,13 @@ class Slot:
         Raises:
             SlotError: it isn't what was sealed, or was never sealed.
         """
+        return self._read(lambda skeleton, tensors: read(skeleton, tensors, meshes))
+
+    def read_parts(self) -> Any:
+        """Return the state as `read`, with a ShardPart in place of each DTensor."""
+        return self._read(read_parts)
+
+    def _read(self, read_blob: Callable[[bytes, memoryview], Any]) -> Any:
         label = self.sealed()
         if label is None:
             raise SlotError(f"{self.path} holds no state that was verified")
@@ -240,7 +247,7 @@ class Slot:
         start = _payload_start(label.skeleton)
         skeleton = self._map[PAYLOAD : PAYLOAD + label.skeleton]
         try:
-            return read(skeleton, memoryview(self._map)[start : start + label.tensors], meshes)
+            return read_blob(skeleton, memoryview(self._map)[start : start + label.tensors])
         except BlobError as error:
             raise SlotError(f"{self.path} can't be read: {error}") from error
 

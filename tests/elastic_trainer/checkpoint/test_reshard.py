@@ -1,0 +1,76 @@
+"""A sharded state goes from any world into any other, piece by piece."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from elastic_trainer.checkpoint.recovery import Available, Part, Source, choose_recovery_source
+from elastic_trainer.checkpoint.reshard import UncoveredError, plan_moves, shard_box
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def _coordinates(mesh: tuple[int, ...]) -> list[list[int]]:
+    ranks = torch.arange(math.prod(mesh)).reshape(mesh)
+    return [torch.nonzero(ranks == rank)[0].tolist() for rank in range(math.prod(mesh))]
+
+
+@pytest.mark.parametrize("size", [0, 1, 5, 8])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_a_shard_is_what_torch_chunk_gives(size: int, ranks: int) -> None:
+    whole = torch.arange(size * 3).reshape(size, 3)
+    chunks = [*whole.chunk(ranks), *[whole[:0]] * ranks]
+    for rank in range(ranks):
+        (begin, end), columns = shard_box((size, 3), [0], [ranks], [rank])
+        assert torch.equal(whole[begin:end], chunks[rank]) and columns == (0, 3)
+
+
+_MESHES = st.sampled_from([(1,), (2,), (3,), (5,), (2, 2), (2, 3), (3, 2)])
+
+
+@given(st.data())
+def test_every_rank_gets_all_it_wants_once_and_from_who_has_it(data: st.DataObject) -> None:
+    shape = tuple(data.draw(st.lists(st.integers(0, 7), min_size=1, max_size=3)))
+    worlds = []
+    for _ in range(2):
+        mesh = data.draw(_MESHES)
+        placements = [data.draw(st.integers(-1, len(shape) - 1)) for _ in mesh]
+        worlds.append([shard_box(shape, placements, mesh, one) for one in _coordinates(mesh)])
+    before, now = worlds
+    holders = [data.draw(st.integers(0, len(now) - 1)) for _ in before]
+    moves = plan_moves([{"w": box} for box in now], [{"w": box} for box in before], holders)
+    got = [torch.zeros(shape, dtype=torch.int64) for _ in now]
+    for move in moves:
+        assert move.giver == holders[move.owner]
+        piece = tuple(slice(begin, end) for begin, end in move.box)
+        held = torch.zeros(shape, dtype=torch.int64)
+        held[tuple(slice(begin, end) for begin, end in before[move.owner])] = 1
+        assert held[piece].all()
+        got[move.taker][piece] += 1
+    for rank, box in enumerate(now):
+        wanted = torch.zeros(shape, dtype=torch.int64)
+        wanted[tuple(slice(begin, end) for begin, end in box)] = 1
+        assert torch.equal(got[rank], wanted)
+
+
+def test_what_no_part_has_is_an_error() -> None:
+    with pytest.raises(UncoveredError, match="expected the earlier parts to hold"):
+        plan_moves([{"w": ((0, 4),)}], [{"w": ((0, 2),)}], [0])
+
+
+def _has(*owners: int, step: int = 6, world: int = 3) -> Available:
+    parts = tuple(("t", Part((1, step), owner, world)) for owner in owners)
+    return Available(parts=parts, training="t")
+
+
+def test_another_world_takes_a_state_whose_parts_are_all_in_somebodys_memory() -> None:
+    found = choose_recovery_source([_has(0, 2), _has(1, 0)], sharded=True)
+    assert (found.identity, set(found.sources)) == ((1, 6), {Source.PARTS})
+    assert found.holders == (0, 1, 0)
+
+
+def test_parts_of_two_states_or_two_worlds_are_no_state() -> None:
+    for other in (_has(1, step=9), _has(1, world=2)):
+        assert choose_recovery_source([_has(0, 2), other], sharded=True).identity == (0, 0)

@@ -1,0 +1,219 @@
+"""A sharded state from the memory of all ranks into another world; `reshard.py` says what goes
+where."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from elastic_trainer.checkpoint.messages import Messages
+from elastic_trainer.checkpoint.model_state import MismatchError, ModelState
+from elastic_trainer.checkpoint.reshard import (
+    Box,
+    Boxes,
+    Move,
+    UncoveredError,
+    plan_moves,
+    shard_box,
+)
+from elastic_trainer.ranks.process_group import ProcessGroup
+from elastic_trainer.store.blob import ShardPart, encode_placement
+from elastic_trainer.store.slot import SlotError
+
+_SHARDED = ("model", "optimizer")
+"""What of a state holds DTensors; of the rest each rank has all."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rest:
+    """What the first of the earlier ranks has that isn't sharded."""
+
+    values: dict[str, Any]
+    """Of model and optimizer, by name."""
+    others: dict[str, Any]
+    """The state less model and optimizer."""
+    kinds: dict[str, str]
+    """By the name of what is sharded: its dtype."""
+    model: dict[str, tuple[tuple[int, ...], torch.dtype]]
+
+
+def load_parts(
+    state: ModelState,
+    read: Callable[[int], dict[str, Any]],
+    holders: Sequence[int],
+    group: ProcessGroup,
+    moved: Callable[[int], None],
+) -> None:
+    """Give every rank its part of a state that was sharded over another world. On all ranks.
+
+    Args:
+        state: of the model that it is for, which is written to.
+        read: returns the part of one of the earlier ranks, which this rank holds; raises SlotError.
+        holders: by rank of the earlier world, the rank that has its part now.
+        group: of this world.
+        moved: called with the bytes of each message.
+
+    Raises:
+        SlotError: on every rank, if a part can't be read, or not all is there.
+        MismatchError: on every rank: it is another model's.
+    """
+    mine = [owner for owner, holder in enumerate(holders) if holder == group.rank]
+    parts: dict[int, dict[str, Any]] = {}
+    problem = None
+    try:
+        for owner in mine:
+            parts[owner] = read(owner)
+    except SlotError as error:
+        problem = str(error)
+    problem = next((one for one in group.gather(problem) if one), None)
+    if problem is not None:
+        raise SlotError(problem)
+    rest = group.from_rank(holders[0], _take_rest(parts[0]) if 0 in parts else None)
+    assert rest is not None
+    state.compare_model(rest.model)
+    whole = state.take()
+    wanted = {name: leaf for name, leaf in _leaves(whole) if isinstance(leaf, DTensor)}
+    for name, leaf in wanted.items():
+        if rest.kinds.get(name) != str(leaf.dtype):
+            raise MismatchError(
+                f"{name}: expected {leaf.dtype}, found {rest.kinds.get(name, 'none')}"
+            )
+    locals_ = {owner: _parts(part) for owner, part in parts.items()}
+    said = group.gather(
+        (
+            {name: _wanted_box(leaf) for name, leaf in wanted.items()},
+            {owner: _held_boxes(owner, shards) for owner, shards in locals_.items()},
+        )
+    )
+    held = {owner: boxes for _, of_rank in said for owner, boxes in of_rank.items()}
+    by_owner = [held[owner] for owner in range(len(holders))]
+    try:
+        moves = plan_moves([boxes for boxes, _ in said], by_owner, holders)
+    except UncoveredError as error:
+        raise SlotError(str(error)) from None
+
+    messages = Messages(moved)
+
+    def give_and_take() -> None:
+        for move in moves:
+            _carry_out(move, messages, group.rank, wanted, locals_, said[move.taker][0], by_owner)
+        messages.flush()
+
+    messages.run(give_and_take, group.over or (lambda: False))
+    loaded = {key: _replace_values(whole[key], key, rest.values) for key in _SHARDED}
+    state.give({**loaded, **rest.others})
+    if group.rank == 0:
+        state.give_generators(rest.others)
+
+
+def _carry_out(
+    move: Move,
+    messages: Messages,
+    rank: int,
+    wanted: Mapping[str, DTensor],
+    locals_: Mapping[int, Mapping[str, ShardPart]],
+    wanted_boxes: Boxes,
+    held: Sequence[Boxes],
+) -> None:
+    source = target = None
+    if move.giver == rank:
+        local = locals_[move.owner][move.name].local
+        source = _cut(local, held[move.owner][move.name], move.box)
+    if move.taker == rank:
+        target = _cut(wanted[move.name].to_local(), wanted_boxes[move.name], move.box)
+    if source is not None and target is not None:
+        target.copy_(source)
+    elif source is not None:
+        messages.send(source, move.taker)
+    elif target is not None:
+        messages.expect(target, move.giver)
+
+
+def _cut(local: torch.Tensor, held: Box, box: Box) -> torch.Tensor:
+    """Return what of a box a rank's tensor, which holds the box `held`, has."""
+    for dimension, ((begin, end), (offset, _)) in enumerate(zip(box, held, strict=True)):
+        local = local.narrow(dimension, begin - offset, end - begin)
+    return local
+
+
+def _wanted_box(leaf: DTensor) -> Box:
+    coordinate = leaf.device_mesh.get_coordinate()
+    if coordinate is None:
+        return ((0, 0),) * leaf.ndim
+    placements = [encode_placement(placement) for placement in leaf.placements]
+    return shard_box(leaf.shape, placements, leaf.device_mesh.mesh.shape, coordinate)
+
+
+def _held_boxes(owner: int, shards: Mapping[str, ShardPart]) -> dict[str, Box]:
+    boxes = {}
+    for name, part in shards.items():
+        _, mesh_shape, ranks, _ = part.mesh
+        if owner not in ranks:
+            continue
+        place = ranks.index(owner)
+        coordinate: list[int] = []
+        for size in reversed(mesh_shape):
+            place, index = divmod(place, size)
+            coordinate.insert(0, index)
+        boxes[name] = shard_box(part.shape, part.placements, mesh_shape, coordinate)
+    return boxes
+
+
+def _take_rest(part: dict[str, Any]) -> _Rest:
+    values, model = {}, {}
+    for name, leaf in _leaves(part):
+        if not isinstance(leaf, ShardPart):
+            values[name] = leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
+        if name.startswith("model.") and isinstance(leaf, ShardPart | torch.Tensor):
+            dtype = leaf.local.dtype if isinstance(leaf, ShardPart) else leaf.dtype
+            model[name.removeprefix("model.")] = (tuple(leaf.shape), dtype)
+    others = {key: value for key, value in part.items() if key not in _SHARDED}
+    kinds = {name: str(shard.local.dtype) for name, shard in _parts(part).items()}
+    return _Rest(values, others, kinds, model)
+
+
+def _parts(state: Mapping[str, Any]) -> dict[str, ShardPart]:
+    return {name: leaf for name, leaf in _leaves(state) if isinstance(leaf, ShardPart)}
+
+
+def _leaves(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the names and values of model and optimizer."""
+    for key in _SHARDED:
+        yield from _walk(key, state[key])
+
+
+def _walk(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield from _walk(f"{name}.{key}", one)
+    elif type(value) in (list, tuple):
+        for number, one in enumerate(value):
+            yield from _walk(f"{name}.{number}", one)
+    else:
+        yield name, value
+
+
+def _replace_values(value: Any, name: str, values: Mapping[str, Any]) -> Any:
+    """Return a state with other values in place of what isn't sharded.
+
+    Raises:
+        MismatchError: there is none for one of them.
+    """
+    if isinstance(value, dict):
+        replaced = copy.copy(value)  # with its attributes: a module's state has `_metadata`
+        for key, one in value.items():
+            dict.__setitem__(replaced, key, _replace_values(one, f"{name}.{key}", values))
+        return replaced
+    if type(value) in (list, tuple):
+        items = (_replace_values(one, f"{name}.{n}", values) for n, one in enumerate(value))
+        return type(value)(items)
+    if isinstance(value, DTensor):
+        return value
+    if name not in values:
+        raise MismatchError(f"{name}: expected a value of it in the checkpoint, found none")
+    return values[name]
