@@ -126,6 +126,8 @@ async def running(
     kubelet_arguments: Sequence[str] = (),
 ) -> AsyncIterator[Stage]:
     """Virtual nodes, scheduler (Volcano's own with VOLCANO_BIN), kubelet and operator."""
+    async with plane.client() as client:
+        await volcano.serve_its_kinds(client)
     async with (
         LocalCluster(
             nodes=nodes,

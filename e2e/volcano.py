@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from embedded_cluster.conformance.control_plane import ROOT, ControlPlane, ControlPlaneError
+from volcano_elastic.kube.client import AlreadyExists, Client
+from volcano_elastic.kube.resource import CRDS, Resource
 
+# Kinds that its informers list before it schedules anything; releases after 1.15 wait a minute for
+# those that aren't served.
+_ITS_OWN = (
+    (Resource("bus.volcano.sh", "v1alpha1", "commands", "Command"), "Namespaced"),
+    (Resource("nodeinfo.volcano.sh", "v1alpha1", "numatopologies", "Numatopology"), "Cluster"),
+    (Resource("topology.volcano.sh", "v1alpha1", "hypernodes", "HyperNode"), "Cluster"),
+)
 _CONFIGURATION = ROOT / "manifests" / "volcano-scheduler.conf"
 
 
@@ -27,6 +37,26 @@ def folder() -> Path | None:
                 "build Volcano, or unset VOLCANO_BIN to use our own scheduler"
             )
     return Path(named)
+
+
+async def serve_its_kinds(client: Client) -> None:
+    """Have the API server serve the kinds that Volcano needs and nobody here writes, where it is
+    used."""
+    for kind, scope in _ITS_OWN if folder() else ():
+        group, version = kind.group, kind.version
+        schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        served = {"name": version, "served": True, "storage": True}
+        body = {
+            "metadata": {"name": f"{kind.plural}.{group}"},
+            "spec": {
+                "group": group,
+                "scope": scope,
+                "names": {"plural": kind.plural, "kind": kind.kind},
+                "versions": [served | {"schema": {"openAPIV3Schema": schema}}],
+            },
+        }
+        with suppress(AlreadyExists):
+            await client.create(CRDS, body)
 
 
 def commands(
