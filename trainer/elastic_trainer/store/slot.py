@@ -222,7 +222,7 @@ class Slot:
             raise SlotError(f"{self.path} holds no state that was verified")
         if self._seal()[_DIGEST:] != self._payload_digest(label):
             raise SlotError(f"{self.path} is damaged: its digest doesn't match its content")
-        return self._state(label, meshes)
+        return self._state(label, read_blob)
 
     def replicated_digest(self, label: Label) -> str:
         """Return the digest of what the state that it holds has alike on every rank; empty where
@@ -233,7 +233,7 @@ class Slot:
         """
         if label.sharded or self.label() != label or PAYLOAD + label.payload > len(self._bytes):
             return ""
-        digest = digest_of_replicated(self._state(label))
+        digest = digest_of_replicated(self._state(label, read))
         return digest if self.label() == label else ""
 
     def discard(self) -> None:
@@ -242,7 +242,7 @@ class Slot:
             assert self._map is not None
             self._map[:PAYLOAD] = bytes(PAYLOAD)
 
-    def _state(self, label: Label, meshes: Mapping[MeshKey, DeviceMesh] | None = None) -> Any:
+    def _state(self, label: Label, read_blob: Callable[[bytes, memoryview], Any]) -> Any:
         assert self._map is not None
         start = _payload_start(label.skeleton)
         skeleton = self._map[PAYLOAD : PAYLOAD + label.skeleton]
