@@ -124,6 +124,7 @@ async def running(
     gpus_per_node: int = 2,
     kubelet: str = "process",
     kubelet_arguments: Sequence[str] = (),
+    operator_arguments: Sequence[str] = (),
 ) -> AsyncIterator[Stage]:
     """Virtual nodes, scheduler (Volcano's own with VOLCANO_BIN), kubelet and operator."""
     async with plane.client() as client:
@@ -135,6 +136,7 @@ async def running(
             kubelet=kubelet,
             existing=plane.kubeconfig,
             kubelet_arguments=[*plane.kubelet_arguments, *kubelet_arguments],
+            operator_arguments=operator_arguments,
             commands=volcano.commands(plane),
         ) as cluster,
         cluster.client() as client,

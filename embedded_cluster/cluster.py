@@ -46,6 +46,7 @@ class LocalCluster:
         existing: kubeconfig of an API server that runs already and serves our CRDs: the other
             programs use it, and no API server is started.
         kubelet_arguments: for the kubelet, beside what the other arguments say.
+        operator_arguments: likewise for the operator.
         commands: run beside, by name; one with the name of a program of ours takes its place.
         say: told what happens to the programs, a line at a time; default: standard error.
 
@@ -67,6 +68,7 @@ class LocalCluster:
         data_dir: Path | None = None,
         existing: Path | None = None,
         kubelet_arguments: Sequence[str] = (),
+        operator_arguments: Sequence[str] = (),
         commands: Mapping[str, Sequence[str]] | None = None,
         say: Callable[[str], None] | None = None,
     ) -> None:
@@ -79,6 +81,7 @@ class LocalCluster:
         self._data_dir = data_dir
         self._existing = existing
         self._kubelet_arguments = kubelet_arguments
+        self._operator_arguments = operator_arguments
         self._commands = commands or {}
         self._say = say or (lambda line: print(line, file=sys.stderr, flush=True))
         self._folder = Path()
@@ -184,7 +187,8 @@ class LocalCluster:
             commands["scheduler"] = [*_python("embedded_cluster.scheduler"), *access, *conf, *serve]
         if self._operator:
             serve = ["--metrics-address", self._address("operator")]
-            commands["operator"] = [*_python("volcano_elastic.operator"), *access, *serve]
+            more = [*serve, *self._operator_arguments]
+            commands["operator"] = [*_python("volcano_elastic.operator"), *access, *more]
         for name, command in {**commands, **self._commands}.items():
             self._run(name, command)
 

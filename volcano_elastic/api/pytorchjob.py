@@ -15,6 +15,7 @@ from volcano_elastic.api.problem import Problem, listed
 from volcano_elastic.api.pytorchjob_defaults import bounds, defaulted, scaler
 from volcano_elastic.api.pytorchjob_shape import CLEAN_POD_POLICIES
 from volcano_elastic.api.pytorchjob_shape import CONTROLLER as CONTROLLER
+from volcano_elastic.api.pytorchjob_shape import INJECT_ANNOTATION as INJECT_ANNOTATION
 from volcano_elastic.api.pytorchjob_shape import (
     MOST_MEMORY_ANNOTATION as MOST_MEMORY_ANNOTATION,
 )
@@ -25,7 +26,7 @@ from volcano_elastic.api.pytorchjob_validation import BACKEND as BACKEND
 from volcano_elastic.api.pytorchjob_validation import CONTAINER as CONTAINER
 from volcano_elastic.api.pytorchjob_validation import QUEUE_ANNOTATION as QUEUE_ANNOTATION
 from volcano_elastic.api.pytorchjob_validation import TORCHRUN as TORCHRUN
-from volcano_elastic.api.pytorchjob_validation import validate
+from volcano_elastic.api.pytorchjob_validation import injected, validate
 from volcano_elastic.api.role import Role
 
 PORT_NAME, PORT = "pytorchjob-port", 23456
@@ -55,6 +56,9 @@ class ElasticPolicy:
     scaler: str = "volcano"
     coordinator: str = "worker0"
     rdzv_backend: str = TORCHRUN
+    injected: bool = False
+    """Its pods get the trainer beside their image, and meet by torchrun's own where that does not
+    suit."""
     rdzv_host: str | None = None
     rdzv_port: int | None = None
     rdzv_id: str | None = None
@@ -283,6 +287,8 @@ def parse(obj: Mapping[str, Any]) -> PyTorchJob:
     policy = None
     if elastic is not None:
         policy = _elastic_policy(elastic, replicas[role.elastic().name].replicas)
+        if injected(obj["metadata"], elastic):
+            policy = replace(policy, rdzv_backend=BACKEND, injected=True)
     # "auto" is not stored: it would clash with an elasticPolicy.nProcPerNode that comes later.
     nproc = spec.get("nprocPerNode") or (elastic or {}).get("nProcPerNode") or "auto"
     return replace(

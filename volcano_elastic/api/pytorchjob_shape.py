@@ -23,6 +23,9 @@ BRAIN_ANNOTATION = ANNOTATION_PREFIX + "brain"
 ADOPT_ANNOTATION = ANNOTATION_PREFIX + "adopt"
 """`true`: whoever wrote the job before us is gone."""
 
+INJECT_ANNOTATION = ANNOTATION_PREFIX + "inject-trainer"
+"""`true`, or the image to take the trainer from: pods whose image lacks it get it."""
+
 _OPEN = Fields({}, open=True)
 _SIZE = Integer(least=1)
 

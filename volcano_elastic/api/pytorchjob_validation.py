@@ -16,6 +16,7 @@ from volcano_elastic.api.pytorchjob_defaults import bounds, end
 from volcano_elastic.api.pytorchjob_shape import (
     CONTROLLER,
     ELASTIC_POLICY,
+    INJECT_ANNOTATION,
     MOST_MEMORY_ANNOTATION,
     REPLICA,
     RUN_POLICY,
@@ -257,3 +258,17 @@ def _name_of(elastic: Mapping[str, Any], short: str) -> str:
     if end(elastic, short) is None:
         return ""
     return short if elastic.get(short) is not None else f"{short}Replicas"
+
+
+def asks_for_trainer(meta: Mapping[str, Any]) -> bool:
+    """Return whether the job's annotation asks for the trainer in pods whose image lacks it."""
+    return str((meta.get("annotations") or {}).get(INJECT_ANNOTATION, "false")) != "false"
+
+
+def injected(meta: Mapping[str, Any], elastic: Mapping[str, Any] | None) -> bool:
+    """Return whether its pods get the trainer: they meet in one of their own, by torchrun's
+    rendezvous or ours."""
+    if elastic is None or not asks_for_trainer(meta):
+        return False
+    known = (elastic.get("rdzvBackend") or TORCHRUN) in (TORCHRUN, BACKEND)
+    return known and not elastic.get("rdzvHost") and not elastic.get("standalone")

@@ -13,13 +13,14 @@ from volcano_elastic.api.pytorchjob_shape import (
     BRAIN_ANNOTATION,
     CLEAN_POD_POLICIES,
     DATA_SET_ANNOTATION,
+    INJECT_ANNOTATION,
     MOST_MEMORY_ANNOTATION,
     RDZV_BACKENDS,
     SHARED_MEMORY_ANNOTATION,
     SPEC,
     USER_ANNOTATION,
 )
-from volcano_elastic.api.pytorchjob_validation import replica_counts
+from volcano_elastic.api.pytorchjob_validation import asks_for_trainer, injected, replica_counts
 
 _NPROC_WORDS = ("auto", "cpu", "gpu")
 
@@ -47,6 +48,11 @@ def _warn(obj: Mapping[str, Any]) -> Iterator[str]:
     if scheduling.get("scheduleTimeoutSeconds") is not None:
         yield f"{path}.scheduleTimeoutSeconds is ignored: Volcano has no such limit"
     replicas, elastic = spec["pytorchReplicaSpecs"], spec.get("elasticPolicy")
+    if asks_for_trainer(obj["metadata"]) and not injected(obj["metadata"], elastic):
+        yield (
+            f"annotation {INJECT_ANNOTATION} has no effect: it is for elastic jobs whose pods meet "
+            "in their worker 0, by rdzvBackend c10d or volcano-elastic"
+        )
     counts = replica_counts(replicas)
     workers = counts.get(role.elastic().name, 0)
     low, high = (workers, workers) if elastic is None else bounds(elastic, workers)
@@ -97,6 +103,7 @@ def _annotations(annotations: Mapping[str, Any]) -> Iterator[str]:
             DATA_SET_ANNOTATION,
             BRAIN_ANNOTATION,
             ADOPT_ANNOTATION,
+            INJECT_ANNOTATION,
         )
     )
     for name in annotations:

@@ -9,11 +9,10 @@ from typing import Any
 
 from volcano_elastic.api import moment
 from volcano_elastic.api.pytorchjob import InvalidJob, parse
+from volcano_elastic.api.pytorchjob_shape import USER_ANNOTATION
 from volcano_elastic.api.pytorchjob_validation import queue as queue_of
 from volcano_elastic.pytorchjob.goodput import summed
 from volcano_elastic.pytorchjob.pod import requests
-
-USER = "volcano-elastic.io/user"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +72,7 @@ def read_record(obj: Mapping[str, Any], resource: str) -> JobRecord | None:
         uid=str(obj["metadata"].get("uid", "")),
         job=job.key,
         queue=str(status.get("queue") or queue_of(obj)),
-        user=str((obj["metadata"].get("annotations") or {}).get(USER) or job.namespace),
+        user=str((obj["metadata"].get("annotations") or {}).get(USER_ANNOTATION) or job.namespace),
         each=each,
         min=least,
         max=most,

@@ -113,7 +113,10 @@ async def run(access: Access, timing: Timing, options: argparse.Namespace) -> No
         cluster = Cluster(client, namespace=options.namespace)
         executor = Executor(cluster)
         settings = Settings(
-            options.pytorch_init_container_image, options.pytorch_init_container_max_tries
+            options.pytorch_init_container_image,
+            options.pytorch_init_container_max_tries,
+            options.trainer_image,
+            options.trainer_folder,
         )
         own = () if options.no_default_node_signals else node_signal.DEFAULTS
         builder = SnapshotBuilder(cluster.serves, (*own, *options.node_signal))
@@ -258,6 +261,19 @@ def parser() -> argparse.ArgumentParser:
         type=_tries,
         default=DEFAULTS.init_container_max_tries,
         help="2 s apart, before the init container fails; default %(default)s",
+    )
+    parser.add_argument(
+        "--trainer-image",
+        metavar="IMAGE",
+        default=DEFAULTS.trainer_image,
+        help="from which an init container copies the trainer into pods of jobs with the "
+        'annotation volcano-elastic.io/inject-trainer: "true"; default %(default)s',
+    )
+    parser.add_argument(
+        "--trainer-folder",
+        metavar="PATH",
+        default=DEFAULTS.trainer_folder,
+        help="what is copied of that image; default %(default)s",
     )
     parser.add_argument("--log-format", choices=("text", "json"), default="text")
     parser.add_argument("--verbose", action="store_true", help="log every conflict too")

@@ -6,7 +6,7 @@ from typing import Any
 
 from volcano_elastic.api.pytorchjob import BACKEND, TORCHRUN, PyTorchJob, ReplicaSpec
 from volcano_elastic.api.role import Role
-from volcano_elastic.pytorchjob import rendezvous
+from volcano_elastic.pytorchjob import injection, rendezvous
 from volcano_elastic.pytorchjob.label import replica_name, token_secret_name
 
 # Our backend's rounds go on through any number of membership changes.
@@ -82,8 +82,19 @@ def own(job: PyTorchJob, role: Role, index: int) -> list[Variable]:
     if job.elastic is not None:
         values |= rendezvous.own_environment(job, role, index)
         values["VOLCANO_ELASTIC_POD_INDEX"] = str(index)
+        if job.elastic.injected:
+            values[injection.INSTEAD] = _instead(job, role, index)
         values["VOLCANO_ELASTIC_GRACE_SECONDS"] = str(_grace(job, role))
     return _variables(values)
+
+
+def _instead(job: PyTorchJob, role: Role, index: int) -> str:
+    """Return what a pod goes by whose image does not suit the trainer."""
+    plain = injection.without(job)
+    return injection.difference(
+        _elastic(job) | rendezvous.own_environment(job, role, index),
+        _elastic(plain) | rendezvous.own_environment(plain, role, index),
+    )
 
 
 def _grace(job: PyTorchJob, role: Role) -> int:

@@ -23,6 +23,7 @@ from volcano_elastic.api.role import Role
 from volcano_elastic.podgroup.pod_annotation import pod_annotations
 from volcano_elastic.pytorchjob import environment, label, out_of_memory
 from volcano_elastic.pytorchjob.init_container import init_container
+from volcano_elastic.pytorchjob.injection import inject
 from volcano_elastic.pytorchjob.settings import DEFAULTS, Settings
 
 # Restarts of this replica so far, by the kubelet and by the operator, in all its pods; and those of
@@ -69,6 +70,8 @@ class PodTemplate:
         size = _shared_memory(job, role)
         if size is not None:
             _mount_shared_memory(spec, size)
+        if job.elastic is not None and job.elastic.injected:
+            inject(spec, job, settings)
         if avoid:
             spec = with_anti_affinity(spec, avoid)
         self.spec: Mapping[str, Any] = spec

@@ -13,8 +13,16 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from volcano_elastic.api.problem import Problem, forbidden, invalid, shown
-from volcano_elastic.api.pytorchjob import BACKEND, CONTAINER, TORCHRUN, ElasticPolicy, PyTorchJob
+from volcano_elastic.api.pytorchjob import (
+    BACKEND,
+    CONTAINER,
+    INJECT_ANNOTATION,
+    TORCHRUN,
+    ElasticPolicy,
+    PyTorchJob,
+)
 from volcano_elastic.api.role import Role, elastic
+from volcano_elastic.pytorchjob.injection import INSTEAD
 from volcano_elastic.pytorchjob.label import coordinator_name, replica_name
 
 FIRST = "PYTHONUNBUFFERED"
@@ -31,11 +39,13 @@ _PATHS = {
     "coordinator": f"{_POLICY}.coordinator",
     "node_unit": f"{_POLICY}.nodeUnit",
     "nproc_per_node": "spec.nprocPerNode",
+    "injected": f"metadata.annotations[{INJECT_ANNOTATION}]",
 }
 # What else changes with a field says nothing that its author did.
 _FOLLOW = {
     "backend": {"host", "id", "conf", "coordinator", "node_unit", "nproc_per_node"},
     "coordinator": {"host"},
+    "injected": {"backend", "host", "id", "conf", "coordinator", "node_unit", "nproc_per_node"},
 }
 _PEERS = 8
 _CONF = "PET_RDZV_CONF"
@@ -66,6 +76,7 @@ class Rendezvous:
     node_unit: int = 1
     nproc_per_node: str = ""
     """The last three are asked for by our own backend alone."""
+    injected: bool = False
 
     def environment(self) -> dict[str, str]:
         """Return the variables that torchrun and the trainer read; `_read` reads them back."""
@@ -116,6 +127,7 @@ def of(job: PyTorchJob) -> Rendezvous:
         coordinator=policy.coordinator,
         node_unit=policy.node_unit,
         nproc_per_node=job.nproc_per_node,
+        injected=policy.injected,
     )
 
 
@@ -220,6 +232,7 @@ def in_force(job: PyTorchJob, pod: Mapping[str, Any] | None) -> InForce:
         policy = replace(
             policy,
             rdzv_backend=found.backend,
+            injected=found.injected,
             rdzv_host=None if found.host == own else found.host,
             rdzv_port=found.port,
             rdzv_id=found.id or None,
@@ -314,6 +327,7 @@ def _read(variables: Mapping[str, str]) -> Rendezvous:
         coordinator=variables.get("VOLCANO_ELASTIC_COORDINATOR", "worker0"),
         node_unit=int(unit) if unit.isdecimal() else 1,
         nproc_per_node=variables.get("PET_NPROC_PER_NODE", "auto"),
+        injected=INSTEAD in variables,
     )
 
 

@@ -14,6 +14,10 @@ class Settings:
     pulls anyway."""
     init_container_max_tries: int = 100
     """Two seconds apart."""
+    trainer_image: str = "volcano-elastic-trainer"
+    """From which jobs get the trainer whose annotation asks for it and names no image."""
+    trainer_folder: str = "/opt/volcano-elastic-trainer"
+    """What is copied of that image, and of those that jobs name."""
 
 
 DEFAULTS = Settings()
