@@ -98,6 +98,16 @@ async def test_no_answer_is_no_word_about_other_pods() -> None:
     assert set(lost.of(job).lost) == {"pod-0"}
 
 
+async def test_a_coordinators_silence_speaks_against_the_pod_that_was_elected_its_host() -> None:
+    cluster, lost, job = world()
+    lost.hear(job, frozenset({0, 1}), 1)
+    for index in (0, 1):
+        cluster.nodes.put(node(f"n{index}", 2, ready=False))
+    lost.hear(job, None)
+    lost.hear(job, None)
+    assert set(lost.of(job).lost) == {"pod-1"}
+
+
 async def test_under_stock_torchrun_a_container_that_began_anew_speaks_against_worker_0() -> None:
     cluster, lost, job = world("c10d")
     cluster.nodes.put(node("n0", 2, ready=False))

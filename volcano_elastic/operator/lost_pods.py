@@ -49,6 +49,9 @@ class LostPods:
         """By node's name."""
         self._contacts: dict[str, dict[str, Contact]] = {}
         """By job's key and pod's uid, where one is silent or was heard."""
+        self._hosts: dict[str, int] = {}
+        """By job's key, the index of the pod in which its coordinator was heard last, where agents
+        elect one."""
         self._tell: Callable[[str], None] = lambda key: None
         self._ask: Callable[[str], None] = lambda key: None
         self._woken = asyncio.Event()
@@ -66,6 +69,7 @@ class LostPods:
     async def run(self) -> None:
         """Until cancelled; may be called again then."""
         self._contacts.clear()
+        self._hosts.clear()
         while True:
             await self._woken.wait()
             if not self._troubles:
@@ -76,8 +80,15 @@ class LostPods:
                 self._judge(key)
             await asyncio.sleep(_LOOK_SECONDS)
 
-    def hear(self, job: PyTorchJob, heard: frozenset[int] | None) -> None:
-        """Takes what the job's coordinator has just said; None: it gave no answer."""
+    def hear(self, job: PyTorchJob, heard: frozenset[int] | None, host: int | None = None) -> None:
+        """Takes what the job's coordinator has just said.
+
+        Args:
+            heard: indexes of the pods that it hears; None: it gave no answer.
+            host: index of the pod that it runs in, where agents elect one.
+        """
+        if host is not None:
+            self._hosts[job.key] = host
         pods = self._pods(job)
         contacts = listen(pods, heard, self._contacts.get(job.key, {}), self._clock())
         self._contacts[job.key] = contacts
@@ -105,7 +116,9 @@ class LostPods:
 
     def _pods(self, job: PyTorchJob) -> list[Pod]:
         obj = self._cluster.jobs.get(job.key)
-        return list(_bound(job, self._cluster.pods_of(obj))) if obj is not None else []
+        if obj is None:
+            return []
+        return list(_bound(job, self._cluster.pods_of(obj), self._hosts.get(job.key)))
 
     def _node_changed(self, old: Object | None, new: Object | None) -> None:
         if new is None:
@@ -122,9 +135,10 @@ class LostPods:
     def _job_changed(self, old: Object | None, new: Object | None) -> None:
         if new is None and old is not None:
             self._contacts.pop(key_of(old), None)
+            self._hosts.pop(key_of(old), None)
 
 
-def _bound(job: PyTorchJob, pods: tuple[Object, ...]) -> Iterator[Pod]:
+def _bound(job: PyTorchJob, pods: tuple[Object, ...], elected: int | None) -> Iterator[Pod]:
     host = coordinator.host_name(job) if coordinator.used(job) else None
     store_host = rendezvous.store_host(job)
     for pod in pods:
@@ -134,7 +148,8 @@ def _bound(job: PyTorchJob, pods: tuple[Object, ...]) -> Iterator[Pod]:
             continue
         index = _index(meta.get("labels") or {}) if host is not None else None
         name, ended = meta["name"], _container_ended(pod) if store_host is not None else None
-        yield Pod(meta["uid"], node, index, name == host, name == store_host, ended)
+        hosts = name == host if elected is None else index == elected
+        yield Pod(meta["uid"], node, index, hosts, name == store_host, ended)
 
 
 def _container_ended(pod: Object) -> datetime | None:

@@ -269,7 +269,7 @@ class Measurement:
 
     async def _hear(self, session: aiohttp.ClientSession, job: PyTorchJob) -> Report:
         report = await self._ask(session, job)
-        self._lost_pods.hear(job, report.heard)
+        self._lost_pods.hear(job, report.heard, report.host)
         if report.heard is not None:
             self._failed_nodes.hear(job, [*report.excluded, *self._to_leave(job, report.slow)])
         return report
