@@ -13,9 +13,11 @@ import pytest
 
 from e2e.stage import Stage
 from volcano_elastic.cli.dashboard import describe
+from volcano_elastic.dashboard.history.history import History
 from volcano_elastic.dashboard.program import Options, dashboard
 from volcano_elastic.dashboard.token_list import TokenList
 from volcano_elastic.demo.training import DemoJob
+from volcano_elastic.forecast.job_record import JobRecord
 
 pytestmark = pytest.mark.e2e
 
@@ -76,3 +78,14 @@ async def test_the_page_shows_a_training_with_every_reason(stage: Stage, viewer:
         "timeline?seconds=600",
         lambda t: any(b["queues"].get("default", [0])[0] == 4 for b in t["buckets"]),
     )
+    history = History(f"sqlite:///{stage.out / 'page.db'}")
+    kept: list[JobRecord] = []
+    for _ in range(300):
+        kept = history.records.since(datetime.now(UTC))
+        if kept and kept[0].started is not None:
+            break
+        await asyncio.sleep(0.1)
+    history.close()
+    (record,) = kept
+    assert (record.job, record.min, record.max, record.ended) == ("default/job", 1, 4, None)
+    assert record.started is not None and record.started >= record.created

@@ -20,6 +20,7 @@ NAMES = re.compile(
 )
 # Where lower-case "worker" is torch's process or a field of the coordinator's answers, no role.
 TORCHS_WORKERS = {
+    "operator/divergence_report.py",
     "operator/failure_report.py",
     "operator/straggler_report.py",
     "queue_policy/messages.py",
