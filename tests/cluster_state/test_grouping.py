@@ -76,6 +76,36 @@ def test_what_no_change_reaches_stays_the_same_value() -> None:
     assert after.nodes["n1"] is not before.nodes["n1"], "its surplus weighs less by the hour"
 
 
+def test_what_follows_from_a_nodes_pods_is_kept_while_only_their_jobs_change() -> None:
+    a = job("a", 1, 4, 2)
+    snapshot = world([node("n0", 4)], [a], pods(a, "n0", "n0"))
+    before = cluster_state(snapshot)
+    idle = before.nodes["n0"].idle
+    worked = cluster_state(replace(snapshot, jobs=(replace(a, gpu_hours=1.0),)), before)
+    assert worked.nodes["n0"].idle is idle
+    assert worked.nodes["n0"].jobs == (worked.jobs["ns/a"],)
+    fewer = cluster_state(replace(snapshot, pods=snapshot.pods[:1]), before)
+    assert fewer.nodes["n0"].idle != idle
+
+
+def test_a_job_that_comes_after_its_pods_is_known_to_their_node() -> None:
+    a = job("a", 1, 4, 2)
+    snapshot = world([node("n0", 4)], [a], pods(a, "n0", "n0"))
+    before = cluster_state(replace(snapshot, jobs=()))
+    assert before.nodes["n0"].jobs == ()
+    assert [s.job for s in cluster_state(snapshot, before).nodes["n0"].jobs] == [a]
+
+
+def test_a_snapshot_in_which_nothing_changed_is_known_already() -> None:
+    a = job("a", 1, 4, 2)
+    snapshot = world([node("n0", 4)], [a], pods(a, "n0", "n0"))
+    before = cluster_state(snapshot)
+    held = before.held
+    same = cluster_state(replace(snapshot, jobs=(a,), pods=(*snapshot.pods,)), before)
+    assert same.held is held
+    assert cluster_state(replace(snapshot, pods=snapshot.pods[:1]), before).held != held
+
+
 def test_a_resource_that_nobody_named_before_is_counted() -> None:
     a = job("a", 1, 4, 2)
     snapshot = world([node("n0", 4)], [a], pods(a, "n0", "n0"))

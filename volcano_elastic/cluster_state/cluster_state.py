@@ -260,6 +260,16 @@ class ClusterState:
         ]
 
     @fact
+    def idle_rows(self) -> Sequence[Vector]:
+        """Idle room by node, in order."""
+        return [state.idle for state in self.nodes.values()]
+
+    @fact
+    def terminating(self) -> Sequence[int]:
+        """Numbers of the nodes with pods that are terminating."""
+        return [n for n, state in enumerate(self.nodes.values()) if state.terminating]
+
+    @fact
     def _idle_slots(self) -> dict[Shape, Sequence[int]]:
         return {}
 

@@ -7,13 +7,14 @@ same, stay the same values and keep the facts that follow from them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, compress, count, filterfalse
 from operator import attrgetter, is_not, itemgetter
 from typing import TypeVar
 
 from volcano_elastic.api.queue_policy import Order, QueuePolicy, Step, effective
 from volcano_elastic.cluster_state.cluster_state import ClusterState, GangState, QueueState
+from volcano_elastic.cluster_state.fact import keep_facts
 from volcano_elastic.cluster_state.fit import Dimensions, Shape, admits
 from volcano_elastic.cluster_state.job_state import JobState, gpu_equivalents
 from volcano_elastic.cluster_state.node_state import NodeState
@@ -160,7 +161,7 @@ class _Grouping:
         on |= {node.name for node in come_nodes}
         # Where pods have come, `on` says so already.
         keys = {state.job.key for state in (*gone, *come)}
-        on |= {pod.node for key in keys for pod in before.pods_of.get(key, ())}
+        around = {pod.node for key in keys for pod in before.pods_of.get(key, ())} - on
         members, joined = regrouped(
             {name: queue.jobs for name, queue in before.queues.items()},
             gone,
@@ -175,11 +176,11 @@ class _Grouping:
         same_gangs = snapshot.gangs is before.snapshot.gangs and jobs.keys() == before.jobs.keys()
         if None in of or not same_gangs:
             gangs = self._gangs(pods_of.get(None, ()), jobs)
-        nodes = self._nodes(pods_on, on, jobs)
+        nodes = self._nodes(pods_on, on, around, jobs)
         if len(self._speeds) > 4 * len(jobs) + 64:
             # Most are of curves that have been measured anew since.
             self._speeds = {}
-        return ClusterState(
+        state = ClusterState(
             snapshot=snapshot,
             dimensions=self._dimensions,
             policies=self._policies,
@@ -195,6 +196,10 @@ class _Grouping:
             per_node=self._per_node,
             speeds=self._speeds,
         )
+        same = self._numbers is before.numbers and gangs is before.gangs
+        if same and not (gone_pods or come_pods or gone or come):
+            keep_facts(before, state)
+        return state
 
     def _change_nodes(self, gone: Iterable[Node], come: Iterable[Node]) -> None:
         nodes = dict(self._nodes_before)
@@ -224,10 +229,12 @@ class _Grouping:
     def _nodes(
         self,
         pods_on: Mapping[str | None, tuple[Pod, ...]],
-        changed: Collection[str | None],
+        changed: Iterable[str | None],
+        around: Iterable[str | None],
         jobs: Mapping[str, JobState],
     ) -> dict[str, NodeState]:
-        """Nodes by name; `changed`: those that differ, or whose pods or jobs do."""
+        """Nodes by name; `changed`: those that differ, or whose pods do; `around`: those of which
+        only jobs of pods may differ."""
         found = dict(self._nodes_before)
         for name in changed:
             if name is not None and (old := found.get(name)) is not None:
@@ -235,6 +242,10 @@ class _Grouping:
                 keys = dict.fromkeys([pod.job for pod in pods])
                 mine = tuple([s for key in keys if key and (s := jobs.get(key)) is not None])
                 found[name] = NodeState(old.node, old.allocatable, pods, mine, self._dimensions)
+        for name in around:
+            if name is not None and (old := found.get(name)) is not None:
+                mine = tuple([s for key in old.owners if (s := jobs.get(key)) is not None])
+                found[name] = old.with_jobs(mine)
         return found
 
     def _jobs(

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import NamedTuple
 
-from volcano_elastic.cluster_state.fact import fact, value
+from volcano_elastic.cluster_state.fact import fact, keep_facts, value
 from volcano_elastic.cluster_state.fit import UNLIMITED, Dimensions, Shape, Vector, admits
 from volcano_elastic.cluster_state.job_state import COUNTED, JobState
 from volcano_elastic.snapshot.snapshot import Node, Pod, Resources
@@ -116,6 +116,17 @@ class NodeState:
     jobs: tuple[JobState, ...]
     dimensions: Dimensions = field(repr=False)
 
+    def with_jobs(self, jobs: tuple[JobState, ...]) -> NodeState:
+        """Return the node with the same pods, whose jobs have changed."""
+        found = NodeState(self.node, self.allocatable, self.pods, jobs, self.dimensions)
+        keep_facts(self, found, _OF_PODS)
+        return found
+
+    @fact
+    def owners(self) -> Sequence[str]:
+        """Keys of the jobs that the pods belong to."""
+        return [key for key in dict.fromkeys([pod.job for pod in self.pods]) if key]
+
     @fact
     def idle(self) -> Vector:
         """Allocatable less every pod on it."""
@@ -167,6 +178,17 @@ class NodeState:
         return found
 
     @fact
+    def _counts(self) -> Mapping[str, tuple[int, int]]:
+        """How many of them there are and their highest index, by job."""
+        return {job: (len(m), max(map(_index, m))) for job, m in self._workers.items()}
+
+    @fact
+    def _stopped(self) -> tuple[int, int]:
+        """How many pods don't run, and how many are not protected."""
+        pods = self.pods
+        return len(pods) - sum(map(_running, pods)), len(pods) - sum(map(_protected, pods))
+
+    @fact
     def _ordered(self) -> dict[str, Sequence[Pod]]:
         return {}
 
@@ -186,20 +208,19 @@ class NodeState:
         jobs: list[JobState] = []
         givers: list[Giver] = []
         for state in self.jobs:
-            most, mine = state.most_surplus, self._workers.get(state.job.key)
+            most, mine = state.most_surplus, self._counts.get(state.job.key)
             if most is not None and mine is not None:
                 jobs.append(state)
-                last, count = max(map(_index, mine)), min(most.pods, len(mine))
-                givers.append(Giver(most.weighted, -last, count, most.queue))
+                givers.append(Giver(most.weighted, -mine[1], min(most.pods, mine[0]), most.queue))
         if not givers:
             return None
-        pods = self.pods
+        idle, unprotected = self._stopped
         vectors = {state.shape.vector for state in jobs}
         return NodeSurplus(
             jobs=tuple(jobs),
             largest=tuple(map(max, zip(*vectors, strict=True))),
-            idle=len(pods) - sum(map(_running, pods)),
-            unprotected=len(pods) - sum(map(_protected, pods)),
+            idle=idle,
+            unprotected=unprotected,
             owners=frozenset([giver.queue for giver in givers]),
             givers=sorted(givers),
         )
@@ -240,6 +261,22 @@ class NodeState:
             found = slots_in(self.idle, shape) if admits(self.node, shape) else -1
             self._idle_slots[shape] = found
         return found
+
+
+_OF_PODS = frozenset(
+    (
+        "owners",
+        "idle",
+        "usable",
+        "terminating",
+        "_workers",
+        "_counts",
+        "_stopped",
+        "_ordered",
+        "_idle_slots",
+    )
+)
+"""Facts that follow from a node and its pods, whatever becomes of their jobs."""
 
 
 def slots_in(free: Sequence[int], shape: Shape) -> int:

@@ -18,7 +18,6 @@ import heapq
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import IntEnum
-from operator import attrgetter
 
 from volcano_elastic.cluster_state.cluster_state import ClusterState
 from volcano_elastic.cluster_state.fit import UNLIMITED, Shape, Vector
@@ -98,13 +97,11 @@ class NodeRoom:
     def __init__(self, cluster: ClusterState, now: datetime, journal: Journal) -> None:
         self.cluster, self._journal = cluster, journal
         self.states = list(cluster.nodes.values())
-        idle = list(map(attrgetter("idle"), self.states))
-        releasing, self.releasing = list(idle), []
-        for n, state in enumerate(self.states):
-            if state.terminating:
-                for vector in state.leaving(now):
-                    releasing[n] = _sum(releasing[n], vector)
-                self.releasing.append(n)
+        idle, releasing = list(cluster.idle_rows), list(cluster.idle_rows)
+        self.releasing = cluster.terminating
+        for n in self.releasing:
+            for vector in self.states[n].leaving(now):
+                releasing[n] = _sum(releasing[n], vector)
         self.bases: tuple[list[Vector], list[Vector], list[Vector]] = (idle, releasing, [])
         self.taken: dict[int, Vector] = {}
         self.changed: set[int] = set()
