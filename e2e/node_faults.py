@@ -19,7 +19,7 @@ from tests.elastic_trainer.fault_oracle import Identity, check_commits
 from volcano_elastic.demo.training import DemoJob
 from volcano_elastic.kube.resource import EVENTS, NODES, PODS
 
-WATCHED = ("--node-monitor-grace-period", "4", "--restart-back-off", "1")
+WATCHED = ("--node-monitor-grace-period", "2", "--restart-back-off", "1")
 """Arguments of a kubelet whose nodes are not Ready after so many silent seconds (40 elsewhere), and
 which waits less between restarts (10 s elsewhere)."""
 

@@ -48,7 +48,7 @@ async def test_a_node_that_dies_without_api_server_is_replaced_later_and_one_tha
     async with submitted(stage, job) as it:
         await it.train_together(2)
         await node_dies_while_the_api_server_is_away(it, 120 if long else 12)
-        await node_flaps(it, *((10, 5, 20) if long else (3, 2, 3)))
+        await node_flaps(it, *((10, 5, 20) if long else (3, 1, 2)))
         await it.judge_finished()
 
 
