@@ -1,0 +1,29 @@
+"""Samples that count under faults: each once, whatever was rolled back and made again."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.fault_box import BATCH
+from benchmarks.faults import Step, samples_at
+
+
+def test_steps_that_were_made_again_count_once_and_in_their_last_world() -> None:
+    steps = [Step(1, 1, 4), Step(2, 2, 4), Step(3, 3, 4), Step(4, 2, 2), Step(5, 3, 2)]
+    assert samples_at(steps, 3) == 12 * BATCH
+    assert samples_at(steps, 4) == 6 * BATCH, "step 3 is to be made again"
+    assert samples_at(steps, 9) == 8 * BATCH
+    assert samples_at(steps, 0) == 0
+
+
+@given(st.lists(st.tuples(st.integers(1, 8), st.integers(1, 4)), max_size=30))
+def test_no_step_counts_twice_and_none_beyond_the_last(made: list[tuple[int, int]]) -> None:
+    steps = [Step(time, step, world) for time, (step, world) in enumerate(made)]
+    last = dict(made)
+    newest = made[-1][0] if made else 0
+    most = sum(world for step, world in last.items() if step <= newest)
+    counted = samples_at(steps, len(made))
+    assert counted <= BATCH * most
+    if [step for step, _ in made] == list(range(1, len(made) + 1)):
+        assert counted == BATCH * most
