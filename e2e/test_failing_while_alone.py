@@ -56,8 +56,9 @@ async def node_dies_while_the_api_server_is_away(it: FaultyCluster, seconds: flo
     """The other worker trains on meanwhile, and the lost one is made anew afterwards."""
     lost, other = await it.pod(1), await it.pod(0)
     node = lost["spec"]["nodeName"]
+    log, plane = it.stage.cluster.logs / "kubelet.log", it.stage.plane
     await it.fault("down/2", node)
-    plane = it.stage.plane
+    await it.stage.until(lambda: f"{node} will be down" in log.read_text(), "the kubelet knows")
     plane.stop_api_server()
     print(f"the API server is away for {seconds} s")
     await asyncio.sleep(seconds / 2)

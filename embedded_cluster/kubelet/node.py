@@ -172,6 +172,7 @@ class VirtualNodes:
         if not wanted.after:
             self._change(name, wanted.kind)
             return
+        _log.info("node %s will be %s in %g s by request", name, wanted.kind, wanted.after)
         self._beginning[name] = asyncio.get_running_loop().call_later(
             wanted.after, self._change, name, wanted.kind
         )
