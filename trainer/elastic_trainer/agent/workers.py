@@ -17,6 +17,7 @@ from typing import Any
 from elastic_trainer.agent.local_round import LocalRound, Worker
 from elastic_trainer.agent.metrics import Reading
 from elastic_trainer.agent.step_times import StepTimes
+from elastic_trainer.data.division import Division
 from elastic_trainer.failures.failure import Exit
 from elastic_trainer.link import message as link
 from elastic_trainer.link.listener import Accepted, Listener, read_line
@@ -164,6 +165,7 @@ class WorkerServer:
                     contested=begun.contested,
                     last_run=self.last_run,
                     diverged=worker.rank in begun.diverged,
+                    shares=Division(tuple(zip(begun.reduced, begun.shares, strict=True))).encode(),
                 )
             )
 

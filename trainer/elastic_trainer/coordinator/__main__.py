@@ -13,7 +13,7 @@ from typing import Any
 
 from elastic_trainer.coordinator.hang_check import least_seconds
 from elastic_trainer.coordinator.model import Settings
-from elastic_trainer.coordinator.straggler_check import window_seconds
+from elastic_trainer.coordinator.straggler_check import rebalances, window_seconds
 from elastic_trainer.node_check.session import Limits
 from elastic_trainer.parent_death import die_with
 from elastic_trainer.protocol.keepalive import HEARTBEAT_TIMEOUT_VARIABLE, heartbeat_timeout
@@ -113,14 +113,15 @@ async def serve(options: argparse.Namespace, settings: Settings, limits: Limits)
     return EXIT_DEPOSED if server.deposed else 0
 
 
-def deadlines(environment: Mapping[str, str], place: float | None = None) -> dict[str, float]:
+def deadlines(environment: Mapping[str, str], place: float | None = None) -> dict[str, Any]:
     """Return the Settings that a job sets; `place` where its owner said it otherwise. Raises
-    ValueError for what is no time."""
+    ValueError for what can't be one."""
     place = place or float(environment.get(PLACE_VARIABLE) or Settings.place_deadline)
     return {
         "place_deadline": place,
         "hang_seconds": least_seconds(environment),
         "straggler_seconds": window_seconds(environment),
+        "rebalance": rebalances(environment),
     }
 
 

@@ -9,6 +9,7 @@ from enum import Enum
 from elastic_trainer.coordinator.divergence import Diverged, ReplicaWatch
 from elastic_trainer.coordinator.goodput import Ledger
 from elastic_trainer.coordinator.hang import Hang, StepWatch
+from elastic_trainer.coordinator.rebalance import Shares
 from elastic_trainer.coordinator.straggler import StragglerWatch, Worked
 from elastic_trainer.protocol.message import (
     AgentMessage,
@@ -84,6 +85,8 @@ class Settings:
     """The least without a step after which training may hang; infinite: it never does."""
     straggler_seconds: float = 5.0
     """The shortest time over which ranks are compared; infinite: they never are."""
+    rebalance: bool = False
+    """Slow ranks take fewer samples."""
     term: int = 0
     """That this coordinator acts in; see succession/electorate.py."""
     host: str = ""
@@ -279,6 +282,8 @@ class State:
     """The newest, by time."""
     stragglers: StragglerWatch = field(default_factory=StragglerWatch)
     """Of ranks that are slower by themselves than the others."""
+    shares: Shares = field(default_factory=Shares)
+    """Of ranks that take fewer samples than the others."""
     replicas: ReplicaWatch = field(default_factory=ReplicaWatch)
     """Of ranks whose state is another than the others'."""
     divergences: tuple[Divergence, ...] = ()

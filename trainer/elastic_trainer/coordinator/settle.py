@@ -20,6 +20,7 @@ from elastic_trainer.coordinator.model import (
     RoundRecord,
     State,
 )
+from elastic_trainer.coordinator.straggler_check import change_of_shares, shares_of
 from elastic_trainer.protocol.message import (
     Completed,
     Dismissed,
@@ -190,7 +191,9 @@ def _last_run(state: State) -> int:
 
 
 def _form(draft: Draft, chosen: list[Agent]) -> None:
+    _give_shares(draft, chosen)
     state, now = draft.state, draft.now
+    reduced = shares_of(state, chosen)
     members = _members(chosen)
     number = state.last_round + 1
     first = chosen[0]
@@ -206,6 +209,8 @@ def _form(draft: Draft, chosen: list[Agent]) -> None:
         contested=_is_contested(draft, chosen),
         last_run=_last_run(state),
         diverged=diverged_ranks(state, chosen),
+        reduced=tuple(rank for rank, _ in reduced),
+        shares=tuple(share for _, share in reduced),
     )
     electorate = electorate_of(made)
     for agent in chosen:
@@ -246,6 +251,18 @@ def _form(draft: Draft, chosen: list[Agent]) -> None:
         watch=state.watch.begun(now),
         rounds=(*state.rounds, record)[-KEPT_ROUNDS:],
     )
+
+
+def _give_shares(draft: Draft, chosen: list[Agent]) -> None:
+    """Takes over shares of samples that are due; all are equal where workers start anew, who do not
+    hear of any."""
+    live = all(agent.live for agent in chosen)
+    ranks = {
+        (agent.agent, local_rank)
+        for agent in chosen
+        for local_rank in range(len(agent.worked) if live else 0)
+    }
+    draft.state = replace(draft.state, shares=draft.state.shares.begun(ranks))
 
 
 def _settle_adopting(draft: Draft) -> None:
@@ -294,9 +311,10 @@ def _settle_running(draft: Draft) -> None:
         return
     leavers = [agent for agent in attached if agent.leaving]
     joiners = _due_joiners(draft, len(attached) - len(leavers))
-    if not leavers and not joiners:
+    rebalanced = state.shares.due and all(agent.recovers for agent in attached)
+    if not leavers and not joiners and not rebalanced:
         return
-    reason = _change(leavers, joiners)
+    reason = _change(leavers, joiners) or change_of_shares(state)
     if all(agent.linked for agent in attached):
         number = state.last_fence + 1
         at_once = bool(leavers) and state.step_seconds > LONG_STEP

@@ -12,7 +12,7 @@ from elastic_trainer.coordinator.model import RoundRecord, State
 from elastic_trainer.coordinator.node_range import as_json as range_as_json
 from elastic_trainer.coordinator.state import SPEED_WINDOW
 from elastic_trainer.coordinator.straggler_check import as_json as stragglers_as_json
-from elastic_trainer.coordinator.straggler_check import named_count
+from elastic_trainer.coordinator.straggler_check import named_count, shares_as_json
 from elastic_trainer.failures.record import as_json
 from elastic_trainer.metrics.exposition import Metric
 
@@ -61,6 +61,7 @@ def status(state: State, job: str, now: float, wall: float) -> dict[str, Any]:
         ],
         "goodput": _goodput(state, now),
         "stragglers": stragglers_as_json(state, offset),
+        "shares": shares_as_json(state),
         "batch_seconds": _batch_seconds(state),
         "diverged": diverged_as_json(state, offset),
         "hangs": [hang.as_json(one, offset) for one in state.hangs],

@@ -107,6 +107,8 @@ class StragglerWatch:
     named: Mapping[Key, Straggler] = field(default_factory=dict)
     pace: Pace | None = None
     """The ranks' medians in the last window; None: there was none yet."""
+    paces: Mapping[Key, Pace] = field(default_factory=dict)
+    """Each rank's in the last window."""
     total: int = 0
     """Ranks that were ever named, as often as they were."""
 
@@ -151,6 +153,7 @@ class StragglerWatch:
             streaks,
             named,
             _median_pace(list(found.values())),
+            found,
             self.total + len(named.keys() - self.named.keys()),
         )
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from elastic_trainer.coordinator.draft import Draft
 from elastic_trainer.coordinator.model import Agent, Phase, Settings, State
+from elastic_trainer.coordinator.rebalance import FULL
 from elastic_trainer.coordinator.straggler import Key, Straggler, Worked
 from elastic_trainer.protocol.message import AgentMessage, Progress
 
@@ -17,6 +18,18 @@ STRAGGLER_VARIABLE = "VOLCANO_ELASTIC_STRAGGLER_SECONDS"
 
 MOST_SHOWN = 64
 """Ranks that /status lists."""
+
+
+POLICY_VARIABLE = "VOLCANO_ELASTIC_STRAGGLERS"
+"""`Rebalance`: slow ranks take fewer samples; `Report`, which is the default: they don't."""
+
+
+def rebalances(environment: Mapping[str, str]) -> bool:
+    """Return whether slow ranks take fewer samples. Raises ValueError for another word."""
+    word = environment.get(POLICY_VARIABLE, "") or "Report"
+    if word not in ("Report", "Rebalance"):
+        raise ValueError(f"{POLICY_VARIABLE}: expected Report or Rebalance, found {word!r}")
+    return word == "Rebalance"
 
 
 def window_seconds(environment: Mapping[str, str]) -> float:
@@ -61,7 +74,40 @@ def look_for_stragglers(draft: Draft) -> None:
         for local_rank, one in enumerate(agent.worked)
     }
     looked = state.stragglers.looked(state.round.round, worked, draft.now)
-    draft.state = replace(state, stragglers=looked)
+    shares, seconds = state.shares, state.settings.straggler_seconds
+    if state.settings.rebalance and looked.paces is not state.stragglers.paces:
+        shares = shares.window(looked.paces, looked.named.keys(), draft.now, seconds)
+    draft.state = replace(state, stragglers=looked, shares=shares)
+
+
+def shares_of(state: State, chosen: Sequence[Agent]) -> list[tuple[int, int]]:
+    """Return the ranks of a round of these agents that take fewer samples, with their shares."""
+    found = []
+    for node_rank, agent in enumerate(chosen):
+        for local_rank in range(len(agent.worked)):
+            share = state.shares.given.get((agent.agent, local_rank))
+            if share is not None:
+                found.append((node_rank * len(agent.worked) + local_rank, share))
+    return found
+
+
+def shares_as_json(state: State) -> dict[str, float]:
+    """Return, by rank, the part of what the others take that slow ranks of the round take."""
+    running = state.round
+    if running is None:
+        return {}
+    pairs = zip(running.reduced, running.shares, strict=True)
+    return {str(rank): share / FULL for rank, share in pairs}
+
+
+def change_of_shares(state: State) -> str:
+    """Return in words which shares are due."""
+    given = ", ".join(
+        f"{agent.pod_index} (local rank {key[1]}): {share / FULL:.0%}"
+        for key, share in sorted(state.shares.given.items())
+        if (agent := state.agents.get(key[0])) is not None
+    )
+    return f"other shares of a step's samples: worker {given}" if given else "equal shares again"
 
 
 def named_count(state: State) -> int:

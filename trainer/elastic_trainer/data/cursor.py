@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
+from elastic_trainer.data.division import EVEN, Division
+
 
 @dataclass(frozen=True, slots=True)
 class Share:
@@ -17,7 +19,7 @@ class Share:
     over the whole step's samples: own samples * world / step's samples. 1 in a full step, 0 for a
     rank that has none."""
     largest: int = 0
-    """Samples of the largest share of the step, which any rank may have."""
+    """Samples that no share of the step has more of; the same on all ranks."""
 
     @property
     def samples(self) -> int:
@@ -63,11 +65,13 @@ class Cursor:
             raise ValueError(f"position {self.position} in an epoch of {samples} samples")
         return min(batch, samples - self.position)
 
-    def share(self, rank: int, *, samples: int, batch: int, world: int) -> Share:
+    def share(
+        self, rank: int, *, samples: int, batch: int, world: int, division: Division = EVEN
+    ) -> Share:
         """The contiguous part of the next step that `rank` takes; `batch` is all ranks' together.
 
-        Shares differ by at most one sample, and a rank may get nothing: it still takes part in the
-        step, so all ranks make the same number of steps.
+        Shares differ by at most one sample unless `division` says otherwise, and a rank may get
+        nothing: it still takes part in the step, so all ranks make the same number of steps.
 
         Raises:
             ValueError: as `taken`, and for a rank outside the world.
@@ -75,10 +79,10 @@ class Cursor:
         if not 0 <= rank < world:
             raise ValueError(f"rank {rank} in a world of {world}")
         taken = self.taken(samples=samples, batch=batch)
-        each, extra = divmod(taken, world)
-        start = self.position + rank * each + min(rank, extra)
-        own = each + (rank < extra)
-        return Share(start, start + own, own * world / taken, each + (extra > 0))
+        start, stop = division.bounds(rank, taken, world)
+        weight = (stop - start) * world / taken
+        largest = division.largest(taken, world)
+        return Share(self.position + start, self.position + stop, weight, largest)
 
     def advance(self, *, samples: int, batch: int) -> Cursor:
         """The cursor after the next step of the whole world."""

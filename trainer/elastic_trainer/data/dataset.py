@@ -6,6 +6,7 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -156,7 +157,8 @@ class ElasticDataset(ElasticOrder, IterableDataset[Any]):
     def _batches(self) -> Iterable[Any]:
         """Return the batches from the cursor on; those that were prefetched are kept if they are
         the same, else their loading is dropped."""
-        share = (self.coordinate.rank, self.coordinate.world, self.batch, self.batch_size or 0)
+        mine, uneven = self.coordinate, self.division.reduced
+        share = (mine.rank, mine.world, self.batch, self.batch_size or 0, *chain(*uneven))
         if self._prefetched is not None and (ahead := self._prefetched.restart(share)) is not None:
             for drawn in ahead:
                 if drawn.taken is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex
 
 from elastic_trainer.data.audit import AuditLog, RunStart, last_run
 from elastic_trainer.data.coordinate import Coordinate, coordinate
+from elastic_trainer.data.division import Division
 from elastic_trainer.ranks.process_group import ProcessGroup
 
 if TYPE_CHECKING:
@@ -75,6 +76,11 @@ class ElasticData(ABC):
         self._coordinate = None
         if self._mesh is not None:
             assert self.coordinate  # a mesh is made by all ranks, at this moment
+
+    def divide(self, division: Division) -> None:  # noqa: B027
+        """Divide steps among the ranks so from the next iteration on, the same on all of them;
+        after `regroup`, which makes it even. Data that agrees on each step's batches goes on as it
+        does."""
 
     @property
     def coordinate(self) -> Coordinate:

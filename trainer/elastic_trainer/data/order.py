@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elastic_trainer.data.cursor import Cursor, Share
+from elastic_trainer.data.division import EVEN, Division
 from elastic_trainer.data.elastic_data import ElasticData, whole
 from elastic_trainer.data.prefetched import DrawnBatch
 from elastic_trainer.data.seeded import IndexBatch
@@ -54,6 +55,16 @@ class ElasticOrder(ElasticData):
         self.batch_size = batch_size
         self.global_batch = global_batch
         self.cursor = Cursor()
+        self.division = EVEN
+        """How a step's samples are divided among the ranks."""
+
+    def regroup(self, group: ProcessGroup) -> None:
+        self.division = EVEN
+        super().regroup(group)
+
+    def divide(self, division: Division) -> None:
+        # A mesh's coordinates are of several ranks, which go by their slowest one anyway.
+        self.division = division if self.coordinate.world == self.group.world else EVEN
 
     @property
     def batch(self) -> int:
@@ -80,7 +91,13 @@ class ElasticOrder(ElasticData):
         """Return this rank's micro-batches of the step after `at`, in the order they are handed
         out."""
         mine = self.coordinate
-        share = at.share(mine.rank, samples=self.samples, batch=self.batch, world=mine.world)
+        share = at.share(
+            mine.rank,
+            samples=self.samples,
+            batch=self.batch,
+            world=mine.world,
+            division=self.division,
+        )
         return share.micro_batches(self.batch_size)
 
     def after(self, at: Cursor) -> Cursor:

@@ -238,6 +238,8 @@ class Place:
     """The greatest number of a run that the job's nodes know of; 0: none."""
     diverged: bool = False
     """Its state was found to be another than the others', so it isn't to be gone on from."""
+    shares: str = ""
+    """Ranks that take fewer samples than most, see data/division.py."""
 
 
 @dataclass(frozen=True, slots=True)

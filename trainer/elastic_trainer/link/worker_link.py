@@ -171,6 +171,12 @@ class WorkerLink:
         return self._place is not None and self._place.diverged
 
     @property
+    def shares(self) -> str:
+        """Return which of the round's ranks take fewer samples, see data/division.py; empty where
+        none does, or where this process was started in this round."""
+        return self._place.shares if self._place is not None else ""
+
+    @property
     def over(self) -> bool:
         """True once the round has ended."""
         return self._over_round >= self.round

@@ -7,6 +7,8 @@ from time import monotonic_ns
 
 import torch
 
+from elastic_trainer.loop.device_clock import DeviceClock, mark_on
+
 
 class BatchClock:
     """Takes the time from when a batch is handed out to when the next is asked for, but for that
@@ -16,7 +18,7 @@ class BatchClock:
     The backward pass tells of its end itself: a callback that a gradient's hook gives to torch's
     engine runs before the one in which DistributedDataParallel waits, as that comes later.
 
-    Only where all parameters are on the CPU: a GPU's work goes on after the pass.
+    Only where all parameters are on the CPU: a GPU's work goes on after the pass, see DeviceClock.
 
     Args:
         parameters: that are trained; the last one's gradient tells of the pass.
@@ -63,3 +65,14 @@ class BatchClock:
 
     def _on_computed(self) -> None:
         self._computed = self._clock()
+
+
+def clock_of(parameters: Sequence[torch.nn.Parameter]) -> BatchClock | DeviceClock:
+    """Return the clock for parameters that are all on one device; where they aren't, or the device
+    can't be timed, one that measures nothing."""
+    devices = {one.device for one in parameters}
+    if len(devices) == 1:
+        (device,) = devices
+        if device.type not in ("cpu", "meta") and (mark := mark_on(device)) is not None:
+            return DeviceClock(parameters, mark)
+    return BatchClock(parameters)

@@ -38,10 +38,11 @@ from elastic_trainer.checkpoint.checkpointer import Checkpointer
 from elastic_trainer.checkpoint.model_state import Stateful
 from elastic_trainer.checkpoint.recovery import NOTHING, Identity
 from elastic_trainer.data.dataset import ElasticDataset
+from elastic_trainer.data.division import Division
 from elastic_trainer.data.stream import ElasticStream
 from elastic_trainer.link.order import Order
 from elastic_trainer.link.worker_link import WorkerLink
-from elastic_trainer.loop.batch_clock import BatchClock
+from elastic_trainer.loop.batch_clock import clock_of
 from elastic_trainer.loop.guard import StepGuard
 from elastic_trainer.loop.refusal import (
     refuse_closure,
@@ -192,7 +193,7 @@ class ElasticLoop:
             refuse_unaveraged(model, (optimizer, *self._extra.values()))
         if apply is None:
             refuse_closure(optimizer)
-        self._clock = BatchClock([one for one in model.parameters() if one.requires_grad])
+        self._clock = clock_of([one for one in model.parameters() if one.requires_grad])
 
     @property
     def weight(self) -> float:
@@ -472,9 +473,11 @@ class ElasticLoop:
         # Who stopped after the last step did so for those that hadn't come so far.
         trained = trained_parameters(self.module)
         digest = xxhash.xxh3_64_hexdigest("\n".join(trained).encode())
-        said = self._member.group.gather((self._stopping, digest))
-        self._stopping = any(stopping for stopping, _ in said)
-        if len({one for _, one in said}) > 1:
+        said = self._member.group.gather((self._stopping, digest, self.link.shares))
+        self._stopping = any(stopping for stopping, _, _ in said)
+        # A process that was started in this round has not heard of them.
+        self.data.divide(Division.decode(max(shares for _, _, shares in said)))
+        if len({one for _, one, _ in said}) > 1:
             refuse_unequal(self._member.group.gather(trained))
         self.model = self._wrap(self.module) if self.world > 1 else self.module
         refuse_sharded(self.model)

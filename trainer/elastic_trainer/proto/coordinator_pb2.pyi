@@ -395,7 +395,7 @@ class Group(_message.Message):
     def __init__(self, members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
 
 class Round(_message.Message):
-    __slots__ = ("round", "members", "master_address", "master_port", "reason", "commits", "term", "groups", "contested", "last_run", "diverged")
+    __slots__ = ("round", "members", "master_address", "master_port", "reason", "commits", "term", "groups", "contested", "last_run", "diverged", "reduced", "shares")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     MASTER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -407,6 +407,8 @@ class Round(_message.Message):
     CONTESTED_FIELD_NUMBER: _ClassVar[int]
     LAST_RUN_FIELD_NUMBER: _ClassVar[int]
     DIVERGED_FIELD_NUMBER: _ClassVar[int]
+    REDUCED_FIELD_NUMBER: _ClassVar[int]
+    SHARES_FIELD_NUMBER: _ClassVar[int]
     round: int
     members: _containers.RepeatedCompositeFieldContainer[Member]
     master_address: str
@@ -418,7 +420,9 @@ class Round(_message.Message):
     contested: bool
     last_run: int
     diverged: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, round: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., master_address: _Optional[str] = ..., master_port: _Optional[int] = ..., reason: _Optional[str] = ..., commits: _Optional[_Iterable[_Union[NewestCommit, _Mapping]]] = ..., term: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ..., contested: _Optional[bool] = ..., last_run: _Optional[int] = ..., diverged: _Optional[_Iterable[int]] = ...) -> None: ...
+    reduced: _containers.RepeatedScalarFieldContainer[int]
+    shares: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, round: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., master_address: _Optional[str] = ..., master_port: _Optional[int] = ..., reason: _Optional[str] = ..., commits: _Optional[_Iterable[_Union[NewestCommit, _Mapping]]] = ..., term: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ..., contested: _Optional[bool] = ..., last_run: _Optional[int] = ..., diverged: _Optional[_Iterable[int]] = ..., reduced: _Optional[_Iterable[int]] = ..., shares: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class FenceAsk(_message.Message):
     __slots__ = ("fence", "round", "at_once")

@@ -104,6 +104,8 @@ class Round:
     contested: bool = False
     last_run: int = 0
     diverged: tuple[int, ...] = ()
+    reduced: tuple[int, ...] = ()
+    shares: tuple[int, ...] = ()
 
     def rank_of(self, agent: str) -> int | None:
         return next((i for i, member in enumerate(self.members) if member.agent == agent), None)
@@ -379,7 +381,7 @@ _LISTS = ("members", "commits", "groups", "reports")
 """Fields that hold values of their own."""
 _PLAIN = (
     *("pids", "milliseconds", "compute", "waited", "network", "batches", "batch_samples"),
-    *("digests", "diverged"),
+    *("digests", "diverged", "reduced", "shares"),
 )
 """Fields that hold several numbers or texts."""
 
