@@ -17,7 +17,8 @@
 | StorageError, ShardError, MismatchError, LeaseError, LinkError | what goes wrong, in words |
 
 The tables' optimizers are in `elastic_trainer.embeddings.row_optimizer`.
-`elastic_trainer.integrations.huggingface` and `.lightning` need the extras of their names.
+`elastic_trainer.integrations.huggingface` and `.lightning` need the extras of their names;
+`.tensorboard` writes a job's goodput to whatever takes scalars.
 
 Names are looked up when they are asked for (PEP 562): agent and coordinator, which are in this
 package too, import neither torch nor numpy through it. Nothing here knows Kubernetes.

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import pytest
 import torch
 from elastic_trainer.data.cursor import Cursor
+from elastic_trainer.data.dataset import ElasticDataset
 from elastic_trainer.data.division import EVEN, FULL, Division
+from elastic_trainer.ranks.process_group import ProcessGroup
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -67,6 +71,37 @@ def test_the_gradient_is_that_of_the_even_division(
         return weights.grad
 
     assert torch.allclose(gradient(division), gradient(EVEN), rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("loaders", [0, 1])
+def test_a_dataset_hands_out_each_sample_once_and_a_new_world_begins_evenly(loaders: int) -> None:
+    dataset, world = list(range(103)), 3
+    division = Division(((1, 400),))
+    ranks = [
+        ElasticDataset(
+            dataset,
+            batch_size=9,
+            global_batch=12,
+            epochs=2,
+            group=ProcessGroup(rank, world),
+            num_workers=loaders,
+        )
+        for rank in range(world)
+    ]
+    taken: list[list[int]] = []
+    for data in ranks:
+        data.regroup(ProcessGroup(ranks.index(data), world))
+        data.divide(division)
+        taken.append([])
+        for batch in data:
+            if data.weight:
+                taken[-1] += batch.tolist()
+            if data.last:
+                data.applied()
+    assert sorted(chain(*taken)) == sorted(2 * dataset)
+    assert len(taken[1]) < 0.6 * len(taken[0])
+    ranks[0].regroup(ProcessGroup(0, 2))
+    assert ranks[0].division == EVEN
 
 
 @pytest.mark.parametrize("text", ["1", "a=3", "1=", "=4", "1=2=3"])
