@@ -64,8 +64,12 @@ def test_a_slow_rank_takes_less_and_as_much_again_when_it_is_no_longer_slow(job:
     begun = told["step"]
     job.until("they go on", lambda told: told["step"] >= begun + 40)
     (job.folder / "mended").touch()
-    told = job.until("it takes as much", lambda told: not told["shares"])
-    assert told["rounds"][-1]["reason"] == "equal shares again"
+    # On a busy machine perhaps by way of another share, as its speed is measured.
+    told = job.until(
+        "it takes as much",
+        lambda told: told["world"] == 3 and told["rounds"][-1]["reason"] == "equal shares again",
+    )
+    assert told["shares"] == {}
     (job.folder / "end").touch()
     assert [job.wait(index) for index in range(3)] == [0, 0, 0]
     taken = [
