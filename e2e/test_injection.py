@@ -30,6 +30,8 @@ async def stage(fresh_control_plane: ControlPlane, tmp_path: Path) -> AsyncItera
     async with running(
         fresh_control_plane, tmp_path, nodes=2, gpus_per_node=1, operator_arguments=folder
     ) as found:
+        if "by: plain processes" in (found.cluster.logs / "kubelet.log").read_text():
+            pytest.skip("this machine allows no mount namespaces")
         yield found
 
 
