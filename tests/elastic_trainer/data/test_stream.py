@@ -7,10 +7,12 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from elastic_trainer.data.step_budget import Packing
 from elastic_trainer.data.stream import ElasticStream
 from elastic_trainer.data.stream_cursor import OpenUnit, StreamCursor
 from elastic_trainer.data.unit_reader import ShardError
@@ -384,3 +386,93 @@ class TestRefusals:
                 steps(counts, 1, state, 0, **change)
         with pytest.raises(ValueError, match="is an ElasticDataset's"):
             steps(counts, 1, {"epoch": 0, "position": 3, "step": 1, "seed": 0}, 0)
+
+
+class TestTokens:
+    """Documents whose tokens are all different: what was consumed is known to the token."""
+
+    @settings(max_examples=30)
+    @given(
+        counts=counts_of,
+        lives=lives,
+        last=st.integers(1, 4),
+        pack=st.sampled_from([Packing(2, 7), Packing(1, 30), Packing(2, 13, cut=False)]),
+        interleave=st.integers(1, 2),
+    )
+    def test_each_token_once_over_changes_of_the_world(
+        self,
+        counts: list[int],
+        lives: list[tuple[int, int]],
+        last: int,
+        pack: Packing,
+        interleave: int,
+    ) -> None:
+        documents: dict[str, list[list[int]]] = {}
+        token = 1
+        for shard, count in enumerate(counts):
+            documents[str(shard)] = []
+            for number in range(count):
+                length = 1 + (5 * number + shard) % 13
+                documents[str(shard)].append(list(range(token, token + length)))
+                token += length
+        state: Mapping[str, Any] | None = None
+        seen: list[int] = []
+
+        def body(group: ProcessGroup, most: int | None) -> Any:
+            data = ElasticStream(
+                list(documents), read=documents.__getitem__, pack=pack, epochs=1, shuffle=4,
+                interleave=interleave, group=group,
+            )  # fmt: skip
+            if state is not None:
+                data.load_state_dict(json.loads(json.dumps(state)))
+            found: list[int] = []
+            made = weights = 0.0
+            for batch in data if most != 0 else ():
+                if data.batch_samples or data.weight:
+                    found += batch["input_ids"][batch["document_ids"] > 0].tolist()
+                weights += data.weight
+                made += 1
+                data.applied()
+                if made == most:
+                    break
+            return found, data.state_dict(), (made, weights)
+
+        for world, most in [*lives, (last, None)]:
+            ranks = Ranks(world).run(partial(body, most=most))
+            seen += [token for found, _, _ in ranks for token in found]
+            state = ranks[0][1]
+            made = ranks[0][2][0]
+            assert sum(one[2][1] for one in ranks) <= world * made + 1e-9
+        assert sorted(seen) == list(range(1, token))
+
+    def test_rows_of_a_resumed_run_are_those_of_the_whole_one(self) -> None:
+        def rows(state: Any, most: int) -> Any:
+            data = ElasticStream(
+                ["a", "b", "c"], read=lambda name: [[ord(name)] * (n + 2) for n in range(9)],
+                pack=Packing(2, 8), epochs=1, shuffle=3,
+            )  # fmt: skip
+            if state is not None:
+                data.load_state_dict(state)
+            found = []
+            for batch in data:
+                found.append(batch["input_ids"].tolist())
+                data.applied()
+                if len(found) == most:
+                    break
+            return found, data.state_dict()
+
+        whole, end = rows(None, 100)
+        for stop in range(1, len(whole)):
+            before, state = rows(None, stop)
+            after, final = rows(state, 100)
+            assert (before + after, final) == (whole, end)
+
+    def test_a_cut_document_is_not_left_to_data_that_cannot_go_on_with_it(self) -> None:
+        def stream(**step: Any) -> ElasticStream:
+            return ElasticStream(["a"], read=lambda _: [[1] * 50], epochs=1, **step)
+
+        data = stream(pack=Packing(1, 8))
+        next(iter(data))
+        data.applied()
+        with pytest.raises(ValueError, match="within samples that were cut"):
+            stream(max_tokens=100).load_state_dict(data.state_dict())

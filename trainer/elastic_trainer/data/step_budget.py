@@ -34,7 +34,7 @@ class StepBudget(Protocol):
 
         Args:
             parts: how many.
-            spare: a sample for a batch that would be empty.
+            spare: a sample for a batch that would be empty, where samples are batched.
         """
 
 
@@ -195,14 +195,11 @@ class RowBudget:
         return self._targets
 
     def batches(self, parts: int, spare: Any) -> list[tuple[Any, int]]:
-        if not self._targets and spare is not None:
-            spared = RowBudget(self._packing)
-            ids = _tokens(spare)[0][: self._packing.length]
-            ids = ids if len(ids) > 1 else torch.zeros(2, dtype=torch.int64)
-            spared._new_row()
-            spared._put(0, ids, ids)  # with something to predict: no mean over nothing
-            return [(spared._rows_as_tensors(), 0)]
-        return [(self._rows_as_tensors(), self._targets)]
+        batch = self._rows_as_tensors()
+        if not self._targets:
+            # It doesn't count, but a mean over nothing would be no number.
+            batch["labels"][0, 1] = batch["input_ids"][0, 1]
+        return [(batch, self._targets)]
 
     def _rows_as_tensors(self) -> dict[str, torch.Tensor]:
         shape = (self._packing.rows, self._packing.length)

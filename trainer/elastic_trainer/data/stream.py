@@ -336,7 +336,7 @@ class ElasticStream(ElasticData):
         if self._by_samples and self.batch_size is not None:
             parts = max(-(-rank.samples // self.batch_size) for rank in said)
         total = sum(rank.weight for rank in said)
-        needs_spare = min(draw.samples, budget.weight) < parts
+        needs_spare = self.pack is None and draw.samples < parts
         found = []
         for content, weight in budget.batches(parts, spare() if needs_spare else None):
             factor = weight * len(said) / max(1, total)
