@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -304,6 +305,24 @@ class TestWeights:
         state = torch.get_rng_state()
         assert draws(1) == draws(1)
         assert torch.equal(state, torch.get_rng_state())
+
+
+class TestWaiting:
+    def test_a_rank_that_waits_for_another_one_waits_for_no_data(self) -> None:
+        # Or all ranks would be slow in reading where one is.
+        def body(group: ProcessGroup) -> float:
+            def slow(shard: str) -> Iterator[int]:
+                time.sleep(0.3 if shard == "b" else 0)
+                yield from range(4)
+
+            data = ElasticStream(
+                ["a", "b"], read=slow, batch_size=2, epochs=1, shuffle=0, group=group
+            )
+            next(iter(data))
+            return data.waited()
+
+        first, second = Ranks(2).run(body)
+        assert first < 0.3 <= second
 
 
 class TestShardsThatFail:

@@ -53,6 +53,33 @@ if loop.rank == 0:
 """
 
 
+MESH = """
+from torch.distributed.device_mesh import init_device_mesh
+
+def mesh():
+    shape = (torch.distributed.get_world_size() // 2, 2)
+    return init_device_mesh("cpu", shape, mesh_dim_names=("dp", "tp"))["dp"]
+
+"""
+
+
+def test_ranks_that_share_samples_go_on_when_some_are_lost(tmp_path: Path) -> None:
+    script = SCRIPT.replace("data = ", MESH + "data = ").replace("epochs=", "mesh=mesh, epochs=")
+    job = Job(tmp_path, script)
+    try:
+        job.start(0, 1, options=["--nproc-per-node", "2"])
+        told = job.stepping(2)
+        os.kill(told["pids"]["1"][0], signal.SIGKILL)
+        job.stepping(2, after_round=told["round"])
+        (tmp_path / "enough").touch()
+        assert [job.wait(index) for index in (0, 1)] == [0, 0], job.logs()
+        epochs = int((tmp_path / "epochs").read_text())
+        report = verify(tmp_path / "audit", sum(SHARDS.values()), epochs, SHARDS)
+        assert report.ok, report
+    finally:
+        job.close()
+
+
 def test_shards_go_from_hand_to_hand(tmp_path: Path) -> None:
     job = Job(tmp_path, SCRIPT)
     try:

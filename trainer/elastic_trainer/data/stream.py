@@ -199,9 +199,7 @@ class ElasticStream(ElasticData):
         self._begin_alone()
         at = self._ahead = self.cursor
         while True:
-            asked = time.monotonic()
             at, step = self._step(at)
-            self._waited += time.monotonic() - asked
             if not step:
                 return
             for number, batch in enumerate(step, 1):
@@ -230,8 +228,10 @@ class ElasticStream(ElasticData):
         )
         now = at.granted(len(units), each)
         while True:
+            asked = time.monotonic()
             with kept_generators():
                 draw.take([one for one in now.open if one.owner == mine.rank])
+            self._waited += time.monotonic() - asked  # for data: not for the other ranks
             said = self._agree(draw, budget)
             now = now.after(one for rank in said for one in rank.progress)
             had = {(one.number, one.owner) for one in now.open}
