@@ -331,7 +331,10 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # all ends with us
     # What loses its parent becomes our child, and so ends with its node.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    results = [measure(system, given) for system in given.system or _installed()]
+    results = []
+    for system in given.system or _installed():
+        results.append(found := measure(system, given))
+        print(f"{system}: {found.throughput:.1%} of the throughput", file=sys.stderr, flush=True)
     if given.json:
         print(json.dumps([asdict(one) for one in results], indent=2))
         return 0
