@@ -46,7 +46,7 @@ def pod(index: int, job: dict[str, Any]) -> dict[str, Any]:
             },
         },
         "spec": {"nodeName": f"n{index}", "containers": []},
-        "status": {"phase": "Running"},
+        "status": {"phase": "Running", "podIP": f"10.0.0.{index}"},
     }
 
 
@@ -100,11 +100,10 @@ async def test_no_answer_is_no_word_about_other_pods() -> None:
 
 async def test_a_coordinators_silence_speaks_against_the_pod_that_was_elected_its_host() -> None:
     cluster, lost, job = world()
-    lost.hear(job, frozenset({0, 1}), 1)
     for index in (0, 1):
         cluster.nodes.put(node(f"n{index}", 2, ready=False))
-    lost.hear(job, None)
-    lost.hear(job, None)
+    lost.hear(job, None, "10.0.0.1")
+    lost.hear(job, None, "10.0.0.1")
     assert set(lost.of(job).lost) == {"pod-1"}
 
 

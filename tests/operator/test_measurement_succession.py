@@ -10,8 +10,9 @@ import pytest
 from aiohttp import web
 
 from tests.operator.test_measurement import job, measuring, worker_zero
-from volcano_elastic.api.pytorchjob import parse
+from volcano_elastic.api.pytorchjob import PyTorchJob, parse
 from volcano_elastic.operator.coordinator_client import standing, succession
+from volcano_elastic.operator.lost_pods import LostPods
 from volcano_elastic.pytorchjob.label import JOB_NAME
 
 Object = dict[str, Any]
@@ -89,5 +90,34 @@ async def test_the_new_host_is_asked_and_told_which_pods_have_ended() -> None:
             await asyncio.wait_for(asked.wait(), 60)
             cluster.pods.drop(pod(0))
             assert await asyncio.wait_for(gone.get(), 60) == {"addresses": ["127.0.0.1"]}
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_new_host_that_gives_no_answer_is_the_one_that_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    heard: asyncio.Queue[tuple[frozenset[int] | None, str]] = asyncio.Queue()
+
+    def hear(self: LostPods, job: PyTorchJob, found: frozenset[int] | None, host: str) -> None:
+        heard.put_nowait((found, host))
+
+    async def host(request: web.Request) -> web.Response:
+        told = {"job": "team/a", "term": 1000, "address": f"127.0.0.3:{port - 1}"}
+        return web.json_response(told)
+
+    monkeypatch.setattr(LostPods, "hear", hear)
+    app = web.Application()
+    app.router.add_get("/host", host)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.2", 0).start()
+    port = runner.addresses[0][1]
+    try:
+        async with measuring(port - 1) as (cluster, _, _):
+            cluster.pods.drop(worker_zero())
+            cluster.pods.put(pod(1))
+            while await asyncio.wait_for(heard.get(), 60) != (None, "127.0.0.3"):
+                pass
     finally:
         await runner.cleanup()

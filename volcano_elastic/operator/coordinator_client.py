@@ -55,8 +55,6 @@ class Report:
     """Fewest and most agents of its rounds; None from a trainer that can't be told others."""
     heard: frozenset[int] | None = None
     """Indexes of the pods that it is connected to; None: it gave no answer."""
-    host: int | None = None
-    """Index of the pod that it runs in; None where no other than the job's first may host it."""
     missing: bool = False
     """It makes no round without agents that it does not hear, unless it is told that they ended."""
     hung: tuple[HungRound, ...] = ()
@@ -71,6 +69,8 @@ class Report:
     """How far training is; None where that isn't known."""
     diverged: tuple[DivergedRank, ...] = ()
     """Ranks whose state is, or was, another than the others'."""
+    host: str = ""
+    """Address of the pod that it was asked in, whether or not it gave an answer."""
 
 
 def endpoint(job: PyTorchJob, pod: Mapping[str, Any] | None) -> str | None:
@@ -141,7 +141,6 @@ def read(body: bytes, job: PyTorchJob) -> Report:
         failure_report.read_exclusions(answer),
         _nodes(answer.get("range")),
         _heard(answer.get("pids")),
-        _host(answer.get("host")),
         bool(answer.get("missing")),
         hang_report.read(answer),
         goodput.read(answer.get("goodput")),
@@ -167,10 +166,6 @@ def _nodes(found: object) -> tuple[int, int] | None:
         return None
     low, high = found.get("min"), found.get("max")
     return (low, high) if isinstance(low, int) and isinstance(high, int) else None
-
-
-def _host(index: object) -> int | None:
-    return index if type(index) is int and 0 <= index < 10**6 else None
 
 
 def _heard(pids: object) -> frozenset[int] | None:

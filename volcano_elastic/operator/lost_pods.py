@@ -49,9 +49,8 @@ class LostPods:
         """By node's name."""
         self._contacts: dict[str, dict[str, Contact]] = {}
         """By job's key and pod's uid, where one is silent or was heard."""
-        self._hosts: dict[str, int] = {}
-        """By job's key, the index of the pod in which its coordinator was heard last, where agents
-        elect one."""
+        self._hosts: dict[str, str] = {}
+        """By job's key, the address of the pod in which its coordinator was asked last."""
         self._tell: Callable[[str], None] = lambda key: None
         self._ask: Callable[[str], None] = lambda key: None
         self._woken = asyncio.Event()
@@ -80,15 +79,15 @@ class LostPods:
                 self._judge(key)
             await asyncio.sleep(_LOOK_SECONDS)
 
-    def hear(self, job: PyTorchJob, heard: frozenset[int] | None, host: int | None = None) -> None:
+    def hear(self, job: PyTorchJob, heard: frozenset[int] | None, host: str = "") -> None:
         """Takes what the job's coordinator has just said.
 
         Args:
             heard: indexes of the pods that it hears; None: it gave no answer.
-            host: index of the pod that it runs in, where agents elect one.
+            host: address of the pod that it was asked in: its agents may have elected another
+                host than worker 0.
         """
-        if host is not None:
-            self._hosts[job.key] = host
+        self._hosts[job.key] = host
         pods = self._pods(job)
         contacts = listen(pods, heard, self._contacts.get(job.key, {}), self._clock())
         self._contacts[job.key] = contacts
@@ -118,7 +117,7 @@ class LostPods:
         obj = self._cluster.jobs.get(job.key)
         if obj is None:
             return []
-        return list(_bound(job, self._cluster.pods_of(obj), self._hosts.get(job.key)))
+        return list(_bound(job, self._cluster.pods_of(obj), self._hosts.get(job.key, "")))
 
     def _node_changed(self, old: Object | None, new: Object | None) -> None:
         if new is None:
@@ -138,9 +137,11 @@ class LostPods:
             self._hosts.pop(key_of(old), None)
 
 
-def _bound(job: PyTorchJob, pods: tuple[Object, ...], elected: int | None) -> Iterator[Pod]:
+def _bound(job: PyTorchJob, pods: tuple[Object, ...], asked: str) -> Iterator[Pod]:
     host = coordinator.host_name(job) if coordinator.used(job) else None
     store_host = rendezvous.store_host(job)
+    named = (pod["metadata"]["name"] for pod in pods if asked and _address(pod) == asked)
+    elected = next(named, host)
     for pod in pods:
         meta, phase = pod["metadata"], (pod.get("status") or {}).get("phase")
         node = (pod.get("spec") or {}).get("nodeName")
@@ -148,8 +149,12 @@ def _bound(job: PyTorchJob, pods: tuple[Object, ...], elected: int | None) -> It
             continue
         index = _index(meta.get("labels") or {}) if host is not None else None
         name, ended = meta["name"], _container_ended(pod) if store_host is not None else None
-        hosts = name == host if elected is None else index == elected
+        hosts = host is not None and name == elected
         yield Pod(meta["uid"], node, index, hosts, name == store_host, ended)
+
+
+def _address(pod: Object) -> str:
+    return str((pod.get("status") or {}).get("podIP") or "")
 
 
 def _container_ended(pod: Object) -> datetime | None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from statistics import mean
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -312,6 +313,7 @@ class Measurement:
             if elsewhere is not None and elsewhere != url:
                 url = elsewhere
                 report = await coordinator_client.ask(session, url, job, token)
+        report = replace(report, host=(urlsplit(url).hostname or "") if url is not None else "")
         self._remember_host(job.uid, url if report.heard is not None else None)
         await self._tell_gone(session, job, token, url, report, others)
         if url is None:
