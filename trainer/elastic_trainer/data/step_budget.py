@@ -106,6 +106,8 @@ class TokenBudget:
 class Packing:
     """Samples of tokens, laid one after another into `rows` rows of `length` tokens.
 
+        data = ElasticStream(shards, read=read, pack=Packing(rows=8, length=4096), epochs=1)
+
     A sample is a sequence of token ids, or a mapping with `input_ids` and perhaps `labels` of the
     same length. A batch is a dict of tensors [rows, length]:
 
