@@ -86,16 +86,14 @@ class Step:
 
 
 def samples_at(steps: Sequence[Step], moment: float) -> int:
-    """Return the samples, at that time, of the steps that count: one that was made again counts
-    once, and what came after it before doesn't."""
-    worlds: list[tuple[int, int]] = []
+    """Return the samples, until that time, of the steps that count in the end: one that was made
+    again counts when it was made last, and what came after it before doesn't."""
+    counting: list[Step] = []
     for one in steps:
-        if one.time > moment:
-            break
-        while worlds and worlds[-1][0] >= one.step:
-            worlds.pop()
-        worlds.append((one.step, one.world))
-    return BATCH * sum(world for _, world in worlds)
+        while counting and counting[-1].step >= one.step:
+            counting.pop()
+        counting.append(one)
+    return BATCH * sum(one.world for one in counting if one.time <= moment)
 
 
 class Run:
@@ -130,6 +128,16 @@ class Run:
                 )
             self.pass_time(1)
         self.tell(f"{world} ranks train")
+
+    def become_whole(self) -> None:
+        """Wait until all ranks train, for so long as a start may take."""
+        end = time.monotonic() + START_SECONDS
+        while time.monotonic() < end:
+            self.pass_time(2)
+            steps = [step for step in self.steps() if step.time > time.time() - 2]
+            if steps and steps[-1].world == self.box.count * self.box.ranks:
+                return
+        self.tell("not whole again: what comes now counts as undisturbed all the same")
 
     def steps(self) -> list[Step]:
         found = []
@@ -245,6 +253,7 @@ def measure(system: str, given: argparse.Namespace) -> Result:
                 run.pass_time(marks[1] + seconds * (number + 1) / given.faults - time.time())
             marks.append(time.time())
             after, away = run.ledger(), run.away_seconds
+            run.become_whole()
             run.pass_time(given.settle)
             marks.append(time.time())
             run.pass_time(given.calm)
