@@ -88,7 +88,10 @@ async def test_the_new_host_is_asked_and_told_which_pods_have_ended() -> None:
             cluster.pods.put(pod(0))
             cluster.pods.put(pod(1))
             await asyncio.wait_for(asked.wait(), 60)
-            cluster.pods.drop(pod(0))
+            anew = pod(0)
+            anew["metadata"] |= {"uid": "anew", "resourceVersion": "99"}
+            anew["status"] = {}
+            cluster.pods.put(anew)  # its making is known before the other's end
             assert await asyncio.wait_for(gone.get(), 60) == {"addresses": ["127.0.0.1"]}
     finally:
         await runner.cleanup()

@@ -357,6 +357,11 @@ class Measurement:
 
     def _note_pod(self, old: Object | None, new: Object | None) -> None:
         """Keeps the addresses of a job's pods that have ended, or were given up."""
+        anew = (
+            old is not None and new is not None and old["metadata"]["uid"] != new["metadata"]["uid"]
+        )
+        if anew:  # the answer to its making came before the watch told of the other's end
+            self._note_pod(old, None)
         pod = new or old
         key = job_key(pod) if pod is not None else ""
         address = ((pod or {}).get("status") or {}).get("podIP")
