@@ -156,9 +156,13 @@ def test_torchruns_own_folder_goes_unless_it_holds_output(
         attempt.mkdir(parents=True)
         (attempt / file).touch()
         log_folder.note(str(attempt / "error.json"))
-    (tmp_path / "torchelastic_empty").mkdir()
+    for name, age in (("old", log_folder.OLD_SECONDS + 60), ("young", 0)):
+        (tmp_path / f"torchelastic_{name}").mkdir()
+        modified = time.time() - age
+        os.utime(tmp_path / f"torchelastic_{name}", (modified, modified))
     log_folder.remove_unnamed()
-    assert [path.name for path in tmp_path.iterdir()] == ["torchelastic_b"]
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["torchelastic_b", "torchelastic_young"], "it may be about to be written to"
 
 
 def exit_(path: Path | None = None, code: int = -9) -> Exit:

@@ -9,8 +9,11 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
+import time
 from pathlib import Path
 
+OLD_SECONDS = 3600.0
+"""From then on nobody is about to write to an empty folder."""
 _PREFIX = "torchelastic_"
 _noted: set[Path] = set()
 
@@ -22,8 +25,9 @@ def note(error_file: str) -> None:
 
 
 def remove_unnamed() -> None:
-    """Remove this process' unnamed log folder, unless it holds the workers' output, and empty ones,
-    as of an agent that never started a worker; whoever wants one makes it again."""
+    """Remove this process' unnamed log folder, unless it holds the workers' output, and empty ones
+    that are old, as of an agent that never started a worker. Young ones may be another agent's,
+    which is about to write there."""
     directory = Path(tempfile.gettempdir())
     for folder in _noted:
         ours = folder.parent == directory and folder.name.startswith(_PREFIX)
@@ -31,4 +35,5 @@ def remove_unnamed() -> None:
             shutil.rmtree(folder, ignore_errors=True)
     for folder in directory.glob(_PREFIX + "*"):
         with contextlib.suppress(OSError):
-            folder.rmdir()
+            if time.time() - folder.stat().st_mtime > OLD_SECONDS:
+                folder.rmdir()
