@@ -147,7 +147,7 @@ def _inside(name: str, *command: str) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     flags = argparse.ArgumentParser(description=__doc__)
     flags.add_argument("--mebibytes", type=int, default=256)
-    flags.add_argument("--megabits", type=int, default=200, help="a second, of each node's link")
+    flags.add_argument("--megabits", type=int, default=100, help="a second, of each node's link")
     flags.add_argument("--takers", type=int, nargs="+", default=[1, 2, 4, 8, 16])
     flags.add_argument("--ranks", type=int, default=1, help="of each node")
     flags.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS[:2]))
