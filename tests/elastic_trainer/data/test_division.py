@@ -73,7 +73,7 @@ def test_the_gradient_is_that_of_the_even_division(
     assert torch.allclose(gradient(division), gradient(EVEN), rtol=1e-6, atol=1e-12)
 
 
-@pytest.mark.parametrize("loaders", [0, 1])
+@pytest.mark.parametrize("loaders", [0, pytest.param(1, marks=pytest.mark.process)])
 def test_a_dataset_hands_out_each_sample_once_and_a_new_world_begins_evenly(loaders: int) -> None:
     dataset, world = list(range(103)), 3
     division = Division(((1, 400),))
