@@ -104,7 +104,7 @@ class Box(Job):
     backend: ClassVar[str]
     script_text: ClassVar[str]
     partitions: ClassVar[bool] = False
-    """Whether nodes can be cut off from one another."""
+    """True if nodes can be cut off from one another."""
 
     def __init__(self, folder: Path, nodes: int, ranks: int, step_seconds: float) -> None:
         super().__init__(folder, self.script_text, f"1:{nodes}")

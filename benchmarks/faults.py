@@ -105,7 +105,7 @@ class Run:
         self.gone: dict[int, float] = {}
         """Nodes that are away, and until when."""
         self.away_seconds = 0.0
-        """Of all nodes together."""
+        """Sum over all nodes."""
         self._later: list[tuple[float, Callable[[], object]]] = []
         self._ledger: dict[str, object] = {}
         self._asked = self._looked = time.monotonic()

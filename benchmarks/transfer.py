@@ -35,10 +35,10 @@ class Measured:
     way: str
     takers: int
     ranks: int
-    """Of each node."""
+    """Number of ranks on each node."""
     seconds: float
     copies: float
-    """That came over the busiest node's link."""
+    """Bytes that came over the busiest node's link, in sizes of the state."""
 
 
 @contextlib.contextmanager

@@ -48,7 +48,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What was said of a job's start or end, and what happened, in seconds from then."""
+    """A forecast of a job's start or end, and the event, in seconds from the question."""
 
     said: Interval
     happened: float

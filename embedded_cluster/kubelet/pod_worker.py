@@ -67,7 +67,7 @@ class PodWorker:
         self._happened = asyncio.Event()
         self.crashed = False
         self._frozen = False
-        """Whether all of its processes are stopped, as its node is."""
+        """True while all of its processes are stopped, as its node is."""
         self._shut_down = False
         self._fault = ""
         self._report = PodReport(pod, host.client, host.pods, self._status)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -55,6 +57,18 @@ def test_an_agent_that_knows_no_coordinator_of_this_job_says_nothing(body: bytes
     assert standing(body, parse(job())) is None
 
 
+@asynccontextmanager
+async def serving(app: web.Application) -> AsyncIterator[int]:
+    """Serve an elected agent's HTTP on an address of its own; yield the port."""
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.2", 0).start()
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
 async def test_the_new_host_is_asked_and_told_which_pods_have_ended() -> None:
     gone: asyncio.Queue[Object] = asyncio.Queue()
     asked = asyncio.Event()
@@ -77,24 +91,17 @@ async def test_the_new_host_is_asked_and_told_which_pods_have_ended() -> None:
     app.router.add_get("/status", status)
     app.router.add_get("/host", host)
     app.router.add_put("/gone", note)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.2", 0).start()
-    port = runner.addresses[0][1]
-    try:
-        # The agent's service, on the second port after the job's, and the coordinator's are one.
-        async with measuring(port - 1) as (cluster, _, _):
-            cluster.pods.drop(worker_zero())
-            cluster.pods.put(pod(0))
-            cluster.pods.put(pod(1))
-            await asyncio.wait_for(asked.wait(), 60)
-            anew = pod(0)
-            anew["metadata"] |= {"uid": "anew", "resourceVersion": "99"}
-            anew["status"] = {}
-            cluster.pods.put(anew)  # its making is known before the other's end
-            assert await asyncio.wait_for(gone.get(), 60) == {"addresses": ["127.0.0.1"]}
-    finally:
-        await runner.cleanup()
+    # The agent's service, on the second port after the job's, and the coordinator's are one.
+    async with serving(app) as port, measuring(port - 1) as (cluster, _, _):
+        cluster.pods.drop(worker_zero())
+        cluster.pods.put(pod(0))
+        cluster.pods.put(pod(1))
+        await asyncio.wait_for(asked.wait(), 60)
+        anew = pod(0)
+        anew["metadata"] |= {"uid": "anew", "resourceVersion": "99"}
+        anew["status"] = {}
+        cluster.pods.put(anew)  # its making is known before the other's end
+        assert await asyncio.wait_for(gone.get(), 60) == {"addresses": ["127.0.0.1"]}
 
 
 async def test_a_new_host_that_gives_no_answer_is_the_one_that_is_silent(
@@ -112,15 +119,8 @@ async def test_a_new_host_that_gives_no_answer_is_the_one_that_is_silent(
     monkeypatch.setattr(LostPods, "hear", hear)
     app = web.Application()
     app.router.add_get("/host", host)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.2", 0).start()
-    port = runner.addresses[0][1]
-    try:
-        async with measuring(port - 1) as (cluster, _, _):
-            cluster.pods.drop(worker_zero())
-            cluster.pods.put(pod(1))
-            while await asyncio.wait_for(heard.get(), 60) != (None, "127.0.0.3"):
-                pass
-    finally:
-        await runner.cleanup()
+    async with serving(app) as port, measuring(port - 1) as (cluster, _, _):
+        cluster.pods.drop(worker_zero())
+        cluster.pods.put(pod(1))
+        while await asyncio.wait_for(heard.get(), 60) != (None, "127.0.0.3"):
+            pass

@@ -1,4 +1,4 @@
-"""Who differs where all should have the same, from what each tells."""
+"""Finds the ranks that differ where all should have the same, from what each tells."""
 
 from __future__ import annotations
 

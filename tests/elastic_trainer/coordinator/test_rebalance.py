@@ -17,7 +17,7 @@ KEYS: list[Key] = [(f"a{node}", 0) for node in range(4)]
 
 
 def paces(shares: Mapping[Key, int], by_sample: Mapping[Key, float]) -> dict[Key, Pace]:
-    """Of ranks whose time follows their samples, 1000 in a full share."""
+    """Return paces of ranks whose time follows their samples, 1000 in a full share."""
     return {
         key: Pace(by_sample.get(key, 0.001) * shares.get(key, FULL), samples=shares.get(key, FULL))
         for key in KEYS

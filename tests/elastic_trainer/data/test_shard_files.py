@@ -62,7 +62,7 @@ def test_a_shard_that_cannot_be_read_is_named(
 
 
 class Numbers:
-    """What ElasticStream asks of a Hugging Face IterableDataset."""
+    """Stands in for a Hugging Face IterableDataset: the methods that ElasticStream calls."""
 
     num_shards = 3
 

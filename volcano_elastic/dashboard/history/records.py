@@ -20,7 +20,7 @@ _MOST_ANSWERS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What was said of a job's start or end."""
+    """A forecast of a job's start or end, as it was given."""
 
     uid: str
     asked: datetime
