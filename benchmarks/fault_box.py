@@ -113,7 +113,9 @@ class Box(Job):
         self.nursery = FaultyNursery()
 
     def environment(self, node: int) -> dict[str, str]:
-        return {**os.environ, "OMP_NUM_THREADS": "1"}
+        # torch's stores ask for the names of their clients, and wait 5 s where an answer is lost:
+        # what the machine's name service makes of many at once is not what is measured.
+        return {**os.environ, "OMP_NUM_THREADS": "1", "RES_OPTIONS": "attempts:0"}
 
     def start_node(self, node: int) -> None:
         """Start its agent, and so its ranks."""

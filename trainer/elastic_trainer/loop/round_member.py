@@ -24,6 +24,7 @@ from elastic_trainer.link.worker_link import WorkerLink
 from elastic_trainer.loop.place import set_environment
 from elastic_trainer.ranks.connection import Address, Connections
 from elastic_trainer.ranks.process_group import ProcessGroup
+from elastic_trainer.ranks.reverse_lookup import stop_reverse_lookups
 
 CONNECT_SECONDS = 10.0
 """For all of a round's ranks to find one another."""
@@ -78,6 +79,7 @@ class RoundMember:
         if link.over:  # said before there was anything to break
             raise RuntimeError("the round was over before this rank was in it")
         set_environment(place)
+        stop_reverse_lookups()  # where the process was started cold
         self._store = TCPStore(
             place.address,
             place.port,

@@ -21,6 +21,7 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 from elastic_trainer.agent.identity import NODE_VARIABLE
 from elastic_trainer.parent_death import die_with
+from elastic_trainer.ranks.reverse_lookup import stop_reverse_lookups
 
 FAULT_VARIABLE = "VOLCANO_ELASTIC_NODE_CHECK_FAULT"
 """For drills: `crash`, `hang`, `wrong` or `slow` makes this node's processes do so in a check;
@@ -120,6 +121,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         time.sleep(SLOW_SECONDS)
         seconds += SLOW_SECONDS
     timeout = timedelta(seconds=options.timeout)
+    stop_reverse_lookups()
     store = PrefixStore(
         options.prefix,
         TCPStore(

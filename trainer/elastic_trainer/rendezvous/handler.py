@@ -60,6 +60,7 @@ def create(parameters: RendezvousParameters) -> RendezvousHandler:
     from elastic_trainer.launch.cuda import cuda_is_initialised, initialiser
     from elastic_trainer.launch.launcher import start_workers_from
     from elastic_trainer.launch.zygote import Zygote, preload_names
+    from elastic_trainer.ranks.reverse_lookup import stop_reverse_lookups
 
     processes = _processes()
     identity = Identity.read(
@@ -73,6 +74,7 @@ def create(parameters: RendezvousParameters) -> RendezvousHandler:
         sys.argv[1:],
         processes,
     )
+    stop_reverse_lookups()  # in what it forks, too
     zygote = None
     if os.environ.get("VOLCANO_ELASTIC_WARM", "1") != "0" and "PYTHON_EXEC" not in os.environ:
         if cuda_is_initialised():
