@@ -9,12 +9,13 @@ import pytest
 
 from tests.brain.runs import NOW, amounts, load, run
 from tests.operator.process import job
+from volcano_elastic.api.brain_mode import BrainMode, mode_of
 from volcano_elastic.api.pytorchjob_shape import (
     BRAIN_ANNOTATION,
     DATA_SET_ANNOTATION,
     USER_ANNOTATION,
 )
-from volcano_elastic.brain.advice import Mode, advise, mode_of
+from volcano_elastic.brain.advice import advise, recommendation
 from volcano_elastic.brain.observation import largest, measured, seen, usage
 
 METRICS = {
@@ -114,14 +115,40 @@ def test_no_advice_is_above_the_largest_node() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "usual", "mode"),
+    ("said", "queues", "mode"),
     [
-        (None, Mode.RECOMMEND, Mode.RECOMMEND),
-        ("Off", Mode.RECOMMEND, Mode.OFF),
-        ("Recommend", Mode.OFF, Mode.RECOMMEND),
-        ("Sometimes", Mode.OFF, Mode.OFF),
+        (None, BrainMode.AT_START, BrainMode.AT_START),
+        (None, None, None),
+        ("Off", BrainMode.AT_START, BrainMode.OFF),
+        ("AtStart", None, BrainMode.AT_START),
+        ("Sometimes", BrainMode.OFF, BrainMode.OFF),
     ],
 )
-def test_a_jobs_annotation_decides_its_mode(said: str | None, usual: Mode, mode: Mode) -> None:
+def test_a_jobs_annotation_decides_its_mode_before_its_queue(
+    said: str | None, queues: BrainMode | None, mode: BrainMode | None
+) -> None:
     annotations = {} if said is None else {BRAIN_ANNOTATION: said}
-    assert mode_of({"metadata": {"annotations": annotations}}, usual) is mode
+    assert mode_of(annotations, queues) is mode
+
+
+def test_a_recommendation_says_how_much_and_why_and_nothing_is_said_too() -> None:
+    runs = [run(f"run-{i}", image="train:1", loads=(load(0, amounts(2, 4)),)) for i in range(3)]
+    found = advise(created(), seen(created(), None, NOW), runs, None)
+    assert recommendation(found, NOW) == {
+        "time": "2026-01-01T12:00:00Z",
+        "roles": {
+            "Worker": {
+                "cpu": str(found[0].wanted.cpu),
+                "memory": str(found[0].wanted.memory),
+                "message": "p95 of 3 runs by this user with this image on this data set, and 15 %",
+            }
+        },
+    }
+    assert recommendation([], NOW)["roles"] == {}
+
+
+def test_a_job_that_uses_more_than_others_did_is_advised_no_less_than_that() -> None:
+    runs = [run(f"run-{i}", image="train:1", loads=(load(0, amounts(2, 4)),)) for i in range(3)]
+    used = run("u9", image="train:1", loads=(load(0, amounts(6, 12)),))
+    (advice,) = advise(created(), used, runs, None)
+    assert advice.wanted.memory == amounts(1, 12).memory and advice.wanted.cpu >= amounts(6, 1).cpu

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from tests.operator.process import ROOT
+from volcano_elastic.api.brain_mode import BrainMode
 from volcano_elastic.api.queue_policy import (
     ForOtherQueues,
     ForPods,
@@ -230,15 +231,16 @@ def test_the_schemas_defaults_are_the_typed_views() -> None:
 
 
 def test_the_schema_and_the_typed_view_name_the_same_choices() -> None:
-    choices = {path[-1]: leaf["enum"] for path, leaf in FIELDS.items() if "enum" in leaf}
+    choices = {".".join(path): leaf["enum"] for path, leaf in FIELDS.items() if "enum" in leaf}
     assert choices == {
         "mode": list(Mode),
-        "order": list(Order),
-        "step": list(Step),
-        "forOtherQueues": list(ForOtherQueues),
-        "forPods": list(ForPods),
-        "leave": list(LeaveNodes),
-        "stragglers": list(Stragglers),
+        "surplus.order": list(Order),
+        "surplus.step": list(Step),
+        "shrink.forOtherQueues": list(ForOtherQueues),
+        "shrink.forPods": list(ForPods),
+        "nodes.leave": list(LeaveNodes),
+        "nodes.stragglers": list(Stragglers),
+        "brain.mode": list(BrainMode),
     }
 
 

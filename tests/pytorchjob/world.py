@@ -9,10 +9,12 @@ from typing import Any
 import orjson
 
 from volcano_elastic.api import moment
+from volcano_elastic.api.brain_mode import BrainMode
 from volcano_elastic.api.pytorchjob import parse
 from volcano_elastic.api.role import elastic
 from volcano_elastic.podgroup.pod_annotation import is_protected
 from volcano_elastic.pytorchjob import action as a
+from volcano_elastic.pytorchjob import at_start
 from volcano_elastic.pytorchjob.observed import NodeFailure, Observed, Resize
 from volcano_elastic.pytorchjob.out_of_memory import shortages
 from volcano_elastic.pytorchjob.pod import PodTemplate, Resources
@@ -121,6 +123,7 @@ class World:
         self.lost: dict[str, str] = {}
         """By uid, why."""
         self.nodes: list[Object] = []
+        self.brain_mode: BrainMode | None = None
         self.failed_nodes: dict[str, NodeFailure] = {}
         self.to_leave: dict[str, str] = {}
         self.exclude_for = timedelta(minutes=30)
@@ -141,6 +144,13 @@ class World:
             grace=self.grace,
             lost=self.lost,
             shortages=shortages(parse(copied(self.job)), self.pods.values(), self.nodes, self.now),
+            at_start=at_start.decide(
+                parse(copied(self.job)),
+                self.brain_mode,
+                self.nodes,
+                self.now,
+                pods=bool(self.pods),
+            ),
             failed_nodes=self.failed_nodes,
             to_leave=self.to_leave,
             exclude_for=self.exclude_for,

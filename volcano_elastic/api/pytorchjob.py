@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from volcano_elastic.api import condition, moment, pytorchjob_validation, role
+from volcano_elastic.api import condition, moment, pytorchjob_validation, role, role_resources
 from volcano_elastic.api.problem import Problem, listed
 from volcano_elastic.api.pytorchjob_defaults import bounds, defaulted, scaler
 from volcano_elastic.api.pytorchjob_shape import CLEAN_POD_POLICIES
@@ -263,7 +263,8 @@ def outline(obj: Mapping[str, Any]) -> PyTorchJob:
 
 
 def parse(obj: Mapping[str, Any]) -> PyTorchJob:
-    """The job in `obj` with every default filled in.
+    """The job in `obj` with every default filled in, and in its templates the resources that its
+    status has in force.
 
     Raises:
         InvalidJob: some field makes no sense.
@@ -274,12 +275,16 @@ def parse(obj: Mapping[str, Any]) -> PyTorchJob:
         raise InvalidJob(problems)
     spec = obj["spec"]
     elastic = spec.get("elasticPolicy")
+    kept = (obj.get("status") or {}).get("elastic") or {}
+    in_force = role_resources.read(kept.get(role_resources.FIELD))
     replicas = {
         known.name: ReplicaSpec(
             role=known,
             replicas=replica["replicas"],
             restart_policy=replica["restartPolicy"],
-            template=replica["template"],
+            template=role_resources.with_resources(replica["template"], in_force[known.name])
+            if known.name in in_force
+            else replica["template"],
         )
         for known in role.known()
         if (replica := spec["pytorchReplicaSpecs"].get(known.name)) is not None

@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from volcano_elastic.api import moment, quantity
+from volcano_elastic.api.brain_mode import BrainMode
 from volcano_elastic.api.problem import Problem
 
 GPU = "nvidia.com/gpu"
@@ -141,6 +142,12 @@ class Nodes:
 
 
 @dataclass(frozen=True, slots=True)
+class Brain:
+    mode: BrainMode | None = None
+    """Of jobs whose annotation says none; None: as Brain is started."""
+
+
+@dataclass(frozen=True, slots=True)
 class QueuePolicy:
     queue: str
     name: str = ""
@@ -157,6 +164,7 @@ class QueuePolicy:
     """Milli-units of `resource` beyond its deserved that the queue may hold, minimums included."""
     headroom: Headroom = field(default_factory=Headroom)
     nodes: Nodes = field(default_factory=Nodes)
+    brain: Brain = field(default_factory=Brain)
 
 
 class InvalidPolicy(ValueError):
@@ -189,7 +197,7 @@ def parse(obj: Mapping[str, Any], *, strict: bool = False) -> QueuePolicy:
     surplus, grow, shrink = reader.part("surplus"), reader.part("grow"), reader.part("shrink")
     young, rebalance = surplus.part("young"), reader.part("rebalance")
     borrowing, headroom = reader.part("borrowing"), reader.part("headroom")
-    nodes = reader.part("nodes")
+    nodes, brain = reader.part("nodes"), reader.part("brain")
     meta = obj.get("metadata") or {}
     base = QueuePolicy(queue="")
     policy = QueuePolicy(
@@ -235,9 +243,23 @@ def parse(obj: Mapping[str, Any], *, strict: bool = False) -> QueuePolicy:
             exclude_for=nodes.seconds("excludeSeconds", base.nodes.exclude_for),
             stragglers=nodes.word("stragglers", base.nodes.stragglers),
         ),
+        brain=Brain(
+            mode=None if brain.get("mode") is None else brain.word("mode", BrainMode.RECOMMEND)
+        ),
     )
     problems = reader.problems
-    for part in (reader, surplus, young, grow, shrink, rebalance, borrowing, headroom, nodes):
+    for part in (
+        reader,
+        surplus,
+        young,
+        grow,
+        shrink,
+        rebalance,
+        borrowing,
+        headroom,
+        nodes,
+        brain,
+    ):
         problems += part.unknown() if strict else ()
     if not policy.queue:
         problems.append(Problem("spec.queue", "must name a Volcano queue, found none"))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from datetime import datetime
 from typing import Any
 
-from volcano_elastic.api.pytorchjob_shape import BRAIN_ANNOTATION
-from volcano_elastic.brain.estimate.amounts import Amounts, Limits
+from volcano_elastic.api import moment
+from volcano_elastic.brain.estimate.amounts import NOTHING, Amounts, Limits
 from volcano_elastic.brain.estimate.right_size import MARGIN, right_size
 from volcano_elastic.brain.estimate.similarity import similar
 from volcano_elastic.brain.history.run import Run
@@ -16,13 +16,6 @@ from volcano_elastic.brain.observation import pod_specs, requested
 
 _NEAR = 0.1
 """A request that is so near to the recommended one, in CPU and memory, stays as it is."""
-
-
-class Mode(StrEnum):
-    OFF = "Off"
-    """Jobs are only recorded."""
-    RECOMMEND = "Recommend"
-    """A job is told by an event what its pods should ask for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +26,21 @@ class Advice:
     reason: str
 
     def __str__(self) -> str:
-        percent = round((MARGIN - 1) * 100)
-        return (
-            f"{self.role} pods ask for {self.asked}; {self.wanted} would do: {self.reason}, and "
-            f"{percent} %"
-        )
+        return f"{self.role} pods ask for {self.asked}; {self.wanted} would do: {self.why}"
+
+    @property
+    def why(self) -> str:
+        return f"{self.reason}, and {round((MARGIN - 1) * 100)} %"
 
 
-def mode_of(job: Mapping[str, Any], usual: Mode) -> Mode:
-    """Return the job's mode; the usual one where its annotation says nothing, or no mode."""
-    said = (job["metadata"].get("annotations") or {}).get(BRAIN_ANNOTATION)
-    return Mode(said) if said in set(Mode) else usual
+def recommendation(advice: Sequence[Advice], now: datetime) -> dict[str, Any]:
+    """Return it as status.elastic.recommendation has it; empty roles where nothing is to be
+    recommended, so that nobody waits for more."""
+    roles = {
+        one.role: {"cpu": str(one.wanted.cpu), "memory": str(one.wanted.memory), "message": one.why}
+        for one in advice
+    }
+    return {"time": moment.timestamp(now), "roles": roles}
 
 
 def advise(
@@ -56,9 +53,12 @@ def advise(
         node: most that a node can give; None: not known.
     """
     found = []
+    used = this.busiest
     for role, spec in pod_specs(job).items():
         alike = similar(this, [r for r in runs if r.uid != this.uid and role in r.busiest])
-        wanted = right_size([run.busiest[role] for run in alike.runs], Limits(node=node))
+        wanted = right_size(
+            [run.busiest[role] for run in alike.runs], Limits(used.get(role, NOTHING), node)
+        )
         asked = requested(spec)
         if wanted is not None and not _is_near(asked, wanted):
             found.append(Advice(role, asked, wanted, alike.explained()))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from volcano_elastic.api import condition, moment, quantity
+from volcano_elastic.api import condition, moment, quantity, role_resources
 from volcano_elastic.api.amount import Bytes, Cpu
 from volcano_elastic.api.pytorchjob import CONTAINER
 from volcano_elastic.api.pytorchjob_shape import DATA_SET_ANNOTATION, USER_ANNOTATION
@@ -86,15 +86,11 @@ def usage(items: Iterable[Object]) -> dict[tuple[str, str], Amounts]:
 
 def requested(spec: Object) -> Amounts:
     """Return what a pod's training container asks for; 0 of what it doesn't name."""
-    for container in spec.get("containers") or ():
-        if container.get("name") == CONTAINER:
-            resources = container.get("resources") or {}
-            asked = (resources.get("limits") or {}) | (resources.get("requests") or {})
-            try:
-                return _amounts(asked)
-            except quantity.QuantityError:
-                return NOTHING
-    return NOTHING
+    try:
+        asked = role_resources.requested(spec)
+    except quantity.QuantityError:
+        return NOTHING
+    return Amounts(asked.cpu, asked.memory)
 
 
 def pod_specs(job: Object) -> dict[str, Object]:

@@ -14,6 +14,7 @@ import logging
 import socket
 import threading
 import uuid
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -21,17 +22,31 @@ from typing import Any
 import aiohttp
 import kopf
 
+from volcano_elastic.api import pytorchjob_validation
+from volcano_elastic.api.brain_mode import BrainMode, mode_of
+from volcano_elastic.api.pytorchjob_shape import CONTROLLER
+from volcano_elastic.api.queue_policy import InvalidPolicy, QueuePolicy, effective
+from volcano_elastic.api.queue_policy import parse as parse_policy
 from volcano_elastic.brain import observation
-from volcano_elastic.brain.advice import Mode, mode_of
+from volcano_elastic.brain.advice import Advice, recommendation
 from volcano_elastic.brain.estimate.amounts import Amounts
 from volcano_elastic.brain.history.database import History
 from volcano_elastic.brain.history.run import Run
 from volcano_elastic.brain.recorder import Recorder
 from volcano_elastic.kube import event
-from volcano_elastic.kube.client import AlreadyExists, ApiError, Client
+from volcano_elastic.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound
 from volcano_elastic.kube.kubeconfig import Access
 from volcano_elastic.kube.lease import Election, Timing
-from volcano_elastic.kube.resource import EVENTS, NODES, PODS, PYTORCHJOBS, Object, Resource
+from volcano_elastic.kube.resource import (
+    EVENTS,
+    NODES,
+    PODS,
+    PYTORCHJOBS,
+    QUEUEPOLICIES,
+    Object,
+    Resource,
+)
+from volcano_elastic.pytorchjob.at_start import RECOMMENDATION
 from volcano_elastic.pytorchjob.label import JOB_NAME
 
 _log = logging.getLogger(__name__)
@@ -44,7 +59,8 @@ _TROUBLE = (ApiError, aiohttp.ClientError, TimeoutError, OSError)
 @dataclass(frozen=True, slots=True)
 class Options:
     database: str
-    mode: Mode
+    mode: BrainMode
+    """Of jobs of which neither annotation nor queue says one."""
     sample: timedelta
     keep: timedelta
     lease_namespace: str | None = None
@@ -136,31 +152,64 @@ class _Brain:
         found = await self._recorder.job_changed(job, deleted=event["type"] == "DELETED")
         if found.outcome or found.uid in self._advised:
             return
-        if mode_of(job, self._options.mode) is Mode.RECOMMEND:
-            await self._advise(job, found)
+        if mode_of(job["metadata"].get("annotations") or {}, None) is BrainMode.OFF:
+            return
+        await self._advise(job, found)
 
     async def _advise(self, job: Object, run: Run) -> None:
         assert self._client is not None
         try:
-            node = await self._largest_node(self._client)
-            for advice in await self._recorder.advice(job, run, node):
-                # Named by what it is about, so that the next leader doesn't tell it again.
-                digest = hashlib.sha256(f"{run.uid} {advice.role}".encode()).hexdigest()[:12]
-                told = event.make(
-                    job,
-                    reason="ResourcesRecommended",
-                    message=str(advice),
-                    now=datetime.now(UTC),
-                    component=COMPONENT,
-                    name=f"{run.name}.{digest}",
-                )
-                with contextlib.suppress(AlreadyExists):
-                    await self._client.create(EVENTS, told)
+            mode = await self._mode(self._client, job, run.queue)
+            if mode is not BrainMode.OFF:
+                node = await self._largest_node(self._client)
+                found = await self._recorder.advice(job, run, node)
+                give = self._recommend if mode is BrainMode.AT_START else self._tell
+                await give(self._client, job, run, found)
         except _TROUBLE as error:
             # Its next event is the next occasion.
             _log.warning("%s/%s gets no advice yet: %s", run.namespace, run.name, error)
             return
         self._advised.add(run.uid)
+
+    async def _mode(self, client: Client, job: Object, queue: str) -> BrainMode:
+        annotations = job["metadata"].get("annotations") or {}
+        if (own := mode_of(annotations, None)) is not None:
+            return own
+        try:
+            objects = (await client.list(QUEUEPOLICIES))["items"]
+        except NotFound:
+            objects = []
+        policy = effective(_policies(objects)).get(queue)
+        return (policy.brain.mode if policy else None) or self._options.mode
+
+    async def _tell(self, client: Client, job: Object, run: Run, found: Sequence[Advice]) -> None:
+        for advice in found:
+            # Named by what it is about, so that the next leader doesn't tell it again.
+            digest = hashlib.sha256(f"{run.uid} {advice.role}".encode()).hexdigest()[:12]
+            told = event.make(
+                job,
+                reason="ResourcesRecommended",
+                message=str(advice),
+                now=datetime.now(UTC),
+                component=COMPONENT,
+                name=f"{run.name}.{digest}",
+            )
+            with contextlib.suppress(AlreadyExists):
+                await client.create(EVENTS, told)
+
+    async def _recommend(
+        self, client: Client, job: Object, run: Run, found: Sequence[Advice]
+    ) -> None:
+        """Writes it where the operator looks before it makes the job's first pods."""
+        if RECOMMENDATION in ((job.get("status") or {}).get("elastic") or {}):
+            return
+        if pytorchjob_validation.run_policy(job).get("managedBy", CONTROLLER) != CONTROLLER:
+            return
+        told = {"elastic": {RECOMMENDATION: recommendation(found, datetime.now(UTC))}}
+        body = {"metadata": {"uid": run.uid}, "status": told}
+        # Gone, or another of its name: that one has an event of its own.
+        with contextlib.suppress(NotFound, Conflict):
+            await client.patch(PYTORCHJOBS, run.name, run.namespace, body, subresource="status")
 
     async def _largest_node(self, client: Client) -> Amounts | None:
         return observation.largest((await client.list(NODES))["items"])
@@ -186,6 +235,13 @@ class _Brain:
         while True:
             await self._recorder.forget_old()
             await asyncio.sleep(_DAY_SECONDS)
+
+
+def _policies(objects: Iterable[Object]) -> Iterator[QueuePolicy]:
+    for one in objects:
+        # Its own status says what is wrong with it.
+        with contextlib.suppress(InvalidPolicy):
+            yield parse_policy(one)
 
 
 def _login(**given: Any) -> Any:

@@ -26,7 +26,7 @@ import click
     type=click.Choice(["Off", "Recommend"]),
     default="Recommend",
     show_default=True,
-    help="Of jobs whose annotation volcano-elastic.io/brain says none.",
+    help="Of jobs of which neither annotation volcano-elastic.io/brain nor QueuePolicy says one.",
 )
 @click.option("--sample-seconds", type=click.FloatRange(min=1), default=60.0, show_default=True)
 @click.option("--keep-days", type=click.FloatRange(min=0), default=365.0, show_default=True)
@@ -48,7 +48,7 @@ def brain(
     if kubeconfig is not None:
         # kopf takes it from there.
         os.environ["KUBECONFIG"] = kubeconfig
-    from volcano_elastic.brain.advice import Mode
+    from volcano_elastic.api.brain_mode import BrainMode
     from volcano_elastic.brain.program import Options, run
     from volcano_elastic.database.database import DatabaseError
     from volcano_elastic.kube.kubeconfig import KubeconfigError, load
@@ -58,7 +58,7 @@ def brain(
     )
     options = Options(
         database=database,
-        mode=Mode(mode),
+        mode=BrainMode(mode),
         sample=timedelta(seconds=sample_seconds),
         keep=timedelta(days=keep_days),
         lease_namespace=lease_namespace,

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 import aiohttp
 
+from volcano_elastic.api.brain_mode import mode_of
 from volcano_elastic.api.pytorchjob import InvalidJob, PyTorchJob, parse
 from volcano_elastic.api.queue_policy import LeaveNodes, QueuePolicy
 from volcano_elastic.kube.client import ApiError, Conflict
@@ -22,6 +23,7 @@ from volcano_elastic.operator.handover import Handover
 from volcano_elastic.operator.lost_pods import LostPods
 from volcano_elastic.operator.metrics import Metrics
 from volcano_elastic.operator.token import BadKey
+from volcano_elastic.pytorchjob import at_start
 from volcano_elastic.pytorchjob.action import Action, Requeue
 from volcano_elastic.pytorchjob.guard import refuse
 from volcano_elastic.pytorchjob.observed import Observed, Resize
@@ -173,8 +175,9 @@ class Controller:
             return refuse(job, parsed.problems, self._cluster.pods_of(job), now)
         policy = self._policy_of(parsed.queue)
         losses = self._lost_pods.of(parsed)
+        pods = self._cluster.pods_of(job)
         observed = Observed(
-            pods=(*self._cluster.pods_of(job), *evicted),
+            pods=(*pods, *evicted),
             services=self._cluster.services_of(job),
             podgroup=self._cluster.podgroup_of(job),
             autoscaler=self._cluster.autoscaler_of(job),
@@ -184,7 +187,14 @@ class Controller:
             grace=policy.shrink.grace,
             lost=losses.lost,
             lost_at=losses.look_at,
-            shortages=shortages(parsed, self._cluster.pods_of(job), self._cluster.nodes, now),
+            shortages=shortages(parsed, pods, self._cluster.nodes, now),
+            at_start=at_start.decide(
+                parsed,
+                mode_of(parsed.annotations, policy.brain.mode),
+                self._cluster.nodes,
+                now,
+                pods=bool(pods),
+            ),
             failed_nodes=self._failed_nodes.of(parsed),
             exclude_for=policy.nodes.exclude_for,
             to_leave=self._to_leave() if policy.nodes.leave is LeaveNodes.ON_SIGNAL else {},

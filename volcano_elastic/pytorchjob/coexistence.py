@@ -130,6 +130,8 @@ _NEEDED = (
     "status.elastic.restarts",
     "status.elastic.message",
     "status.elastic.memory",
+    "status.elastic.recommendation",
+    "status.elastic.resources",
     "status.elastic.speeds",
     "status.elastic.pauseSeconds",
     "status.elastic.gpuHours",

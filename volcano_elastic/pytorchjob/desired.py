@@ -154,6 +154,7 @@ def _status(view: View, wanted: size.Size | None) -> Status:
     found = status.excluding(found, _excluded(view))
     found = status.progressed(found, job, view.replicas, now)
     found = status.with_memory(found, job, view.replicas)
+    found = status.with_resources(found, view.observed.at_start)
     return status.queued(found, job, view.observed.podgroup)
 
 
@@ -225,9 +226,11 @@ def _running(
     plan.leave += [r for r in view.dropped if r.live]
     plan.clear += [r for r in view.dropped if not r.live and r.state is not State.LEAVING]
     look_again = []
-    if not observed.pods and observed.admission_wait:
+    wait = max(observed.admission_wait, observed.at_start.wait)
+    if not observed.pods and (wait or observed.at_start.changed):
+        # What they ask for has to be durable first: the status that says so brings the next look.
         plan.create.clear()
-        look_again.append(observed.admission_wait)
+        look_again.append(wait)
     annotations = _restarts_taken_over(view, plan)
     change = _protection(job, plan)
     for name in (*change.promote, *change.demote):
@@ -273,6 +276,7 @@ def _explained(view: View, plan: placement.Placement, wanted: size.Size | None) 
         message = "; ".join(view.in_force.differs) + _UNTIL_RESUMED
         events.append(EmitEvent("RendezvousUnchanged", message, True, deduplicated=True))
     events += status.scale_ignored(job)
+    events += view.observed.at_start.events
     failed = [r for r in plan.clear if r.state is State.RETRY]
     if wanted is not None and (wanted.changed or wanted.move):
         events.append(EmitEvent(wanted.reason, wanted.message))

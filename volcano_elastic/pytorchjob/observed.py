@@ -15,6 +15,7 @@ from volcano_elastic.api.pytorchjob import CONTAINER, PyTorchJob
 from volcano_elastic.api.role import Role, labelled
 from volcano_elastic.podgroup.pod_annotation import is_protected
 from volcano_elastic.pytorchjob import failure_class, out_of_memory
+from volcano_elastic.pytorchjob.at_start import AtStart
 from volcano_elastic.pytorchjob.failure_class import Failure, FailureClass
 from volcano_elastic.pytorchjob.label import REPLICA_INDEX, REPLICA_TYPE
 from volcano_elastic.pytorchjob.out_of_memory import Shortage
@@ -71,6 +72,8 @@ class Observed:
     """By name."""
     exclude_for: timedelta = timedelta(minutes=30)
     """The queue policy's nodes.excludeSeconds."""
+    at_start: AtStart = field(default_factory=AtStart)
+    """What pods made from now on ask for instead of what their templates say."""
     to_leave: Mapping[str, str] = field(default_factory=dict)
     """Nodes that elastic jobs leave, with the reason."""
 

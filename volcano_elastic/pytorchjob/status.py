@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from volcano_elastic.api import condition, merge_patch, moment
+from volcano_elastic.api import condition, merge_patch, moment, role_resources
 from volcano_elastic.api.pytorchjob import PyTorchJob
 from volcano_elastic.api.role import Role
 from volcano_elastic.podgroup import podgroup
 from volcano_elastic.pytorchjob import label
 from volcano_elastic.pytorchjob.action import Action, EmitEvent, PatchStatus, Requeue
+from volcano_elastic.pytorchjob.at_start import AtStart
 from volcano_elastic.pytorchjob.coexistence import ALONE
 from volcano_elastic.pytorchjob.exclusion import FIELD, LIFTED, Exclusions
 from volcano_elastic.pytorchjob.observed import Replica, State
@@ -94,6 +95,19 @@ def with_memory(status: Status, job: PyTorchJob, view: Sequence[Replica]) -> Sta
     memory = known | {name: max(more, known.get(name, more)) for name, more in given.items()}
     told = {name: str(memory[name]) for name in sorted(memory)}
     return status | {"elastic": dict(status.get("elastic") or {}) | {"memory": told}}
+
+
+def with_resources(status: Status, at_start: AtStart) -> Status:
+    """The status with what pods made from now on ask for instead of what their templates say."""
+    if not at_start.changed:
+        return status
+    elastic = dict(status.get("elastic") or {})
+    elastic.pop(role_resources.FIELD, None)
+    if at_start.resources:
+        told = {role: one.as_status() for role, one in at_start.resources.items()}
+        elastic[role_resources.FIELD] = told
+    without = {name: value for name, value in status.items() if name != "elastic"}
+    return without | ({"elastic": elastic} if elastic else {})
 
 
 def counted(status: Status, job: PyTorchJob, view: Sequence[Replica]) -> Status:

@@ -1,0 +1,125 @@
+"""Mode AtStart: a job's pods are made with the CPU and memory that Brain recommends.
+
+another mode                     ─► as the templates say, from the next pod on
+pods are there, or it was decided ─► as it is: all pods of one life of the job are made alike
+recommended                      ─► these, within a node that has all else the pod asks for
+nothing yet                      ─► the first pods wait, PATIENCE at most from the job's creation
+
+Brain writes status.elastic.recommendation, and who finds nothing to recommend writes an empty one.
+What is in force stands in status.elastic.resources before the first pod is made with it, and
+planner, gang and pods all read it there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from volcano_elastic.api import pod as api_pod
+from volcano_elastic.api import quantity, role_resources
+from volcano_elastic.api.amount import Bytes, Cpu
+from volcano_elastic.api.brain_mode import BrainMode
+from volcano_elastic.api.pytorchjob import PyTorchJob
+from volcano_elastic.api.role_resources import RoleResources
+from volcano_elastic.pytorchjob.action import EmitEvent
+
+RECOMMENDATION = "recommendation"
+"""Field of status.elastic: when, and by role what."""
+PATIENCE = timedelta(seconds=5)
+"""Brain answers within moments, or is not there."""
+_ZERO = timedelta(0)
+
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class AtStart:
+    """What pods made from now on ask for instead of what their templates say."""
+
+    resources: Mapping[str, RoleResources] = field(default_factory=dict)
+    """By role."""
+    wait: timedelta = _ZERO
+    """For how long the job's first pods must not be made yet."""
+    changed: bool = False
+    """The job's templates do not have it yet, as its status does not."""
+    events: tuple[EmitEvent, ...] = ()
+
+
+def decide(
+    job: PyTorchJob,
+    mode: BrainMode | None,
+    nodes: Iterable[Object],
+    now: datetime,
+    *,
+    pods: bool,
+) -> AtStart:
+    """Return what the job's new pods ask for.
+
+    Args:
+        job: as it is parsed, with what is in force already.
+        pods: whether it has any.
+    """
+    elastic = job.status.get("elastic") or {}
+    in_force = role_resources.read(elastic.get(role_resources.FIELD))
+    if mode is not BrainMode.AT_START:
+        return AtStart(changed=bool(in_force))
+    if in_force or pods:
+        return AtStart(in_force)
+    if RECOMMENDATION not in elastic:
+        return AtStart(wait=max(_ZERO, job.created + PATIENCE - now))
+    found, events = {}, []
+    told = role_resources.read((elastic[RECOMMENDATION] or {}).get("roles"))
+    available = list(nodes)
+    for name, replica in job.replicas.items():
+        if name not in told:
+            continue
+        fitting = within_a_node(told[name], replica.pod_spec, available)
+        if fitting is None:
+            continue
+        found[name] = fitting
+        before = role_resources.requested(replica.pod_spec)
+        message = f"{name} pods ask for {fitting} instead of {before}: {fitting.message}"
+        events.append(EmitEvent("ResourcesApplied", message))
+    return AtStart(found, changed=bool(found), events=tuple(events))
+
+
+def within_a_node(
+    wanted: RoleResources, spec: Object, nodes: Iterable[Object]
+) -> RoleResources | None:
+    """Return as much of what is wanted as the roomiest node has for a pod that asks for all else in
+    its spec; None: there is no such node, or none has any to give."""
+    asked, own = api_pod.requests(spec), role_resources.requested(spec)
+    cpu_beside = Cpu(asked.pop("cpu", 0)) - own.cpu
+    memory_beside = Bytes(-(-asked.pop("memory", 0) // 1000)) - own.memory
+    selector = spec.get("nodeSelector") or {}
+    best: RoleResources | None = None
+    for node in nodes:
+        labels = node["metadata"].get("labels") or {}
+        has = quantity.parse((node.get("status") or {}).get("allocatable") or {})
+        if any(labels.get(key) != value for key, value in selector.items()) or any(
+            has.get(name, 0) < count for name, count in asked.items()
+        ):
+            continue
+        cpu = min(wanted.cpu, Cpu(has.get("cpu", 0)) - cpu_beside)
+        memory = min(wanted.memory, Bytes(has.get("memory", 0) // 1000) - memory_beside)
+        if (
+            cpu <= Cpu(0)
+            or memory <= Bytes(0)
+            or (best and not _roomier(cpu, memory, best, wanted))
+        ):
+            continue
+        short = cpu < wanted.cpu or memory < wanted.memory
+        bound = f"; no node that it fits has more than {node['metadata']['name']}" if short else ""
+        best = replace(wanted, cpu=cpu, memory=memory, message=wanted.message + bound)
+        if not short:
+            break
+    return best
+
+
+def _roomier(cpu: Cpu, memory: Bytes, best: RoleResources, wanted: RoleResources) -> bool:
+    """Return whether these are nearer to what is wanted, by what is shorter of the two."""
+    return min(cpu / wanted.cpu, memory / wanted.memory) > min(
+        best.cpu / wanted.cpu, best.memory / wanted.memory
+    )
