@@ -129,6 +129,28 @@ def test_an_elected_coordinator_ends_the_round_once_its_electors_are_back() -> N
     assert job.state.round is not None and job.state.round.term == 1000
 
 
+def elected(known: Electorate | None, gone: set[str]) -> Job:
+    job = Job(min_nodes=1, max_nodes=8, host="a1", term=1000)
+    voted = frozenset({"a1", "a2"})
+    job.state = replace(job.state, electorate=known, gone=frozenset(gone), returning=voted)
+    return joined(job, 1, 2, term=1000, known=known)
+
+
+def test_an_elected_coordinator_waits_for_nobody_once_all_who_live_are_back() -> None:
+    known = running(3).state.electorate
+    assert elected(known, gone={"a0"}).members() == ["a1", "a2"]
+
+
+def test_an_elected_coordinator_gives_those_who_may_live_a_moment_to_come_back() -> None:
+    known = running(4).state.electorate
+    late = elected(known, gone={"a0"})
+    assert late.members() == []
+    assert joined(late, 3, term=1000, known=known).members() == ["a1", "a2", "a3"]
+    silent = elected(known, gone={"a0"})
+    silent.pass_time(0.5)
+    assert silent.members() == ["a1", "a2"]
+
+
 def test_where_few_of_the_round_are_in_the_next_the_others_take_note_of_it_first() -> None:
     job = running(3)
     for index in (1, 2):  # their workers fail, and are not back yet when others' wait is over

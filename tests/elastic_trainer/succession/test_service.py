@@ -78,6 +78,13 @@ async def test_silence_proves_nothing() -> None:
         assert await look(member, "", 0.1) == Found()
 
 
+async def test_a_connection_that_ends_without_an_answer_tells_of_a_process_that_ends() -> None:
+    ending = await asyncio.start_server(lambda _, writer: writer.transport.abort(), "127.0.0.1", 0)
+    async with ending:
+        member = Member("a", 0, "127.0.0.1", ending.sockets[0].getsockname()[1])
+        assert await look(member, "", 5.0) == Found(closed=True)
+
+
 @pytest.mark.parametrize(
     ("told", "others_may_train"),
     [

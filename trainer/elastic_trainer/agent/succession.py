@@ -32,13 +32,13 @@ from elastic_trainer.succession.ballot import Ballot, Vote
 from elastic_trainer.succession.candidacy import JITTER_SECONDS, Count
 from elastic_trainer.succession.electorate import electorate_of, voters
 from elastic_trainer.succession.follower import RETRY_SECONDS, Follower
+from elastic_trainer.succession.pace import LONGEST_SECONDS, next_wait
 from elastic_trainer.succession.peers import PORT_OFFSET, Place
 from elastic_trainer.succession.service import GoneError, announce, ask_vote, look
 from elastic_trainer.succession.standing import Standing, read_address
 
 log = logging.getLogger(__name__)
 
-WATCH_SECONDS = 0.05
 VOTE_SECONDS = 0.3
 """For the votes of all who are not known to be silent; more than half is enough by then."""
 ANNOUNCE_SECONDS = 0.25
@@ -93,6 +93,8 @@ class Succession:
         self._tries = 0
         self._hurried = False
         """It has not waited with a try since its stream ended, as the host said that it serves."""
+        self._look_wait = LONGEST_SECONDS
+        """Until the host is asked again, where the coordinator is in doubt."""
         self._nodes = (identity.min_nodes, identity.max_nodes)
         """Fewest and most of a round, as the coordinator told them."""
         self._stands = False
@@ -211,8 +213,9 @@ class Succession:
         sought = announced = -SEEK_SECONDS
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), WATCH_SECONDS)
+                await asyncio.wait_for(self._wake.wait(), self._look_wait)
             self._wake.clear()
+            waited, self._look_wait = self._look_wait, LONGEST_SECONDS
             now = time.monotonic()
             if self._hosted is not None:
                 if now - announced >= ANNOUNCE_SECONDS:
@@ -226,7 +229,7 @@ class Succession:
             if not (self._follower.doubts(now, connected) and self._hooks.stays()):
                 continue
             try:
-                await self._look_at_host(now)
+                await self._look_at_host(now, waited)
                 if not self._hooks.connected() and now - sought >= SEEK_SECONDS:
                     sought = now
                     await self._begin_anew_if_alone(await self._seek())
@@ -241,13 +244,14 @@ class Succession:
         waits = self.unheard_seconds(time.monotonic()) > 0.0
         return waits and bool(self._identity.peers)
 
-    async def _look_at_host(self, now: float) -> None:
-        """Finds out whether the coordinator's host is there."""
+    async def _look_at_host(self, now: float, waited: float) -> None:
+        """Finds out whether the coordinator's host is there, `waited` after the last time."""
         before = self._follower
         asked, found = before.asks, None
         if asked is not None:
             patience = max(0.1, before.limit - (now - before.heard_at))
             found = await look(asked, self._identity.token, patience)
+            self._look_wait = next_wait(found, waited)
             if found.standing is not None:
                 self._hear_of(found.standing)
                 self._dial_at_once_if_it_serves(found.standing)

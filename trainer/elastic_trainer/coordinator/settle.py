@@ -92,10 +92,20 @@ def _settle_forming(draft: Draft) -> None:
         everybody = size == state.settings.size(state.settings.max_nodes)
         # Just restarted, we may not have heard of the running round yet.
         wait = state.started if everybody else max(since, state.started)
-        if now < wait + state.settings.grace:
+        if now < wait + state.settings.grace and not _all_are_back(state, waiting[:size]):
             return
     if _enough_agree(draft) and _enough_know(draft, waiting[:size]):
         _form(draft, waiting[:size])
+
+
+def _all_are_back(state: State, chosen: list[Agent]) -> bool:
+    """Tell whether an elected coordinator has all members of the newest rounds for the next one,
+    but for those that are proven gone: nobody is to be waited for."""
+    known = state.electorate
+    if not state.returning or known is None:
+        return False
+    members = {member.agent for group in known.groups for member in group.members}
+    return members - state.gone <= {agent.agent for agent in chosen}
 
 
 def _enough_agree(draft: Draft) -> bool:

@@ -31,7 +31,9 @@ async def look(member: Member, token: str, seconds: float = SECONDS) -> Found:
         standing = read_standing(body)
     except (ConnectionRefusedError, GoneError):
         return Found(gone=True)
-    except (OSError, ValueError, TimeoutError, asyncio.IncompleteReadError):
+    except (ConnectionError, asyncio.IncompleteReadError):
+        return Found(closed=True)
+    except (OSError, ValueError, TimeoutError):
         return Found()
     return Found(standing) if standing.agent == member.agent else Found(gone=True)
 

@@ -29,6 +29,8 @@ class Found:
     standing: Standing | None = None
     gone: bool = False
     """Its process has ended: nobody listens, or another agent does."""
+    closed: bool = False
+    """It closed the connection without an answer, as a process that is ending does."""
 
     @property
     def term(self) -> int:
