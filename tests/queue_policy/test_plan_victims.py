@@ -19,9 +19,10 @@ from volcano_elastic.api.queue_policy import ForOtherQueues, QueuePolicy, Shrink
 from volcano_elastic.cluster_state.cluster_state import QueueState
 from volcano_elastic.queue_policy import plan as planning
 from volcano_elastic.queue_policy import victims
+from volcano_elastic.queue_policy.decision import Plan
 from volcano_elastic.queue_policy.draft import Draft
 from volcano_elastic.queue_policy.plan import plan
-from volcano_elastic.snapshot.snapshot import Job, Pod, Queue
+from volcano_elastic.snapshot.snapshot import Job, Pod, Queue, Snapshot
 
 TWO = gpus(2)
 DEFAULT = (Queue("default"),)
@@ -299,9 +300,53 @@ def test_queues_that_are_passed_over_have_nothing_cheaper(seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         # As in a cluster of many nodes.
         patch.setattr(victims, "FEW", 0)
-        made = plan(seen, NOW)
+        assert plan(seen, NOW) == plan_of_all_nodes(seen)
+
+
+def plan_of_all_nodes(seen: Snapshot) -> Plan:
+    """With all nodes compared for each pod that leaves."""
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(QueueState, "least_cost", lambda *_: (0.0, 0, 0, 0))
-        assert made == plan(seen, NOW)
+        return plan(seen, NOW)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 1 << 30))
+def test_a_pod_that_is_taken_at_once_is_the_cheapest_of_all_nodes(seed: int) -> None:
+    """Jobs that share nodes, and newcomers to their queues that need many of their pods."""
+    chance = Random(seed)
+    queues = tuple(Queue(f"q{n}", deserved=gpus(chance.randint(1, 9))) for n in range(2))
+    names = [f"n{n}" for n in range(chance.randint(1, 4))]
+    held = dict.fromkeys(names, 0)
+    jobs, on = [], []
+    for n in range(chance.randint(2, 5)):
+        size, large = chance.randint(2, 6), chance.choice((1, 1, 1, 2))
+        giver = job(
+            f"a{n}",
+            chance.randint(1, 3),
+            8,
+            size,
+            queue=chance.choice(queues).name,
+            pod_requests=gpus(large),
+            priority=chance.randint(0, 1),
+        )
+        mine = list(pods(giver, *(chance.choice(names) for _ in range(size))))
+        if chance.random() < 0.2:
+            # Its worker 0 has lost its node: its claim asks its own surplus first.
+            mine[0] = replace(mine[0], node=None, running=False)
+        jobs.append(giver)
+        on.append([replace(p, running=p.node is not None and chance.random() < 0.9) for p in mine])
+        for one in mine:
+            if one.node is not None:
+                held[one.node] += large
+    for n in range(chance.randint(1, 4)):
+        least = chance.randint(1, 4)
+        asks = gpus(chance.choice((1, 1, 2, 3)))
+        queue = chance.choice(queues).name
+        jobs.append(job(f"b{n}", least, least, queue=queue, pod_requests=asks))
+    nodes = [node(name, held[name] + chance.choice((0, 0, 1))) for name in names]
+    seen = world(nodes, jobs, *on, queues=queues)
+    assert plan(seen, NOW) == plan_of_all_nodes(seen)
 
 
 def test_a_plan_that_is_made_lets_its_draft_go(monkeypatch: pytest.MonkeyPatch) -> None:

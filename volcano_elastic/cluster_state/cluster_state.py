@@ -24,7 +24,7 @@ from volcano_elastic.cluster_state.claim import (
 )
 from volcano_elastic.cluster_state.fact import fact, value
 from volcano_elastic.cluster_state.fit import Dimensions, Shape, Vector
-from volcano_elastic.cluster_state.job_state import GrowthKey, JobState, LossKey
+from volcano_elastic.cluster_state.job_state import FirstVictim, GrowthKey, JobState, LossKey
 from volcano_elastic.cluster_state.node_state import NodeState
 from volcano_elastic.cluster_state.queue_tree import QueueBounds, QueueTree, bounds_by_weight
 from volcano_elastic.cluster_state.reason import NoChange, Reason
@@ -96,20 +96,26 @@ class QueueState:
         return frozenset().union(*[state.nodes for state in self.jobs if state.may_give])
 
     @fact
-    def _least(self) -> tuple[Vector, int, bool]:
-        """The most that one of their workers asks for, by dimension; the least that one costs,
-        since of a unit the rest leaves anyway; and whether all that have a node run."""
-        largest = tuple(map(max, zip(*{state.shape.vector for state in self.jobs}, strict=True)))
-        workers = chain.from_iterable([state.by_role.bound.values() for state in self.jobs])
-        single = all(state.unit == 1 for state in self.jobs)
-        return largest, int(single), all(map(attrgetter("running"), workers))
+    def first_victims(self) -> Sequence[FirstVictim]:
+        """Of each job that might give, the pod that leaves first, in order."""
+        return sorted([first for s in self.jobs if (first := s.first_victim) is not None])
+
+    @fact
+    def _least(self) -> tuple[Vector, int]:
+        """The most that a pod of those that might give asks for, by dimension; and the least that
+        one costs, since of a unit the rest leaves anyway."""
+        givers = [state for state in self.jobs if state.first_victim is not None]
+        largest = tuple(map(max, zip(*{state.shape.vector for state in givers}, strict=True)))
+        return largest, int(all(state.unit == 1 for state in givers))
 
     def least_cost(self, shape: Shape, need: int) -> tuple[float, int, int, int]:
         """Return what no option of their surplus goes below that makes room for up to `need` pods,
         in the first fields of its rank. One of several pods frees no more than the largest does."""
-        largest, cost, runs = self._least
+        if not self.first_victims:
+            return math.inf, 0, 0, 0
+        (largest, cost), first = self._least, self.first_victims[0]
         slots = max([1 + (largest[i] - 1) // amount for i, amount in shape.needs], default=1)
-        return cost / min(need, slots), cost, 0, int(runs)
+        return cost / min(need, slots), cost, first.protected, first.running
 
     @fact
     def waiting(self) -> Sequence[Claim]:

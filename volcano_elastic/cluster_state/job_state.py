@@ -70,6 +70,21 @@ class JobSurplus(NamedTuple):
     queue: str
 
 
+class FirstVictim(NamedTuple):
+    """The pod of a job that leaves first for a claim, as ranks of options say; the smallest goes
+    first."""
+
+    protected: bool
+    running: bool
+    surplus: float
+    """As `JobSurplus.weighted`."""
+    last: int
+    """Its index, negative."""
+    node: str
+    pod: str
+    job: str
+
+
 class JobPods(NamedTuple):
     """The pods of a job, by what they do."""
 
@@ -319,6 +334,17 @@ class JobState:
         if pods < self.unit or not self.movable:
             return None
         return JobSurplus(-pods * self.unit_gpus / self.weight, pods, job.queue)
+
+    @fact
+    def first_victim(self) -> FirstVictim | None:
+        """The pod that leaves first, as long as no plan has changed the job; None if none may."""
+        most, pods = self.most_surplus, [p for p in self.by_role.bound.values() if p.index]
+        if most is None or not pods:
+            return None
+        protected, running, last, pod, node = min(
+            [(p.protected, p.running, -p.index, p.key, p.node or "") for p in pods]
+        )
+        return FirstVictim(protected, running, most.weighted, last, node, pod, self.job.key)
 
     @fact
     def surplus(self) -> int:

@@ -7,7 +7,13 @@ from datetime import datetime
 
 from volcano_elastic.cluster_state.claim import Claim, claim_of
 from volcano_elastic.cluster_state.cluster_state import ClusterState
-from volcano_elastic.cluster_state.job_state import JobState, eviction_order, existing, has_first
+from volcano_elastic.cluster_state.job_state import (
+    FirstVictim,
+    JobState,
+    eviction_order,
+    existing,
+    has_first,
+)
 from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.queue_policy.journal import Journal
 from volcano_elastic.queue_policy.node_room import NodeRoom, Room
@@ -132,6 +138,21 @@ class JobDraft:
         # The rest of the unit may be pods that wait or don't exist: the minimum loses nothing.
         unit = self.state.unit
         return unit if self.size - unit >= self.job.min else None
+
+    def first_victim(self) -> FirstVictim | None:
+        """The pod that leaves first for a claim, as it is now; None if none may."""
+        first = next(self.leavers(), None)
+        if first is None or self.state.most_surplus is None or self.eviction_cost() is None:
+            return None
+        return FirstVictim(
+            first.protected,
+            first.running,
+            -self.weighted_surplus,
+            -first.index,
+            first.node or "",
+            first.key,
+            self.job.key,
+        )
 
     @property
     def evictable(self) -> int:

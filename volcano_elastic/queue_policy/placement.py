@@ -93,12 +93,11 @@ class ClaimPlacement:
             return self._too_little("there is too little room for it", claim)
         if claim.job is not None:
             self._draft.job(claim.key).promise(claim.workers)
+            # A job that was short of its minimum may have surplus again.
+            self._search.may_give_again(self._draft.job(claim.key))
         may_move = bool(self._promised.keys() - {shape for shape, _ in claim.groups})
         tries = product((False, True)[: 1 + may_shrink], (False, True)[: 1 + may_move])
         if any(self._attempt(_Attempt(claim, own, protected), move) for protected, move in tries):
-            if claim.job is not None:
-                # A job that was short of its minimum may have surplus again.
-                self._search.may_give_again(self._draft.job(claim.key))
             return None
         journal.rollback(mark)
         self._failed[kind] = version

@@ -4,6 +4,9 @@ An option is a smallest set of pods of one node that makes room there for one po
 ranked by what their options cost at least, which follows from how many pods must leave there and
 whose they are at best; only for those in front the option itself is looked for. What is known of a
 node's surplus before the plan is kept with the node; pods that leave only make it less.
+
+Mostly nodes need not be compared: the pod of the claim's own queue that leaves first makes the
+room, and no queue has one that costs less.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from typing import NamedTuple
 
 from volcano_elastic.cluster_state.claim import Claim
 from volcano_elastic.cluster_state.fit import Shape, Vector
-from volcano_elastic.cluster_state.job_state import JobState
+from volcano_elastic.cluster_state.job_state import FirstVictim, JobState
 from volcano_elastic.cluster_state.node_state import NOBODY, slots_in
 from volcano_elastic.queue_policy.draft import Draft, JobDraft
 from volcano_elastic.queue_policy.node_room import Room
@@ -65,7 +68,12 @@ class VictimSearch:
         """Nodes whose options may have become cheaper, one after the other."""
         self._seen_nodes = self._seen_queues = 0
         self._nodes_in: dict[str, frozenset[int]] = {}
-        self._cheaper_than: dict[tuple[object, ...], frozenset[str] | None] = {}
+        self._cheaper_than: dict[tuple[object, ...], frozenset[str]] = {}
+        self._first_victims: dict[str, list[FirstVictim]] = {}
+        """Of each queue's jobs, as a heap; those of before that the plan has changed since too."""
+        draft.at_end.append(self._first_victims.clear)
+        policies = draft.cluster.policies.values()
+        self._protects = any(policy.shrink.protect for policy in policies)
         self._rights: dict[tuple[str, Vector], Right] = {}
         """As long as no queue holds more or less."""
         self._rights_at = 0
@@ -160,6 +168,9 @@ class VictimSearch:
         self._seen_nodes, self._seen_queues = len(changes), len(grown)
 
     def _first(self, request: VictimRequest) -> Option | None:
+        at_once = self._at_once(request)
+        if at_once is not None:
+            return at_once
         mine = self._candidates_for(request)
         found = mine.ranking.first()
         if mine.places is None or request.own is not None or request.within is not None:
@@ -167,19 +178,62 @@ class VictimSearch:
         among = None if found is None else self._cheaper_queues(found.rank, request)
         if among is not None and not among:
             return found
+        if among is not None and 2 * len(among) > len(self._draft.cluster.queues):
+            among = None
         # Where its queue has no surplus, all claims see the same.
         others = self._candidates_for(request._replace(queue=NOBODY, among=among)).ranking.first(
             but=self.nodes_in(request.queue), below=None if found is None else found.rank
         )
         return others or found
 
-    def _cheaper_queues(self, rank: Rank, request: VictimRequest) -> frozenset[str] | None:
-        """Queues of which a pod might leave for another's claim at less than this; None: most."""
+    def _at_once(self, request: VictimRequest) -> Option | None:
+        """The option of that job of the claim's queue which gives first, if none can cost less:
+        then nodes need not be compared. Mostly that is so."""
+        cluster, name = self._draft.cluster, request.queue
+        queue = cluster.queues.get(name)
+        # Whoever looks at fewer pods would not see all that are still too young.
+        if queue is None or request.own or request.within or self._protects:
+            return None
+        heap = self._first_victims.get(name)
+        if heap is None:
+            heap = self._first_victims[name] = list(queue.first_victims)
+        while heap:
+            job = self._draft.job(heap[0].job)
+            now = job.first_victim()
+            if now == heap[0]:
+                break
+            if now is None:
+                heapq.heappop(heap)
+            else:
+                heapq.heapreplace(heap, now)
+        if not heap or (heap[0].protected and not request.protected):
+            return None
+        first, shape = heap[0], request.shape
+        n, vector = self._nodes.index(first.node), job.state.shape.vector
+        if n is None or cluster.idle_slots(shape)[n] < 0:
+            return None
+        left = self._nodes.left(n)
+        slots = slots_in(left, shape)
+        cost_per_slot, cost, *_ = queue.least_cost(shape, request.need)
+        rank = Rank(cost_per_slot, cost, *first[:2], *OWN, first.surplus, first.last)
+        victim = Victim(job.bound[first.pod], job, n)
+        won = slots_in(tuple(map(add, left, vector)), shape) - slots
+        useful = min(request.need, won)
+        enough = job.state.gives_way(request.priority) and useful > 0
+        if not enough or self._rank_of_one(victim, name, useful) != rank:
+            return None
+        if self._cheaper_queues(rank, request) - {name}:
+            return None
+        return Option(rank, first.pod, (victim,), useful)
+
+    def _cheaper_queues(self, rank: Rank, request: VictimRequest) -> frozenset[str]:
+        """Queues of which a pod might leave for another's claim at less than this."""
         asked, queues = (rank[:5], request.shape, request.need), self._draft.cluster.queues
         if asked not in self._cheaper_than:
             least = {name: q.least_cost(request.shape, request.need) for name, q in queues.items()}
-            found = frozenset(name for name, cost in least.items() if (*cost, 1) <= rank[:5])
-            self._cheaper_than[asked] = None if 2 * len(found) > len(queues) else found
+            self._cheaper_than[asked] = frozenset(
+                name for name, cost in least.items() if (*cost, 1) <= rank[:5]
+            )
         return self._cheaper_than[asked]
 
     def _candidates_for(self, request: VictimRequest) -> _Candidates:
@@ -455,12 +509,16 @@ class VictimSearch:
     def may_give_again(self, job: JobDraft) -> None:
         """The job has been promised workers, and may have surplus that it had not before."""
         self._cheaper += self._draft.nodes_of(job)
+        first, heap = job.state.first_victim, self._first_victims.get(job.job.queue)
+        if first is not None and heap is not None:
+            heapq.heappush(heap, first)
 
     def undo(self, mark: int) -> None:
         """Take back what a failed attempt has done since `mark`."""
         self._draft.journal.rollback(mark)
         # Options that had become dearer are as cheap as before, wherever they are.
         self._candidates.clear()
+        self._first_victims.clear()
 
 
 def _cost(victims: Iterable[Victim]) -> int:
