@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import math
 import multiprocessing
@@ -41,7 +42,7 @@ from benchmarks.endpoint import free_endpoint
 
 TOKEN, JOB = "benchmark", "bench/rendezvous"
 PATIENCE = 180.0
-_OPTIONS = [
+OPTIONS = [
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_receive_message_length", MESSAGE_BYTES),
 ]
@@ -51,7 +52,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 class SimulatedAgent:
     def __init__(self, index: int, port: int, agents: int) -> None:
         self.index, self._beat_seconds = index, beat_seconds(agents)
-        self._channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=_OPTIONS)
+        self._channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=OPTIONS)
         self._call: Any = None
         self._writing = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
@@ -96,13 +97,14 @@ class SimulatedAgent:
 class Coordinator:
     """The real one, in its own process."""
 
-    def __init__(self, agents: int) -> None:
+    def __init__(self, agents: int, *options: str) -> None:
         self.port = free_endpoint()
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "elastic_trainer.coordinator", f"--port={self.port}"),
                 *(f"--min={agents}", f"--max={agents}", f"--job={JOB}"),
                 *("--heartbeat-timeout=30", f"--parent={os.getpid()}"),
+                *options,
             ],
             env={**os.environ, TOKEN_VARIABLE: TOKEN},
             stderr=subprocess.DEVNULL,
@@ -120,11 +122,24 @@ class Coordinator:
 
     def agents(self) -> int:
         request = urllib.request.Request(f"http://127.0.0.1:{self.port + 1}/metrics")
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             for line in answer.read().decode().splitlines():
                 if line.startswith("volcano_elastic_trainer_agents{"):
                     return int(float(line.split()[-1]))
         return 0
+
+    def status(self) -> Any:
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port + 1}/status")
+        request.add_header(HEADER, TOKEN)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)
+
+    async def serves(self) -> None:
+        for _ in range(int(PATIENCE / 0.1)):
+            with contextlib.suppress(OSError):
+                await asyncio.to_thread(self.agents)
+                return
+            await asyncio.sleep(0.1)
 
     async def has(self, agents: int) -> None:
         for _ in range(int(PATIENCE / 0.1)):
@@ -134,7 +149,11 @@ class Coordinator:
 
     def close(self) -> None:
         self.process.terminate()
-        self.process.wait(10)
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
 
 
 async def ours(agents: int, beat_seconds: float) -> dict[str, Any]:

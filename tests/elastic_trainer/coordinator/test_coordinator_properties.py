@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from elastic_trainer.coordinator.agents import Agents
 from elastic_trainer.coordinator.model import (
     Drop,
     Lost,
@@ -327,6 +328,19 @@ class AnyOrder(RuleBasedStateMachine):
     def pick(self, number: int) -> FakeAgent | None:
         names = sorted(self.agents)
         return self.agents[names[number % len(names)]] if names else None
+
+    @invariant()
+    def what_is_counted_as_it_changes_is_what_is_there(self) -> None:
+        if not hasattr(self, "state"):
+            return
+        agents = self.state.agents
+        anew = Agents()
+        for agent in agents.values():
+            anew = anew.with_agent(agent)
+            assert agent.expected == (agent.agent in self.state.expected)
+            assert agent in agents.on(agent.node)
+        assert agents.counts == anew.counts
+        assert agents.retrying() == anew.retrying()
 
     @invariant()
     def attached_agents_are_the_rounds_members(self) -> None:

@@ -158,7 +158,7 @@ def test_where_few_of_the_round_are_in_the_next_the_others_take_note_of_it_first
     for index in (1, 2):
         agent = job.state.agents[f"a{index}"]
         job.state = replace(
-            job.state, agents={**job.state.agents, agent.agent: replace(agent, retry_at=1e9)}
+            job.state, agents=job.state.agents.with_agent(replace(agent, retry_at=1e9))
         )
     job.say("a0", Join(5000))
     job.pass_time(60.0)
@@ -246,7 +246,7 @@ def test_a_round_without_those_who_trained_last_is_contested() -> None:
         job.say(f"a{index}", Join(5000 + index))
         agent = job.state.agents[f"a{index}"]
         job.state = replace(
-            job.state, agents={**job.state.agents, agent.agent: replace(agent, retry_at=1e9)}
+            job.state, agents=job.state.agents.with_agent(replace(agent, retry_at=1e9))
         )
     job.pass_time(60.0)
     for index in (0, 1, 2):

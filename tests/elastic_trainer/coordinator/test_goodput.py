@@ -187,6 +187,9 @@ def test_whatever_is_said_all_that_was_held_is_in_one_use_and_none_is_negative(
         job.feed(Tick(dict.fromkeys(job.state.agents, job.now)))
         ledger = ledger_as_of(job.state, job.now)
         assert ledger.total == ledger.held >= held
+        kept = job.state.ledger
+        assert sum(kept.uses(int(job.now * 1000)).values()) == sum(ledger.uses().values())
+        assert min(kept.uses(int(job.now * 1000)).values()) >= 0
         assert min(ledger.uses().values()) >= 0 and min(ledger.spent.values()) >= 0
         assert ledger.accounts.keys() == job.state.agents.keys()
         training = ledger.spent[Use.TRAINING]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
+from elastic_trainer.coordinator.agents import Agent
 from elastic_trainer.coordinator.goodput import Book, Ledger, Use
-from elastic_trainer.coordinator.model import Agent, Event, Phase, Received, State, Tick
+from elastic_trainer.coordinator.model import Event, Phase, Received, State, Tick
 from elastic_trainer.protocol.message import Heartbeat, Hello, Progress, Transferring
 
 SETTLE_MILLISECONDS = 1000
 """So often steps are entered: the time of several is known together then."""
+SETTLE_MILLISECONDS_AN_AGENT = 1
+"""Likewise, where that is more: it takes some microseconds an agent."""
 
 
 def booked(before: State, after: State, event: Event, now: float) -> State:
@@ -26,21 +29,25 @@ def booked(before: State, after: State, event: Event, now: float) -> State:
     changed = _facts(before) != _facts(after)
     if not changed and isinstance(said, Progress):
         return after
-    if not changed and isinstance(event, Tick):
-        if moment - after.ledger.settled < SETTLE_MILLISECONDS:
+    accounts = after.ledger.accounts
+    fewer = len(after.agents) < len(before.agents)
+    gone = accounts.keys() - after.agents.keys() if fewer else frozenset()
+    if not (changed or gone) and isinstance(event, Tick):
+        wait = max(SETTLE_MILLISECONDS, SETTLE_MILLISECONDS_AN_AGENT * len(accounts))
+        if moment - after.ledger.settled < wait:
             return after
-        book = _settled(before)
+        book = _settled(before, accounts)
         return replace(after, ledger=replace(book.closed(), settled=moment))
-    concerned = _concerned(before, after, event, everybody=changed)
-    if not concerned and len(after.ledger.accounts) == len(after.agents):
+    concerned = _concerned(after, event, everybody=changed)
+    if not (concerned or gone):
         return after
-    book = _settled(before)
+    book = _settled(before, accounts if changed else {*concerned, *gone})
     if isinstance(said, Hello):
         book = Book(book.closed().inherit(said.goodput))
     closing = _closing(before, after)
     if _number(before) != _number(after):
         book.close(moment, closing)
-    for name in after.ledger.accounts.keys() - after.agents.keys():
+    for name in gone:
         book.leave(name, moment, closing)
     if isinstance(said, Hello) and said.agent in after.agents:
         since = moment - max(0, said.uncounted_milliseconds)
@@ -59,22 +66,23 @@ def booked(before: State, after: State, event: Event, now: float) -> State:
 
 def ledger_as_of(state: State, now: float) -> Ledger:
     """Return the ledger of GPU time with everybody counted up to `now`."""
-    book = _settled(state)
+    book = _settled(state, state.ledger.accounts)
     book.charge(int(now * 1000))
     return book.closed()
 
 
-def _settled(state: State) -> Book:
-    """Return the ledger's book with the steps that agents have told of."""
+def _settled(state: State, names: Iterable[str]) -> Book:
+    """Return the ledger's book with the steps that some agents have told of."""
     book, number = Book(state.ledger), _number(state)
-    for name, agent in state.agents.items() if _makes_steps(state) else ():
-        told = agent.reached
+    for name in names if _makes_steps(state) else ():
+        agent = state.agents.get(name)
+        told = agent.reached if agent is not None else None
         if told is not None and told.round == number and name in book:
             book.stepped(name, told.step, int(told.time * 1000), told.stall, told.waited)
     return book
 
 
-def _concerned(before: State, after: State, event: Event, *, everybody: bool) -> Collection[str]:
+def _concerned(after: State, event: Event, *, everybody: bool) -> Collection[str]:
     """Return the agents whose use may be another one."""
     if everybody:
         return after.agents
@@ -85,7 +93,7 @@ def _concerned(before: State, after: State, event: Event, *, everybody: bool) ->
             return ()
         same = account is not None and account.use is use_of(after, agent)
         return () if same and not isinstance(event.message, Hello) else (event.agent,)
-    return after.agents if before.agents.keys() != after.agents.keys() else ()
+    return ()
 
 
 def use_of(state: State, agent: Agent) -> Use | None:

@@ -11,12 +11,17 @@ from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from elastic_trainer.coordinator.persistent_map import PersistentMap
+
 KEPT_STEPS = 4
 """Steps of which not all have told yet, of which the newest are waited for."""
 
 Rank = TypeVar("Rank", bound=Hashable)
 Key = tuple[str, int]
 """Agent and local rank."""
+
+
+_NOBODY: PersistentMap[str, tuple[str, ...]] = PersistentMap()
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ class ReplicaWatch:
     """What is known of the ranks' states."""
 
     round: int = -1
-    told: Mapping[int, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
+    told: Mapping[int, PersistentMap[str, tuple[str, ...]]] = field(default_factory=dict)
     """Digests by step, agent and local rank, of steps of which not all have told."""
     judged: int = -1
     """The newest step at which all were compared in this round."""
@@ -67,8 +72,8 @@ class ReplicaWatch:
             watch = replace(self, round=number, told={}, judged=-1)
         if step <= watch.judged:
             return watch
-        told = {**watch.told.get(step, {}), agent: digests}
-        if any(name not in told for name in members):
+        told = watch.told.get(step, _NOBODY).with_entry(agent, digests)
+        if len(told) < len(members) or any(name not in told for name in members):
             kept = {**watch.told, step: told}
             return replace(watch, told={one: kept[one] for one in sorted(kept)[-KEPT_STEPS:]})
         return watch._judged(

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from elastic_trainer.coordinator.agents import Agent
 from elastic_trainer.coordinator.divergence import Key
 from elastic_trainer.coordinator.draft import Draft
-from elastic_trainer.coordinator.model import Agent, Divergence, Phase, State
+from elastic_trainer.coordinator.model import Divergence, Phase, State
 from elastic_trainer.protocol.message import Digested
 
 SELDOM = 600.0
@@ -21,7 +22,7 @@ def hear_digests(draft: Draft, agent: Agent, message: Digested) -> None:
     state = draft.state
     if state.round is None or state.round.round != message.round or not agent.attached:
         return
-    members = [member.agent for member in state.round.members]
+    members = state.round.names
     before = state.replicas
     after = before.heard(
         message.round, message.step, agent.agent, message.digests, members, draft.now

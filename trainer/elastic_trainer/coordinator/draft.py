@@ -5,16 +5,11 @@ Changes of rounds, and views of the agents; what calls for them is settle.py's.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
-from elastic_trainer.coordinator.model import (
-    Agent,
-    Effect,
-    Phase,
-    RoundRecord,
-    Send,
-    State,
-)
+from elastic_trainer.coordinator.agents import Agent, Trait
+from elastic_trainer.coordinator.model import Effect, Phase, RoundRecord, Send, State
 from elastic_trainer.protocol.message import (
     STEPS_PATIENCE,
     CoordinatorMessage,
@@ -36,11 +31,26 @@ class Draft:
     # ---- small changes
 
     def put(self, agent: Agent) -> None:
-        self.state = replace(self.state, agents={**self.state.agents, agent.agent: agent})
+        self.state = replace(self.state, agents=self.state.agents.with_agent(agent))
 
     def remove(self, name: str) -> None:
-        agents = {k: v for k, v in self.state.agents.items() if k != name}
+        self.state = replace(self.state, agents=self.state.agents.without(name))
+
+    def put_all(self, changed: Iterable[Agent]) -> None:
+        agents = self.state.agents
+        for agent in changed:
+            agents = agents.with_agent(agent)
         self.state = replace(self.state, agents=agents)
+
+    def expect(self, names: frozenset[str]) -> None:
+        """From now on the next round waits for these."""
+        before = self.state.expected
+        self.state = replace(self.state, expected=names)
+        self.put_all(
+            replace(agent, expected=name in names)
+            for name in before ^ names
+            if (agent := self.state.agents.get(name)) is not None
+        )
 
     def send(self, name: str, message: CoordinatorMessage) -> None:
         self.effects.append(Send(name, message))
@@ -68,8 +78,9 @@ class Draft:
         if self.state.phase not in (Phase.RUNNING, Phase.FENCING):
             return
         if self.state.fence is not None:
+            cancel = FenceCancel(self.state.fence.fence)
             for agent in self.attached():
-                self.send(agent.agent, FenceCancel(self.state.fence.fence))
+                self.send(agent.agent, cancel)
         self.state = replace(self.state, phase=Phase.COMPLETING, fence=None)
 
     def fail(self, reason: str) -> None:
@@ -77,9 +88,10 @@ class Draft:
         members = self.state.round.members if self.state.round is not None else ()
         rejected = frozenset(self.state.agents) | {member.agent for member in members}
         self.end_round(reason)
+        dismissed = Dismissed(reason, failed=True)
         for agent in self.state.agents.values():
-            self.put(replace(agent, joined_at=None))
-            self.send(agent.agent, Dismissed(reason, failed=True))
+            self.send(agent.agent, dismissed)
+        self.put_all(replace(agent, joined_at=None) for agent in self.state.agents.values())
         self.state = replace(
             self.state,
             phase=Phase.FAILED,
@@ -91,17 +103,17 @@ class Draft:
     def enough_without(self, node: str) -> bool:
         """Return whether the agents of other nodes, excluded ones apart, are enough for a round."""
         state = self.state
-        left = sum(a.node != node and a.node not in state.excluded for a in state.agents.values())
-        return state.settings.size(left) > 0
+        without = sum(len(state.agents.on(one)) for one in {node, *state.excluded})
+        return state.settings.size(len(state.agents) - without) > 0
 
     def exclude(self, node: str, reason: str) -> None:
         """No further round has agents of `node`, nor has this one."""
         self.state = replace(self.state, excluded={**self.state.excluded, node: reason})
-        concerned = [a for a in self.state.agents.values() if a.node == node]
+        concerned = self.state.agents.on(node)
         if any(agent.attached for agent in concerned):
             self.end_round(f"node {node} was excluded")
         names = {agent.agent for agent in concerned}
-        self.state = replace(self.state, expected=self.state.expected - names)
+        self.expect(self.state.expected - names)
 
     def begin_attempt(self) -> None:
         """Begin another attempt: after the job failed, containers were started again."""
@@ -137,26 +149,26 @@ class Draft:
         if any(agent.finished for agent in attached):
             recovering = False  # out of the loop, they can only be started again: all together
         stayers = set()
+        dismissed, over = Dismissed(reason), RoundOver(state.round.round, reason)
         for agent in attached:
-            if agent.leaving:
-                self.send(agent.agent, Dismissed(reason))
-            else:
-                self.send(agent.agent, RoundOver(state.round.round, reason))
+            self.send(agent.agent, dismissed if agent.leaving else over)
+            if not agent.leaving:
                 stayers.add(agent.agent)
-            self.put(
-                replace(
-                    agent,
-                    attached=False,
-                    linked=False,
-                    finished=False,
-                    told_fence=0,
-                    told_stop=-1,
-                    fenced=False,
-                    joined_at=None,
-                    live=False,
-                    standby=False,
-                )
+        self.put_all(
+            replace(
+                agent,
+                attached=False,
+                linked=False,
+                finished=False,
+                told_fence=0,
+                told_stop=-1,
+                fenced=False,
+                joined_at=None,
+                live=False,
+                standby=False,
             )
+            for agent in attached
+        )
         if recovering and state.settings.size(len(stayers - {failed})):
             stayers.discard(failed or "")  # it comes back when its workers are ready
         rounds = state.rounds
@@ -169,7 +181,6 @@ class Draft:
             round=None,
             fence=None,
             succeeded=frozenset(),
-            expected=frozenset(stayers),
             recovering=recovering,
             restart_deadline=self.now
             + max(state.settings.restart_deadline, STEPS_PATIENCE * state.step_seconds),
@@ -177,6 +188,7 @@ class Draft:
             enough_since=None,
             rounds=rounds,
         )
+        self.expect(frozenset(stayers))
 
     # ---- views
 
@@ -187,6 +199,26 @@ class Draft:
     def leaving(self) -> set[str]:
         return {agent.agent for agent in self.state.agents.values() if agent.leaving}
 
+    def leavers(self) -> list[Agent]:
+        """The round's members that leave."""
+        agents = self.state.agents
+        if not agents.count(Trait.LEAVING):
+            return []
+        found = [agent for agent in agents.values() if agent.attached and agent.leaving]
+        return sorted(found, key=lambda agent: agent.order)
+
+    def count_waiting(self, trait: Trait = Trait.WAITING) -> int:
+        """How many wait whose nodes are not excluded; `trait`: of those with it."""
+        agents = self.state.agents
+        return agents.count(trait) - agents.count_on(self.state.excluded, trait)
+
+    def count_ready(self) -> int:
+        """How many wait, but for newcomers that were late a moment ago."""
+        return self.count_waiting() - sum(
+            agent.waiting and agent.node not in self.state.excluded and self.now < agent.retry_at
+            for agent in self.state.agents.retrying()
+        )
+
     def deciding_host(self) -> str:
         """Return the host for which just half of the electors are enough; empty: it needs more."""
         known, settings = self.state.electorate, self.state.settings
@@ -196,9 +228,7 @@ class Draft:
         agents = [
             agent
             for agent in self.state.agents.values()
-            if agent.joined_at is not None
-            and not (agent.leaving or agent.standby)
-            and agent.node not in self.state.excluded
+            if agent.waiting and agent.node not in self.state.excluded
         ]
         return sorted(agents, key=lambda agent: agent.order)
 

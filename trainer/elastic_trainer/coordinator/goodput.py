@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from elastic_trainer.coordinator.persistent_map import PersistentMap
 from elastic_trainer.protocol.message import Goodput
 
 
@@ -56,6 +57,29 @@ class Account:
 
 
 @dataclass(frozen=True)
+class Running:
+    """What accounts of one use have in common: their time goes on though nobody writes it down."""
+
+    processes: int = 0
+    since: int = 0
+    """The sum of their `since`, times their processes."""
+    open: int = 0
+
+    def milliseconds(self, now: int) -> int:
+        """Return their time that isn't written down yet."""
+        return now * self.processes - self.since
+
+    def changed(self, account: Account, sign: int) -> Running:
+        """Return it with an account more (`sign` 1), or less (-1)."""
+        processes = sign * account.processes
+        return Running(
+            self.processes + processes,
+            self.since + processes * account.since,
+            self.open + sign * account.open,
+        )
+
+
+@dataclass(frozen=True)
 class Span:
     """Training for the steps above `low`, up to `high`, of all agents."""
 
@@ -78,7 +102,9 @@ class Ledger:
     inherited: Mapping[Use, int] = field(default_factory=lambda: _NOTHING)
     """By the coordinators before."""
     spent: Mapping[Use, int] = field(default_factory=lambda: _NOTHING)
-    accounts: Mapping[str, Account] = field(default_factory=dict)
+    accounts: PersistentMap[str, Account] = field(default_factory=PersistentMap)
+    running: Mapping[Use | None, Running] = field(default_factory=dict)
+    """The sums of the accounts, by their use."""
     spans: tuple[Span, ...] = ()
     """The newest steps' training, which may still have to be redone."""
     settled: int = 0
@@ -91,13 +117,24 @@ class Ledger:
     @property
     def total(self) -> int:
         """Return the time in all uses, the open one included; always `held`."""
-        return sum(self.spent.values()) + sum(one.open for one in self.accounts.values())
+        return sum(self.spent.values()) + self._open
 
-    def uses(self) -> dict[Use, int]:
-        """Return all time by use; what is open counts as training, until it is known better."""
+    def uses(self, now: int | None = None) -> dict[Use, int]:
+        """Return all time by use; what is open counts as training, until it is known better.
+
+        Args:
+            now: everybody's time counts up to then; None: as far as it is written down.
+        """
         found = {use: self.inherited[use] + self.spent[use] for use in Use}
-        found[Use.TRAINING] += sum(one.open for one in self.accounts.values())
+        found[Use.TRAINING] += self._open
+        if now is not None:
+            for use, running in self.running.items():
+                found[use or Use.TRAINING] += running.milliseconds(now)
         return found
+
+    @property
+    def _open(self) -> int:
+        return sum(running.open for running in self.running.values())
 
     def inherit(self, told: Goodput) -> Ledger:
         """Go on from what an agent was told by the coordinator before, the most of all agents."""
@@ -110,10 +147,13 @@ class Ledger:
         inherited = dict(zip(Use, told.milliseconds, strict=True))
         return replace(self, id=told.id, generation=told.generation + 1, inherited=inherited)
 
-    def tell(self) -> Goodput:
-        """Return what agents are to keep for the next coordinator."""
-        uses = self.uses()
+    def tell(self, now: int | None = None) -> Goodput:
+        """Return what agents are to keep for the next coordinator; `now` as for `uses`."""
+        uses = self.uses(now)
         return Goodput(self.id, self.generation, tuple(uses[use] for use in Use))
+
+
+_NONE = Running()
 
 
 class Book:
@@ -124,7 +164,8 @@ class Book:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._accounts, self._spent = dict(ledger.accounts), dict(ledger.spent)
+        self._accounts, self._spent = ledger.accounts, dict(ledger.spent)
+        self._running = dict(ledger.running)
         self._held, self._spans, self._departed = ledger.held, ledger.spans, ledger.departed
 
     def closed(self) -> Ledger:
@@ -132,6 +173,7 @@ class Book:
         return replace(
             self._ledger,
             accounts=self._accounts,
+            running=self._running,
             spent=self._spent,
             held=self._held,
             spans=self._spans,
@@ -151,13 +193,16 @@ class Book:
         if agent in self._accounts:
             self.leave(agent, now, Use.REDONE)
         since = min(now, max(since, self._departed.get(agent, since)))
-        self._accounts[agent] = Account(since, max(1, processes), use)
+        self._keep(agent, Account(since, max(1, processes), use))
         self._charge(agent, now)
 
     def leave(self, agent: str, now: int, closing: Use) -> None:
         """The agent is gone; its open time was `closing`."""
         self._charge(agent, now)
-        self._spent[closing] += self._accounts.pop(agent).open
+        account = self._accounts[agent]
+        self._spent[closing] += account.open
+        self._count(account, -1)
+        self._accounts = self._accounts.without(agent)
         kept = list(self._departed.items())[-MOST_DEPARTED:]
         self._departed = {**dict(kept), agent: now}
 
@@ -174,7 +219,7 @@ class Book:
         if account.use is None:
             self._spent[closing] += account.open
             account = replace(account, open=0, step=-1)
-        self._accounts[agent] = replace(account, use=use)
+        self._keep(agent, replace(account, use=use))
 
     def close(self, now: int, closing: Use) -> None:
         """The round is over: all open time was `closing`."""
@@ -205,7 +250,7 @@ class Book:
         self._spent[Use.SAVING] += saving
         self._spent[Use.INPUT] += waiting
         self._spent[Use.TRAINING] += training
-        self._accounts[agent] = replace(account, open=0, stall=stall, input=waited, step=step)
+        self._keep(agent, replace(account, open=0, stall=stall, input=waited, step=step))
         self._spans = _with_span(self._spans, Span(low, step, training))
 
     def roll_back(self, first: int) -> None:
@@ -233,7 +278,18 @@ class Book:
         if account.use is not None:
             self._spent[account.use] += passed
         more = passed if account.use is None else 0
-        self._accounts[agent] = replace(account, since=now, open=account.open + more)
+        self._keep(agent, replace(account, since=now, open=account.open + more))
+
+    def _keep(self, agent: str, account: Account) -> None:
+        before = self._accounts.get(agent)
+        if before is not None:
+            self._count(before, -1)
+        self._count(account, 1)
+        self._accounts = self._accounts.with_entry(agent, account)
+
+    def _count(self, account: Account, sign: int) -> None:
+        known = self._running.get(account.use, _NONE)
+        self._running[account.use] = known.changed(account, sign)
 
 
 def _more(told: int, known: int) -> int:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
+from elastic_trainer.coordinator.agents import Trait
 from elastic_trainer.coordinator.draft import Draft
 from elastic_trainer.coordinator.hang import ANSWER_SECONDS, judge, with_hang
 from elastic_trainer.protocol.message import Inspect
@@ -36,17 +37,19 @@ def end_if_hung(draft: Draft) -> bool:
     watch, least = state.watch, state.settings.hang_seconds
     if now < watch.since + least or now < watch.since + watch.limit(least):
         return False
-    attached = draft.attached()
-    if state.round is None or not attached or not all(agent.linked for agent in attached):
+    if state.round is None or not state.agents.all_attached(Trait.LINKED):
         return False
+    awaited = watch.asked is not None and now < watch.asked + ANSWER_SECONDS
+    if awaited and len(watch.reports) < state.agents.count(Trait.ATTACHED):  # members alone report
+        return False
+    attached = draft.attached()
     if watch.asked is None:
         draft.state = replace(state, watch=replace(watch, asked=now, reports={}))
+        inspect = Inspect(state.round.round)
         for agent in attached:
-            draft.send(agent.agent, Inspect(state.round.round))
+            draft.send(agent.agent, inspect)
         return False
     silent = [agent.pod_index for agent in attached if agent.agent not in watch.reports]
-    if silent and now < watch.asked + ANSWER_SECONDS:
-        return False
     reports = [one for told in watch.reports.values() for one in told]
     found = judge(reports, silent, watch, state.round.round, now)
     watch = replace(watch, working=True, asked=None, reports={})

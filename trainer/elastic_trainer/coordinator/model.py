@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from elastic_trainer.coordinator.agents import Agents
 from elastic_trainer.coordinator.divergence import Diverged, ReplicaWatch
 from elastic_trainer.coordinator.goodput import Ledger
 from elastic_trainer.coordinator.hang import Hang, StepWatch
+from elastic_trainer.coordinator.persistent_map import PersistentMap
 from elastic_trainer.coordinator.rebalance import Shares
-from elastic_trainer.coordinator.straggler import StragglerWatch, Worked
+from elastic_trainer.coordinator.straggler import StragglerWatch
 from elastic_trainer.protocol.message import (
     AgentMessage,
     CoordinatorMessage,
@@ -110,87 +112,13 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Reached:
-    """A step that an agent's workers have applied."""
-
-    round: int
-    step: int
-    time: float
-    stall: int
-    """Milliseconds that commits kept its workers from training, since their start."""
-    waited: int
-    """Likewise, for data."""
-
-
-@dataclass(frozen=True)
-class Agent:
-    """A connected agent."""
-
-    agent: str
-    pod_index: int
-    address: str
-    last_seen: float
-    node: str = ""
-    """The machine it runs on; of an agent that names none, one of its own."""
-    joined_at: float | None = None
-    """Since when it waits for a round; None: it doesn't."""
-    store_port: int = 0
-    live: bool = False
-    """It waits with workers that run."""
-    standby: bool = False
-    """It was told to start its workers outside any round."""
-    attached: bool = False
-    """Its workers are in the current round."""
-    linked: bool = False
-    finished: bool = False
-    """Its workers have left the training loop."""
-    processes: int = 0
-    """Workers of its node; 0: not known."""
-    recovers: bool = False
-    """Its workers go from round to round without a restart."""
-    pids: tuple[int, ...] = ()
-    leaving_since: float | None = None
-    leave_by: float = 0.0
-    """If leaving: when it has to be gone."""
-    step_seconds: float = 0.0
-    """A long one of its workers' recent steps, see agent/step_times.py; 0: not known."""
-    reached: Reached | None = None
-    """As its workers have told last."""
-    worked: tuple[Worked, ...] = ()
-    """Likewise, of each by its local rank; empty: not measured."""
-    moved_at: float = 0.0
-    """When bytes of state were last said to move to or from its workers."""
-    late: int = 0
-    """How often, in a row, its workers did not take their places in time as newcomers."""
-    retry_at: float = 0.0
-    """Not before is it let in again, where others are enough."""
-    held_step: int = -1
-    """The newest that is in its workers' memory, verified."""
-    told_fence: int = 0
-    told_stop: int = -1
-    fenced: bool = False
-    port: int = 0
-    """Port of its succession service; 0: it serves none."""
-    taken: int = 0
-    """The newest round of this term that it knows of."""
-
-    @property
-    def leaving(self) -> bool:
-        return self.leaving_since is not None
-
-    @property
-    def order(self) -> tuple[int, str]:
-        return (self.pod_index, self.agent)
-
-
-@dataclass(frozen=True)
 class Fence:
     fence: int
     reason: str
     deadline: float
     at_once: bool = False
     """Ranks hold at the end of the step in progress, not of the one after it."""
-    replies: Mapping[str, int] = field(default_factory=dict)
+    replies: PersistentMap[str, int] = field(default_factory=PersistentMap)
     stop: int | None = None
     fenced: frozenset[str] = frozenset()
     reached: bool = False
@@ -240,7 +168,7 @@ class State:
     settings: Settings
     started: float
     phase: Phase = Phase.FORMING
-    agents: Mapping[str, Agent] = field(default_factory=dict)
+    agents: Agents = field(default_factory=Agents)
     round: Round | None = None
     """The current round, while adopting, running, fencing, completing or finished."""
     round_since: float = 0.0
@@ -250,7 +178,7 @@ class State:
     succeeded: frozenset[str] = frozenset()
     """Members of the round whose workers have all ended with code 0; some may be gone."""
     expected: frozenset[str] = frozenset()
-    """Members of the last round that the next one waits for."""
+    """Members of the last round that the next one waits for; those who are connected know it."""
     restart_deadline: float = 0.0
     newcomers: frozenset[str] = frozenset()
     """Members of the round that were not in the one before."""

@@ -16,7 +16,6 @@ import grpc.aio
 
 from elastic_trainer.coordinator import node_range
 from elastic_trainer.coordinator.agent_session import CLOSE, OUTBOX, PER_SECOND, AgentSession
-from elastic_trainer.coordinator.bookkeeping import ledger_as_of
 from elastic_trainer.coordinator.goodput import Ledger
 from elastic_trainer.coordinator.guard import Guard
 from elastic_trainer.coordinator.lease_server import LeaseService
@@ -315,12 +314,7 @@ class CoordinatorServer(CoordinatorServicer):
         with contextlib.suppress(TimeoutError, StopAsyncIteration):
             first = decode(await asyncio.wait_for(anext(aiter(requests)), HELLO_SECONDS))
         if isinstance(first, Hello) and first.agent:
-            shapes = [
-                (a.pod_index, a.processes)
-                for a in self.state.agents.values()
-                if a.agent != first.agent and a.pod_index != first.pod_index
-            ]
-            refusal = check_compatible(first, self.job, shapes)
+            refusal = check_compatible(first, self.job, self._other_nodes_workers(first))
         else:
             refusal = f"expected a Hello that names its agent first, found {type(first).__name__}"
         if refusal is not None:
@@ -334,6 +328,17 @@ class CoordinatorServer(CoordinatorServicer):
             await context.abort(grpc.StatusCode.UNAVAILABLE, "there is a later coordinator")
         return first
 
+    def _other_nodes_workers(self, hello: Hello) -> list[tuple[int, int]]:
+        """Return pod index and number of workers of the nodes that have another number of them."""
+        agents = self.state.agents
+        if set(agents.numbers_of_workers()) <= {hello.processes}:  # nearly always
+            return []
+        return [
+            (agent.pod_index, agent.processes)
+            for agent in agents.values()
+            if agent.agent != hello.agent and agent.pod_index != hello.pod_index
+        ]
+
     def _depose(self, term: int) -> None:
         if not self.deposed:
             self.deposed = term
@@ -343,7 +348,7 @@ class CoordinatorServer(CoordinatorServicer):
 
     def _heartbeat(self) -> Any:
         settings = self.state.settings
-        goodput = ledger_as_of(self.state, time.monotonic()).tell()
+        goodput = self.state.ledger.tell(int(time.monotonic() * 1000))
         if not settings.host:
             return encode_coordinator(Heartbeat(goodput=goodput))
         host = self.state.agents.get(settings.host)

@@ -9,17 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from elastic_trainer.coordinator.agents import Agent, Trait
 from elastic_trainer.coordinator.divergence_check import diverged_ranks
 from elastic_trainer.coordinator.draft import Draft
 from elastic_trainer.coordinator.hang_check import end_if_hung
-from elastic_trainer.coordinator.model import (
-    LONG_STEP,
-    Agent,
-    Fence,
-    Phase,
-    RoundRecord,
-    State,
-)
+from elastic_trainer.coordinator.model import LONG_STEP, Fence, Phase, RoundRecord, State
+from elastic_trainer.coordinator.persistent_map import PersistentMap
 from elastic_trainer.coordinator.straggler_check import change_of_shares, shares_of
 from elastic_trainer.protocol.message import (
     Completed,
@@ -64,23 +59,15 @@ def settle(draft: Draft) -> None:
 def _settle_forming(draft: Draft) -> None:
     _prewarm(draft)
     state, now = draft.state, draft.now
-    waiting = draft.ready()
-    size = state.settings.size(len(waiting))
-    if size == 0:  # rather those who were late than nobody
-        waiting = draft.waiting()
-        size = state.settings.size(len(waiting))
+    size = state.settings.size(draft.count_ready())
+    choose = draft.ready if size else draft.waiting  # rather those who were late than nobody
+    size = size or state.settings.size(draft.count_waiting())
     if state.phase is Phase.RESTARTING:
-        late = [
-            name
-            for name in state.expected
-            if (agent := state.agents.get(name)) is not None
-            and (agent.joined_at is None or agent.standby)
-            and not agent.leaving
-        ]
-        if late and now < state.restart_deadline:
+        if state.agents.count(Trait.AWAITED) and now < state.restart_deadline:
             return
         if size == 0:
-            draft.state = replace(state, phase=Phase.FORMING, expected=frozenset())
+            draft.state = replace(state, phase=Phase.FORMING)
+            draft.expect(frozenset())
             return
     elif size == 0:
         if state.enough_since is not None:
@@ -94,8 +81,11 @@ def _settle_forming(draft: Draft) -> None:
         wait = state.started if everybody else max(since, state.started)
         if now < wait + state.settings.grace and not _all_are_back(state, waiting[:size]):
             return
-    if _enough_agree(draft) and _enough_know(draft, waiting[:size]):
-        _form(draft, waiting[:size])
+    if not _enough_agree(draft):
+        return
+    chosen = choose()[:size]
+    if _enough_know(draft, chosen):
+        _form(draft, chosen)
 
 
 def _all_are_back(state: State, chosen: list[Agent]) -> bool:
@@ -175,22 +165,25 @@ def _members(chosen: list[Agent]) -> tuple[Member, ...]:
 def _prewarm(draft: Draft) -> None:
     """Let newcomers start workers while the others train on, where workers recover in process."""
     state = draft.state
-    if not _live(draft):
+    if not draft.count_waiting(Trait.COLD) or not _live(draft):
         return
-    for agent in state.agents.values():
-        ready = agent.joined_at is not None and agent.node not in state.excluded
-        if ready and not (agent.live or agent.standby or agent.leaving):
-            draft.put(replace(agent, standby=True))
-            draft.send(agent.agent, Standby())
+    cold = [
+        agent
+        for agent in state.agents.values()
+        if agent.waiting and not agent.live and agent.node not in state.excluded
+    ]
+    draft.put_all(replace(agent, standby=True) for agent in cold)
+    standby = Standby()
+    for agent in cold:
+        draft.send(agent.agent, standby)
 
 
 def _live(draft: Draft) -> bool:
     """Return whether a worker waits or trains that goes from round to round in process."""
-    agents = draft.state.agents.values()
+    agents = draft.state.agents
     if draft.state.round is not None:
-        attached = [agent for agent in agents if agent.attached]
-        return bool(attached) and all(agent.linked and agent.recovers for agent in attached)
-    return any(agent.live and agent.joined_at is not None for agent in agents)
+        return agents.all_attached(Trait.LINKED) and agents.all_attached(Trait.RECOVERS)
+    return agents.count(Trait.LIVE) > 0
 
 
 def _last_run(state: State) -> int:
@@ -223,21 +216,24 @@ def _form(draft: Draft, chosen: list[Agent]) -> None:
         shares=tuple(share for _, share in reduced),
     )
     electorate = electorate_of(made)
-    for agent in chosen:
-        draft.put(
-            replace(
-                agent,
-                joined_at=None,
-                live=False,
-                standby=False,
-                attached=True,
-                linked=False,
-                finished=False,
-                held_step=-1,
-                recovers=agent.live,
-                pids=(),
-            )
+    draft.expect(frozenset())
+    draft.put_all(
+        replace(
+            agent,
+            joined_at=None,
+            live=False,
+            standby=False,
+            expected=False,
+            attached=True,
+            linked=False,
+            finished=False,
+            held_step=-1,
+            recovers=agent.live,
+            pids=(),
         )
+        for agent in chosen
+    )
+    for agent in chosen:
         draft.send(agent.agent, made)
     for name in voters(electorate).keys() & state.agents.keys() - {a.agent for a in chosen}:
         draft.send(name, electorate)
@@ -255,7 +251,6 @@ def _form(draft: Draft, chosen: list[Agent]) -> None:
         newcomers=frozenset(agent.agent for agent in chosen) - state.last_members,
         last_members=frozenset(agent.agent for agent in chosen),
         fence=None,
-        expected=frozenset(),
         enough_since=None,
         samples=(),
         watch=state.watch.begun(now),
@@ -278,16 +273,13 @@ def _give_shares(draft: Draft, chosen: list[Agent]) -> None:
 def _settle_adopting(draft: Draft) -> None:
     state = draft.state
     assert state.round is not None
-    attached = draft.attached()
-    if len(attached) < len(state.round.members):
-        names = {agent.agent for agent in attached}
-        members = {member.agent for member in state.round.members}
-        all_back = bool(state.returning) and state.returning & members <= names
-        if all_back or draft.now >= state.restart_deadline:
-            back = {agent.agent for agent in attached}
+    if state.agents.count(Trait.ATTACHED) < len(state.round.members):
+        if _electors_are_back(state) or draft.now >= state.restart_deadline:
+            back = {agent.agent for agent in draft.attached()}
             gone = [str(m.pod_index) for m in state.round.members if m.agent not in back]
             draft.end_round(f"worker {', '.join(gone)} lost with the coordinator")
         return
+    attached = draft.attached()
     draft.state = replace(state, phase=Phase.RUNNING)
     if state.succeeded or any(agent.finished for agent in attached):
         draft.begin_completing()
@@ -297,15 +289,16 @@ def _settle_adopting(draft: Draft) -> None:
         return
     stop = max(a.told_stop for a in attached if a.told_fence == asked)
     if stop < 0:
+        cancel = FenceCancel(asked)
         for agent in attached:
-            draft.send(agent.agent, FenceCancel(asked))
+            draft.send(agent.agent, cancel)
         return
     # Some rank may have been told where to stop, or stand there: all must stop there too.
     fence = Fence(
         asked,
         "the fence before the coordinator's restart",
         draft.now + state.settings.join_deadline,
-        replies={agent.agent: -1 for agent in attached},
+        replies=PersistentMap({agent.agent: -1 for agent in attached}),
         stop=stop,
         fenced=frozenset(agent.agent for agent in attached if agent.fenced),
     )
@@ -313,38 +306,55 @@ def _settle_adopting(draft: Draft) -> None:
     _tell_stop(draft, fence)
 
 
+def _electors_are_back(state: State) -> bool:
+    """Tell whether all members that elected this coordinator are attached."""
+    assert state.round is not None
+    for name in state.returning:
+        agent = state.agents.get(name)
+        if (agent is None or not agent.attached) and state.round.rank_of(name) is not None:
+            return False
+    return bool(state.returning)
+
+
 def _settle_running(draft: Draft) -> None:
     _prewarm(draft)
-    state, now, settings = draft.state, draft.now, draft.state.settings
-    attached = draft.attached()
-    if _end_if_places_stay_empty(draft, attached) or end_if_hung(draft):
+    if _end_if_places_stay_empty(draft) or end_if_hung(draft):
         return
-    leavers = [agent for agent in attached if agent.leaving]
-    joiners = _due_joiners(draft, len(attached) - len(leavers))
-    rebalanced = state.shares.due and all(agent.recovers for agent in attached)
+    state, now, settings = draft.state, draft.now, draft.state.settings
+    members = state.agents.count(Trait.ATTACHED)
+    is_linked = state.agents.all_attached(Trait.LINKED)
+    leavers = draft.leavers()
+    if not (leavers or is_linked) and now < state.round_since + settings.unlinked_join:
+        return
+    joiners = _due_joiners(draft, members - len(leavers))
+    rebalanced = state.shares.due and state.agents.all_attached(Trait.RECOVERS)
     if not leavers and not joiners and not rebalanced:
         return
     reason = _change(leavers, joiners) or change_of_shares(state)
-    if all(agent.linked for agent in attached):
+    if is_linked:
         number = state.last_fence + 1
         at_once = bool(leavers) and state.step_seconds > LONG_STEP
         fence = Fence(number, reason, now + settings.join_deadline, at_once)
         draft.state = replace(state, phase=Phase.FENCING, fence=fence, last_fence=number)
         assert state.round is not None
-        for agent in attached:
-            draft.send(agent.agent, FenceAsk(number, state.round.round, at_once))
+        ask = FenceAsk(number, state.round.round, at_once)
+        for agent in draft.attached():
+            draft.send(agent.agent, ask)
         return
     impatient = any(now >= (a.leaving_since or 0) + settings.unlinked_leave for a in leavers)
-    if impatient or _may_restart_unlinked(draft, len(attached), joiners):
+    if impatient or _may_restart_unlinked(draft, members, joiners):
         draft.end_round(reason)
 
 
-def _end_if_places_stay_empty(draft: Draft, attached: list[Agent]) -> bool:
+def _end_if_places_stay_empty(draft: Draft) -> bool:
     """Ends a round of waiting workers that some do not enter, where no state moves any more."""
     state, now, settings = draft.state, draft.now, draft.state.settings
-    away = [agent for agent in attached if not agent.linked]
-    if not away or not all(agent.recovers for agent in attached):
+    if now < state.round_since + settings.place_deadline:
         return False
+    if state.agents.all_attached(Trait.LINKED) or not state.agents.all_attached(Trait.RECOVERS):
+        return False
+    attached = draft.attached()
+    away = [agent for agent in attached if not agent.linked]
     moved = max(agent.moved_at for agent in attached)
     if now < max(state.round_since, moved) + settings.place_deadline:
         return False
@@ -378,9 +388,9 @@ def _may_restart_unlinked(draft: Draft, members: int, joiners: list[Agent]) -> b
 def _due_joiners(draft: Draft, staying: int) -> list[Agent]:
     """Those who would make the world larger, if it is time to let them in."""
     settings, now = draft.state.settings, draft.now
-    waiting = draft.ready()
-    if settings.size(staying + len(waiting)) <= staying:
+    if settings.size(staying + draft.count_ready()) <= staying:
         return []
+    waiting = draft.ready()
     since = [agent.joined_at or 0.0 for agent in waiting]
     if _live(draft):
         return waiting  # nobody restarts: a change costs less than waiting for others
@@ -392,42 +402,50 @@ def _settle_fencing(draft: Draft) -> None:
     state, now = draft.state, draft.now
     fence = state.fence
     assert fence is not None
-    attached = draft.attached()
-    if any(agent.leaving for agent in attached):
-        limit = min(agent.leave_by for agent in attached if agent.leaving)
+    leavers = draft.leavers()
+    if leavers:
+        limit = min(agent.leave_by for agent in leavers)
         if fence.deadline > limit:
             fence = replace(fence, deadline=max(limit, now))
     if not fence.reached and end_if_hung(draft):
         return
     state = draft.state
-    names = {agent.agent for agent in attached}
-    if fence.stop is None and names <= set(fence.replies):
+    if fence.stop is None and _all_members(draft, fence.replies):
         # Nobody runs past the end of the step in progress when asked, or of the one after it.
-        newest = max(fence.replies[name] for name in names)
+        newest = max(fence.replies.values())
         further = 0 if fence.at_once and newest >= 0 else 1
         fence = replace(fence, stop=newest + further)
         _tell_stop(draft, fence)
     draft.state = replace(state, fence=fence)
-    if names <= fence.fenced:
+    if _all_members(draft, fence.fenced):
         draft.end_round(_fence_reason(draft, fence))
     elif now >= fence.deadline:
         draft.end_round(f"{fence.reason}; the fence was not reached in time")
+
+
+def _all_members(draft: Draft, told: Collection[str]) -> bool:
+    """Tell whether all attached agents are among those who have told of something."""
+    if len(told) < draft.state.agents.count(Trait.ATTACHED):  # nearly always
+        return False
+    return all(agent.agent in told for agent in draft.attached())
 
 
 def _settle_completing(draft: Draft) -> None:
     """All again where one fails: their scripts' tails may have collectives."""
     state, now = draft.state, draft.now
     assert state.round is not None
-    if all(member.agent in state.succeeded for member in state.round.members):
+    members = state.round.members
+    succeeded = state.succeeded
+    if len(succeeded) >= len(members) and all(one.agent in succeeded for one in members):
         draft.state = replace(state, phase=Phase.FINISHED)
-        for agent in draft.state.agents.values():
-            # Also those that start workers, which ask for a round once nobody is left to answer.
-            draft.put(replace(agent, joined_at=None, standby=False))
-            draft.send(agent.agent, Completed())
+        # Also those that start workers, which ask for a round once nobody is left to answer.
+        everybody = state.agents.values()
+        draft.put_all(replace(agent, joined_at=None, standby=False) for agent in everybody)
+        completed = Completed()
+        for agent in everybody:
+            draft.send(agent.agent, completed)
         return
-    for agent in draft.attached():
-        if not agent.leaving:
-            continue
+    for agent in draft.leavers():
         if agent.agent in state.succeeded:
             draft.put(replace(agent, attached=False))
             draft.send(agent.agent, Dismissed("leaving; its workers have ended"))
@@ -438,8 +456,7 @@ def _settle_completing(draft: Draft) -> None:
 
 def _fence_reason(draft: Draft, fence: Fence) -> str:
     """Why the round changes, as of its end: others may have come since the fence was begun."""
-    leavers = [agent for agent in draft.attached() if agent.leaving]
-    return _change(leavers, draft.ready()) or fence.reason
+    return _change(draft.leavers(), draft.ready()) or fence.reason
 
 
 def _tell_stop(draft: Draft, fence: Fence) -> None:
@@ -447,9 +464,12 @@ def _tell_stop(draft: Draft, fence: Fence) -> None:
     attached = draft.attached()
     alone = all(agent.leaving for agent in attached)
     number = draft.state.round.round
+    stops = {
+        leaving: FenceStop(fence.fence, number, fence.stop, leaving, commit=alone)
+        for leaving in (False, True)
+    }
     for agent in attached:
-        stop = FenceStop(fence.fence, number, fence.stop, agent.leaving, commit=alone)
-        draft.send(agent.agent, stop)
+        draft.send(agent.agent, stops[agent.leaving])
 
 
 def _change(leavers: list[Agent], joiners: list[Agent]) -> str:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from elastic_trainer.coordinator.agents import Agent, Reached
 from elastic_trainer.coordinator.bookkeeping import booked
 from elastic_trainer.coordinator.divergence_check import hear_digests
 from elastic_trainer.coordinator.draft import Draft
 from elastic_trainer.coordinator.failure_policy import Fail, decide
 from elastic_trainer.coordinator.model import (
-    Agent,
     Checking,
     Condemned,
     Drop,
@@ -21,7 +21,6 @@ from elastic_trainer.coordinator.model import (
     Lost,
     NewRange,
     Phase,
-    Reached,
     Received,
     RoundRecord,
     State,
@@ -58,7 +57,7 @@ from elastic_trainer.protocol.message import (
     WorkersSucceeded,
     newest_commits,
 )
-from elastic_trainer.succession.electorate import is_contested, is_newer, missing, settled
+from elastic_trainer.succession.electorate import is_contested, is_newer, missing, settled, too_few
 
 SPEED_WINDOW = 5.0
 """Seconds over which /status averages the speed."""
@@ -113,16 +112,21 @@ def _tick(draft: Draft, last_seen: Mapping[str, float]) -> None:
     lag = 0.0 if state.last_tick is None else now - state.last_tick
     allowance = lag if lag > TICK_LAG else 0.0
     watch = replace(state.watch, since=state.watch.since + allowance) if allowance else state.watch
-    agents = dict(state.agents)
-    for name, agent in state.agents.items():
-        seen = max(last_seen.get(name, 0.0), min(now, agent.last_seen + allowance))
-        if seen > agent.last_seen:
-            agents[name] = replace(agent, last_seen=seen)
-    draft.state = replace(state, last_tick=now, agents=agents, watch=watch)
-    for agent in agents.values():
-        if now - agent.last_seen > state.settings.lost_after:
-            draft.effects.append(Drop(agent.agent))
-            _lose(draft, agent.agent, f"silent for {now - agent.last_seen:.1f} s")
+    draft.state = replace(state, last_tick=now, watch=watch)
+    if allowance:
+        last_seen = {
+            name: max(last_seen.get(name, 0.0), min(now, agent.last_seen + allowance))
+            for name, agent in state.agents.items()
+        }
+    draft.put_all(
+        replace(agent, last_seen=seen)
+        for name, seen in last_seen.items()
+        if (agent := state.agents.get(name)) is not None and seen > agent.last_seen
+    )
+    limit = state.settings.lost_after
+    for agent in [one for one in draft.state.agents.values() if now - one.last_seen > limit]:
+        draft.effects.append(Drop(agent.agent))
+        _lose(draft, agent.agent, f"silent for {now - agent.last_seen:.1f} s")
 
 
 def _lose(draft: Draft, name: str, why: str) -> None:
@@ -178,6 +182,7 @@ def _hello(draft: Draft, hello: Hello) -> None:
         processes=hello.processes,
         recovers=hello.recovers,
         pids=hello.pids,
+        expected=hello.agent in state.expected,
         told_fence=hello.fence,
         told_stop=hello.stop_step,
         fenced=hello.fenced,
@@ -222,10 +227,9 @@ def _hello(draft: Draft, hello: Hello) -> None:
             draft.send(hello.agent, RoundOver(running.round, "the coordinator moved on"))
             agent = replace(agent, linked=False, told_fence=0, told_stop=-1, fenced=False)
     if draft.state.phase is Phase.ADOPTING and draft.state.round is not None:
-        for member in draft.state.round.members:
-            if member.pod_index == pod_index and member.agent != hello.agent:
-                draft.end_round(f"worker {pod_index} was replaced")
-                break
+        holder = draft.state.round.member_at(pod_index)
+        if holder is not None and holder.agent != hello.agent:
+            draft.end_round(f"worker {pod_index} was replaced")
     draft.put(agent)
     ours = draft.state.electorate
     if ours is not None and agent.taken == ours.round and is_newer(ours, told):
@@ -364,7 +368,7 @@ def _advance(
 def _fence_reply(draft: Draft, agent: Agent, message: FenceReply) -> None:
     fence = draft.state.fence
     if fence is not None and fence.fence == message.fence and agent.attached:
-        replies = {**fence.replies, agent.agent: message.step}
+        replies = fence.replies.with_entry(agent.agent, message.step)
         draft.state = replace(draft.state, fence=replace(fence, replies=replies))
 
 
@@ -388,8 +392,7 @@ def _committed(draft: Draft, agent: Agent, message: Committed) -> None:
     if message.in_memory:
         draft.put(replace(agent, held_step=step))
         # Committed once every rank of the round has it.
-        attached = [one for one in draft.state.agents.values() if one.attached]
-        step = min((one.held_step for one in attached), default=-1)
+        step = draft.state.agents.least_held_step()
     state = draft.state
     if message.place:
         told = NewestCommit(message.place, message.step)
@@ -479,6 +482,9 @@ def _settle_electorate(draft: Draft) -> None:
     """Lets go of earlier rounds' members once enough of all know of the newest."""
     known, settings = draft.state.electorate, draft.state.settings
     if known is None or len(known.groups) < 2 or known.term != settings.term:
+        return
+    told = draft.state.agents.count_taken(known.round)
+    if too_few(known, told, len(draft.state.gone)):
         return
     takers = {one.agent for one in draft.state.agents.values() if one.taken == known.round}
     if not missing(known, takers, draft.state.gone, settings.host):

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from elastic_trainer.coordinator.agents import Agent
 from elastic_trainer.coordinator.draft import Draft
-from elastic_trainer.coordinator.model import Agent, Phase, Settings, State
+from elastic_trainer.coordinator.model import Phase, Settings, State
 from elastic_trainer.coordinator.rebalance import FULL
 from elastic_trainer.coordinator.straggler import Key, Straggler, Worked
 from elastic_trainer.protocol.message import AgentMessage, Progress

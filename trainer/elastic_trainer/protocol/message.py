@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from elastic_trainer.proto import coordinator_pb2
@@ -39,6 +40,11 @@ class Member:
 @dataclass(frozen=True)
 class Group:
     members: tuple[Member, ...] = ()
+
+    @cached_property
+    def votes(self) -> int:
+        """How many members have a vote."""
+        return sum(member.port != 0 for member in self.members)
 
 
 @dataclass(frozen=True)
@@ -108,7 +114,23 @@ class Round:
     shares: tuple[int, ...] = ()
 
     def rank_of(self, agent: str) -> int | None:
-        return next((i for i, member in enumerate(self.members) if member.agent == agent), None)
+        return self._ranks.get(agent)
+
+    def member_at(self, pod_index: int) -> Member | None:
+        return self._by_index.get(pod_index)
+
+    @property
+    def names(self) -> Collection[str]:
+        """Return the members' agents, by rank."""
+        return self._ranks.keys()
+
+    @cached_property
+    def _ranks(self) -> dict[str, int]:
+        return {member.agent: rank for rank, member in enumerate(self.members)}
+
+    @cached_property
+    def _by_index(self) -> dict[int, Member]:
+        return {member.pod_index: member for member in self.members}
 
 
 @dataclass(frozen=True)

@@ -96,5 +96,11 @@ def missing(
     return ()
 
 
+def too_few(known: Electorate, present: int, gone: int) -> bool:
+    """Tell whether `missing` certainly finds some, by numbers alone, which cost nothing: `present`
+    agents agree, and `gone` are proven gone."""
+    return any(2 * present + 1 <= group.votes - gone for group in known.groups)
+
+
 def _with(groups: tuple[Group, ...], members: tuple[Member, ...]) -> tuple[Group, ...]:
     return (*groups, Group(members)) if any(m.port for m in members) else groups
