@@ -79,13 +79,21 @@ def _settle_forming(draft: Draft) -> None:
         everybody = size == state.settings.size(state.settings.max_nodes)
         # Just restarted, we may not have heard of the running round yet.
         wait = state.started if everybody else max(since, state.started)
-        if now < wait + state.settings.grace and not _all_are_back(state, waiting[:size]):
-            return
+        if now < wait + state.settings.grace:
+            could_be_back = state.returning and size >= _fewest_back(state)
+            if not could_be_back or not _all_are_back(state, choose()[:size]):
+                return
     if not _enough_agree(draft):
         return
     chosen = choose()[:size]
     if _enough_know(draft, chosen):
         _form(draft, chosen)
+
+
+def _fewest_back(state: State) -> int:
+    """Return how many `_all_are_back` waits for at least."""
+    groups = state.electorate.groups if state.electorate is not None else ()
+    return max((len(group.members) for group in groups), default=0) - len(state.gone)
 
 
 def _all_are_back(state: State, chosen: list[Agent]) -> bool:
