@@ -19,7 +19,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import grpc.aio
-from elastic_trainer.agent.agent import beat_seconds
 from elastic_trainer.coordinator.model import Phase, Received, Settings, State, Tick
 from elastic_trainer.coordinator.state import step
 from elastic_trainer.proto.coordinator_pb2_grpc import CoordinatorStub
@@ -35,6 +34,7 @@ from elastic_trainer.protocol.message import (
     Taken,
     encode_agent,
 )
+from elastic_trainer.protocol.pace import BEAT_SECONDS
 
 from benchmarks.rendezvous import JOB, OPTIONS, PATIENCE, TOKEN, Coordinator
 
@@ -125,8 +125,8 @@ class Decisions:
 
 
 class SimulatedAgent:
-    def __init__(self, index: int, port: int, agents: int) -> None:
-        self.index, self._beat_seconds = index, beat_seconds(agents)
+    def __init__(self, index: int, port: int) -> None:
+        self.index, self._beat_seconds = index, BEAT_SECONDS
         self._channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=OPTIONS)
         self._call: Any = None
         self._writing = asyncio.Lock()
@@ -149,7 +149,9 @@ class SimulatedAgent:
 
     async def _read(self) -> None:
         while (envelope := await self._call.read()) is not grpc.aio.EOF:
-            if envelope.HasField("round"):
+            if envelope.HasField("heartbeat"):
+                self._beat_seconds = envelope.heartbeat.beat_seconds
+            elif envelope.HasField("round"):
                 self.number = envelope.round.round
                 self.placed.set()
                 await self.say(Taken(self.number))
@@ -185,7 +187,7 @@ async def _in_groups(coroutines: Iterable[Awaitable[None]], size: int = 100) -> 
 
 async def served(agents: int) -> dict[str, float]:
     coordinator = Coordinator(agents, "--term=1", f"--agent={name_of(0)}")
-    simulated = [SimulatedAgent(index, coordinator.port, agents) for index in range(agents)]
+    simulated = [SimulatedAgent(index, coordinator.port) for index in range(agents)]
 
     async def cost(stage: Callable[[], Awaitable[Any]], settle: float = 1.0) -> float:
         """Return the coordinator's CPU seconds for a stage, less what it takes at rest."""

@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc.aio
-from elastic_trainer.agent.agent import beat_seconds
 from elastic_trainer.proto.coordinator_pb2_grpc import CoordinatorStub
 from elastic_trainer.protocol.auth import HEADER, TOKEN_VARIABLE
 from elastic_trainer.protocol.message import (
@@ -37,6 +36,7 @@ from elastic_trainer.protocol.message import (
     Join,
     encode_agent,
 )
+from elastic_trainer.protocol.pace import BEAT_SECONDS
 
 from benchmarks.endpoint import free_endpoint
 
@@ -50,8 +50,8 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class SimulatedAgent:
-    def __init__(self, index: int, port: int, agents: int) -> None:
-        self.index, self._beat_seconds = index, beat_seconds(agents)
+    def __init__(self, index: int, port: int) -> None:
+        self.index, self._beat_seconds = index, BEAT_SECONDS
         self._channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=OPTIONS)
         self._call: Any = None
         self._writing = asyncio.Lock()
@@ -77,7 +77,9 @@ class SimulatedAgent:
 
     async def _read(self) -> None:
         while (envelope := await self._call.read()) is not grpc.aio.EOF:
-            if envelope.HasField("round"):
+            if envelope.HasField("heartbeat"):
+                self._beat_seconds = envelope.heartbeat.beat_seconds
+            elif envelope.HasField("round"):
                 self.placed_at = time.monotonic()
                 self.placed.set()
 
@@ -158,7 +160,7 @@ class Coordinator:
 
 async def ours(agents: int, beat_seconds: float) -> dict[str, Any]:
     coordinator = Coordinator(agents)
-    simulated = [SimulatedAgent(index, coordinator.port, agents) for index in range(agents)]
+    simulated = [SimulatedAgent(index, coordinator.port) for index in range(agents)]
     try:
         for first in range(0, agents, 50):
             await asyncio.gather(*(agent.hello() for agent in simulated[first : first + 50]))

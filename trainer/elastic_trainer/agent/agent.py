@@ -61,14 +61,11 @@ from elastic_trainer.protocol.message import (
     WorkersFailed,
     WorkersSucceeded,
 )
+from elastic_trainer.protocol.pace import BEAT_SECONDS
 from elastic_trainer.store.memory_folder import MemoryFolder
 
 log = logging.getLogger(__name__)
 
-BEAT_SECONDS = 0.2
-MOST_BEAT_SECONDS = 0.4
-BEATS_PER_SECOND = 2500.0
-"""Of all agents together; a large job's beat less often, up to MOST_BEAT_SECONDS."""
 UNREACHABLE_LEAVE_SECONDS = 10.0
 """A leaver that can't reach the coordinator goes; or after a third of its grace."""
 KILL_MARGIN_SECONDS = 2.0
@@ -82,11 +79,6 @@ EXIT_SECONDS = 3.0
 """For workers told to leave to exit by themselves."""
 
 EXIT_TERMINATED = 128 + signal.SIGTERM
-
-
-def beat_seconds(nodes: int) -> float:
-    """Between an agent's signs of life, in a round of so many nodes."""
-    return max(BEAT_SECONDS, min(MOST_BEAT_SECONDS, nodes / BEATS_PER_SECOND))
 
 
 class PermanentFailureError(RuntimeError):
@@ -134,6 +126,8 @@ class Agent:
         self._workers.learn(identity.commits)
         self._metrics = WorkerMetrics()
         self._counted = Counted()
+        self._beat_seconds = BEAT_SECONDS
+        """As the coordinator says."""
         self._fatal: str | None = None
         """Why no worker is to be started again."""
         self._job_failed = False
@@ -315,8 +309,7 @@ class Agent:
 
     async def _beat(self) -> None:
         while True:
-            nodes = len(self._current.members) if self._current is not None else 1
-            await asyncio.sleep(beat_seconds(nodes))
+            await asyncio.sleep(self._beat_seconds)
             self._stream.tell(self._workers.progress() or Heartbeat())
             moved = self._workers.transferring()
             if moved is not None:
@@ -420,7 +413,9 @@ class Agent:
         self._place.heard(message)
         self._counted.hear(message)
         local = self._workers.local
-        if isinstance(message, Round):
+        if isinstance(message, Heartbeat):
+            self._beat_seconds = message.beat_seconds or self._beat_seconds
+        elif isinstance(message, Round):
             self._begin(message)
         elif isinstance(message, RoundOver):
             if self._current is not None and message.round == self._current.round:

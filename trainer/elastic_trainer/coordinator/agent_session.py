@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 OUTBOX = 1000
 """Messages that wait for an agent to read them; then its stream is closed."""
@@ -17,13 +16,13 @@ CLOSE = None
 class AgentSession:
     def __init__(self, agent: str, now: float) -> None:
         self.agent = agent
-        self.outbox: asyncio.Queue[Any] = asyncio.Queue(OUTBOX)
+        self.outbox: asyncio.Queue[bytes | None] = asyncio.Queue(OUTBOX)
         """Messages as the wire has them; `CLOSE` ends it."""
         self.over = asyncio.Event()
         """It does not read, or writes without end: nothing in the outbox matters any more."""
         self._credit, self._credited = BURST, now
 
-    def put(self, envelope: Any) -> None:
+    def put(self, envelope: bytes | None) -> None:
         try:
             self.outbox.put_nowait(envelope)
         except asyncio.QueueFull:

@@ -22,6 +22,7 @@ from elastic_trainer.protocol.message import (
     NewestCommit,
     Round,
 )
+from elastic_trainer.protocol.pace import Pace
 
 
 class Phase(Enum):
@@ -236,6 +237,8 @@ class State:
     attempt_since: int = 0
     """The last round of the attempts before this one."""
     last_tick: float | None = None
+    pace: Pace = field(default_factory=Pace)
+    """Of all agents' signs of life."""
     electorate: Electorate | None = None
     """Who must agree to the next round: the newest that any agent told of, or we made."""
     gone: frozenset[str] = frozenset()

@@ -51,10 +51,7 @@ from elastic_trainer.node_check.message import (
     encode_order,
 )
 from elastic_trainer.node_check.session import Limits, Session, summary
-from elastic_trainer.proto.coordinator_pb2_grpc import (
-    CoordinatorServicer,
-    add_CoordinatorServicer_to_server,
-)
+from elastic_trainer.proto import coordinator_pb2
 from elastic_trainer.proto.leases_pb2_grpc import add_LeasesServicer_to_server
 from elastic_trainer.protocol.auth import (
     HEADER,
@@ -66,6 +63,7 @@ from elastic_trainer.protocol.auth import (
 from elastic_trainer.protocol.keepalive import SERVER_SECONDS, options
 from elastic_trainer.protocol.message import (
     MESSAGE_BYTES,
+    CoordinatorMessage,
     Electorate,
     Heartbeat,
     Hello,
@@ -73,6 +71,7 @@ from elastic_trainer.protocol.message import (
     decode,
     encode_coordinator,
 )
+from elastic_trainer.protocol.pace import beat_seconds
 from elastic_trainer.succession.electorate import voters
 from elastic_trainer.succession.service import GONE_PATH, look, read_gone
 
@@ -92,6 +91,10 @@ that come back before we see them go."""
 _SERVED = {"/status": "GET", "/metrics": "GET", "/range": "PUT", PATH: "PUT", GONE_PATH: "PUT"}
 
 
+def _encoded(message: CoordinatorMessage) -> bytes:
+    return bytes(encode_coordinator(message).SerializeToString())
+
+
 @dataclass(frozen=True)
 class Succeeds:
     """What an elected coordinator knows from its agent."""
@@ -102,7 +105,7 @@ class Succeeds:
     """Who has granted its election."""
 
 
-class CoordinatorServer(CoordinatorServicer):
+class CoordinatorServer:
     """Holds the state; every change to it is one call of `_apply`, on one event loop."""
 
     def __init__(
@@ -150,7 +153,7 @@ class CoordinatorServer(CoordinatorServicer):
         if self.state.failures_total > known:
             self._failures_delivered.clear()
         # A round goes to all its members, and names them all: it is encoded once.
-        encoded: dict[int, Any] = {}
+        encoded: dict[int, bytes] = {}
         for effect in effects:
             session = self._sessions.get(effect.agent)
             if session is None:
@@ -160,7 +163,7 @@ class CoordinatorServer(CoordinatorServicer):
                 continue
             envelope = encoded.get(id(effect.message))
             if envelope is None:
-                envelope = encoded[id(effect.message)] = encode_coordinator(effect.message)
+                envelope = encoded[id(effect.message)] = _encoded(effect.message)
             session.put(envelope)
         if before != (self.state.phase, self.state.last_round):
             log.info(
@@ -346,19 +349,21 @@ class CoordinatorServer(CoordinatorServicer):
             if self._stopped is not None:
                 self._stopped.set()
 
-    def _heartbeat(self) -> Any:
+    def _heartbeat(self) -> bytes:
         settings = self.state.settings
         goodput = self.state.ledger.tell(int(time.monotonic() * 1000))
+        beat = beat_seconds(len(self._sessions))
         if not settings.host:
-            return encode_coordinator(Heartbeat(goodput=goodput))
+            return _encoded(Heartbeat(goodput=goodput, beat_seconds=beat))
         host = self.state.agents.get(settings.host)
-        return encode_coordinator(
+        return _encoded(
             Heartbeat(
                 settings.term,
                 Member(host.agent, host.pod_index, host.address, host.port) if host else None,
                 settings.min_nodes,
                 settings.max_nodes,
                 goodput,
+                beat,
             )
         )
 
@@ -413,11 +418,24 @@ class CoordinatorServer(CoordinatorServicer):
             if self.state.missing and time.monotonic() - self._probed >= PROBE_SECONDS:
                 self._probed = time.monotonic()
                 self._probe(member.agent for member in self.state.missing)
-            if time.monotonic() - beaten >= HEARTBEAT_SECONDS:
+            wait = max(HEARTBEAT_SECONDS, beat_seconds(len(self._sessions)))
+            if time.monotonic() - beaten >= wait:
                 beaten = time.monotonic()
                 heartbeat = self._heartbeat()
                 for session in self._sessions.values():
                     session.put(heartbeat)
+
+    def _serve_agents(self, server: grpc.aio.Server) -> None:
+        """Adds the service as the generated code would, but for answers that are encoded already:
+        one encoding does for all who are told the same."""
+        handlers = {
+            "Attend": grpc.stream_stream_rpc_method_handler(
+                self.Attend, request_deserializer=coordinator_pb2.AgentMessage.FromString
+            )
+        }
+        name = coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"].full_name
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
+        server.add_registered_method_handlers(name, handlers)
 
     async def run(self, host: str, port: int, stopped: asyncio.Event) -> None:
         """Serves gRPC on `port` and HTTP on `port + 1` until `stopped`.
@@ -444,7 +462,7 @@ class CoordinatorServer(CoordinatorServicer):
             interceptors=[Guard(self._token)],
             maximum_concurrent_rpcs=STREAMS,
         )
-        add_CoordinatorServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+        self._serve_agents(server)
         add_LeasesServicer_to_server(LeaseService(), server)  # type: ignore[no-untyped-call]
         try:
             bound = server.add_insecure_port(f"{host}:{port}")

@@ -57,6 +57,7 @@ from elastic_trainer.protocol.message import (
     WorkersSucceeded,
     newest_commits,
 )
+from elastic_trainer.protocol.pace import silence
 from elastic_trainer.succession.electorate import is_contested, is_newer, missing, settled, too_few
 
 SPEED_WINDOW = 5.0
@@ -112,7 +113,8 @@ def _tick(draft: Draft, last_seen: Mapping[str, float]) -> None:
     lag = 0.0 if state.last_tick is None else now - state.last_tick
     allowance = lag if lag > TICK_LAG else 0.0
     watch = replace(state.watch, since=state.watch.since + allowance) if allowance else state.watch
-    draft.state = replace(state, last_tick=now, watch=watch)
+    pace = state.pace.at(len(state.agents), now)
+    draft.state = replace(state, last_tick=now, watch=watch, pace=pace)
     if allowance:
         last_seen = {
             name: max(last_seen.get(name, 0.0), min(now, agent.last_seen + allowance))
@@ -123,7 +125,7 @@ def _tick(draft: Draft, last_seen: Mapping[str, float]) -> None:
         for name, seen in last_seen.items()
         if (agent := state.agents.get(name)) is not None and seen > agent.last_seen
     )
-    limit = state.settings.lost_after
+    limit = silence(state.settings.lost_after, pace.slowest)
     for agent in [one for one in draft.state.agents.values() if now - one.last_seen > limit]:
         draft.effects.append(Drop(agent.agent))
         _lose(draft, agent.agent, f"silent for {now - agent.last_seen:.1f} s")

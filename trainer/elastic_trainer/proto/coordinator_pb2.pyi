@@ -125,18 +125,20 @@ class Join(_message.Message):
     def __init__(self, store_port: _Optional[int] = ..., live: _Optional[bool] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("term", "host", "min_nodes", "max_nodes", "goodput")
+    __slots__ = ("term", "host", "min_nodes", "max_nodes", "goodput", "beat_seconds")
     TERM_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     MIN_NODES_FIELD_NUMBER: _ClassVar[int]
     MAX_NODES_FIELD_NUMBER: _ClassVar[int]
     GOODPUT_FIELD_NUMBER: _ClassVar[int]
+    BEAT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     term: int
     host: Member
     min_nodes: int
     max_nodes: int
     goodput: Goodput
-    def __init__(self, term: _Optional[int] = ..., host: _Optional[_Union[Member, _Mapping]] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., goodput: _Optional[_Union[Goodput, _Mapping]] = ...) -> None: ...
+    beat_seconds: float
+    def __init__(self, term: _Optional[int] = ..., host: _Optional[_Union[Member, _Mapping]] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., goodput: _Optional[_Union[Goodput, _Mapping]] = ..., beat_seconds: _Optional[float] = ...) -> None: ...
 
 class Goodput(_message.Message):
     __slots__ = ("id", "generation", "milliseconds")

@@ -178,6 +178,7 @@ class Heartbeat:
     min_nodes: int = 0
     max_nodes: int = 0
     goodput: Goodput = dataclasses.field(default_factory=Goodput)
+    beat_seconds: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from elastic_trainer.protocol.message import Electorate, Heartbeat, Member
+from elastic_trainer.protocol.pace import silence
 from elastic_trainer.succession.ballot import Ballot, Vote, Voter, swear, take, vote
 from elastic_trainer.succession.candidacy import TURN_SECONDS, Count, turn
 from elastic_trainer.succession.electorate import TERMS_OF_A_HOST, missing, next_election, voters
@@ -38,8 +39,9 @@ class Follower:
     """An agent's knowledge of the coordinator and its host. Times are of one monotonic clock."""
 
     agent: str
-    limit: float
-    """Seconds of silence after which a coordinator whose host is silent, too, is lost."""
+    least_limit: float
+    """Seconds of silence after which a coordinator whose host is silent, too, is lost, where it
+    does not beat more slowly, see `limit`."""
     first_host: bool = False
     """The coordinator of the job's beginning is this agent's to run."""
     voter: Voter = field(default_factory=Voter)
@@ -60,6 +62,12 @@ class Follower:
     """Of the terms that voters have told it."""
     gone: frozenset[str] = frozenset()
     """Electors that are proven to have ended."""
+    beat: float = 0.0
+    """Seconds between two signs of life, as the coordinator has told."""
+
+    @property
+    def limit(self) -> float:
+        return silence(self.least_limit, self.beat)
 
     @property
     def host_lost(self) -> bool:
@@ -87,7 +95,8 @@ class Follower:
     def hears_beat(self, told: Heartbeat, dialled: str) -> Follower:
         """Return it after the coordinator at `dialled` has said who it is."""
         voter = swear(self.voter, told.term)
-        return replace(self, voter=voter, address=dialled, host=told.host or self.host)
+        beat, host = told.beat_seconds or self.beat, told.host or self.host
+        return replace(self, voter=voter, address=dialled, host=host, beat=beat)
 
     def takes(self, known: Electorate) -> Follower:
         """Return it after the coordinator has told who elects."""
@@ -197,7 +206,7 @@ class Follower:
 
     def begins_anew(self, first_host: bool, now: float) -> Follower:
         """Return it as it was when it began."""
-        new = Follower(self.agent, self.limit, first_host=first_host, heard_at=now)
+        new = Follower(self.agent, self.least_limit, first_host=first_host, heard_at=now)
         return replace(new, led=self.led + 1)
 
     # ---- its own election
