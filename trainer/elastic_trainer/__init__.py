@@ -9,6 +9,7 @@
 | ElasticStream, Packing | the same of shards that are read from beginning to end, and of tokens |
 | Checkpointer | commits of model, optimizer and data in a loop of one's own |
 | ElasticEmbedding, SplitTables | tables for any 64-bit id, split over the ranks |
+| ServedTables, ServerError | the same tables on parameter servers, for workers at their own pace |
 | ScaledLearningRate | a learning rate that follows the global batch, or the samples trained on |
 | SeededDataset | random numbers that belong to the sample, for a loader of one's own |
 | ShardClient, Ledger, Lease | data handed out in leases, for workers that don't train in step |
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from elastic_trainer.link.order import Order
     from elastic_trainer.link.worker_link import LinkError, WorkerLink
     from elastic_trainer.loop.loop import ElasticLoop
+    from elastic_trainer.parameter_server.client import ServedTables, ServerError
     from elastic_trainer.ranks.process_group import ProcessGroup
     from elastic_trainer.store.errors import StorageError
 
@@ -70,6 +72,8 @@ __all__ = [
     "ProcessGroup",
     "ScaledLearningRate",
     "SeededDataset",
+    "ServedTables",
+    "ServerError",
     "ShardClient",
     "ShardError",
     "SplitTables",
@@ -96,6 +100,8 @@ _MODULES = {
     "ProcessGroup": "ranks.process_group",
     "ScaledLearningRate": "data.learning_rate",
     "SeededDataset": "data.seeded",
+    "ServedTables": "parameter_server.client",
+    "ServerError": "parameter_server.client",
     "ShardClient": "data.shard_client",
     "ShardError": "data.unit_reader",
     "SplitTables": "embeddings.split_tables",

@@ -45,6 +45,17 @@ class Candidates:
         order = held[np.argsort(self._ids[held])]
         return self._ids[order], self._seen[order], self._last[order]
 
+    def entries_of(self, ids: Ids) -> tuple[Ids, Counts, Counts]:
+        """Return those of these ids that are here, how often each was seen, and when last."""
+        places = self._index.find(ids)
+        here = places >= 0
+        here[here] = self._seen[places[here]] > 0
+        return ids[here], self._seen[places[here]], self._last[places[here]]
+
+    def forget(self, ids: Ids) -> None:
+        places = self._index.find(ids)
+        self._seen[places[places >= 0]] = 0
+
     def put(self, ids: Ids, seen: Counts, last: Counts) -> None:
         """Hold these, too, which aren't held yet."""
         own = self.entries()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from elastic_trainer.embeddings.bag import Mode, check_ids, check_mode, pool
-from elastic_trainer.embeddings.exchange import Pull, Update, pull, summed
+from elastic_trainer.embeddings.exchange import Pull, RowSource, Update, pull, summed
 from elastic_trainer.embeddings.owner_map import OwnerMap
 from elastic_trainer.embeddings.row_optimizer import RowOptimizer
 from elastic_trainer.embeddings.split_tables import SplitTables
@@ -80,6 +80,8 @@ class ElasticEmbedding(torch.nn.Module):
                 evict_every,
             )
         )
+        self.rows: RowSource = self.table
+        """Where rows are held: here and on the other ranks, or on servers (ServedTables)."""
         self.lr = optimizer.lr
         """The rate of the next step; not saved, so set it where it changes."""
         self.owners = OwnerMap.even(0, 1)
@@ -100,7 +102,7 @@ class ElasticEmbedding(torch.nn.Module):
             offsets: where each bag begins, if ids have one dimension.
         """
         check_ids(ids, offsets, self.mode, self.name)
-        found, places = pull(self.table, self.owners, self.group, ids)
+        found, places = pull(self.rows, self.owners, self.group, ids)
         if torch.is_grad_enabled() and self.training:
             self._pulls.append(found)
         return pool(found.rows, places, offsets, self.mode)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -13,7 +14,6 @@ from numpy.typing import NDArray
 
 from elastic_trainer.embeddings.hashing import Ids, buckets
 from elastic_trainer.embeddings.owner_map import OwnerMap
-from elastic_trainer.embeddings.table import Table
 from elastic_trainer.ranks.process_group import ProcessGroup
 
 
@@ -77,8 +77,15 @@ class Pull:
         return seen.numpy(), gradients
 
 
+class RowSource(Protocol):
+    """Where rows come from: a Table, or servers that hold it."""
+
+    def pull(self, ids: Ids) -> torch.Tensor:
+        """Return a row for each id, no two alike and ascending."""
+
+
 def pull(
-    table: Table, owners: OwnerMap, group: ProcessGroup, ids: torch.Tensor
+    table: RowSource, owners: OwnerMap, group: ProcessGroup, ids: torch.Tensor
 ) -> tuple[Pull, torch.Tensor]:
     """Ask each id's holder for its row, once; return them, and where the row of each of `ids` is.
 

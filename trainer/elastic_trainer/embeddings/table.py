@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -142,6 +142,8 @@ class Table:
         self.step = 0
         """Updates so far, on every holder the same."""
         self.counters = Counters()
+        self.watchers: list[Callable[[Ids], None]] = []
+        """Each is called with the ids of which an update changed anything."""
         self._index = RowIndex()
         self._candidates = Candidates()
         self._used = 0
@@ -182,6 +184,7 @@ class Table:
         """
         self.step += 1
         if len(ids):
+            self._tell(ids)
             rows = self._index.find(ids)
             if (rows < 0).any():
                 rows = self._admit(ids, seen, rows)
@@ -200,11 +203,43 @@ class Table:
         if wanted is not None:
             rows = rows[_among(wanted, self._ids[rows])]
         rows = rows[np.argsort(self._ids[rows])]
-        at = torch.from_numpy(rows)
         counts = self._candidates.entries()
         if wanted is not None:
             asked = _among(wanted, counts[0])
             counts = counts[0][asked], counts[1][asked], counts[2][asked]
+        return self._copied(rows, counts)
+
+    def ids_in(self, wanted: Collection[int]) -> Ids:
+        """Return the ids of these buckets that have a row or a count here."""
+        rows = self._rows()
+        ids = np.concatenate([self._ids[rows], self._candidates.entries()[0]])
+        return ids[_among(wanted, ids)]
+
+    def entries_of(self, ids: Ids) -> Entries:
+        """Return a copy of what is held of these ids."""
+        rows = self._index.find(ids)
+        return self._copied(rows[rows >= 0], self._candidates.entries_of(ids))
+
+    def replace(self, ids: Ids, entries: Entries) -> None:
+        """Hold of these ids, no two alike, exactly these entries."""
+        rows = self._index.find(ids)
+        stays = np.isin(ids, entries.ids.numpy())
+        if (gone := rows[(rows >= 0) & ~stays]).size:
+            held = self._rows()
+            self._give_back(held, np.isin(held, gone))
+        given = entries.ids.numpy()
+        rows = self._index.find(given)
+        rows[rows < 0] = self._take_rows(given[rows < 0])
+        self._write(rows, entries)
+        self._candidates.forget(ids)
+        self._put_candidates(entries)
+
+    def _tell(self, ids: Ids) -> None:
+        for watcher in self.watchers:
+            watcher(ids)
+
+    def _copied(self, rows: Ids, counts: tuple[Ids, Ids, Ids]) -> Entries:
+        at = torch.from_numpy(rows)
         candidates = [torch.from_numpy(part) for part in counts]
         return Entries(
             torch.from_numpy(self._ids[rows]),
@@ -224,12 +259,17 @@ class Table:
                 f"id {int(ids[taken][0])} of table {self.settings.name!r} is held here already: "
                 "expected each bucket to come from one holder"
             )
-        rows = self._take_rows(ids)
+        self._write(self._take_rows(ids), entries)
+        self._put_candidates(entries)
+
+    def _write(self, rows: Ids, entries: Entries) -> None:
         at = torch.from_numpy(rows)
         self._weights.index_copy_(0, at, entries.weights)
         self._state.index_copy_(0, at, entries.state)
         self._seen[rows] = entries.seen.numpy()
         self._last[rows] = entries.last.numpy()
+
+    def _put_candidates(self, entries: Entries) -> None:
         if len(entries.candidates):
             self._candidates.put(
                 entries.candidates.numpy(),
@@ -293,11 +333,13 @@ class Table:
             goes |= self.step - self._last[rows] > settings.evict_idle
             ids, seen, last = self._candidates.entries()
             stays = self.step - last <= settings.evict_idle
+            self._tell(ids[~stays])
             self._candidates.replace(ids[stays], seen[stays], last[stays])
         if settings.max_rows is not None:
             goes |= self._beyond_share(rows, -(-settings.max_rows // BUCKETS), goes)
         self.counters.evicted += int(goes.sum())
         if goes.any():
+            self._tell(self._ids[rows[goes]])
             self._give_back(rows, goes)
 
     def _beyond_share(self, rows: Ids, share: int, gone: NDArray[np.bool_]) -> NDArray[np.bool_]:

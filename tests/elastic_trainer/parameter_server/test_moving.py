@@ -1,0 +1,164 @@
+"""A move that breaks at each of its messages: no row is lost, doubled or updated twice."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+import torch
+from elastic_trainer.embeddings.hashing import BUCKETS, Ids, buckets
+from elastic_trainer.embeddings.row_optimizer import Adagrad
+from elastic_trainer.embeddings.table import Table, TableSettings
+from elastic_trainer.parameter_server import moving
+from elastic_trainer.parameter_server.holder import Gradients, Verdict
+from elastic_trainer.parameter_server.moving import give
+from elastic_trainer.parameter_server.service import Service
+from elastic_trainer.parameter_server.wire import write_settings
+
+from tests.elastic_trainer.parameter_server.servers import BrokenError, Direct
+
+SETTINGS = TableSettings(
+    "items", 4, Adagrad(lr=0.1), dtype=torch.float64, admit_after=2, evict_idle=7, evict_every=3
+)
+MOVED = np.arange(0, BUCKETS, 3)
+
+
+class Run:
+    """Two servers of which the first gives to the second while pushes go on, and one table."""
+
+    def __init__(self) -> None:
+        self.source, self.target = (Service(f"{one}:1", "first", "") for one in "ab")
+        self.source.holder.held[:] = True
+        self.expected = Table(SETTINGS)
+        self.draw = np.random.default_rng(5)
+        self.sequence = 0
+        for one in (self.source, self.target):
+            one.holder.add_table(write_settings(SETTINGS))
+            one.holder.clocks.open("w", 0, 0.0)
+
+    def push(self, *, twice: bool = False) -> None:
+        """Push to whoever holds what, as a worker does."""
+        self.sequence += 1
+        ids = np.unique(self.draw.integers(0, 300, 40)) * 10**9
+        sums = torch.from_numpy(self.draw.normal(size=(len(ids), 4)))
+        seen = np.ones(len(ids), dtype=np.int64)
+        parts = []
+        for one in (self.source, self.target):
+            mine = one.holder.held[buckets(ids)]
+            part = Gradients("items", ids[mine], seen[mine], sums[torch.from_numpy(mine)], 0.1)
+            parts.append((one, part))
+        for one, part in parts:
+            verdicts = [one.holder.push("w", self.sequence, [part], 0.0) for _ in range(1 + twice)]
+            assert verdicts == [Verdict.DONE] * (1 + twice)
+        self.expected.update(ids, seen, sums, 0.1)
+
+    async def move(self, breaks_at: int, *, gone: bool = False) -> tuple[bool, int]:
+        """Return whether it was given, and how many messages there were."""
+        count = 0
+
+        def at(event: str) -> None:
+            nonlocal count
+            count += 1
+            if not self.source.holder.frozen.any() and self.sequence < 30:
+                self.push(twice=count % 2 == 0)
+            if count == breaks_at:
+                raise BrokenError(event)
+
+        stub = Direct(self.target, at)
+        given = await give(
+            self.source.holder, MOVED, stub, self.target.life, "e", lambda: gone and count > 1
+        )
+        return given, count
+
+    def check(self) -> None:
+        held = self.source.holder.held.astype(int) + self.target.holder.held.astype(int)
+        assert (held == 1).all(), "a bucket is held by none, or by two"
+        assert not self.source.holder.frozen.any()
+        found = {}
+        for one in (self.source, self.target):
+            mine = np.flatnonzero(one.holder.held).tolist()
+            entries = one.holder.tables["items"].entries(mine)
+            for number, row in enumerate(entries.ids.tolist()):
+                assert row not in found
+                found[row] = torch.cat([entries.weights[number], entries.state[number]])
+        wanted = self.expected.entries()
+        assert sorted(found) == wanted.ids.tolist()
+        rows = torch.stack([found[one] for one in wanted.ids.tolist()])
+        assert torch.equal(rows, torch.cat([wanted.weights, wanted.state], 1))
+
+
+@pytest.fixture(autouse=True)
+def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moving, "PART_ROWS", 16)
+    monkeypatch.setattr(moving, "FEW_ROWS", 8)
+
+
+async def test_rows_are_given_while_pushes_go_on() -> None:
+    run = Run()
+    for _ in range(10):
+        run.push()
+    given, count = await run.move(0)
+    assert given and count > 20
+    for _ in range(10):
+        run.push(twice=True)
+    run.check()
+    assert run.target.holder.held.sum() == len(MOVED)
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_connection_breaks_at_each_message(late: bool) -> None:
+    """`late`: at the Take's, too, whose answer alone says who holds the buckets."""
+    probe = Run()
+    for _ in range(10):
+        probe.push()
+    _, messages = await probe.move(0)
+    for breaks_at in range(messages - 1, messages + 1) if late else range(1, messages - 1):
+        run = Run()
+        for _ in range(10):
+            run.push()
+        given, _ = await run.move(breaks_at)
+        assert given is late
+        for _ in range(5):
+            run.push(twice=True)
+        run.check()
+        if not given:  # and once more, from the beginning
+            assert (await run.move(0))[0]
+            run.check()
+
+
+async def test_giver_keeps_its_rows_where_the_taker_was_started_again() -> None:
+    run = Run()
+    for _ in range(3):
+        run.push()
+    restarted = Service("b:1", "first", "")
+
+    async def move() -> bool:
+        stub = Direct(restarted, lambda _: None)
+        return await give(run.source.holder, MOVED, stub, run.target.life, "e", lambda: False)
+
+    assert not await asyncio.wait_for(move(), 60)
+    run.check()
+
+
+async def test_push_to_a_frozen_bucket_is_put_off_and_one_to_a_given_one_refused() -> None:
+    run = Run()
+    run.push()
+    ids = np.arange(300) * 10**9
+    moved: Ids = ids[np.isin(buckets(ids), MOVED)][:1]
+    ones = torch.ones(1, 4, dtype=torch.float64)
+    part = Gradients("items", moved, np.ones(1, dtype=np.int64), ones, 0.1)
+    seen = []
+
+    def at(event: str) -> None:
+        if event == "before Take":
+            seen.append(run.source.holder.push("w", 100, [part], 0.0))
+
+    stub = Direct(run.target, at)
+    assert await give(run.source.holder, MOVED, stub, run.target.life, "e", lambda: False)
+    assert seen == [Verdict.LATER]
+    assert run.source.holder.push("w", 100, [part], 0.0) is Verdict.NOT_OWNER
+    assert run.target.holder.push("w", 100, [part], 0.0) is Verdict.DONE
+    before = run.target.holder.tables["items"].entries()
+    assert run.target.holder.push("w", 100, [part], 0.0) is Verdict.DONE
+    assert torch.equal(run.target.holder.tables["items"].entries().weights, before.weights)

@@ -1,0 +1,180 @@
+"""Workers and parameter servers as processes of their own."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import grpc
+import numpy as np
+import pytest
+import torch
+from elastic_trainer.embeddings.elastic_embedding import ElasticEmbedding
+from elastic_trainer.embeddings.row_optimizer import SGD
+from elastic_trainer.embeddings.split_tables import SplitTables
+from elastic_trainer.parameter_server.client import ServedTables, ServerError
+from elastic_trainer.parameter_server.wire import pack
+from elastic_trainer.proto import parameter_server_pb2 as messages
+from elastic_trainer.proto.parameter_server_pb2_grpc import ParameterServerStub
+
+from tests.elastic_trainer.parameter_server.servers import Servers, batch, embedding
+
+pytestmark = pytest.mark.process
+
+ALL = torch.arange(2000)[:, None] * 10**12
+
+
+@pytest.fixture
+def servers() -> Iterator[Servers]:
+    servers = Servers()
+    yield servers
+    servers.close()
+
+
+class Worker:
+    """Trains on servers, and on a table of its own process what is to come out."""
+
+    def __init__(self, servers: Servers) -> None:
+        self.served, self.own = embedding(admit_after=2), embedding(admit_after=2)
+        self.tables = ServedTables([self.served], servers.first, patience=120)
+        self.reference = SplitTables([self.own])
+        self.draw = np.random.default_rng(0)
+
+    def train(self, steps: int) -> None:
+        for _ in range(steps):
+            ids = batch(self.draw)
+            for module, tables in ((self.served, self.tables), (self.own, self.reference)):
+                module(ids).square().sum().backward()
+                tables.step()
+
+    def train_until(self, holders: int) -> None:
+        """Train until so many servers have even shares."""
+        deadline = time.monotonic() + 120
+        while True:
+            self.train(2)
+            shares = [int(one) for one in np.bincount(self.tables._owner_of) if one]
+            if len(shares) == holders and max(shares) - min(shares) <= 1:
+                return
+            assert time.monotonic() < deadline, shares
+            self.tables._find_owners()
+
+    def check(self) -> None:
+        with torch.no_grad():
+            assert torch.equal(self.served(ALL), self.own(ALL))
+
+
+def test_servers_come_and_go_while_a_worker_trains(servers: Servers) -> None:
+    worker = Worker(servers)
+    worker.train(5)
+    second, _third = servers.start(), servers.start()
+    worker.train_until(3)
+    worker.check()
+    servers.processes[second].send_signal(signal.SIGTERM)
+    worker.train_until(2)
+    assert servers.processes.pop(second).wait(60) == 0
+    worker.train(5)
+    worker.check()
+
+    # A worker with an old map is told so, and finds the new holders.
+    old = ServedTables([other := embedding(admit_after=2)], servers.first, patience=120)
+    with torch.no_grad():
+        assert torch.equal(other(ALL), worker.own(ALL))
+    fourth = servers.start()
+    worker.train_until(3)
+    assert fourth not in old._owners.addresses
+    with torch.no_grad():
+        assert torch.equal(other(ALL), worker.own(ALL))
+    assert fourth in old._owners.addresses
+
+    # The first server is started again: the others hold what they held.
+    def placed() -> dict[int, str]:
+        addresses = worker.tables._owners.addresses
+        return {
+            bucket: addresses[owner]
+            for bucket, owner in enumerate(worker.tables._owner_of)
+            if owner >= 0 and addresses[owner] != servers.first
+        }
+
+    before = placed()
+    servers.end(servers.first, signal.SIGKILL)
+    servers.start(servers.first)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        worker.tables._until_done(worker.tables._find_owners)
+        if placed() == before and (worker.tables._owner_of < 0).any():
+            break
+    assert placed() == before
+
+    # One that is started again without its rows: workers are told.
+    servers.end(fourth, signal.SIGKILL)
+    servers.start(fourth)
+    with pytest.raises(ServerError, match=r"the rows of \d+ buckets were lost"):
+        worker.train(1000)
+
+
+def test_push_that_is_sent_twice_counts_once_and_nonsense_is_refused(servers: Servers) -> None:
+    worker = Worker(servers)
+    worker.train(3)
+    channel = grpc.insecure_channel(servers.first)
+    stub = ParameterServerStub(channel)  # type: ignore[no-untyped-call]
+
+    def push(ids: list[int], rows: int, sequence: int) -> int:
+        part = messages.Gradients(
+            table="items",
+            ids=pack(ids),
+            seen=pack([1] * len(ids)),
+            sums=np.ones((rows, 4)).tobytes(),
+            lr=1.0,
+        )
+        request = messages.PushRequest(
+            worker=worker.tables.worker, sequence=sequence, gradients=[part]
+        )
+        return int(stub.Push(request).verdict)
+
+    def held() -> torch.Tensor:
+        with torch.no_grad():
+            found: torch.Tensor = worker.served(ALL)
+            return found
+
+    some = ALL[:5, 0].tolist()
+    sequence = worker.tables.clock + 2
+    assert push(some, 5, sequence) == push(some, 5, sequence + 1) == messages.DONE
+    before = held()
+    assert push(some, 5, sequence + 1) == messages.DONE
+    assert torch.equal(held(), before)
+    assert push(some, 5, sequence + 2) == messages.DONE
+    assert not torch.equal(held(), before)
+
+    for ids, rows in (([3, 3], 2), ([-1], 1), ([3], 2)):
+        with pytest.raises(grpc.RpcError, match="ids for table 'items'"):
+            push(ids, rows, 99)
+    channel.close()
+    other = ElasticEmbedding("items", 4, optimizer=SGD())
+    with pytest.raises(ServerError, match="with other settings"):
+        ServedTables([other], servers.first).pull(other.table.settings, np.array([1]))
+
+
+def test_fast_worker_waits_for_the_slowest_until_that_ends(servers: Servers) -> None:
+    fast, slow = (embedding() for _ in range(2))
+    ahead = ServedTables([fast], servers.first, staleness=2, patience=20)
+    behind = ServedTables([slow], servers.first, staleness=2)
+
+    def train(module: torch.nn.Module, tables: ServedTables) -> None:
+        module(ALL[:8]).sum().backward()
+        tables.step()
+
+    train(slow, behind)
+    train(fast, ahead)
+    while ahead.clock < behind.clock + 3:
+        train(fast, ahead)
+    ahead._policy = replace(ahead._policy, seconds=1.0)
+    with pytest.raises(ServerError, match="LATER"):
+        train(fast, ahead)
+    ahead._policy = replace(ahead._policy, seconds=60.0)
+    train(slow, behind)
+    train(fast, ahead)
+    behind.close()
+    for _ in range(5):
+        train(fast, ahead)

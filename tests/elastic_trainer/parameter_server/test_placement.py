@@ -1,0 +1,103 @@
+"""Which buckets are moved, and whose life is over: from what servers say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from elastic_trainer.embeddings.hashing import BUCKETS
+from elastic_trainer.embeddings.owner_map import NOBODY
+from elastic_trainer.parameter_server.placement import (
+    FROZEN,
+    HELD,
+    LOST_SECONDS,
+    Server,
+    alive,
+    gone,
+    is_released,
+    next_move,
+    place,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def server(number: int, held: range = range(0), *, heard: float = 0.0, **given: object) -> Server:
+    states = np.zeros(BUCKETS, dtype=np.int8)
+    states[list(held)] = HELD
+    return replace(Server(f"host-{number}:1", f"life-{number}", states, heard), **given)  # type: ignore[arg-type]
+
+
+def test_newcomer_gets_a_fifth_from_four_and_nothing_else_moves() -> None:
+    servers = [server(n, range(256 * n, 256 * (n + 1))) for n in range(4)] + [server(4)]
+    moved = 0
+    while (move := next_move(servers)) is not None:
+        assert move.target.address == "host-4:1"
+        moved += len(move.buckets)
+        servers = make(servers, move.source, move.target, move.buckets)
+    assert moved == 204
+    assert sorted(int(one.held.sum()) for one in servers) == [204, 205, 205, 205, 205]
+
+
+def make(
+    servers: list[Server], source: Server, target: Server, buckets: tuple[int, ...]
+) -> list[Server]:
+    found = []
+    for one in servers:
+        held = one.held.copy()
+        if one.life == source.life:
+            held[list(buckets)] = 0
+        if one.life == target.life:
+            held[list(buckets)] = HELD
+        found.append(replace(one, held=held))
+    return found
+
+
+@given(st.lists(st.tuples(st.integers(0, 1024), st.booleans()), min_size=1, max_size=6))
+def test_moves_end_with_even_shares_and_leavers_released(shape: list[tuple[int, bool]]) -> None:
+    cuts = sorted(cut for cut, _ in shape[1:])
+    bounds = [0, *cuts, BUCKETS]
+    servers = [
+        server(n, range(bounds[n], bounds[n + 1]), leaving=leaving and n > 0)
+        for n, (_, leaving) in enumerate(shape)
+    ]
+    for _ in range(40):
+        move = next_move(servers)
+        if move is None:
+            break
+        servers = make(servers, move.source, move.target, move.buckets)
+    assert next_move(servers) is None
+    assert NOBODY not in place(servers).owners
+    stay = [int(one.held.astype(bool).sum()) for one in servers if not one.leaving]
+    assert max(stay) - min(stay) <= 1
+    assert all(is_released(one) for one in servers if one.leaving)
+
+
+def test_bucket_on_its_way_is_the_takers_once_that_holds_it() -> None:
+    source, target = server(0, range(BUCKETS)), server(1)
+    source.held[:10] = FROZEN
+    assert place([source, target]).owners[0] == 0
+    target.held[:10] = HELD
+    assert place([source, target]).owners[0] == 1
+    assert place([source, target]).owners[10] == 0
+
+
+def test_one_move_at_a_time() -> None:
+    assert next_move([server(0, range(BUCKETS), giving=True), server(1)]) is None
+
+
+def test_silent_server_and_one_that_was_started_again_are_gone() -> None:
+    servers = {one.life: one for one in (server(0, heard=100.0), server(1, heard=70.0))}
+    assert gone(servers, 70.0 + LOST_SECONDS / 2, 0.0) == set()
+    assert gone(servers, 70.0 + LOST_SECONDS, 0.0) == {"life-1"}
+    again = replace(server(1, heard=80.0), life="second")
+    servers[again.life] = again
+    assert gone(servers, 81.0, 0.0) == {"life-1"}
+    assert [one.life for one in alive(servers, 81.0)] == ["life-0", "second"]
+
+
+def test_receiver_that_a_new_first_server_never_heard_of_is_gone_after_a_while() -> None:
+    servers = {"life-0": server(0, range(BUCKETS), heard=20.0, giving=True, giving_to="dead")}
+    assert gone(servers, 20.0, 20.0) == set()
+    servers["life-0"] = replace(servers["life-0"], heard=40.0)
+    assert gone(servers, 20.0 + LOST_SECONDS, 20.0) == {"dead"}

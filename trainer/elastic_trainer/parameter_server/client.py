@@ -1,0 +1,345 @@
+"""ServedTables: a worker's side of tables that parameter servers hold."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, cast
+
+import grpc
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from elastic_trainer.embeddings.hashing import BUCKETS, Ids, buckets
+from elastic_trainer.embeddings.owner_map import NOBODY
+from elastic_trainer.embeddings.table import TableSettings
+from elastic_trainer.parameter_server.wire import (
+    OPTIONS,
+    pack,
+    pack_floats,
+    unpack,
+    unpack_floats,
+    write_settings,
+)
+from elastic_trainer.proto import parameter_server_pb2 as messages
+from elastic_trainer.proto.parameter_server_pb2_grpc import ParameterServerStub
+from elastic_trainer.protocol.auth import HEADER, TOKEN_VARIABLE
+from elastic_trainer.retry import RetryPolicy
+
+if TYPE_CHECKING:
+    from elastic_trainer.embeddings.elastic_embedding import ElasticEmbedding
+    from elastic_trainer.embeddings.exchange import Update
+
+ANSWER_SECONDS = 30.0
+"""For one answer; then it is asked for again."""
+_REFUSED = (
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.UNIMPLEMENTED,
+)
+
+
+class ServerError(Exception):
+    """The parameter servers refused, have lost rows, or can't be reached."""
+
+
+class _NotYetError(Exception):
+    """Some of a request is still to be done."""
+
+
+class ServedTables:
+    """Has parameter servers hold the tables of ElasticEmbeddings, for workers at their own pace.
+
+        tables = ServedTables([model.items, model.users], "127.0.0.1:29600", staleness=4)
+        for batch in batches:
+            loss(model(batch)).backward()
+            optimizer.step()
+            tables.step()
+
+    Each worker does so by itself: a forward pass asks for the rows of its batch, each once, and
+    `step` sends their gradients, which the servers apply as they come, each once however often it
+    had to be sent. Servers that join, leave or hand buckets over are followed; a server that
+    doesn't answer is asked again. For one thread.
+
+    Args:
+        modules: ElasticEmbeddings; all workers' tables of one name have the same settings.
+        servers: host:port of the first server.
+        staleness: steps that this worker may be ahead of the slowest, which it then waits for;
+            0: all keep pace; None: any number.
+        patience: seconds that a forward pass or a step may take before it fails.
+        token: the job's; from VOLCANO_ELASTIC_TOKEN if None.
+
+    Raises:
+        ServerError: by a forward pass or `step`: servers refuse, have lost rows, or don't answer.
+        ValueError: one of the arguments can't be.
+    """
+
+    def __init__(
+        self,
+        modules: Sequence[torch.nn.Module],
+        servers: str,
+        *,
+        staleness: int | None = None,
+        patience: float = 300.0,
+        token: str | None = None,
+    ) -> None:
+        if staleness is not None and staleness < 0:
+            raise ValueError(f"staleness is {staleness}: expected steps, 0 or more, or None")
+        self._embeddings = cast("Sequence[ElasticEmbedding]", modules)
+        names = [one.name for one in self._embeddings]
+        if len(set(names)) < len(names):
+            raise ValueError(
+                f"tables are named {', '.join(names)}: expected a name of its own each"
+            )
+        self.worker = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
+        self.clock = 0
+        """Steps pushed so far; a newcomer begins with the slowest worker's."""
+        self._first = servers
+        self._staleness = -1 if staleness is None else staleness
+        self._policy = RetryPolicy(
+            "parameter servers", patience, first_wait=0.005, longest_wait=0.5
+        )
+        token = os.environ.get(TOKEN_VARIABLE, "") if token is None else token
+        self._metadata = ((HEADER, token),) if token else ()
+        self._channels: dict[str, grpc.Channel] = {}
+        self._stubs: dict[str, Any] = {}
+        self._owners = messages.Owners()
+        self._owner_of: NDArray[np.int64] = np.full(BUCKETS, NOBODY, dtype=np.int64)
+        self._why = "nobody was asked yet"
+        """Why something couldn't be done at once."""
+        for one in self._embeddings:
+            one.rows = _ServedRows(self, one.table.settings)
+
+    def step(self) -> None:
+        """Send the gradients of all forward passes since the last one."""
+        updates = []
+        for one in self._embeddings:
+            one.end_batch(counts=True)
+            updates.append(one.push())
+        sequence = self.clock + 1
+        left = [np.arange(len(one.ids)) for one in updates]
+        told = False
+
+        def attempt() -> None:
+            nonlocal told
+            asked = self._requests(sequence, updates, left, to_all=not told)
+            told = True
+            done = self._ask("Push", [(address, request) for address, request, _ in asked])
+            for (_, _, parts), reply in zip(asked, done, strict=True):
+                if reply is not None:
+                    for number, part in enumerate(parts):
+                        left[number] = np.setdiff1d(left[number], part, assume_unique=True)
+            if any(map(len, left)):
+                raise _NotYetError(self._why)
+
+        self._until_done(attempt)
+        self.clock = sequence
+
+    def pull(self, settings: TableSettings, ids: Ids) -> torch.Tensor:
+        """Return a row for each id, no two alike and ascending."""
+        rows = torch.empty(len(ids), settings.width, dtype=settings.dtype)
+        where = buckets(ids)
+        left = np.arange(len(ids))
+
+        def attempt() -> None:
+            nonlocal left
+            if not len(left):
+                return
+            parts = self._split(where, left)
+            requests = [
+                (
+                    address,
+                    messages.PullRequest(
+                        worker=self.worker,
+                        table=settings.name,
+                        ids=pack(ids[part]),
+                        clock=self.clock,
+                        staleness=self._staleness,
+                    ),
+                )
+                for address, part in parts
+            ]
+            for (_, part), reply in zip(parts, self._ask("Pull", requests), strict=True):
+                if reply is not None:
+                    found = unpack_floats(reply.rows, settings.width, settings.dtype)
+                    rows[torch.from_numpy(part)] = found
+                    left = np.setdiff1d(left, part, assume_unique=True)
+            if len(left):
+                raise _NotYetError(self._why)
+
+        self._until_done(attempt)
+        return rows
+
+    def close(self) -> None:
+        """Be waited for no longer by other workers."""
+        for address in self._owners.addresses:
+            with_timeout = {"timeout": 1.0, "metadata": self._metadata}
+            try:
+                self._stub(address).Close(messages.CloseRequest(worker=self.worker), **with_timeout)
+            except grpc.RpcError:
+                continue
+        for channel in self._channels.values():
+            channel.close()
+        self._channels, self._stubs = {}, {}
+
+    def __enter__(self) -> ServedTables:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # ---- requests
+
+    def _requests(
+        self, sequence: int, updates: Sequence[Update], left: Sequence[Ids], *, to_all: bool
+    ) -> list[tuple[str, Any, list[Ids]]]:
+        """Return what goes to each server, and which ids of each update that is.
+
+        Args:
+            to_all: also to holders for whom there is nothing, who count steps, too.
+        """
+        parts: dict[str, list[Ids]] = {}
+        nothing = np.empty(0, dtype=np.int64)
+        for owner in np.unique(self._owner_of[self._owner_of != NOBODY]) if to_all else ():
+            parts[self._owners.addresses[owner]] = [nothing] * len(updates)
+        for number, (update, rows) in enumerate(zip(updates, left, strict=True)):
+            for address, part in self._split(buckets(update.ids), rows):
+                parts.setdefault(address, [nothing] * len(updates))[number] = part
+        found = []
+        for address, of_updates in parts.items():
+            gradients = [
+                messages.Gradients(
+                    table=one.name,
+                    ids=pack(update.ids[part]),
+                    seen=pack(update.seen[part]),
+                    sums=pack_floats(update.gradients[torch.from_numpy(part)]),
+                    lr=one.lr,
+                )
+                for one, update, part in zip(self._embeddings, updates, of_updates, strict=True)
+            ]
+            request = messages.PushRequest(
+                worker=self.worker, sequence=sequence, gradients=gradients
+            )
+            found.append((address, request, of_updates))
+        return found
+
+    def _split(self, where: Ids, rows: Ids) -> list[tuple[str, Ids]]:
+        """Return which of these rows, whose buckets are `where`, each server holds."""
+        owner = self._owner_of[where[rows]]
+        if (owner == NOBODY).any():
+            self._why = "nobody holds some of the buckets"
+        return [
+            (self._owners.addresses[number], rows[owner == number])
+            for number in np.unique(owner[owner != NOBODY])
+        ]
+
+    def _ask(self, method: str, requests: Sequence[tuple[str, Any]]) -> list[Any]:
+        """Ask all at once; return the reply of each, None where nothing was done."""
+        calls = [
+            getattr(self._stub(address), method).future(
+                request, timeout=ANSWER_SECONDS, metadata=self._metadata
+            )
+            for address, request in requests
+        ]
+        found: list[Any] = []
+        for (address, _), call in zip(requests, calls, strict=True):
+            try:
+                reply = call.result()
+            except grpc.RpcError as error:
+                self._refused(address, error)
+                found.append(None)
+                continue
+            if reply.verdict != messages.DONE:
+                self._why = f"{address} says {messages.Verdict.Name(reply.verdict)}"
+                if reply.verdict == messages.NOT_OPEN:
+                    self._open(address)
+            found.append(reply if reply.verdict == messages.DONE else None)
+        return found
+
+    def _open(self, address: str) -> None:
+        tables = [write_settings(one.table.settings) for one in self._embeddings]
+        request = messages.OpenRequest(worker=self.worker, tables=tables, clock=self.clock)
+        try:
+            reply = self._stub(address).Open(
+                request, timeout=ANSWER_SECONDS, metadata=self._metadata
+            )
+        except grpc.RpcError as error:
+            self._refused(address, error)
+            return
+        if not self.clock:
+            self.clock = reply.clock
+
+    def _find_owners(self) -> None:
+        try:
+            found = self._stub(self._first).FindOwners(
+                messages.FindOwnersRequest(), timeout=ANSWER_SECONDS, metadata=self._metadata
+            )
+        except grpc.RpcError as error:
+            self._refused(self._first, error)
+            raise _NotYetError(self._why) from error
+        if self._owners.epoch and found.epoch and found.epoch != self._owners.epoch:
+            raise ServerError(
+                f"the parameter servers of {self._first} began anew, without the rows that this "
+                "worker has trained: start the workers anew, too"
+            )
+        if found.lost:
+            raise ServerError(f"{self._first}: {found.lost}")
+        if not found.epoch:
+            raise _NotYetError("the servers have only just begun")
+        if found.version >= self._owners.version:
+            self._owners = found
+            self._owner_of = unpack(found.owners)
+
+    def _until_done(self, attempt: Callable[[], None]) -> None:
+        """Try with what is known of the servers, and with what they say now, until it is done."""
+        tried = False
+
+        def once() -> None:
+            nonlocal tried
+            if tried or not self._owners.epoch:
+                self._find_owners()
+            tried = True
+            attempt()
+
+        try:
+            self._policy.call(once, transient=lambda error: isinstance(error, _NotYetError))
+        except _NotYetError as error:
+            raise ServerError(
+                f"the parameter servers of {self._first} haven't done what was asked in "
+                f"{self._policy.seconds:g} s: {error}"
+            ) from error
+
+    def _refused(self, address: str, error: grpc.RpcError) -> None:
+        code = error.code() if isinstance(error, grpc.Call) else None
+        details = error.details() if isinstance(error, grpc.Call) else ""
+        if code in _REFUSED:
+            raise ServerError(f"parameter server {address}: {details}") from error
+        self._why = f"{address}: {details or code}"
+
+    def _stub(self, address: str) -> Any:
+        if address not in self._stubs:
+            channel = grpc.insecure_channel(address, options=OPTIONS)
+            self._channels[address] = channel
+            self._stubs[address] = ParameterServerStub(channel)  # type: ignore[no-untyped-call]
+        return self._stubs[address]
+
+
+@dataclass(frozen=True)
+class _ServedRows:
+    """Rows of one table, for exchange.py's pull."""
+
+    tables: ServedTables
+    settings: TableSettings
+
+    def pull(self, ids: Ids) -> torch.Tensor:
+        return self.tables.pull(self.settings, ids)

@@ -1,0 +1,255 @@
+"""Holder: the buckets of one server, and what becomes of each request. No I/O, one thread.
+
+A worker's push is known by (worker, sequence), and each bucket keeps the newest sequence that it
+took of each worker. These go along where the bucket goes, so a push that is sent again changes
+nothing twice, whichever servers its parts have been sent to, and how often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from elastic_trainer.embeddings.hashing import BUCKETS, Ids, buckets
+from elastic_trainer.embeddings.table import Table
+from elastic_trainer.parameter_server.clocks import Clocks
+from elastic_trainer.parameter_server.wire import read_settings, unpack_entries, write_settings
+
+Buckets = NDArray[np.int64]
+
+
+class Verdict(Enum):
+    """What became of a request; nothing was done unless it is DONE."""
+
+    DONE = 0
+    NOT_OWNER = 1
+    LATER = 2
+    NOT_OPEN = 3
+
+
+@dataclass
+class Gradients:
+    """A push's part for one table."""
+
+    table: str
+    ids: Ids
+    seen: NDArray[np.int64]
+    sums: torch.Tensor
+    lr: float
+
+
+def check_ids(table: str, ids: Ids) -> None:
+    """Raises ValueError where a worker would never have sent these."""
+    if len(ids) and (ids[0] < 0 or not (np.diff(ids) > 0).all()):
+        raise ValueError(f"ids for table {table!r}: expected 0 to 2^63 - 1, ascending")
+
+
+class Changes:
+    """Ids of some buckets that were changed since they were last asked for, by table."""
+
+    def __init__(self, of: Buckets) -> None:
+        self.buckets = of
+        self._watched: list[tuple[Table, Callable[[Ids], None]]] = []
+        self._touched: dict[str, list[Ids]] = {}
+
+    def watch(self, table: Table) -> None:
+        touched = self._touched[table.settings.name] = []
+
+        def watcher(ids: Ids) -> None:
+            touched.append(ids.copy())
+
+        table.watchers.append(watcher)
+        self._watched.append((table, watcher))
+
+    def stop(self) -> None:
+        for table, watcher in self._watched:
+            table.watchers.remove(watcher)
+
+    def take(self, table: str) -> Ids:
+        touched = self._touched[table]
+        if not touched:
+            return np.empty(0, dtype=np.int64)
+        ids = np.unique(np.concatenate(touched))
+        touched.clear()
+        return ids[np.isin(buckets(ids), self.buckets)]
+
+
+class Holder:
+    def __init__(self) -> None:
+        self.tables: dict[str, Table] = {}
+        self.clocks = Clocks()
+        self.held = np.zeros(BUCKETS, dtype=bool)
+        self.frozen = np.zeros(BUCKETS, dtype=bool)
+        """Held, and on their way to another server."""
+        self._applied: dict[str, NDArray[np.int64]] = {}
+        """By worker: the newest sequence that each bucket took."""
+        self._coming: dict[str, Buckets] = {}
+        """Buckets that another server is giving, by move."""
+        self._taken: set[str] = set()
+        self._giving: dict[str, Changes] = {}
+
+    # ---- workers
+
+    def add_table(self, text: str) -> Table:
+        """Return the table of these settings. Raises ValueError where it has others."""
+        settings = read_settings(text)
+        known = self.tables.get(settings.name)
+        if known is None:
+            known = self.tables[settings.name] = Table(settings)
+            for changes in self._giving.values():
+                changes.watch(known)
+        elif (found := write_settings(known.settings)) != text:
+            raise ValueError(
+                f"table {settings.name!r} is here with other settings: expected {found}, found "
+                f"{text}; give the table another name, or start new servers"
+            )
+        return known
+
+    def pull(
+        self, worker: str, table: str, ids: Ids, clock: int, staleness: int, now: float
+    ) -> tuple[Verdict, torch.Tensor | None]:
+        check_ids(table, ids)
+        verdict = self._verdict(worker, [table], [ids])
+        if verdict is not Verdict.DONE:
+            return verdict, None
+        self.clocks.tell(worker, clock, now)
+        if self.clocks.too_far(worker, clock, staleness, now):
+            return Verdict.LATER, None
+        return verdict, self.tables[table].pull(ids)
+
+    def push(
+        self, worker: str, sequence: int, gradients: Sequence[Gradients], now: float
+    ) -> Verdict:
+        """Raises ValueError, and does nothing, where they don't fit their tables."""
+        for one in gradients:
+            check_ids(one.table, one.ids)
+        names = [one.table for one in gradients]
+        verdict = self._verdict(worker, names, [one.ids for one in gradients])
+        if verdict is not Verdict.DONE:
+            return verdict
+        for one in gradients:
+            width = self.tables[one.table].settings.width
+            if len(one.seen) != len(one.ids) or one.sums.shape != (len(one.ids), width):
+                raise ValueError(
+                    f"{len(one.ids)} ids for table {one.table!r}: expected as many counts and "
+                    f"rows of {width}, found {len(one.seen)} and {tuple(one.sums.shape)}"
+                )
+        new_step = sequence > self.clocks.steps[worker]
+        applied = self._applied.setdefault(worker, np.zeros(BUCKETS, dtype=np.int64))
+        touched = [buckets(one.ids) for one in gradients]
+        for one, where in zip(gradients, touched, strict=True):
+            fresh = applied[where] < sequence
+            if fresh.all() and (new_step or len(where)):
+                self.tables[one.table].update(one.ids, one.seen, one.sums, one.lr)
+            elif fresh.any():
+                rows = torch.from_numpy(fresh)
+                self.tables[one.table].update(
+                    one.ids[fresh], one.seen[fresh], one.sums[rows], one.lr
+                )
+        for where in touched:
+            applied[where] = np.maximum(applied[where], sequence)
+        self.clocks.tell(worker, sequence, now)
+        return verdict
+
+    def forget_silent(self, now: float) -> None:
+        for worker in self.clocks.forgotten(now):
+            self._applied.pop(worker, None)
+
+    def _verdict(self, worker: str, tables: Sequence[str], ids: Sequence[Ids]) -> Verdict:
+        if worker not in self.clocks.steps or any(one not in self.tables for one in tables):
+            return Verdict.NOT_OPEN
+        for one in ids:
+            where = buckets(one)
+            if not self.held[where].all():
+                return Verdict.NOT_OWNER
+            if self.frozen[where].any():
+                return Verdict.LATER
+        return Verdict.DONE
+
+    # ---- giving
+
+    def begin_giving(self, move: str, given: Buckets) -> dict[str, Ids]:
+        """Watch these buckets' changes; return the ids to copy, by table."""
+        changes = self._giving[move] = Changes(given)
+        for table in self.tables.values():
+            changes.watch(table)
+        return {name: table.ids_in(given) for name, table in self.tables.items()}
+
+    def changed(self, move: str) -> dict[str, Ids]:
+        """Return the ids that were changed since this was last asked, by table."""
+        changes = self._giving[move]
+        found = {name: changes.take(name) for name in self.tables}
+        return {name: ids for name, ids in found.items() if len(ids)}
+
+    def freeze(self, move: str) -> None:
+        self.frozen[self._giving[move].buckets] = True
+
+    def applied_in(self, given: Buckets) -> dict[str, NDArray[np.int64]]:
+        """Return the newest sequences that these buckets took, by worker."""
+        return {worker: applied[given] for worker, applied in self._applied.items()}
+
+    def end_giving(self, move: str, *, given: bool) -> None:
+        """Hold the move's buckets no longer, or as before."""
+        changes = self._giving.pop(move)
+        changes.stop()
+        self.frozen[changes.buckets] = False
+        if given:
+            self.held[changes.buckets] = False
+            self._drop(changes.buckets)
+
+    # ---- getting
+
+    def expect(self, move: str, given: Buckets) -> bool:
+        """Expect these buckets. False where some are held here: then they aren't another's.
+
+        An older move of one of them has ended with its giver, whom this refuses to take.
+        """
+        if self.held[given].any():
+            return False
+        for old in [one for one, of in self._coming.items() if np.isin(of, given).any()]:
+            self._drop(self._coming.pop(old))
+        self._coming[move] = given
+        self._drop(given)
+        return True
+
+    def receive(self, move: str, text: str, ids: Ids, entries: list[bytes]) -> bool:
+        """Keep a part of what is coming. False where this move isn't expected."""
+        if move not in self._coming:
+            return False
+        table = self.add_table(text)
+        table.replace(ids, unpack_entries(entries, table.settings))
+        return True
+
+    def take(
+        self,
+        move: str,
+        given: Buckets,
+        applied: dict[str, NDArray[np.int64]],
+        steps: dict[str, int],
+    ) -> bool:
+        """Hold what has come, whole. False where this holder knows nothing of the move."""
+        if move not in self._coming:
+            return move in self._taken
+        del self._coming[move]
+        self._taken.add(move)
+        for worker, sequences in applied.items():
+            mine = self._applied.setdefault(worker, np.zeros(BUCKETS, dtype=np.int64))
+            mine[given] = sequences
+        for name, step in steps.items():
+            self.tables[name].step = max(self.tables[name].step, step)
+        self.held[given] = True
+        return True
+
+    def _drop(self, given: Buckets) -> None:
+        for table in self.tables.values():
+            if len(table):
+                table.drop(given.tolist())
+
+    @property
+    def rows(self) -> int:
+        return sum(len(table) for table in self.tables.values())

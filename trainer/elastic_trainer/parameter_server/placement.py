@@ -1,0 +1,120 @@
+"""Placement: which server holds which bucket, and what is to be done about it. Pure.
+
+The first server decides, from what all servers say they hold; it remembers nothing that they
+don't say, so one that was restarted goes on where the other left off.
+
+    nobody ever held a bucket        the first one begins with all of them
+    a server has less than its share  the fewest buckets move to it, a move at a time
+    a server wants to leave          all of its buckets move, then it is released
+    a server is silent for LOST      its life is over: it stopped serving at LEASE by itself
+    a bucket that nobody holds       its rows are lost
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elastic_trainer.embeddings.hashing import BUCKETS
+from elastic_trainer.embeddings.owner_map import NOBODY, assign
+
+LEASE_SECONDS = 10.0
+"""For how long a server serves after it last spoke with the first one."""
+LOST_SECONDS = 2 * LEASE_SECONDS
+"""How long a server is silent before others may hold what it held."""
+SETTLE_SECONDS = 2.0
+"""How long a first server that has just begun waits to hear of older ones."""
+
+HELD, FROZEN = 1, 2
+
+
+@dataclass(frozen=True)
+class Server:
+    """What a server said last."""
+
+    address: str
+    life: str
+    """Unique to its process."""
+    held: NDArray[np.int8]
+    """By bucket: 0, HELD, or FROZEN: on its way to `giving_to`."""
+    heard: float
+    giving: bool = False
+    giving_to: str = ""
+    leaving: bool = False
+    epoch: str = ""
+
+
+@dataclass(frozen=True)
+class Move:
+    """An order to a server to give buckets to another."""
+
+    source: Server
+    target: Server
+    buckets: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Holders by bucket, as workers are told."""
+
+    addresses: tuple[str, ...]
+    owners: tuple[int, ...]
+
+
+def alive(servers: Mapping[str, Server], now: float) -> list[Server]:
+    """Return the servers that were heard of lately, by address; of one address the newest life."""
+    newest: dict[str, Server] = {}
+    for one in servers.values():
+        other = newest.get(one.address)
+        if now - one.heard < LOST_SECONDS and (other is None or other.heard < one.heard):
+            newest[one.address] = one
+    return [newest[address] for address in sorted(newest)]
+
+
+def gone(servers: Mapping[str, Server], now: float, started: float) -> set[str]:
+    """Return the lives that are over: silent ones, those that another at their address followed,
+    and those to whom somebody gives, of whom nothing was heard since this one began."""
+    present = {one.life for one in alive(servers, now)}
+    found = set(servers) - present
+    if now - started >= LOST_SECONDS:
+        receivers = {one.giving_to for one in servers.values() if one.giving_to}
+        found |= receivers - present
+    return found
+
+
+def place(present: Collection[Server]) -> Placement:
+    """Return who holds what. A bucket that is frozen in one server and held in another is the
+    other's, which has taken it."""
+    servers = list(present)
+    owners = np.full(BUCKETS, NOBODY, dtype=np.int64)
+    for kind in (FROZEN, HELD):
+        for number, one in enumerate(servers):
+            owners[one.held == kind] = number
+    return Placement(tuple(one.address for one in servers), tuple(owners.tolist()))
+
+
+def next_move(present: Collection[Server]) -> Move | None:
+    """Return the next step towards even shares, of which there is one at a time."""
+    servers = list(present)
+    stays = [number for number, one in enumerate(servers) if not one.leaving]
+    if not stays or any(one.giving for one in servers):
+        return None
+    owners = place(servers).owners
+    seats = {number: seat for seat, number in enumerate(stays)}
+    target = assign(0, [seats.get(owner, NOBODY) for owner in owners], len(stays)).owners
+    wanted: dict[tuple[int, int], list[int]] = {}
+    for bucket, (owner, seat) in enumerate(zip(owners, target, strict=True)):
+        if owner != NOBODY and owner != stays[seat]:
+            wanted.setdefault((owner, stays[seat]), []).append(bucket)
+    if not wanted:
+        return None
+    source, to = min(wanted)
+    return Move(servers[source], servers[to], tuple(wanted[source, to]))
+
+
+def is_released(server: Server) -> bool:
+    """Tell whether a server that leaves holds nothing any more."""
+    return server.leaving and not server.giving and not server.held.any()

@@ -1,0 +1,364 @@
+"""A server's edge: gRPC in and out of its Holder, and its word to the first server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import grpc.aio
+import numpy as np
+
+from elastic_trainer.coordinator.guard import Guard
+from elastic_trainer.embeddings.hashing import Ids
+from elastic_trainer.parameter_server.director import TICK_SECONDS, Director, observed
+from elastic_trainer.parameter_server.holder import Gradients, Holder
+from elastic_trainer.parameter_server.moving import give
+from elastic_trainer.parameter_server.placement import LEASE_SECONDS, Move, Server
+from elastic_trainer.parameter_server.wire import (
+    OPTIONS,
+    pack,
+    pack_floats,
+    unpack,
+    unpack_floats,
+)
+from elastic_trainer.proto import parameter_server_pb2 as messages
+from elastic_trainer.proto.parameter_server_pb2_grpc import (
+    ParameterServerServicer,
+    ParameterServerStub,
+    add_ParameterServerServicer_to_server,
+)
+from elastic_trainer.protocol.auth import HEADER, TOKEN_VARIABLE, is_loopback
+
+T = TypeVar("T")
+
+log = logging.getLogger("elastic_trainer.parameter_server")
+
+REPORT_SECONDS = 0.2
+WAIT_SECONDS = 0.5
+"""How long a request is held that is put off; then the worker asks again."""
+POLL_SECONDS = 0.003
+REQUESTS = 64
+"""At a time, beyond which workers are told to come back; half of them may be put off."""
+
+
+class EpochError(Exception):
+    """The first server serves other tables than this one holds."""
+
+
+class Service(ParameterServerServicer):
+    """All that happens here is on one event loop, so each request is whole before the next.
+
+    Args:
+        address: where others reach this server.
+        first: the first server's address; empty: this is it.
+        token: the job's.
+    """
+
+    def __init__(self, address: str, first: str, token: str) -> None:
+        self.holder = Holder()
+        self.life = uuid.uuid4().hex[:16]
+        self.leaving = False
+        self._address = address
+        self._epoch = ""
+        self._giving_to = ""
+        self._move: asyncio.Task[bool] | None = None
+        self._metadata = ((HEADER, token),) if token else ()
+        self._token = token
+        self._stubs: dict[str, Any] = {}
+        self._owners = messages.Owners()
+        self._leased_until = 0.0
+        self._put_off = 0
+        self._first = first
+        self._director = None if first else Director(self._begin, self._order)
+        self.ended = asyncio.Event()
+
+    # ---- workers
+
+    async def Open(self, request: Any, context: Any) -> Any:  # noqa: N802
+        def opened() -> Any:
+            for text in request.tables:
+                self.holder.add_table(text)
+            clock = self.holder.clocks.open(request.worker, request.clock, time.monotonic())
+            return messages.OpenReply(clock=clock)
+
+        return await _checked(context, opened)
+
+    async def Close(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self.holder.clocks.close(request.worker, time.monotonic())
+        return messages.CloseReply()
+
+    async def Pull(self, request: Any, context: Any) -> Any:  # noqa: N802
+        ids = await _checked(context, lambda: unpack(request.ids))
+
+        def pulled() -> Any:
+            verdict, rows = self.holder.pull(
+                request.worker,
+                request.table,
+                ids,
+                request.clock,
+                request.staleness,
+                time.monotonic(),
+            )
+            packed = b"" if rows is None else pack_floats(rows)
+            return messages.PullReply(verdict=verdict.name, rows=packed)
+
+        later = messages.PullReply(verdict=messages.LATER)
+        return await self._served(context, pulled, later)
+
+    async def Push(self, request: Any, context: Any) -> Any:  # noqa: N802
+        def pushed() -> Any:
+            tables = self.holder.tables
+            if any(one.table not in tables for one in request.gradients):
+                return messages.PushReply(verdict=messages.NOT_OPEN)
+            parts = []
+            for one in request.gradients:
+                settings = tables[one.table].settings
+                sums = unpack_floats(one.sums, settings.width, settings.dtype)
+                parts.append(Gradients(one.table, unpack(one.ids), unpack(one.seen), sums, one.lr))
+            verdict = self.holder.push(request.worker, request.sequence, parts, time.monotonic())
+            return messages.PushReply(verdict=verdict.name)
+
+        later = messages.PushReply(verdict=messages.LATER)
+        return await self._served(context, pushed, later)
+
+    async def FindOwners(self, request: Any, context: Any) -> Any:  # noqa: N802
+        if self._director is None:
+            return self._owners
+        self._report_self()
+        return self._director.owners()
+
+    async def _served(self, context: Any, serve: Callable[[], Any], later: Any) -> Any:
+        """Return what `serve` does, again while it says LATER, for a moment."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while True:
+            now = time.monotonic()
+            reply = await _checked(context, serve) if now < self._leased_until else later
+            if reply.verdict != messages.LATER or now >= deadline:
+                return reply
+            if self._put_off >= REQUESTS // 2:
+                return reply
+            self._put_off += 1
+            try:
+                await asyncio.sleep(POLL_SECONDS)
+            finally:
+                self._put_off -= 1
+
+    # ---- other servers
+
+    async def Report(self, request: Any, context: Any) -> Any:  # noqa: N802
+        if self._director is None:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"{self._address} isn't the first server: join the one that began without --join",
+            )
+            raise AssertionError
+        server = Server(
+            request.address,
+            request.life,
+            np.frombuffer(request.held, dtype=np.int8),
+            time.monotonic(),
+            request.giving,
+            request.giving_to,
+            request.leaving,
+            request.epoch,
+        )
+        self._director.report(server, request.version)
+        return self._director.owners(request.life)
+
+    async def Give(self, request: Any, context: Any) -> Any:  # noqa: N802
+        if self._move is not None and not self._move.done():
+            return messages.GiveReply(given=False)
+        self._giving_to = request.life
+        self._move = asyncio.get_running_loop().create_task(
+            give(
+                self.holder,
+                unpack(request.buckets),
+                self._stub(request.address),
+                request.life,
+                self._epoch,
+                lambda: request.life in self._owners.gone,
+            )
+        )
+        # Whoever asked may be gone meanwhile; what began goes on.
+        return messages.GiveReply(given=await asyncio.shield(self._move))
+
+    async def Receive(self, request: Any, context: Any) -> Any:  # noqa: N802
+        if request.life != self.life:
+            return messages.ReceiveReply(accepted=False)
+
+        def received() -> bool:
+            if not request.table:
+                return self.holder.expect(request.move, unpack(request.buckets))
+            ids: Ids = unpack(request.ids)
+            return self.holder.receive(request.move, request.table, ids, list(request.entries))
+
+        return messages.ReceiveReply(accepted=await _checked(context, received))
+
+    async def Take(self, request: Any, context: Any) -> Any:  # noqa: N802
+        if request.life != self.life:
+            return messages.TakeReply(taken=False)
+        taken = self.holder.take(
+            request.move,
+            unpack(request.buckets),
+            {one.worker: unpack(one.sequences) for one in request.applied},
+            {one.table: one.step for one in request.steps},
+        )
+        if taken:
+            self._epoch = request.epoch
+        return messages.TakeReply(taken=taken)
+
+    # ---- the first server
+
+    def _begin(self, epoch: str) -> None:
+        self._epoch = epoch
+        self.holder.held[:] = True
+
+    async def _order(self, move: Move) -> bool:
+        request = messages.GiveRequest(
+            buckets=pack(move.buckets), address=move.target.address, life=move.target.life
+        )
+        try:
+            reply = await self._stub(move.source.address).Give(request)
+        except grpc.RpcError:
+            return False
+        return bool(reply.given)
+
+    def _itself(self) -> Server:
+        giving = self._move is not None and not self._move.done()
+        return observed(
+            self._address,
+            self.life,
+            self.holder.held,
+            self.holder.frozen,
+            giving=giving,
+            giving_to=self._giving_to if giving else "",
+            leaving=self.leaving,
+            epoch=self._epoch,
+        )
+
+    def _report_self(self) -> None:
+        if self._director is not None:
+            self._director.report(self._itself(), 0)
+            self._owners = self._director.owners()
+            self._leased_until = float("inf")
+
+    async def _direct(self, director: Director) -> None:
+        while True:
+            self._report_self()
+            director.tick()
+            self.holder.forget_silent(time.monotonic())
+            await asyncio.sleep(TICK_SECONDS)
+
+    # ---- the others
+
+    async def _follow(self) -> None:
+        """Tell the first server what is held here, and hear from it, as long as this one runs."""
+        while True:
+            said = time.monotonic()
+            itself = self._itself()
+            report = messages.ServerReport(
+                address=itself.address,
+                life=itself.life,
+                epoch=itself.epoch,
+                version=self._owners.version,
+                held=itself.held.tobytes(),
+                giving_to=itself.giving_to,
+                giving=itself.giving,
+                leaving=itself.leaving,
+                rows=self.holder.rows,
+            )
+            with contextlib.suppress(grpc.RpcError):
+                owners = await self._stub(self._first).Report(report, timeout=1.0)
+                if self._epoch and owners.epoch and owners.epoch != self._epoch:
+                    raise EpochError(
+                        f"{self._first} serves other tables than {self._address} holds: it began "
+                        "anew; start this server anew, too"
+                    )
+                self._owners, self._leased_until = owners, said + LEASE_SECONDS
+                if owners.released and self.leaving:
+                    self.ended.set()
+            if self.leaving and time.monotonic() >= self._leased_until:
+                log.warning("%s doesn't answer: ending with %d rows", self._first, self.holder.rows)
+                self.ended.set()
+            self.holder.forget_silent(time.monotonic())
+            await asyncio.sleep(REPORT_SECONDS)
+
+    # ---- life
+
+    def leave(self) -> None:
+        """Give everything away, then end. The first server ends at once."""
+        self.leaving = True
+        if self._director is not None:
+            self.ended.set()
+
+    async def run(self, host: str, port: int) -> None:
+        """Serve until the end.
+
+        Raises:
+            OSError: the port isn't free, or the host would be reached by others without a token.
+            EpochError: this server's tables are of no use any more.
+        """
+        if not self._token and not is_loopback(host):
+            raise PermissionError(
+                f"without {TOKEN_VARIABLE} it serves only this machine (a loopback address): set "
+                "it to the same secret in all pods"
+            )
+        server = grpc.aio.server(
+            interceptors=[Guard(self._token)],
+            options=[*OPTIONS, ("grpc.so_reuseport", 0)],
+            maximum_concurrent_rpcs=REQUESTS,
+        )
+        add_ParameterServerServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+        try:
+            bound = server.add_insecure_port(f"{host}:{port}")
+        except RuntimeError as error:
+            raise OSError(str(error)) from error
+        if not bound:
+            raise OSError("the port is in use")
+        await server.start()
+        log.info("serving %s:%d as %s", host, bound, self._address)
+        part = self._follow() if self._director is None else self._direct(self._director)
+        working = asyncio.get_running_loop().create_task(part)
+        ending = asyncio.get_running_loop().create_task(self.ended.wait())
+        await asyncio.wait([working, ending], return_when=asyncio.FIRST_COMPLETED)
+        ending.cancel()
+        await server.stop(1.0)
+        if working.done():
+            working.result()
+        working.cancel()
+
+    def _stub(self, address: str) -> Any:
+        if address not in self._stubs:
+            channel = grpc.aio.insecure_channel(address, options=OPTIONS)
+            stub = ParameterServerStub(channel)  # type: ignore[no-untyped-call]
+            self._stubs[address] = _WithMetadata(stub, self._metadata)
+        return self._stubs[address]
+
+
+class _WithMetadata:
+    """A stub whose calls carry the job's token."""
+
+    def __init__(self, stub: Any, metadata: Any) -> None:
+        self._stub, self._metadata = stub, metadata
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        call = getattr(self._stub, name)
+
+        def called(request: Any, timeout: float | None = None) -> Any:
+            return call(request, timeout=timeout, metadata=self._metadata)
+
+        return called
+
+
+async def _checked(context: Any, call: Callable[[], T]) -> T:
+    """Return what `call` does; what it refuses is told in words."""
+    try:
+        return call()
+    except (ValueError, TypeError) as error:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        raise

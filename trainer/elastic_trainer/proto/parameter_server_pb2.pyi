@@ -1,0 +1,217 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Verdict(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DONE: _ClassVar[Verdict]
+    NOT_OWNER: _ClassVar[Verdict]
+    LATER: _ClassVar[Verdict]
+    NOT_OPEN: _ClassVar[Verdict]
+DONE: Verdict
+NOT_OWNER: Verdict
+LATER: Verdict
+NOT_OPEN: Verdict
+
+class OpenRequest(_message.Message):
+    __slots__ = ("worker", "tables", "clock")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    tables: _containers.RepeatedScalarFieldContainer[str]
+    clock: int
+    def __init__(self, worker: _Optional[str] = ..., tables: _Optional[_Iterable[str]] = ..., clock: _Optional[int] = ...) -> None: ...
+
+class OpenReply(_message.Message):
+    __slots__ = ("clock",)
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    clock: int
+    def __init__(self, clock: _Optional[int] = ...) -> None: ...
+
+class PullRequest(_message.Message):
+    __slots__ = ("worker", "table", "ids", "clock", "staleness")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    table: str
+    ids: bytes
+    clock: int
+    staleness: int
+    def __init__(self, worker: _Optional[str] = ..., table: _Optional[str] = ..., ids: _Optional[bytes] = ..., clock: _Optional[int] = ..., staleness: _Optional[int] = ...) -> None: ...
+
+class PullReply(_message.Message):
+    __slots__ = ("verdict", "rows")
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    verdict: Verdict
+    rows: bytes
+    def __init__(self, verdict: _Optional[_Union[Verdict, str]] = ..., rows: _Optional[bytes] = ...) -> None: ...
+
+class PushRequest(_message.Message):
+    __slots__ = ("worker", "sequence", "gradients")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    GRADIENTS_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    sequence: int
+    gradients: _containers.RepeatedCompositeFieldContainer[Gradients]
+    def __init__(self, worker: _Optional[str] = ..., sequence: _Optional[int] = ..., gradients: _Optional[_Iterable[_Union[Gradients, _Mapping]]] = ...) -> None: ...
+
+class Gradients(_message.Message):
+    __slots__ = ("table", "ids", "seen", "sums", "lr")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    SEEN_FIELD_NUMBER: _ClassVar[int]
+    SUMS_FIELD_NUMBER: _ClassVar[int]
+    LR_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    ids: bytes
+    seen: bytes
+    sums: bytes
+    lr: float
+    def __init__(self, table: _Optional[str] = ..., ids: _Optional[bytes] = ..., seen: _Optional[bytes] = ..., sums: _Optional[bytes] = ..., lr: _Optional[float] = ...) -> None: ...
+
+class PushReply(_message.Message):
+    __slots__ = ("verdict",)
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    verdict: Verdict
+    def __init__(self, verdict: _Optional[_Union[Verdict, str]] = ...) -> None: ...
+
+class FindOwnersRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Owners(_message.Message):
+    __slots__ = ("epoch", "version", "addresses", "owners", "gone", "lost", "released")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    OWNERS_FIELD_NUMBER: _ClassVar[int]
+    GONE_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    RELEASED_FIELD_NUMBER: _ClassVar[int]
+    epoch: str
+    version: int
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    owners: bytes
+    gone: _containers.RepeatedScalarFieldContainer[str]
+    lost: str
+    released: bool
+    def __init__(self, epoch: _Optional[str] = ..., version: _Optional[int] = ..., addresses: _Optional[_Iterable[str]] = ..., owners: _Optional[bytes] = ..., gone: _Optional[_Iterable[str]] = ..., lost: _Optional[str] = ..., released: _Optional[bool] = ...) -> None: ...
+
+class CloseRequest(_message.Message):
+    __slots__ = ("worker",)
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    def __init__(self, worker: _Optional[str] = ...) -> None: ...
+
+class CloseReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ServerReport(_message.Message):
+    __slots__ = ("address", "life", "epoch", "version", "held", "giving_to", "giving", "leaving", "rows")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    GIVING_TO_FIELD_NUMBER: _ClassVar[int]
+    GIVING_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    life: str
+    epoch: str
+    version: int
+    held: bytes
+    giving_to: str
+    giving: bool
+    leaving: bool
+    rows: int
+    def __init__(self, address: _Optional[str] = ..., life: _Optional[str] = ..., epoch: _Optional[str] = ..., version: _Optional[int] = ..., held: _Optional[bytes] = ..., giving_to: _Optional[str] = ..., giving: _Optional[bool] = ..., leaving: _Optional[bool] = ..., rows: _Optional[int] = ...) -> None: ...
+
+class GiveRequest(_message.Message):
+    __slots__ = ("buckets", "address", "life")
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    buckets: bytes
+    address: str
+    life: str
+    def __init__(self, buckets: _Optional[bytes] = ..., address: _Optional[str] = ..., life: _Optional[str] = ...) -> None: ...
+
+class GiveReply(_message.Message):
+    __slots__ = ("given",)
+    GIVEN_FIELD_NUMBER: _ClassVar[int]
+    given: bool
+    def __init__(self, given: _Optional[bool] = ...) -> None: ...
+
+class ReceiveRequest(_message.Message):
+    __slots__ = ("move", "life", "table", "buckets", "ids", "entries")
+    MOVE_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    move: str
+    life: str
+    table: str
+    buckets: bytes
+    ids: bytes
+    entries: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, move: _Optional[str] = ..., life: _Optional[str] = ..., table: _Optional[str] = ..., buckets: _Optional[bytes] = ..., ids: _Optional[bytes] = ..., entries: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class ReceiveReply(_message.Message):
+    __slots__ = ("accepted",)
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    accepted: bool
+    def __init__(self, accepted: _Optional[bool] = ...) -> None: ...
+
+class TakeRequest(_message.Message):
+    __slots__ = ("move", "life", "buckets", "applied", "steps", "epoch")
+    MOVE_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    move: str
+    life: str
+    buckets: bytes
+    applied: _containers.RepeatedCompositeFieldContainer[Applied]
+    steps: _containers.RepeatedCompositeFieldContainer[Step]
+    epoch: str
+    def __init__(self, move: _Optional[str] = ..., life: _Optional[str] = ..., buckets: _Optional[bytes] = ..., applied: _Optional[_Iterable[_Union[Applied, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., epoch: _Optional[str] = ...) -> None: ...
+
+class Applied(_message.Message):
+    __slots__ = ("worker", "sequences")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    worker: str
+    sequences: bytes
+    def __init__(self, worker: _Optional[str] = ..., sequences: _Optional[bytes] = ...) -> None: ...
+
+class Step(_message.Message):
+    __slots__ = ("table", "step")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    step: int
+    def __init__(self, table: _Optional[str] = ..., step: _Optional[int] = ...) -> None: ...
+
+class TakeReply(_message.Message):
+    __slots__ = ("taken",)
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
+    taken: bool
+    def __init__(self, taken: _Optional[bool] = ...) -> None: ...
