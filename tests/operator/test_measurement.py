@@ -467,6 +467,30 @@ async def test_a_slow_workers_node_is_avoided_where_the_policy_says_so(wanted: s
     assert [one.node for one in found] == (["gpu-7"] if wanted == "Replace" else [])
 
 
+@pytest.mark.parametrize("wanted", ["Report", "Replace"])
+async def test_the_node_of_an_outvoted_state_is_avoided_where_the_policy_says_so(
+    wanted: str,
+) -> None:
+    one = {"rank": 3, "worker": 1, "node": "gpu-7", "step": 80, "agreed_step": 70, "outvoted": True}
+    tied = {**one, "rank": 4, "node": "gpu-8", "outvoted": False}
+    policy = {
+        "kind": "QueuePolicy",
+        "metadata": {"name": "p", "uid": "p", "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"queue": "default", "nodes": {"diverged": wanted}},
+    }
+    told = asyncio.Queue[Sequence[Exclusion]]()
+
+    async def respond(request: web.Request) -> web.Response:
+        return web.json_response({"job": "team/a", "pids": {}, "diverged": [one, tied]})
+
+    async with (
+        coordinator(respond) as port,
+        measuring(port, heard=told.put_nowait, policy=policy),
+    ):
+        found = await asyncio.wait_for(told.get(), 30)
+    assert [one.node for one in found] == (["gpu-7"] if wanted == "Replace" else [])
+
+
 @given(st.integers(1, 99), st.integers(1, 999), st.integers(1, 999))
 def test_a_slow_workers_node_is_left_only_where_fewer_workers_make_more_of_it(
     workers: int, seconds: int, others: int

@@ -79,6 +79,20 @@ def test_a_dedicated_coordinator_has_a_pod_and_a_service() -> None:
     assert seen is not None and seen.job is None and seen.gang is None
 
 
+@pytest.mark.parametrize(
+    ("coordinator", "host"), [("dedicated", "coordinator"), (None, "worker-0")]
+)
+def test_whoever_hosts_the_coordinator_is_told_the_queues_rule_for_slow_ranks(
+    coordinator: str | None, host: str
+) -> None:
+    policy = OURS | ({"coordinator": coordinator} if coordinator else {})
+    for rebalances, told in ((False, None), (True, "Rebalance")):
+        made = World(job_object(elastic=policy), NOW)
+        made.rebalances = rebalances
+        made.settle()
+        assert environment(made.pods[f"a-{host}"]).get("VOLCANO_ELASTIC_STRAGGLERS") == told
+
+
 def test_a_lost_dedicated_coordinator_is_made_anew_and_workers_stay() -> None:
     found = world(coordinator="dedicated")
     found.run_all()

@@ -127,6 +127,7 @@ class World:
         self.failed_nodes: dict[str, NodeFailure] = {}
         self.to_leave: dict[str, str] = {}
         self.exclude_for = timedelta(minutes=30)
+        self.rebalances = False
         self._uids = 0
 
     # The operator
@@ -154,6 +155,7 @@ class World:
             failed_nodes=self.failed_nodes,
             to_leave=self.to_leave,
             exclude_for=self.exclude_for,
+            rebalances=self.rebalances,
         )
 
     def reconcile(self) -> list[a.Action]:

@@ -79,6 +79,16 @@ class Stragglers(StrEnum):
     """What is done about a worker that slows its job down."""
 
     REPORT = "Report"
+    REBALANCE = "Rebalance"
+    """Its ranks take fewer samples of each step."""
+    REPLACE = "Replace"
+    """The job keeps away from its node for a while, as from one whose hardware failed it."""
+
+
+class Diverged(StrEnum):
+    """What is done about a worker whose state differs from most ranks', beside taking theirs."""
+
+    REPORT = "Report"
     REPLACE = "Replace"
     """The job keeps away from its node for a while, as from one whose hardware failed it."""
 
@@ -137,8 +147,9 @@ class Headroom:
 class Nodes:
     leave: LeaveNodes = LeaveNodes.ON_SIGNAL
     exclude_for: timedelta = timedelta(minutes=30)
-    stragglers: Stragglers = Stragglers.REPORT
     """How long a job stays away from a node whose hardware failed it; 0: not at all."""
+    stragglers: Stragglers = Stragglers.REPORT
+    diverged: Diverged = Diverged.REPORT
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +253,7 @@ def parse(obj: Mapping[str, Any], *, strict: bool = False) -> QueuePolicy:
             leave=nodes.word("leave", base.nodes.leave),
             exclude_for=nodes.seconds("excludeSeconds", base.nodes.exclude_for),
             stragglers=nodes.word("stragglers", base.nodes.stragglers),
+            diverged=nodes.word("diverged", base.nodes.diverged),
         ),
         brain=Brain(
             mode=None if brain.get("mode") is None else brain.word("mode", BrainMode.RECOMMEND)

@@ -12,7 +12,7 @@ import aiohttp
 
 from volcano_elastic.api.brain_mode import mode_of
 from volcano_elastic.api.pytorchjob import InvalidJob, PyTorchJob, parse
-from volcano_elastic.api.queue_policy import LeaveNodes, QueuePolicy
+from volcano_elastic.api.queue_policy import LeaveNodes, QueuePolicy, Stragglers
 from volcano_elastic.kube.client import ApiError, Conflict
 from volcano_elastic.kube.resource import Object, key_of
 from volcano_elastic.kube.work_queue import WorkQueue
@@ -197,6 +197,7 @@ class Controller:
             ),
             failed_nodes=self._failed_nodes.of(parsed),
             exclude_for=policy.nodes.exclude_for,
+            rebalances=policy.nodes.stragglers is Stragglers.REBALANCE,
             to_leave=self._to_leave() if policy.nodes.leave is LeaveNodes.ON_SIGNAL else {},
         )
         return reconcile(parsed, observed, now, self._settings)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from volcano_elastic.operator.failure_report import Exclusion
 
 REASON = "StateDiverged"
 
@@ -41,6 +43,14 @@ class DivergedRank:
         """Return the same for the same finding, so that no operator tells it a second time."""
         text = f"{job_uid} diverged {(self.worker, self.rank, self.node, self.step)}"
         return f"{job}.{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def to_leave(diverged: Iterable[DivergedRank]) -> tuple[Exclusion, ...]:
+    """Return the nodes whose ranks had another state than most; where there is no majority, no node
+    is more suspect than the others."""
+    return tuple(
+        Exclusion(one.node, (one.worker,), one.message) for one in diverged if one.outvoted
+    )
 
 
 def read(answer: Mapping[str, Any]) -> tuple[DivergedRank, ...]:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from volcano_elastic.api.pytorchjob import PyTorchJob
-from volcano_elastic.api.queue_policy import Stragglers
+from volcano_elastic.api.queue_policy import Diverged, Stragglers
 from volcano_elastic.api.role import elastic
 from volcano_elastic.kube import event
 from volcano_elastic.kube.client import AlreadyExists, ApiError, NotFound
@@ -231,8 +231,7 @@ class Measurement:
         committed = elastic.get("commits") or {}
         if report.commits.keys() - committed.keys():  # that there was one is all that is asked
             change["commits"] = {**report.commits, **committed}
-        pause = pause_to_write(elastic.get("pauseSeconds"), report.pause)
-        if pause is not None:
+        if (pause := pause_to_write(elastic.get("pauseSeconds"), report.pause)) is not None:
             change["pauseSeconds"] = pause
         now, desired = self._clock(), job.desired
         progress = progress_report.to_write(elastic.get("progress") or {}, report.progress, now)
@@ -272,17 +271,20 @@ class Measurement:
         report = await self._ask(session, job)
         self._lost_pods.hear(job, report.heard, report.host)
         if report.heard is not None:
-            self._failed_nodes.hear(job, [*report.excluded, *self._to_leave(job, report.slow)])
+            self._failed_nodes.hear(job, [*report.excluded, *self._to_leave(job, report)])
         return report
 
-    def _to_leave(self, job: PyTorchJob, slow: Sequence[SlowRank]) -> Sequence[Exclusion]:
-        """Return the nodes of stragglers that the job's queue wants replaced."""
+    def _to_leave(self, job: PyTorchJob, report: Report) -> Sequence[Exclusion]:
+        """Return the nodes of slow and diverged ranks that the job's queue wants replaced."""
         view = self._builder.job(job.key)
-        if view is None or not slow:
+        if view is None or not (report.slow or report.diverged):
             return ()
-        stragglers = self._builder.policy_of(view.queue).nodes.stragglers
-        replace = stragglers is Stragglers.REPLACE
-        return straggler_report.to_leave(slow, job.desired or 0) if replace else ()
+        wanted, found = self._builder.policy_of(view.queue).nodes, list[Exclusion]()
+        if wanted.stragglers is Stragglers.REPLACE:
+            found += straggler_report.to_leave(report.slow, job.desired or 0)
+        if wanted.diverged is Diverged.REPLACE:
+            found += divergence_report.to_leave(report.diverged)
+        return found
 
     async def _ask(self, session: aiohttp.ClientSession, job: PyTorchJob) -> Report:
         """Return what its coordinator tells. One that goes by another range is told the job's."""

@@ -94,12 +94,15 @@ def difference(
         return actions
     name = coordinator_name(job)
     if pod is None:
-        actions.append(CreatePod(_pod(job)))
+        actions.append(CreatePod(_pod(job, observed.rebalances)))
     elif pod["metadata"].get("uid") in observed.lost:
         actions.append(DeletePod(name, pod["metadata"]["uid"], timedelta(0)))
         why = observed.lost[pod["metadata"]["uid"]]
         message = f"Pod {name}: {why}; workers train on while another takes its place"
-        actions += [CreatePod(_pod(job)), EmitEvent("CoordinatorLost", message, True)]
+        actions += [
+            CreatePod(_pod(job, observed.rebalances)),
+            EmitEvent("CoordinatorLost", message, True),
+        ]
     elif (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
         actions += _remove(job, observed)
         message = f"Pod {name} ended; workers train on while another takes its place"
@@ -121,7 +124,7 @@ def _pod_of(job: PyTorchJob, observed: Observed) -> Mapping[str, Any] | None:
     return next((pod for pod in observed.pods if pod["metadata"]["name"] == name), None)
 
 
-def _pod(job: PyTorchJob) -> Object:
+def _pod(job: PyTorchJob, rebalances: bool) -> Object:
     """Return the coordinator's pod, of the elastic role's image. It is outside the gang, which
     counts replicas, hence placed by the cluster's own scheduler where those are Volcano's."""
     policy, worker = job.elastic, job.sized
@@ -140,7 +143,11 @@ def _pod(job: PyTorchJob) -> Object:
         **{f: worker.container[f] for f in _FROM_CONTAINER if f in worker.container},
         "command": ["python", "-m", "elastic_trainer.coordinator"],
         "args": arguments,
-        "env": [*environment.pod_identity(), environment.token(job)],
+        "env": [
+            *environment.pod_identity(),
+            environment.token(job),
+            *environment.stragglers(rebalances),
+        ],
         "ports": [{"name": "coordinator", "containerPort": port}],
         "resources": {"requests": dict(_REQUESTS)},
     }

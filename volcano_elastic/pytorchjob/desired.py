@@ -348,7 +348,8 @@ def _pods(
     job, observed = view.job, view.observed
     protected_now = sum(r.protected or r.name in change.promote for r in plan.keep)
     templates = {
-        role: PodTemplate(job, role, settings, avoid) for role in {n.role for n in plan.create}
+        role: PodTemplate(job, role, settings, avoid, rebalances=observed.rebalances)
+        for role in {n.role for n in plan.create}
     }
     made = []
     for new in sorted(plan.create, key=lambda n: (-n.role.priority, n.index)):

@@ -27,11 +27,17 @@ _DEFAULT_GRACE = 30
 TOKEN_KEY = "token"
 """In the Secret's data."""
 
+_STRAGGLERS = "VOLCANO_ELASTIC_STRAGGLERS"
+
 Variable = dict[str, Any]
 
 
-def shared(job: PyTorchJob) -> list[Variable]:
-    """Return the variables that every pod of the job has alike."""
+def shared(job: PyTorchJob, *, rebalances: bool = False) -> list[Variable]:
+    """Return the variables that every pod of the job has alike.
+
+    Args:
+        rebalances: as in `stragglers`.
+    """
     values = {rendezvous.FIRST: "1", "PET_NPROC_PER_NODE": job.nproc_per_node}
     if job.leader is not None:
         values |= _address(job, job.leader)
@@ -43,7 +49,7 @@ def shared(job: PyTorchJob) -> list[Variable]:
     if job.elastic.rdzv_backend == BACKEND:
         # Counting GPUs, torchrun must not initialise CUDA: its workers are forked.
         values["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-        ours = [token(job)]
+        ours = [token(job), *stragglers(rebalances)]
     values["VOLCANO_ELASTIC_JOB"] = job.key
     commits = (job.status.get("elastic") or {}).get("commits") or {}
     if commits:  # else a folder that isn't mounted, and all nodes lost: a job that begins anew
@@ -64,6 +70,16 @@ def pod_identity() -> list[Variable]:
         _downward("VOLCANO_ELASTIC_POD_IP", "status.podIP"),
         _downward("VOLCANO_ELASTIC_NODE_NAME", "spec.nodeName"),
     ]
+
+
+def stragglers(rebalances: bool) -> list[Variable]:
+    """Return the variable by which a coordinator has slow ranks take fewer samples; none leaves it
+    to the job's own environment.
+
+    Args:
+        rebalances: the queue's policy says so.
+    """
+    return _variables({_STRAGGLERS: "Rebalance"} if rebalances else {})
 
 
 def token(job: PyTorchJob) -> Variable:

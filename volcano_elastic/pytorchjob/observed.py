@@ -72,6 +72,8 @@ class Observed:
     """By name."""
     exclude_for: timedelta = timedelta(minutes=30)
     """The queue policy's nodes.excludeSeconds."""
+    rebalances: bool = False
+    """The queue policy's nodes.stragglers is Rebalance."""
     at_start: AtStart = field(default_factory=AtStart)
     """What pods made from now on ask for instead of what their templates say."""
     to_leave: Mapping[str, str] = field(default_factory=dict)

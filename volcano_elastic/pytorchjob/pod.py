@@ -45,7 +45,13 @@ class PodTemplate:
     resources of its own."""
 
     def __init__(
-        self, job: PyTorchJob, role: Role, settings: Settings, avoid: Sequence[str] = ()
+        self,
+        job: PyTorchJob,
+        role: Role,
+        settings: Settings,
+        avoid: Sequence[str] = (),
+        *,
+        rebalances: bool = False,
     ) -> None:
         self._job, self._role, self._avoid = job, role, avoid
         replica = job.replicas[role.name]
@@ -53,7 +59,7 @@ class PodTemplate:
         self._annotations = dict(meta.get("annotations") or {})
         self._labels = dict(meta.get("labels") or {})
         self._owners = [label.owner_reference(job)]
-        self._environment = environment.shared(job)
+        self._environment = environment.shared(job, rebalances=rebalances)
         spec: Object = dict(replica.pod_spec)
         # ExitCode is ours to judge, so the kubelet must not restart anything.
         policy = replica.restart_policy
