@@ -4,6 +4,10 @@ Broken nodes are drawn at random. A group fails if one of its members is broken;
 fault shows in each trial with --shows' probability only. Beside it the two rounds of DLRover's
 article: neighbours, then members of groups that failed with members of groups that passed; what
 failed twice is broken.
+
+With --slow, so many percent of the nodes are slow, some of them broken by chance. A slow node takes
+3 times as long, a trial as long as its slowest member, and each measured time is up to --noise off.
+Shown are nodes that are called slow and aren't, and slow ones, not broken, that aren't called so.
 """
 
 from __future__ import annotations
@@ -16,7 +20,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from elastic_trainer.node_check.pairing import Group, next_groups
-from elastic_trainer.node_check.verdict import Trial, Verdict, verdicts
+from elastic_trainer.node_check.verdict import Trial, Verdict, stragglers, verdicts
+
+SLOW_TIMES = 3.0
+"""So many times what the others take, a slow node takes."""
 
 Shows = Callable[[Group], bool]
 """Whether a group passes."""
@@ -41,6 +48,37 @@ def ours(nodes: Sequence[str], passes: Shows) -> Outcome:
         sum(verdict is Verdict.UNKNOWN for verdict in found.values()),
         number,
     )
+
+
+def measure_slow(
+    count: int, broken_share: float, slow_share: float, noise: float, trials: int, seed: int
+) -> dict[str, float]:
+    """Return means by check: nodes that are slow and not broken, quick ones that were called slow,
+    slow ones that were not, sound nodes condemned, broken ones not, rounds."""
+    draw = random.Random(seed)
+    nodes = [f"node-{i}" for i in range(count)]
+    total = dict.fromkeys(("slow", "false", "missed", "condemned", "overlooked", "rounds"), 0)
+    for _ in range(trials):
+        broken = frozenset(draw.sample(nodes, int(broken_share * count)))
+        slow = frozenset(draw.sample(nodes, int(slow_share * count)))
+        held: list[Trial] = []
+        number = 0
+        while groups := next_groups(nodes, held):
+            number += 1
+            for group in groups:
+                taken = SLOW_TIMES if slow.intersection(group) else 1.0
+                seconds = {node: taken * draw.uniform(1 - noise, 1 + noise) for node in group}
+                passes = broken.isdisjoint(group)
+                held.append(Trial(number, group, passes, seconds if passes else {}))
+        named, found = set(stragglers(held)), verdicts(nodes, held)
+        condemned = {node for node in nodes if found[node] is Verdict.CONDEMNED}
+        total["slow"] += len(slow - broken)
+        total["false"] += len(named - slow)
+        total["missed"] += len(slow - broken - named)
+        total["condemned"] += len(condemned - broken)
+        total["overlooked"] += len(broken - condemned)
+        total["rounds"] += number
+    return {name: summed / trials for name, summed in total.items()}
 
 
 def the_articles(nodes: Sequence[str], passes: Shows) -> Outcome:
@@ -101,8 +139,12 @@ def main() -> int:
     parser.add_argument("--shows", type=float, default=1.0, help="of a broken node in a trial")
     parser.add_argument("--trials", type=int, default=100, help="of each size and share")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--slow", type=float, nargs="*", help="percent of the nodes that are slow")
+    parser.add_argument("--noise", type=float, default=0.3, help="of each time, up or down")
     parser.add_argument("--json", action="store_true", help="one JSON line")
     options = parser.parse_args()
+    if options.slow is not None:
+        return _with_slow(options)
     rows = []
     for count in options.nodes:
         seen = set()
@@ -133,6 +175,30 @@ def main() -> int:
             f"{theirs['false']:7.2f} {theirs['missed']:6.2f} {theirs['rounds']:6.2f} "
             f"{theirs['exact']:5.0%}"
         )
+    return 0
+
+
+def _with_slow(options: argparse.Namespace) -> int:
+    if not options.json:
+        print("means by check     slow nodes                 broken nodes")
+        print("nodes broken    slow   false  missed       false  missed  rounds")
+    rows = []
+    for count in options.nodes:
+        for percent in options.percent:
+            for slow in options.slow:
+                given = (percent / 100, slow / 100, options.noise, options.trials, options.seed)
+                row = measure_slow(count, *given)
+                broken = int(percent / 100 * count)
+                rows.append({"nodes": count, "broken": broken, **row})
+                if not options.json:
+                    print(
+                        f"{count:5d} {broken:6d}  {row['slow']:6.1f}  {row['false']:6.2f}  "
+                        f"{row['missed']:6.2f}      {row['condemned']:6.2f}  "
+                        f"{row['overlooked']:6.2f}  {row['rounds']:6.2f}",
+                        flush=True,
+                    )
+    if options.json:
+        print(json.dumps({"noise": options.noise, "trials": options.trials, "rows": rows}))
     return 0
 
 

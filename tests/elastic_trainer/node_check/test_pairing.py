@@ -110,6 +110,24 @@ def test_a_slow_node_is_a_straggler_and_those_that_waited_for_it_are_not(
     assert set(verdicts(nodes, trials).values()) == {Verdict.PROVEN}
 
 
+def test_many_slow_nodes_are_stragglers_and_those_that_met_only_slow_ones_are_not() -> None:
+    """Most wait for a slow one at first, so the median of all is a slow node's."""
+    nodes = names(20)
+    slow = {nodes[i] for i in (0, 2, 4, 7, 8, 10, 13)}
+    trials = held(nodes, seconds=dict.fromkeys(slow, 1.5 * SLOW))
+    assert stragglers(trials).keys() == slow
+
+
+@given(clusters(), st.data())
+def test_a_node_is_called_slow_only_if_it_is_whoever_else_is_slow_or_broken(
+    cluster: tuple[list[str], frozenset[str]], data: st.DataObject
+) -> None:
+    nodes, broken = cluster
+    slow = data.draw(st.sets(st.sampled_from(nodes)))
+    trials = held(nodes, broken, seconds=dict.fromkeys(slow, 1.5 * SLOW))
+    assert stragglers(trials).keys() <= slow
+
+
 def test_the_articles_six_nodes_are_paired_as_it_says() -> None:
     nodes = ["1", "2", "3", "4", "5", "6"]
     trials = held(nodes, broken={"6"})

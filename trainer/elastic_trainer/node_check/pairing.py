@@ -38,7 +38,8 @@ def next_groups(nodes: Sequence[str], trials: Sequence[Trial]) -> tuple[Group, .
     groups, left = _pair(_trios_first(suspects, trials), proven, evidence)
     groups += _pair_among(left, evidence)
     busy = {node for group in groups for node in group}
-    slow = [node for node in proven if evidence.slow.get(node) == 1 and node not in busy]
+    doubted = evidence.slow.keys() - evidence.judged
+    slow = [node for node in proven if node in doubted and node not in busy]
     quick = [node for node in proven if node not in evidence.slow and node not in busy]
     groups += _pair(slow, quick, evidence)[0]
     return tuple(groups)

@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
-from statistics import median_low
 
 WITNESSES = 2
 """Trials beside proven nodes that a node must fail before it is condemned: one may have failed for
 the other's sake after all, or for the way between the two."""
 SLOW = 2.0
-"""Times the median: a node that takes longer, twice and in other company, is a straggler."""
+"""Times what a quick node takes: a node that takes longer, twice and in other company, is a
+straggler."""
+QUICK_SHARE = 0.2
+"""Of the nodes, by their fastest trials: the last of these is a quick one. Not the median: where 3
+nodes of 10 are slow, most wait for a slow one in their first trial."""
 
 
 class Verdict(Enum):
@@ -48,7 +51,9 @@ class Evidence:
     met: Mapping[str, Set[str]]
     """By node, those that it was alone with in a trial."""
     slow: Mapping[str, int]
-    """Nodes that took over `SLOW` times the median in each of so many trials."""
+    """Nodes that took over `SLOW` times what a quick one takes in each of so many trials."""
+    judged: Set[str]
+    """Those of them that were slow twice, and alone with a quick one: not for others' sake."""
 
     @classmethod
     def of(cls, trials: Sequence[Trial]) -> Evidence:
@@ -66,12 +71,14 @@ class Evidence:
                 one, other = trial.members
                 met.setdefault(one, set()).add(other)
                 met.setdefault(other, set()).add(one)
+        slow = _slow(trials)
         return cls(
             proven,
             frozenset(node for node, count in against.items() if count >= WITNESSES),
             frozenset(node for trial in trials for node in trial.unable),
             met,
-            _slow(trials),
+            slow,
+            _judged(trials, slow),
         )
 
     def verdict(self, node: str) -> Verdict:
@@ -89,8 +96,18 @@ def _slow(trials: Iterable[Trial]) -> dict[str, int]:
                 taken.setdefault(node, []).append(seconds)
     if not taken:
         return {}
-    limit = SLOW * median_low(min(times) for times in taken.values())
+    fastest = sorted(min(times) for times in taken.values())
+    limit = SLOW * fastest[int(QUICK_SHARE * (len(fastest) - 1))]
     return {node: len(times) for node, times in taken.items() if min(times) > limit}
+
+
+def _judged(trials: Iterable[Trial], slow: Mapping[str, int]) -> Set[str]:
+    beside_quick = set()
+    for trial in trials:
+        waits = [node for node in trial.members if node in slow]
+        if trial.passed and len(trial.members) == 2 and len(waits) == 1:
+            beside_quick.add(waits[0])
+    return {node for node in beside_quick if slow[node] > 1}
 
 
 def verdicts(nodes: Iterable[str], trials: Sequence[Trial]) -> dict[str, Verdict]:
@@ -104,8 +121,9 @@ def verdicts(nodes: Iterable[str], trials: Sequence[Trial]) -> dict[str, Verdict
 
 
 def stragglers(trials: Sequence[Trial]) -> dict[str, float]:
-    """Return the nodes that were slow in two trials or more, with their least seconds."""
-    slow = {node for node, times in _slow(trials).items() if times > 1}
+    """Return the nodes that were slow in two trials or more, once with a quick one, with their
+    least seconds."""
+    slow = _judged(trials, _slow(trials))
     return {
         node: min(trial.seconds[node] for trial in trials if trial.passed and node in trial.seconds)
         for node in sorted(slow)
