@@ -15,7 +15,10 @@ from tests.brain.runs import amounts, load, run
 from tests.brain.test_program import brain
 from volcano_elastic.api.pytorchjob_shape import BRAIN_ANNOTATION, USER_ANNOTATION
 from volcano_elastic.brain.history.database import History
-from volcano_elastic.kube.resource import EVENTS, PODS, PYTORCHJOBS, QUEUEPOLICIES
+from volcano_elastic.brain.program import POD_METRICS
+from volcano_elastic.kube.client import ApiError
+from volcano_elastic.kube.resource import CRDS, EVENTS, PODS, PYTORCHJOBS, QUEUEPOLICIES
+from volcano_elastic.pytorchjob.label import JOB_NAME
 
 pytestmark = pytest.mark.e2e
 PROGRAM = """\
@@ -88,6 +91,34 @@ async def _pods(stage: Stage, name: str) -> list[dict[str, Any]]:
     return found
 
 
+METRICS = {
+    "apiVersion": CRDS.api_version,
+    "kind": "CustomResourceDefinition",
+    "metadata": {
+        "name": "pods.metrics.k8s.io",
+        "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"},
+    },
+    "spec": {
+        "group": POD_METRICS.group,
+        "scope": "Namespaced",
+        "names": {"plural": "pods", "kind": POD_METRICS.kind},
+        "versions": [
+            {
+                "name": POD_METRICS.version,
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "x-kubernetes-preserve-unknown-fields": True,
+                    }
+                },
+            }
+        ],
+    },
+}
+
+
 async def test_jobs_are_made_with_what_jobs_like_them_used(
     fresh_control_plane: ControlPlane, tmp_path: Path
 ) -> None:
@@ -137,3 +168,115 @@ async def test_jobs_are_made_with_what_jobs_like_them_used(
         finished = stage.recorder.timeline.finished
         await stage.until(lambda: len(finished) == 4, "all jobs end")
         assert {end[1] for end in finished.values()} == {"Succeeded"}, stage.story()
+
+
+async def test_a_running_job_is_resized_to_what_it_turns_out_to_use(
+    fresh_control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    """The metrics API is played by a custom resource."""
+    url, go = f"sqlite:///{tmp_path / 'history.db'}", tmp_path / "go"
+    async with running(fresh_control_plane, tmp_path) as stage:
+        client, kubeconfig = stage.recorder.jobs.client, fresh_control_plane.kubeconfig
+        await client.create(CRDS, METRICS)
+        job = _job("live", go, **{BRAIN_ANNOTATION: "Live"})
+        template = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
+        # The kubelet of this cluster adds nothing to what a pod asks for.
+        template["spec"]["containers"][0]["resources"] = {"requests": ASKED}
+        await client.create(PYTORCHJOBS, job)
+        assert await _pods(stage, "live") == [{"requests": ASKED}] * 2
+        before = {p["metadata"]["uid"] for p in (await client.list(PODS, "default"))["items"]}
+        for index, (cpu, memory) in enumerate((("250m", "2Gi"), ("500m", "1Gi"))):
+            used = {"name": "pytorch", "usage": {"cpu": cpu, "memory": memory}}
+            metrics = {
+                "apiVersion": POD_METRICS.api_version,
+                "kind": POD_METRICS.kind,
+                "metadata": {
+                    "name": f"live-worker-{index}",
+                    "namespace": "default",
+                    "labels": {JOB_NAME: "live"},
+                },
+                "containers": [used],
+            }
+            await _once_served(stage, metrics)
+        arguments = ("--live-after-seconds", "2")
+        async with brain(kubeconfig, url, tmp_path / "brain.log", *arguments):
+            deadline = stage.recorder.now() + 90
+            while (await _pods(stage, "live"))[0]["requests"] == ASKED:
+                if stage.recorder.now() > deadline:
+                    pytest.fail(f"not resized\n{(tmp_path / 'brain.log').read_text()}")
+                await asyncio.sleep(0.1)
+        first, second = await _pods(stage, "live")
+        assert first == second, "by the busiest of them"
+        # 2 GiB and 15 %; 0.5 CPU in the histogram's bucket, and 15 %.
+        assert first["requests"]["memory"] == "2356Mi"
+        assert FEWEST <= int(first["requests"]["cpu"].removesuffix("m")) <= MOST
+        after = {p["metadata"]["uid"] for p in (await client.list(PODS, "default"))["items"]}
+        assert after == before, "no pod was made anew"
+        found = await client.get(PYTORCHJOBS, "live", "default")
+        told = found["status"]["elastic"]["resources"]["Worker"]["message"]
+        assert told.startswith("p95 of CPU and peak of memory of its busiest pod in ")
+        go.touch()
+        await stage.until(lambda: stage.recorder.timeline.finished, "the job ends")
+        assert stage.recorder.timeline.finished["live"][1] == "Succeeded", stage.story()
+
+
+async def _once_served(stage: Stage, metrics: dict[str, Any]) -> None:
+    deadline = stage.recorder.now() + 30
+    while True:
+        try:
+            await stage.recorder.jobs.client.create(POD_METRICS, metrics)
+        except ApiError:
+            if stage.recorder.now() > deadline:
+                raise
+            await asyncio.sleep(0.2)
+        else:
+            return
+
+
+async def _recommend(stage: Stage, job: str, cpu: str, memory: str) -> None:
+    """As Brain does."""
+    roles = {"Worker": {"cpu": cpu, "memory": memory, "message": "for a test"}}
+    said = {"time": "2026-01-01T12:00:00Z", "roles": roles}
+    body = {"status": {"elastic": {"recommendation": said}}}
+    client = stage.recorder.jobs.client
+    await client.patch(PYTORCHJOBS, job, "default", body, subresource="status")
+
+
+async def test_a_kubelet_may_resize_a_pod_or_put_it_off_or_refuse(
+    fresh_control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    async with running(fresh_control_plane, tmp_path, kubelet="fake") as stage:
+        client = stage.recorder.jobs.client
+        job = _job("live", tmp_path / "go", **{BRAIN_ANNOTATION: "Live"})
+        await client.create(PYTORCHJOBS, job)
+        await _recommend(stage, "live", "1", "768Mi")
+        made = {"requests": {"cpu": "1", "memory": "768Mi"}, "limits": {"memory": "768Mi"}}
+        assert await _pods(stage, "live") == [made, made]
+        await _recommend(stage, "live", "500m", "1536Mi")
+        wanted = {"requests": {"cpu": "500m", "memory": "1536Mi"}, "limits": {"memory": "1536Mi"}}
+        deadline = stage.recorder.now() + 60
+        while await _pods(stage, "live") != [wanted, wanted]:
+            assert stage.recorder.now() < deadline, stage.story()
+            await asyncio.sleep(0.05)
+        told = (
+            ("live-worker-0", "Deferred", "Node didn't have enough resource: memory"),
+            ("live-worker-1", "Infeasible", "Node didn't have enough capacity: memory"),
+        )
+        for name, reason, message in told:
+            pending = {"type": "PodResizePending", "status": "True", "reason": reason}
+            status = {"conditions": [pending | {"message": message}]}
+            await client.patch(
+                *(PODS, name, "default", {"status": status}),
+                subresource="status",
+                patch_type="strategic",
+            )
+        while True:
+            events = (await client.list(EVENTS, "default"))["items"]
+            found = {e["reason"]: e["message"] for e in events}
+            if found.keys() >= {"ResizeDeferred", "ResizeInfeasible"}:
+                break
+            assert stage.recorder.now() < deadline, stage.story()
+            await asyncio.sleep(0.05)
+        for name, reason, message in told:
+            assert found[f"Resize{reason}"].startswith(f"{name}: ")
+            assert found[f"Resize{reason}"].endswith(f"the kubelet: {message}")

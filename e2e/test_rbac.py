@@ -255,6 +255,20 @@ async def live(world: World) -> None:
         return bool(found["spec"]["minMember"] == 2)
 
     await until(guaranteed, "the PodGroup follows")
+    # Pods that run are resized.
+    own = job("resized")
+    own["metadata"]["annotations"] = {"volcano-elastic.io/brain": "Live"}
+    await client.create(PYTORCHJOBS, own)
+    await world.has("resized", 1)
+    amounts = {"cpu": "2m", "memory": "300Mi"}
+    told = {"elastic": {"recommendation": {"roles": {"Worker": amounts}}}}
+    await client.patch(PYTORCHJOBS, "resized", "default", {"status": told}, subresource="status")
+
+    async def resized() -> bool:
+        found = await client.get(PODS, "resized-worker-0", "default")
+        return bool(found["spec"]["containers"][0]["resources"]["requests"]["cpu"] == "2m")
+
+    await until(resized, "its pod is resized")
     # One that ends, and goes.
     await client.create(PYTORCHJOBS, job("done", ttlSecondsAfterFinished=1, cleanPodPolicy="All"))
     await world.gone(PYTORCHJOBS, "done")

@@ -24,7 +24,7 @@ POD = _core(
     categories=("all",),
     status=True,
     generation=True,
-    subresources=("binding", "eviction", "log"),
+    subresources=("binding", "eviction", "log", "resize"),
 )
 SERVICE = _core("services", "Service", short_names=("svc",), categories=("all",), status=True)
 EVENT = _core("events", "Event", short_names=("ev",))

@@ -160,6 +160,41 @@ def update_causes(new: Object, old: Object) -> Iterator[Cause]:
             yield forbidden_field(f"spec.schedulingGates[{number}].name", why)
 
 
+def resized(old: Object, wanted: Object) -> Object:
+    """Return the pod with the resources of the other's containers, and all else as it is."""
+    spec = old["spec"]
+    asked = {c.get("name"): c.get("resources") for c in wanted["spec"].get("containers") or ()}
+    containers = [
+        {**c, "resources": asked.get(c["name"]) or c["resources"]} for c in spec["containers"]
+    ]
+    return {**old, "spec": {**spec, "containers": containers}}
+
+
+def resize_causes(new: Object, old: Object) -> Iterator[Cause]:
+    """CPU and memory alone may change, neither is taken away, and the quality of service stays; the
+    kubelet has to tell what containers have."""
+    statuses = (old.get("status") or {}).get("containerStatuses") or ()
+    running = [one for one in statuses if (one.get("state") or {}).get("running")]
+    if running and running[0].get("resources") is None:
+        yield forbidden_field("spec", "Pod running on node without support for resize")
+    others_change = False
+    pairs = zip(new["spec"]["containers"], old["spec"]["containers"], strict=True)
+    for number, (mine, was) in enumerate(pairs):
+        path = f"spec.containers[{number}].resources"
+        for field in ("limits", "requests"):
+            now, before = mine["resources"].get(field) or {}, was["resources"].get(field) or {}
+            if any(name in before and name not in now for name in ("cpu", "memory")):
+                yield forbidden_field(f"{path}.{field}", f"resource {field} cannot be removed")
+            others = (now.keys() | before.keys()) - {"cpu", "memory"}
+            others_change |= any(now.get(name) != before.get(name) for name in others)
+    if others_change:
+        yield forbidden_field("spec", "only cpu and memory resources are mutable")
+    quality = _qos_class(old["spec"])
+    if _qos_class(new["spec"]) != quality:
+        why = "Pod QOS Class may not change as a result of resizing"
+        yield invalid_value("spec", quality, why)
+
+
 def _frozen(spec: Object) -> Object:
     frozen = {
         name: value

@@ -306,7 +306,12 @@ class Rest:
         strategy.fill_defaults(kind, new, self.store)
         options.unknown += strategy.shape(kind, new)
         strategy.report_unknown(options)
-        validation.check(kind, new, old.obj)
+        if target.subresource == "resize":
+            validation.check(kind, new, {**old.obj, "spec": new["spec"]})
+            if causes := [*pod.resize_causes(new, old.obj)]:
+                raise invalid(kind, name, causes)
+        else:
+            validation.check(kind, new, old.obj)
         if kind.key == POD.key:
             new.setdefault("status", {}).setdefault(
                 "qosClass", (old.obj.get("status") or {}).get("qosClass")
@@ -323,6 +328,8 @@ class Rest:
         """Return `old` with the fields of `incoming` that a write to this subresource may
         change."""
         kind, kept = target.kind, old.copy()
+        if target.subresource == "resize":
+            return pod.resized(kept, incoming)
         status_alone = target.subresource == "status"
         new, other = ({**kept}, incoming) if status_alone else ({**incoming}, kept)
         if kind.status:

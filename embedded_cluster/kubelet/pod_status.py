@@ -82,6 +82,8 @@ def _container_status(
     elif stopped and isinstance(state, Waiting) and initialized and not container.init:
         state = Terminated(137, "ContainerStatusUnknown", started, now, _LOST)
     image = container.spec.get("image", "")
+    # By these the API server knows that this kubelet can resize.
+    resources = container.spec.get("resources") or {}
     return {
         "name": container.name,
         "image": image,
@@ -92,7 +94,7 @@ def _container_status(
         "restartCount": container.restarts,
         "state": _state(state),
         "lastState": _state(container.last) if container.last else {},
-    }
+    } | ({"resources": resources} if container.running else {})
 
 
 def _incomplete(word: str, containers: Iterable[Container]) -> str:

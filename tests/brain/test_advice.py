@@ -15,7 +15,7 @@ from volcano_elastic.api.pytorchjob_shape import (
     DATA_SET_ANNOTATION,
     USER_ANNOTATION,
 )
-from volcano_elastic.brain.advice import advise, recommendation
+from volcano_elastic.brain.advice import advise, advise_running, recommendation
 from volcano_elastic.brain.observation import largest, measured, seen, usage
 
 METRICS = {
@@ -152,3 +152,26 @@ def test_a_job_that_uses_more_than_others_did_is_advised_no_less_than_that() -> 
     used = run("u9", image="train:1", loads=(load(0, amounts(6, 12)),))
     (advice,) = advise(created(), used, runs, None)
     assert advice.wanted.memory == amounts(1, 12).memory and advice.wanted.cpu >= amounts(6, 1).cpu
+
+
+def test_a_running_job_is_advised_by_what_it_uses_once_it_ran_for_three_minutes() -> None:
+    """DLRover's article judges a job after 3 minutes."""
+    mine = run("u9", loads=(load(0, amounts(2, 4)), load(1, amounts(1, 3))))
+    job = created()
+    assert advise_running(job, mine, None, NOW + timedelta(seconds=179)) == []
+    (advice,) = advise_running(job, mine, None, NOW + timedelta(minutes=3))
+    assert advice.asked == amounts(8, 16)
+    assert amounts(2.3, 1).cpu <= advice.wanted.cpu <= amounts(2.3 * 1.06, 1).cpu
+    assert advice.wanted.memory == amounts(1, 4.6).memory.whole_mebibytes()
+    assert advice.why == "p95 of CPU and peak of memory of its busiest pod in 3 min, and 15 %"
+
+
+def test_what_was_recommended_is_not_recommended_again_until_it_is_another() -> None:
+    mine = run("u9", loads=(load(0, amounts(2, 4)),))
+    now = NOW + timedelta(minutes=5)
+    told = advise_running(created(), mine, None, now)
+    job = created(elastic={"recommendation": recommendation(told, now)})
+    assert advise_running(job, mine, None, now) == []
+    more = run("u9", loads=(load(0, amounts(2, 4), amounts(2, 9)),))
+    (advice,) = advise_running(job, more, None, now)
+    assert advice.wanted.memory >= amounts(1, 9).memory

@@ -26,11 +26,12 @@ pytestmark = pytest.mark.process
 
 
 @asynccontextmanager
-async def brain(kubeconfig: Path, url: str, log: Path) -> AsyncIterator[None]:
+async def brain(kubeconfig: Path, url: str, log: Path, *more: str) -> AsyncIterator[None]:
     with log.open("ab") as out:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", "from volcano_elastic.cli.main import main; main()", "brain"),
             *("--kubeconfig", str(kubeconfig), "--database", url, "--sample-seconds", "1"),
+            *more,
             stdout=out,
             stderr=out,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -10,7 +11,7 @@ import pytest
 
 from tests.pytorchjob.world import job_object
 from volcano_elastic.api import moment
-from volcano_elastic.kube.client import AlreadyExists, Client, Conflict, NotFound
+from volcano_elastic.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound
 from volcano_elastic.kube.resource import EVENTS, Resource
 from volcano_elastic.operator.cluster import Cluster
 from volcano_elastic.operator.executor import AT_ONCE, Executor, NameTaken
@@ -22,6 +23,7 @@ from volcano_elastic.pytorchjob.action import (
     DeletePod,
     EmitEvent,
     PatchStatus,
+    ResizePod,
 )
 from volcano_elastic.pytorchjob.label import JOB_NAME
 
@@ -130,6 +132,42 @@ async def test_a_pod_whose_deletion_is_refused_is_not_taken_for_gone() -> None:
     with pytest.raises(Conflict):
         await Executor(cluster).perform(job, [DeletePod("a-worker-0", "p")], NOW)
     assert [found["metadata"]["uid"] for found in cluster.pods] == ["p"]
+
+
+class WithoutResize:
+    """Refuses to resize pods."""
+
+    def __init__(self, error: ApiError) -> None:
+        self.error, self.asked, self.told = error, 0, list[Object]()
+
+    async def create(self, kind: Resource, obj: Object) -> Object:
+        self.told.append(obj)
+        return obj
+
+    async def patch(self, *_: object, **__: object) -> Object:
+        self.asked += 1
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [(404, True), (422, True), (403, True), (503, False)],
+    ids=["before 1.33", "quality of service", "no right", "for the moment"],
+)
+async def test_a_refused_resize_is_told_and_holds_nothing_up(code: int, told: bool) -> None:
+    error = NotFound if code == 404 else ApiError
+    server = WithoutResize(error(code, "Reason", "not here"))
+    cluster, job = Cluster(cast(Client, server)), job_object()
+    meta = {"name": "a-worker-0", "namespace": "team", "uid": "p", "resourceVersion": "1"}
+    cluster.pods.put({"metadata": meta})
+    executor = Executor(cluster)
+    for _ in range(2):
+        with contextlib.nullcontext() if told else pytest.raises(ApiError):
+            await executor.perform(job, [ResizePod("a-worker-0", "p", {"spec": {}})], NOW)
+    await executor.settle(5)
+    assert [event["reason"] for event in server.told] == ["ResizeRefused"] * told
+    assert server.asked == (1 if told else 2)
+    assert [found["metadata"]["uid"] for found in cluster.pods] == ["p"], "it is not taken for gone"
 
 
 class Replaced:

@@ -209,6 +209,9 @@ class World:
                 self.pods[name] = self._made(body) | {"status": {"phase": "Pending"}}
             case a.PatchPod(name, body):
                 self.pods[name] = merged(self.pods[name], body)
+            case a.ResizePod(name, uid, body):
+                assert self.pods[name]["metadata"]["uid"] == uid
+                self.pods[name] = merged(self.pods[name], body)
             case a.DeletePod(name, uid, grace):
                 assert self.pods[name]["metadata"]["uid"] == uid
                 bound = self.pods[name]["spec"].get("nodeName")

@@ -15,6 +15,13 @@ class BrainMode(StrEnum):
     """An event tells what its pods should ask for."""
     AT_START = "AtStart"
     """Its pods are made with what they should ask for."""
+    LIVE = "Live"
+    """That, and running pods are resized where they are as more is known."""
+
+    @property
+    def carried_out(self) -> bool:
+        """Whether the operator has its pods follow the estimates."""
+        return self in (BrainMode.AT_START, BrainMode.LIVE)
 
 
 def mode_of(annotations: Mapping[str, str], queues: BrainMode | None) -> BrainMode | None:

@@ -275,8 +275,7 @@ def parse(obj: Mapping[str, Any]) -> PyTorchJob:
         raise InvalidJob(problems)
     spec = obj["spec"]
     elastic = spec.get("elasticPolicy")
-    kept = (obj.get("status") or {}).get("elastic") or {}
-    in_force = role_resources.read(kept.get(role_resources.FIELD))
+    in_force = role_resources.in_force(obj.get("status") or {})
     replicas = {
         known.name: ReplicaSpec(
             role=known,

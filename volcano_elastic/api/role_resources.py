@@ -31,8 +31,17 @@ class RoleResources:
     def __str__(self) -> str:
         return f"{self.cpu} CPU, {self.memory}"
 
+    def same_as(self, other: RoleResources | None) -> bool:
+        """Return whether both are as much, whatever the reasons."""
+        return other is not None and (self.cpu, self.memory) == (other.cpu, other.memory)
+
     def as_status(self) -> dict[str, str]:
         return {"cpu": str(self.cpu), "memory": str(self.memory), "message": self.message}
+
+
+def in_force(status: Object) -> dict[str, RoleResources]:
+    """Return by role what pods ask for by the job's status."""
+    return read((status.get("elastic") or {}).get(FIELD))
 
 
 def read(found: Any) -> dict[str, RoleResources]:

@@ -14,7 +14,7 @@ import logging
 import socket
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -28,7 +28,7 @@ from volcano_elastic.api.pytorchjob_shape import CONTROLLER
 from volcano_elastic.api.queue_policy import InvalidPolicy, QueuePolicy, effective
 from volcano_elastic.api.queue_policy import parse as parse_policy
 from volcano_elastic.brain import observation
-from volcano_elastic.brain.advice import Advice, recommendation
+from volcano_elastic.brain.advice import Advice, advise_running, recommendation
 from volcano_elastic.brain.estimate.amounts import Amounts
 from volcano_elastic.brain.history.database import History
 from volcano_elastic.brain.history.run import Run
@@ -63,6 +63,8 @@ class Options:
     """Of jobs of which neither annotation nor queue says one."""
     sample: timedelta
     keep: timedelta
+    live_after: timedelta
+    """How long a running job is measured before it is advised by that."""
     lease_namespace: str | None = None
     liveness: str | None = None
     """URL to listen on, e.g. http://0.0.0.0:8080/healthz."""
@@ -121,6 +123,8 @@ class _Brain:
         self._client: Client | None = None
         self._advised: set[str] = set()
         """Uids."""
+        self._jobs: dict[str, Object] = {}
+        """By uid, those that go on."""
         self._tasks: list[asyncio.Task[None]] = []
         self._unmeasured = ""
 
@@ -150,6 +154,10 @@ class _Brain:
     async def _job_changed(self, event: Any, body: Any, **_: Any) -> None:
         job = dict(body)
         found = await self._recorder.job_changed(job, deleted=event["type"] == "DELETED")
+        if found.outcome:
+            self._jobs.pop(found.uid, None)
+        else:
+            self._jobs[found.uid] = job
         if found.outcome or found.uid in self._advised:
             return
         if mode_of(job["metadata"].get("annotations") or {}, None) is BrainMode.OFF:
@@ -159,11 +167,12 @@ class _Brain:
     async def _advise(self, job: Object, run: Run) -> None:
         assert self._client is not None
         try:
-            mode = await self._mode(self._client, job, run.queue)
-            if mode is not BrainMode.OFF:
+            mode = self._mode(job, run, await self._policies(self._client))
+            told = RECOMMENDATION in ((job.get("status") or {}).get("elastic") or {})
+            if mode is not BrainMode.OFF and not (mode.carried_out and told):
                 node = await self._largest_node(self._client)
                 found = await self._recorder.advice(job, run, node)
-                give = self._recommend if mode is BrainMode.AT_START else self._tell
+                give = self._recommend if mode.carried_out else self._tell
                 await give(self._client, job, run, found)
         except _TROUBLE as error:
             # Its next event is the next occasion.
@@ -171,16 +180,17 @@ class _Brain:
             return
         self._advised.add(run.uid)
 
-    async def _mode(self, client: Client, job: Object, queue: str) -> BrainMode:
-        annotations = job["metadata"].get("annotations") or {}
-        if (own := mode_of(annotations, None)) is not None:
-            return own
+    async def _policies(self, client: Client) -> dict[str, QueuePolicy]:
         try:
             objects = (await client.list(QUEUEPOLICIES))["items"]
         except NotFound:
-            objects = []
-        policy = effective(_policies(objects)).get(queue)
-        return (policy.brain.mode if policy else None) or self._options.mode
+            return {}
+        return effective(_readable(objects))
+
+    def _mode(self, job: Object, run: Run, policies: Mapping[str, QueuePolicy]) -> BrainMode:
+        policy = policies.get(run.queue)
+        annotations = job["metadata"].get("annotations") or {}
+        return mode_of(annotations, policy.brain.mode if policy else None) or self._options.mode
 
     async def _tell(self, client: Client, job: Object, run: Run, found: Sequence[Advice]) -> None:
         for advice in found:
@@ -201,8 +211,6 @@ class _Brain:
         self, client: Client, job: Object, run: Run, found: Sequence[Advice]
     ) -> None:
         """Writes it where the operator looks before it makes the job's first pods."""
-        if RECOMMENDATION in ((job.get("status") or {}).get("elastic") or {}):
-            return
         if pytorchjob_validation.run_policy(job).get("managedBy", CONTROLLER) != CONTROLLER:
             return
         told = {"elastic": {RECOMMENDATION: recommendation(found, datetime.now(UTC))}}
@@ -230,6 +238,27 @@ class _Brain:
             else:
                 self._unmeasured = ""
                 await self._recorder.pods_measured(pods["items"], observation.usage(used["items"]))
+                try:
+                    await self._follow(self._client)
+                except _TROUBLE as error:
+                    _log.warning("no running job gets advice yet: %s", error)
+
+    async def _follow(self, client: Client) -> None:
+        """Recommends to jobs in mode Live what their own pods turn out to need."""
+        policies = await self._policies(client)
+        runs = {uid: self._recorder.known(uid) for uid in self._jobs}
+        live = [
+            (job, run)
+            for uid, job in self._jobs.items()
+            if (run := runs[uid]) and self._mode(job, run, policies) is BrainMode.LIVE
+        ]
+        if not live:
+            return
+        node = await self._largest_node(client)
+        for job, run in live:
+            found = advise_running(job, run, node, datetime.now(UTC), self._options.live_after)
+            if found:
+                await self._recommend(client, job, run, found)
 
     async def _forget_for_ever(self) -> None:
         while True:
@@ -237,7 +266,7 @@ class _Brain:
             await asyncio.sleep(_DAY_SECONDS)
 
 
-def _policies(objects: Iterable[Object]) -> Iterator[QueuePolicy]:
+def _readable(objects: Iterable[Object]) -> Iterator[QueuePolicy]:
     for one in objects:
         # Its own status says what is wrong with it.
         with contextlib.suppress(InvalidPolicy):

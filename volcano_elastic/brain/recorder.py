@@ -47,6 +47,10 @@ class Recorder:
         await self._write(run)
         return run
 
+    def known(self, uid: str) -> Run | None:
+        """Return the run of a job that goes on."""
+        return self._runs.get(uid)
+
     async def pods_measured(
         self, pods: Iterable[Object], used: Mapping[tuple[str, str], Amounts]
     ) -> None:

@@ -29,6 +29,13 @@ import click
     help="Of jobs of which neither annotation volcano-elastic.io/brain nor QueuePolicy says one.",
 )
 @click.option("--sample-seconds", type=click.FloatRange(min=1), default=60.0, show_default=True)
+@click.option(
+    "--live-after-seconds",
+    type=click.FloatRange(min=0),
+    default=180.0,
+    show_default=True,
+    help="How long a job in mode Live is measured before its running pods are resized.",
+)
 @click.option("--keep-days", type=click.FloatRange(min=0), default=365.0, show_default=True)
 @click.option("--lease-namespace", help="Default: the kubeconfig's, or the pod's own.")
 @click.option("--liveness", metavar="URL", help="To listen on, e.g. http://0.0.0.0:8080/healthz")
@@ -37,6 +44,7 @@ def brain(
     database: str,
     mode: str,
     sample_seconds: float,
+    live_after_seconds: float,
     keep_days: float,
     lease_namespace: str | None,
     liveness: str | None,
@@ -61,6 +69,7 @@ def brain(
         mode=BrainMode(mode),
         sample=timedelta(seconds=sample_seconds),
         keep=timedelta(days=keep_days),
+        live_after=timedelta(seconds=live_after_seconds),
         lease_namespace=lease_namespace,
         liveness=liveness,
     )

@@ -39,6 +39,7 @@ from volcano_elastic.pytorchjob.action import (
     PatchPodGroup,
     PatchStatus,
     Requeue,
+    ResizePod,
     Stage,
 )
 from volcano_elastic.pytorchjob.environment import TOKEN_KEY
@@ -89,6 +90,8 @@ class Executor:
         self._tellers = asyncio.Semaphore(_TELLERS)
         self._sent: dict[str, dict[str, tuple[str, datetime]]] = {}
         """By job's uid and reason, the last of the events that would repeat themselves."""
+        self._not_resized: dict[str, dict[str, Object]] = {}
+        """By job's uid and pod's, the resizes that the API server refused."""
         cluster.jobs.on_change(self._forget)
 
     async def perform(self, job: Object, actions: Sequence[Action], now: datetime) -> None:
@@ -139,6 +142,7 @@ class Executor:
     def _forget(self, old: Object | None, new: Object | None) -> None:
         if old is not None and new is None:
             self._sent.pop(old["metadata"]["uid"], None)
+            self._not_resized.pop(old["metadata"]["uid"], None)
 
     def _send(self, job: Object, action: EmitEvent, now: datetime) -> None:
         if action.deduplicated:
@@ -196,6 +200,8 @@ class Executor:
                 return self._patch(cluster.autoscalers, job, autoscaler, body)
             case PatchPod(pod, body):
                 return self._patch(cluster.pods, job, pod, body)
+            case ResizePod(pod, uid, body):
+                return self._resize(job, pod, uid, body, now)
             case PatchPodGroup(podgroup, body):
                 return self._patch(cluster.podgroups, job, podgroup, body)
             case PatchStatus(status):
@@ -273,6 +279,26 @@ class Executor:
             # Before the answer is read here, another object may bear the name, and be known.
             if known is not None:
                 informer.drop(known)
+
+    async def _resize(self, job: Object, name: str, uid: str, body: Object, now: datetime) -> None:
+        refused = self._not_resized.setdefault(job["metadata"]["uid"], {})
+        if refused.get(uid) == body:
+            return
+        pods, seen = self._cluster.pods, {"metadata": {"uid": uid}, **body}
+        namespace = job["metadata"]["namespace"]
+        try:
+            answer = await self._client.patch(
+                pods.resource, name, namespace, seen, subresource="resize"
+            )
+        except ApiError as error:
+            # Before Kubernetes 1.33 there is no such subresource: that says nothing of the pod.
+            if not (_is_refusal(error) or isinstance(error, NotFound)):
+                raise
+            refused[uid] = body
+            message = f"Pod {name} gets it when it is made anew: {error}"
+            self._send(job, EmitEvent("ResizeRefused", message, True, deduplicated=True), now)
+        else:
+            pods.put(answer)
 
     async def _delete(
         self,

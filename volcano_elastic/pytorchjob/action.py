@@ -54,6 +54,17 @@ class PatchPod:
 
 
 @dataclass(frozen=True, slots=True)
+class ResizePod:
+    """Merge patch of a running pod's subresource `resize`. One that is refused is not asked for
+    again, and holds nothing else up."""
+
+    stage: ClassVar[Stage] = Stage.CREATE
+    name: str
+    uid: str
+    body: Object
+
+
+@dataclass(frozen=True, slots=True)
 class DeletePod:
     stage: ClassVar[Stage] = Stage.REMOVE
     name: str
@@ -152,6 +163,7 @@ Action = (
     | CreatePodGroup
     | PatchPodGroup
     | PatchPod
+    | ResizePod
     | DeletePod
     | DeleteService
     | DeletePodGroup

@@ -1,9 +1,11 @@
-"""Mode AtStart: a job's pods are made with the CPU and memory that Brain recommends.
+"""Modes AtStart and Live: a job's pods are made with the CPU and memory that Brain recommends.
 
-another mode                     ─► as the templates say, from the next pod on
-pods are there, or it was decided ─► as it is: all pods of one life of the job are made alike
-recommended                      ─► these, within a node that has all else the pod asks for
-nothing yet                      ─► the first pods wait, PATIENCE at most from the job's creation
+Off, Recommend                    ─► as the templates say, from the next pod on
+AtStart, pods there or decided    ─► as it is: all pods of one life of the job are made alike
+recommended                       ─► these, within a node that has all else the pod asks for
+nothing yet                       ─► the first pods wait, PATIENCE at most from the job's creation
+
+Live follows each further recommendation; what becomes of pods that run says `in_place`.
 
 Brain writes status.elastic.recommendation, and who finds nothing to recommend writes an empty one.
 What is in force stands in status.elastic.resources before the first pod is made with it, and
@@ -42,6 +44,8 @@ class AtStart:
     """By role."""
     wait: timedelta = _ZERO
     """For how long the job's first pods must not be made yet."""
+    live: bool = False
+    """Running pods follow, too."""
     changed: bool = False
     """The job's templates do not have it yet, as its status does not."""
     events: tuple[EmitEvent, ...] = ()
@@ -62,27 +66,28 @@ def decide(
         pods: whether it has any.
     """
     elastic = job.status.get("elastic") or {}
-    in_force = role_resources.read(elastic.get(role_resources.FIELD))
-    if mode is not BrainMode.AT_START:
+    in_force, live = role_resources.in_force(job.status), mode is BrainMode.LIVE
+    if mode is None or not mode.carried_out:
         return AtStart(changed=bool(in_force))
-    if in_force or pods:
+    if (in_force or pods) and not live:
         return AtStart(in_force)
     if RECOMMENDATION not in elastic:
-        return AtStart(wait=max(_ZERO, job.created + PATIENCE - now))
-    found, events = {}, []
+        wait = _ZERO if pods else max(_ZERO, job.created + PATIENCE - now)
+        return AtStart(in_force, wait, live)
+    found, events = dict(in_force), []
     told = role_resources.read((elastic[RECOMMENDATION] or {}).get("roles"))
     available = list(nodes)
     for name, replica in job.replicas.items():
         if name not in told:
             continue
         fitting = within_a_node(told[name], replica.pod_spec, available)
-        if fitting is None:
+        before = role_resources.requested(replica.pod_spec)
+        if fitting is None or fitting.same_as(in_force.get(name)):
             continue
         found[name] = fitting
-        before = role_resources.requested(replica.pod_spec)
         message = f"{name} pods ask for {fitting} instead of {before}: {fitting.message}"
         events.append(EmitEvent("ResourcesApplied", message))
-    return AtStart(found, changed=bool(found), events=tuple(events))
+    return AtStart(found, live=live, changed=bool(events), events=tuple(events))
 
 
 def within_a_node(

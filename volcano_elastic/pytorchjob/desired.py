@@ -26,13 +26,14 @@ from volcano_elastic.pytorchjob import (
     autoscaler,
     event,
     exclusion,
+    in_place,
     out_of_memory,
     outcome,
     placement,
     size,
     status,
 )
-from volcano_elastic.pytorchjob.action import EmitEvent
+from volcano_elastic.pytorchjob.action import EmitEvent, ResizePod
 from volcano_elastic.pytorchjob.label import coordinator_name, is_first, replica_name
 from volcano_elastic.pytorchjob.observed import Replica, State
 from volcano_elastic.pytorchjob.pod import RESTARTS, PodTemplate, requests
@@ -97,6 +98,8 @@ class Desired:
     leave: tuple[Leave, ...] = ()
     annotations: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """By pod's name, what is to be annotated on one that is there."""
+    resize: tuple[ResizePod, ...] = ()
+    """Running pods that are to ask for something else."""
     services: Services | Keep = KEEP
     podgroup: Object | Keep | None = KEEP
     """Its spec; None: there should be no PodGroup."""
@@ -261,6 +264,7 @@ def _running(
             ),
         ),
         annotations=annotations,
+        resize=_resizes(view, plan),
         services=_services(view, plan),
         podgroup=_gang(view, plan, create) if job.uses_volcano else KEEP,
         autoscaler=autoscaler.spec(job),
@@ -277,6 +281,8 @@ def _explained(view: View, plan: placement.Placement, wanted: size.Size | None) 
         events.append(EmitEvent("RendezvousUnchanged", message, True, deduplicated=True))
     events += status.scale_ignored(job)
     events += view.observed.at_start.events
+    if view.observed.at_start.live:
+        events += in_place.pending(view.observed.pods)
     failed = [r for r in plan.clear if r.state is State.RETRY]
     if wanted is not None and (wanted.changed or wanted.move):
         events.append(EmitEvent(wanted.reason, wanted.message))
@@ -367,6 +373,16 @@ def _pods(
         )
         made.append(body)
     return tuple(made)
+
+
+def _resizes(view: View, plan: placement.Placement) -> tuple[ResizePod, ...]:
+    """Return what brings running pods that stay to what is in force for new ones."""
+    at_start = view.observed.at_start
+    if not at_start.live or at_start.changed:
+        return ()
+    staying = {r.uid for r in plan.keep}
+    pods = (pod for pod in view.observed.pods if pod["metadata"].get("uid") in staying)
+    return tuple(in_place.resizes(view.job, pods))
 
 
 def _grace(

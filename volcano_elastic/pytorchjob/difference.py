@@ -80,6 +80,7 @@ def _pods(desired: Desired) -> list[Action]:
             PatchPod(name, {"metadata": {"annotations": dict(given)}})
             for name, given in desired.annotations.items()
         ),
+        *desired.resize,
         *(DeletePod(pod.name, pod.uid, pod.grace) for pod in leave),
         *(CreatePod(body) for body in create),
         *event.done("Create", "Pod", [body["metadata"]["name"] for body in create]),

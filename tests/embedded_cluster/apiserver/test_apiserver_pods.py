@@ -247,3 +247,25 @@ async def test_what_needs_a_real_container_is_refused_in_words(
     with pytest.raises(ApiError, match="processes of this machine") as caught:
         await client.request("POST", PODS.path(namespace, "one", verb))
     assert caught.value.code == 501
+
+
+async def test_resize_changes_cpu_and_memory_alone(client: Client, namespace: str) -> None:
+    resources = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "2Gi"}}
+    container = {"name": "main", "image": "image", "resources": resources}
+    made = await client.create(PODS, pod(namespace, "one", containers=[container]))
+    more = {"requests": {"cpu": "2", "memory": "3Gi"}, "limits": {"memory": "3Gi"}}
+    wanted = {"name": "main", "image": "other", "resources": more}
+    body = {"metadata": {"labels": {"x": "y"}}, "spec": {"containers": [wanted]}}
+    found = await client.patch(PODS, "one", namespace, body, subresource="resize")
+    (resized,) = found["spec"]["containers"]
+    assert (resized["resources"], resized["image"]) == (more, "image")
+    assert found["metadata"].get("labels") == made["metadata"].get("labels")
+    assert found["metadata"]["generation"] == made["metadata"]["generation"] + 1
+    for given, why in (
+        ({"limits": {"memory": "3Gi", "nvidia.com/gpu": "1"}}, "only cpu and memory"),
+        ({"limits": {"cpu": "2", "memory": "3Gi"}}, "Pod QOS Class may not change"),
+        ({"limits": {"cpu": "4"}}, "cannot be removed"),
+    ):
+        refused = {"spec": {"containers": [{**wanted, "resources": more | given}]}}
+        with pytest.raises(Invalid, match=why):
+            await client.patch(PODS, "one", namespace, refused, subresource="resize")
