@@ -14,7 +14,8 @@ from elastic_trainer.parameter_server import moving
 from elastic_trainer.parameter_server.holder import Gradients, Verdict
 from elastic_trainer.parameter_server.moving import give
 from elastic_trainer.parameter_server.service import Service
-from elastic_trainer.parameter_server.wire import write_settings
+from elastic_trainer.parameter_server.wire import pack, write_settings
+from elastic_trainer.proto import parameter_server_pb2 as messages
 
 from tests.elastic_trainer.parameter_server.servers import BrokenError, Direct
 
@@ -112,8 +113,8 @@ async def test_connection_breaks_at_each_message(late: bool) -> None:
     probe = Run()
     for _ in range(10):
         probe.push()
-    _, messages = await probe.move(0)
-    for breaks_at in range(messages - 1, messages + 1) if late else range(1, messages - 1):
+    _, count = await probe.move(0)
+    for breaks_at in range(count - 1, count + 1) if late else range(1, count - 1):
         run = Run()
         for _ in range(10):
             run.push()
@@ -162,3 +163,16 @@ async def test_push_to_a_frozen_bucket_is_put_off_and_one_to_a_given_one_refused
     before = run.target.holder.tables["items"].entries()
     assert run.target.holder.push("w", 100, [part], 0.0) is Verdict.DONE
     assert torch.equal(run.target.holder.tables["items"].entries().weights, before.weights)
+
+
+async def test_rows_of_an_older_epoch_are_neither_given_nor_taken() -> None:
+    """Else a move from before a load could bring a server back to what it was told to forget."""
+    run = Run()
+    for _ in range(3):
+        run.push()
+    run.target._epoch = "newer"
+    assert not (await run.move(0))[0]
+    run.check()
+    request = messages.GiveRequest(buckets=pack(MOVED), epoch="newer")
+    assert not (await run.source.Give(request, None)).given
+    run.check()

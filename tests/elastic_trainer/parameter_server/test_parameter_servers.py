@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import grpc
 import numpy as np
@@ -112,6 +115,40 @@ def test_servers_come_and_go_while_a_worker_trains(servers: Servers) -> None:
     servers.start(fourth)
     with pytest.raises(ServerError, match=r"the rows of \d+ buckets were lost"):
         worker.train(1000)
+
+
+def test_rows_go_back_to_what_was_saved_with_other_servers(
+    servers: Servers, tmp_path: Path
+) -> None:
+    worker = Worker(servers)
+    second, _third = servers.start(), servers.start()
+    worker.train_until(3)
+    saved = worker.tables.save(tmp_path / "tables-1")
+    assert len(saved["files"]) == 3
+    own, draw = copy.deepcopy(worker.own), copy.deepcopy(worker.draw)
+    worker.train(10)
+    other = ServedTables([embedding(admit_after=2)], servers.first)
+    other.pull(worker.own.table.settings, np.array([1]))
+
+    servers.end(second, signal.SIGKILL)
+    servers.start(second)
+    with pytest.raises(ServerError, match="were lost"):
+        worker.train(1000)
+    worker.tables.load(json.loads(json.dumps(saved)))
+    worker.own, worker.draw, worker.reference = own, draw, SplitTables([own])
+    worker.check()
+    worker.train_until(3)
+    worker.check()
+    with pytest.raises(ServerError, match="began anew"):
+        other._find_owners()
+
+    with pytest.raises(ServerError, match="cannot write /proc/none"):
+        worker.tables._ask("Save", [(servers.first, messages.SaveRequest(place="/proc/none"))])
+    with open(tmp_path / "tables-1" / next(iter(saved["files"])), "r+b") as file:
+        file.write(b"damaged")
+    with pytest.raises(ServerError, match="is damaged: expected"):
+        ServedTables([embedding(admit_after=2)], servers.first).load(saved)
+    worker.check()
 
 
 def test_push_that_is_sent_twice_counts_once_and_nonsense_is_refused(servers: Servers) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 ANSWER_SECONDS = 30.0
 """For one answer; then it is asked for again."""
+FILE_SECONDS = 600.0
+"""For all rows of a server to be written or read."""
 _REFUSED = (
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.UNAUTHENTICATED,
@@ -96,7 +98,7 @@ class ServedTables:
             raise ValueError(
                 f"tables are named {', '.join(names)}: expected a name of its own each"
             )
-        self.worker = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
+        self.worker = _new_name()
         self.clock = 0
         """Steps pushed so far; a newcomer begins with the slowest worker's."""
         self._first = servers
@@ -175,6 +177,64 @@ class ServedTables:
         self._until_done(attempt)
         return rows
 
+    def save(self, place: str | os.PathLike[str]) -> dict[str, Any]:
+        """Have the servers write all rows; return what a commit of the rest has to hold.
+
+        The rows are of one moment if no worker pushes meanwhile: let them meet at a barrier, save,
+        write the dense model with what this returns, and let them go on.
+
+        Args:
+            place: a new directory that all servers and this worker see. It may go once no
+                commit names it.
+        """
+        where = os.path.abspath(place)
+        os.makedirs(where)
+        files: dict[str, list[Any]] = {}
+
+        def attempt() -> None:
+            if not self._owners.epoch:
+                raise _NotYetError(self._why)
+            request = messages.SaveRequest(place=where)
+            files.clear()
+            saved: list[int] = []
+            for reply in self._ask("Save", [(one, request) for one in self._owners.addresses]):
+                if reply is not None and reply.name:
+                    files[reply.name] = [reply.size, reply.digest]
+                    saved += unpack(reply.buckets).tolist()
+            if sorted(saved) != list(range(BUCKETS)):
+                raise _NotYetError("buckets are on their way between servers")
+
+        self._until_done(attempt)
+        return {"place": where, "files": files}
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        """Have the servers go back to saved rows, with their optimizer's state.
+
+        Their number may be another one. By one worker; all others' ServedTables are made anew
+        after it, as their next step would fail.
+
+        Args:
+            saved: what `save` returned.
+        """
+        request = messages.LoadRequest(
+            files=[
+                messages.SavedFile(
+                    path=os.path.join(saved["place"], name), size=size, digest=digest
+                )
+                for name, (size, digest) in saved["files"].items()
+            ]
+        )
+
+        def attempt() -> None:
+            if self._ask("Load", [(self._first, request)])[0] is None:
+                raise _NotYetError(self._why)
+
+        for one in self._embeddings:
+            one.forget_batches()
+        self._owners = messages.Owners()
+        self._policy.call(attempt, transient=lambda error: isinstance(error, _NotYetError))
+        self.worker, self.clock = _new_name(), 0
+
     def close(self) -> None:
         """Be waited for no longer by other workers."""
         for address in self._owners.addresses:
@@ -245,9 +305,10 @@ class ServedTables:
 
     def _ask(self, method: str, requests: Sequence[tuple[str, Any]]) -> list[Any]:
         """Ask all at once; return the reply of each, None where nothing was done."""
+        seconds = FILE_SECONDS if method in ("Save", "Load") else ANSWER_SECONDS
         calls = [
             getattr(self._stub(address), method).future(
-                request, timeout=ANSWER_SECONDS, metadata=self._metadata
+                request, timeout=seconds, metadata=self._metadata
             )
             for address, request in requests
         ]
@@ -258,6 +319,9 @@ class ServedTables:
             except grpc.RpcError as error:
                 self._refused(address, error)
                 found.append(None)
+                continue
+            if method == "Save":
+                found.append(reply)
                 continue
             if reply.verdict != messages.DONE:
                 self._why = f"{address} says {messages.Verdict.Name(reply.verdict)}"
@@ -332,6 +396,10 @@ class ServedTables:
             self._channels[address] = channel
             self._stubs[address] = ParameterServerStub(channel)  # type: ignore[no-untyped-call]
         return self._stubs[address]
+
+
+def _new_name() -> str:
+    return f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,7 @@ class Director:
         self, begin: Callable[[str], None], order: Callable[[Move], Awaitable[bool]]
     ) -> None:
         self.epoch = ""
+        self._superseded: list[str] = []
         self._begin, self._order = begin, order
         self._started = time.monotonic()
         self._servers: dict[str, Server] = {}
@@ -76,8 +77,20 @@ class Director:
             owners=pack(self._placement.owners),
             gone=sorted(gone(self._servers, now, self._started)),
             lost=self._lost,
+            superseded=self._superseded,
             released=server is not None and is_released(server),
         )
+
+    def supersede(self) -> bool:
+        """Begin a new epoch, in which nobody holds anything. False while buckets are moved."""
+        moving = self._move is not None and not self._move.done()
+        if moving or any(one.giving for one in self._present(time.monotonic())):
+            return False
+        if self.epoch:
+            self._superseded.append(self.epoch)
+        self.epoch = uuid.uuid4().hex[:16]
+        self._ownerless_since, self._lost = None, ""
+        return True
 
     def tick(self) -> None:
         """Do what is to be done next."""
@@ -102,7 +115,7 @@ class Director:
             target = self._servers[move.target.life]
             held = target.held.copy()
             held[list(move.buckets)] = HELD
-            self._servers[target.life] = replace(target, held=held)
+            self._servers[target.life] = replace(target, held=held, epoch=self.epoch)
             log.info("moved %s", words)
             return
         log.warning("could not move %s; trying again", words)

@@ -16,6 +16,7 @@ import numpy as np
 from elastic_trainer.coordinator.guard import Guard
 from elastic_trainer.embeddings.hashing import Ids
 from elastic_trainer.parameter_server.director import TICK_SECONDS, Director, observed
+from elastic_trainer.parameter_server.files import copy_tables, read_files, write_file
 from elastic_trainer.parameter_server.holder import Gradients, Holder
 from elastic_trainer.parameter_server.moving import give
 from elastic_trainer.parameter_server.placement import LEASE_SECONDS, Move, Server
@@ -126,6 +127,41 @@ class Service(ParameterServerServicer):
         later = messages.PushReply(verdict=messages.LATER)
         return await self._served(context, pushed, later)
 
+    async def Save(self, request: Any, context: Any) -> Any:  # noqa: N802
+        held = self.holder.held & ~self.holder.frozen
+        if not held.any() or time.monotonic() >= self._leased_until:
+            return messages.SaveReply()
+        contents = copy_tables(self.holder.tables, np.flatnonzero(held))
+        try:
+            saved = await asyncio.to_thread(write_file, request.place, self.life, contents)
+        except OSError as error:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"cannot write {request.place}: {error.strerror}; it has to be a directory that "
+                "all servers can write",
+            )
+            raise
+        buckets = pack(np.flatnonzero(held))
+        return messages.SaveReply(
+            name=saved.name, size=saved.size, digest=saved.digest, buckets=buckets
+        )
+
+    async def Load(self, request: Any, context: Any) -> Any:  # noqa: N802
+        if self._director is None:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "not the first server")
+            raise AssertionError
+        try:
+            holder = read_files([(one.path, one.size, one.digest) for one in request.files])
+        except (OSError, ValueError) as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"cannot load: {error}")
+            raise
+        if not self._director.supersede():
+            return messages.LoadReply(verdict=messages.LATER)
+        self.holder = holder
+        self._begin(self._director.epoch)
+        self._report_self()
+        return messages.LoadReply(verdict=messages.DONE)
+
     async def FindOwners(self, request: Any, context: Any) -> Any:  # noqa: N802
         if self._director is None:
             return self._owners
@@ -171,7 +207,7 @@ class Service(ParameterServerServicer):
         return self._director.owners(request.life)
 
     async def Give(self, request: Any, context: Any) -> Any:  # noqa: N802
-        if self._move is not None and not self._move.done():
+        if request.epoch != self._epoch or (self._move is not None and not self._move.done()):
             return messages.GiveReply(given=False)
         self._giving_to = request.life
         self._move = asyncio.get_running_loop().create_task(
@@ -200,7 +236,7 @@ class Service(ParameterServerServicer):
         return messages.ReceiveReply(accepted=await _checked(context, received))
 
     async def Take(self, request: Any, context: Any) -> Any:  # noqa: N802
-        if request.life != self.life:
+        if request.life != self.life or self._epoch not in ("", request.epoch):
             return messages.TakeReply(taken=False)
         taken = self.holder.take(
             request.move,
@@ -220,7 +256,10 @@ class Service(ParameterServerServicer):
 
     async def _order(self, move: Move) -> bool:
         request = messages.GiveRequest(
-            buckets=pack(move.buckets), address=move.target.address, life=move.target.life
+            buckets=pack(move.buckets),
+            address=move.target.address,
+            life=move.target.life,
+            epoch=self._director.epoch if self._director is not None else "",
         )
         try:
             reply = await self._stub(move.source.address).Give(request)
@@ -274,6 +313,8 @@ class Service(ParameterServerServicer):
             )
             with contextlib.suppress(grpc.RpcError):
                 owners = await self._stub(self._first).Report(report, timeout=1.0)
+                if self._epoch in owners.superseded:
+                    self.holder, self._epoch = Holder(), ""
                 if self._epoch and owners.epoch and owners.epoch != self._epoch:
                     raise EpochError(
                         f"{self._first} serves other tables than {self._address} holds: it began "

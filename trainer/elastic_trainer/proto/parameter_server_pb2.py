@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,elastic_trainer/proto/parameter_server.proto\x12\x1avolcano_elastic.trainer.v1\"<\n\x0bOpenRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x0e\n\x06tables\x18\x02 \x03(\t\x12\r\n\x05\x63lock\x18\x03 \x01(\x03\"\x1a\n\tOpenReply\x12\r\n\x05\x63lock\x18\x01 \x01(\x03\"[\n\x0bPullRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\r\n\x05table\x18\x02 \x01(\t\x12\x0b\n\x03ids\x18\x03 \x01(\x0c\x12\r\n\x05\x63lock\x18\x04 \x01(\x03\x12\x11\n\tstaleness\x18\x05 \x01(\x03\"O\n\tPullReply\x12\x34\n\x07verdict\x18\x01 \x01(\x0e\x32#.volcano_elastic.trainer.v1.Verdict\x12\x0c\n\x04rows\x18\x02 \x01(\x0c\"i\n\x0bPushRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x03\x12\x38\n\tgradients\x18\x03 \x03(\x0b\x32%.volcano_elastic.trainer.v1.Gradients\"O\n\tGradients\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03ids\x18\x02 \x01(\x0c\x12\x0c\n\x04seen\x18\x03 \x01(\x0c\x12\x0c\n\x04sums\x18\x04 \x01(\x0c\x12\n\n\x02lr\x18\x05 \x01(\x01\"A\n\tPushReply\x12\x34\n\x07verdict\x18\x01 \x01(\x0e\x32#.volcano_elastic.trainer.v1.Verdict\"\x13\n\x11\x46indOwnersRequest\"y\n\x06Owners\x12\r\n\x05\x65poch\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x11\n\taddresses\x18\x03 \x03(\t\x12\x0e\n\x06owners\x18\x04 \x01(\x0c\x12\x0c\n\x04gone\x18\x05 \x03(\t\x12\x0c\n\x04lost\x18\x06 \x01(\t\x12\x10\n\x08released\x18\x07 \x01(\x08\"\x1e\n\x0c\x43loseRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\"\x0c\n\nCloseReply\"\x9d\x01\n\x0cServerReport\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x0c\n\x04life\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\x03\x12\x0c\n\x04held\x18\x05 \x01(\x0c\x12\x11\n\tgiving_to\x18\x06 \x01(\t\x12\x0e\n\x06giving\x18\x07 \x01(\x08\x12\x0f\n\x07leaving\x18\x08 \x01(\x08\x12\x0c\n\x04rows\x18\t \x01(\x03\"=\n\x0bGiveRequest\x12\x0f\n\x07\x62uckets\x18\x01 \x01(\x0c\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0c\n\x04life\x18\x03 \x01(\t\"\x1a\n\tGiveReply\x12\r\n\x05given\x18\x01 \x01(\x08\"j\n\x0eReceiveRequest\x12\x0c\n\x04move\x18\x01 \x01(\t\x12\x0c\n\x04life\x18\x02 \x01(\t\x12\r\n\x05table\x18\x03 \x01(\t\x12\x0f\n\x07\x62uckets\x18\x04 \x01(\x0c\x12\x0b\n\x03ids\x18\x05 \x01(\x0c\x12\x0f\n\x07\x65ntries\x18\x06 \x03(\x0c\" \n\x0cReceiveReply\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\"\xb0\x01\n\x0bTakeRequest\x12\x0c\n\x04move\x18\x01 \x01(\t\x12\x0c\n\x04life\x18\x02 \x01(\t\x12\x0f\n\x07\x62uckets\x18\x03 \x01(\x0c\x12\x34\n\x07\x61pplied\x18\x04 \x03(\x0b\x32#.volcano_elastic.trainer.v1.Applied\x12/\n\x05steps\x18\x05 \x03(\x0b\x32 .volcano_elastic.trainer.v1.Step\x12\r\n\x05\x65poch\x18\x06 \x01(\t\",\n\x07\x41pplied\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x11\n\tsequences\x18\x02 \x01(\x0c\"#\n\x04Step\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\x03\"\x1a\n\tTakeReply\x12\r\n\x05taken\x18\x01 \x01(\x08*;\n\x07Verdict\x12\x08\n\x04\x44ONE\x10\x00\x12\r\n\tNOT_OWNER\x10\x01\x12\t\n\x05LATER\x10\x02\x12\x0c\n\x08NOT_OPEN\x10\x03\x32\xbe\x06\n\x0fParameterServer\x12V\n\x04Open\x12\'.volcano_elastic.trainer.v1.OpenRequest\x1a%.volcano_elastic.trainer.v1.OpenReply\x12V\n\x04Pull\x12\'.volcano_elastic.trainer.v1.PullRequest\x1a%.volcano_elastic.trainer.v1.PullReply\x12V\n\x04Push\x12\'.volcano_elastic.trainer.v1.PushRequest\x1a%.volcano_elastic.trainer.v1.PushReply\x12_\n\nFindOwners\x12-.volcano_elastic.trainer.v1.FindOwnersRequest\x1a\".volcano_elastic.trainer.v1.Owners\x12Y\n\x05\x43lose\x12(.volcano_elastic.trainer.v1.CloseRequest\x1a&.volcano_elastic.trainer.v1.CloseReply\x12V\n\x06Report\x12(.volcano_elastic.trainer.v1.ServerReport\x1a\".volcano_elastic.trainer.v1.Owners\x12V\n\x04Give\x12\'.volcano_elastic.trainer.v1.GiveRequest\x1a%.volcano_elastic.trainer.v1.GiveReply\x12_\n\x07Receive\x12*.volcano_elastic.trainer.v1.ReceiveRequest\x1a(.volcano_elastic.trainer.v1.ReceiveReply\x12V\n\x04Take\x12\'.volcano_elastic.trainer.v1.TakeRequest\x1a%.volcano_elastic.trainer.v1.TakeReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,elastic_trainer/proto/parameter_server.proto\x12\x1avolcano_elastic.trainer.v1\"<\n\x0bOpenRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x0e\n\x06tables\x18\x02 \x03(\t\x12\r\n\x05\x63lock\x18\x03 \x01(\x03\"\x1a\n\tOpenReply\x12\r\n\x05\x63lock\x18\x01 \x01(\x03\"[\n\x0bPullRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\r\n\x05table\x18\x02 \x01(\t\x12\x0b\n\x03ids\x18\x03 \x01(\x0c\x12\r\n\x05\x63lock\x18\x04 \x01(\x03\x12\x11\n\tstaleness\x18\x05 \x01(\x03\"O\n\tPullReply\x12\x34\n\x07verdict\x18\x01 \x01(\x0e\x32#.volcano_elastic.trainer.v1.Verdict\x12\x0c\n\x04rows\x18\x02 \x01(\x0c\"i\n\x0bPushRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x03\x12\x38\n\tgradients\x18\x03 \x03(\x0b\x32%.volcano_elastic.trainer.v1.Gradients\"O\n\tGradients\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03ids\x18\x02 \x01(\x0c\x12\x0c\n\x04seen\x18\x03 \x01(\x0c\x12\x0c\n\x04sums\x18\x04 \x01(\x0c\x12\n\n\x02lr\x18\x05 \x01(\x01\"A\n\tPushReply\x12\x34\n\x07verdict\x18\x01 \x01(\x0e\x32#.volcano_elastic.trainer.v1.Verdict\"\x13\n\x11\x46indOwnersRequest\"\x8d\x01\n\x06Owners\x12\r\n\x05\x65poch\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x11\n\taddresses\x18\x03 \x03(\t\x12\x0e\n\x06owners\x18\x04 \x01(\x0c\x12\x0c\n\x04gone\x18\x05 \x03(\t\x12\x0c\n\x04lost\x18\x06 \x01(\t\x12\x10\n\x08released\x18\x07 \x01(\x08\x12\x12\n\nsuperseded\x18\x08 \x03(\t\"\x1c\n\x0bSaveRequest\x12\r\n\x05place\x18\x01 \x01(\t\"H\n\tSaveReply\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x0f\n\x07\x62uckets\x18\x04 \x01(\x0c\"7\n\tSavedFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\"C\n\x0bLoadRequest\x12\x34\n\x05\x66iles\x18\x01 \x03(\x0b\x32%.volcano_elastic.trainer.v1.SavedFile\"A\n\tLoadReply\x12\x34\n\x07verdict\x18\x01 \x01(\x0e\x32#.volcano_elastic.trainer.v1.Verdict\"\x1e\n\x0c\x43loseRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\"\x0c\n\nCloseReply\"\x9d\x01\n\x0cServerReport\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x0c\n\x04life\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\x03\x12\x0c\n\x04held\x18\x05 \x01(\x0c\x12\x11\n\tgiving_to\x18\x06 \x01(\t\x12\x0e\n\x06giving\x18\x07 \x01(\x08\x12\x0f\n\x07leaving\x18\x08 \x01(\x08\x12\x0c\n\x04rows\x18\t \x01(\x03\"L\n\x0bGiveRequest\x12\x0f\n\x07\x62uckets\x18\x01 \x01(\x0c\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0c\n\x04life\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\t\"\x1a\n\tGiveReply\x12\r\n\x05given\x18\x01 \x01(\x08\"j\n\x0eReceiveRequest\x12\x0c\n\x04move\x18\x01 \x01(\t\x12\x0c\n\x04life\x18\x02 \x01(\t\x12\r\n\x05table\x18\x03 \x01(\t\x12\x0f\n\x07\x62uckets\x18\x04 \x01(\x0c\x12\x0b\n\x03ids\x18\x05 \x01(\x0c\x12\x0f\n\x07\x65ntries\x18\x06 \x03(\x0c\" \n\x0cReceiveReply\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\"\xb0\x01\n\x0bTakeRequest\x12\x0c\n\x04move\x18\x01 \x01(\t\x12\x0c\n\x04life\x18\x02 \x01(\t\x12\x0f\n\x07\x62uckets\x18\x03 \x01(\x0c\x12\x34\n\x07\x61pplied\x18\x04 \x03(\x0b\x32#.volcano_elastic.trainer.v1.Applied\x12/\n\x05steps\x18\x05 \x03(\x0b\x32 .volcano_elastic.trainer.v1.Step\x12\r\n\x05\x65poch\x18\x06 \x01(\t\",\n\x07\x41pplied\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x11\n\tsequences\x18\x02 \x01(\x0c\"#\n\x04Step\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\x03\"\x1a\n\tTakeReply\x12\r\n\x05taken\x18\x01 \x01(\x08*;\n\x07Verdict\x12\x08\n\x04\x44ONE\x10\x00\x12\r\n\tNOT_OWNER\x10\x01\x12\t\n\x05LATER\x10\x02\x12\x0c\n\x08NOT_OPEN\x10\x03\x32\xee\x07\n\x0fParameterServer\x12V\n\x04Open\x12\'.volcano_elastic.trainer.v1.OpenRequest\x1a%.volcano_elastic.trainer.v1.OpenReply\x12V\n\x04Pull\x12\'.volcano_elastic.trainer.v1.PullRequest\x1a%.volcano_elastic.trainer.v1.PullReply\x12V\n\x04Push\x12\'.volcano_elastic.trainer.v1.PushRequest\x1a%.volcano_elastic.trainer.v1.PushReply\x12_\n\nFindOwners\x12-.volcano_elastic.trainer.v1.FindOwnersRequest\x1a\".volcano_elastic.trainer.v1.Owners\x12Y\n\x05\x43lose\x12(.volcano_elastic.trainer.v1.CloseRequest\x1a&.volcano_elastic.trainer.v1.CloseReply\x12V\n\x04Save\x12\'.volcano_elastic.trainer.v1.SaveRequest\x1a%.volcano_elastic.trainer.v1.SaveReply\x12V\n\x04Load\x12\'.volcano_elastic.trainer.v1.LoadRequest\x1a%.volcano_elastic.trainer.v1.LoadReply\x12V\n\x06Report\x12(.volcano_elastic.trainer.v1.ServerReport\x1a\".volcano_elastic.trainer.v1.Owners\x12V\n\x04Give\x12\'.volcano_elastic.trainer.v1.GiveRequest\x1a%.volcano_elastic.trainer.v1.GiveReply\x12_\n\x07Receive\x12*.volcano_elastic.trainer.v1.ReceiveRequest\x1a(.volcano_elastic.trainer.v1.ReceiveReply\x12V\n\x04Take\x12\'.volcano_elastic.trainer.v1.TakeRequest\x1a%.volcano_elastic.trainer.v1.TakeReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'elastic_trainer.proto.parameter_server_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_VERDICT']._serialized_start=1468
-  _globals['_VERDICT']._serialized_end=1527
+  _globals['_VERDICT']._serialized_start=1801
+  _globals['_VERDICT']._serialized_end=1860
   _globals['_OPENREQUEST']._serialized_start=76
   _globals['_OPENREQUEST']._serialized_end=136
   _globals['_OPENREPLY']._serialized_start=138
@@ -49,30 +49,40 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PUSHREPLY']._serialized_end=593
   _globals['_FINDOWNERSREQUEST']._serialized_start=595
   _globals['_FINDOWNERSREQUEST']._serialized_end=614
-  _globals['_OWNERS']._serialized_start=616
-  _globals['_OWNERS']._serialized_end=737
-  _globals['_CLOSEREQUEST']._serialized_start=739
-  _globals['_CLOSEREQUEST']._serialized_end=769
-  _globals['_CLOSEREPLY']._serialized_start=771
-  _globals['_CLOSEREPLY']._serialized_end=783
-  _globals['_SERVERREPORT']._serialized_start=786
-  _globals['_SERVERREPORT']._serialized_end=943
-  _globals['_GIVEREQUEST']._serialized_start=945
-  _globals['_GIVEREQUEST']._serialized_end=1006
-  _globals['_GIVEREPLY']._serialized_start=1008
-  _globals['_GIVEREPLY']._serialized_end=1034
-  _globals['_RECEIVEREQUEST']._serialized_start=1036
-  _globals['_RECEIVEREQUEST']._serialized_end=1142
-  _globals['_RECEIVEREPLY']._serialized_start=1144
-  _globals['_RECEIVEREPLY']._serialized_end=1176
-  _globals['_TAKEREQUEST']._serialized_start=1179
-  _globals['_TAKEREQUEST']._serialized_end=1355
-  _globals['_APPLIED']._serialized_start=1357
-  _globals['_APPLIED']._serialized_end=1401
-  _globals['_STEP']._serialized_start=1403
-  _globals['_STEP']._serialized_end=1438
-  _globals['_TAKEREPLY']._serialized_start=1440
-  _globals['_TAKEREPLY']._serialized_end=1466
-  _globals['_PARAMETERSERVER']._serialized_start=1530
-  _globals['_PARAMETERSERVER']._serialized_end=2360
+  _globals['_OWNERS']._serialized_start=617
+  _globals['_OWNERS']._serialized_end=758
+  _globals['_SAVEREQUEST']._serialized_start=760
+  _globals['_SAVEREQUEST']._serialized_end=788
+  _globals['_SAVEREPLY']._serialized_start=790
+  _globals['_SAVEREPLY']._serialized_end=862
+  _globals['_SAVEDFILE']._serialized_start=864
+  _globals['_SAVEDFILE']._serialized_end=919
+  _globals['_LOADREQUEST']._serialized_start=921
+  _globals['_LOADREQUEST']._serialized_end=988
+  _globals['_LOADREPLY']._serialized_start=990
+  _globals['_LOADREPLY']._serialized_end=1055
+  _globals['_CLOSEREQUEST']._serialized_start=1057
+  _globals['_CLOSEREQUEST']._serialized_end=1087
+  _globals['_CLOSEREPLY']._serialized_start=1089
+  _globals['_CLOSEREPLY']._serialized_end=1101
+  _globals['_SERVERREPORT']._serialized_start=1104
+  _globals['_SERVERREPORT']._serialized_end=1261
+  _globals['_GIVEREQUEST']._serialized_start=1263
+  _globals['_GIVEREQUEST']._serialized_end=1339
+  _globals['_GIVEREPLY']._serialized_start=1341
+  _globals['_GIVEREPLY']._serialized_end=1367
+  _globals['_RECEIVEREQUEST']._serialized_start=1369
+  _globals['_RECEIVEREQUEST']._serialized_end=1475
+  _globals['_RECEIVEREPLY']._serialized_start=1477
+  _globals['_RECEIVEREPLY']._serialized_end=1509
+  _globals['_TAKEREQUEST']._serialized_start=1512
+  _globals['_TAKEREQUEST']._serialized_end=1688
+  _globals['_APPLIED']._serialized_start=1690
+  _globals['_APPLIED']._serialized_end=1734
+  _globals['_STEP']._serialized_start=1736
+  _globals['_STEP']._serialized_end=1771
+  _globals['_TAKEREPLY']._serialized_start=1773
+  _globals['_TAKEREPLY']._serialized_end=1799
+  _globals['_PARAMETERSERVER']._serialized_start=1863
+  _globals['_PARAMETERSERVER']._serialized_end=2869
 # @@protoc_insertion_point(module_scope)

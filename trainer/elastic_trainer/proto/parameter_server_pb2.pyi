@@ -91,7 +91,7 @@ class FindOwnersRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Owners(_message.Message):
-    __slots__ = ("epoch", "version", "addresses", "owners", "gone", "lost", "released")
+    __slots__ = ("epoch", "version", "addresses", "owners", "gone", "lost", "released", "superseded")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
@@ -99,6 +99,7 @@ class Owners(_message.Message):
     GONE_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
     RELEASED_FIELD_NUMBER: _ClassVar[int]
+    SUPERSEDED_FIELD_NUMBER: _ClassVar[int]
     epoch: str
     version: int
     addresses: _containers.RepeatedScalarFieldContainer[str]
@@ -106,7 +107,48 @@ class Owners(_message.Message):
     gone: _containers.RepeatedScalarFieldContainer[str]
     lost: str
     released: bool
-    def __init__(self, epoch: _Optional[str] = ..., version: _Optional[int] = ..., addresses: _Optional[_Iterable[str]] = ..., owners: _Optional[bytes] = ..., gone: _Optional[_Iterable[str]] = ..., lost: _Optional[str] = ..., released: _Optional[bool] = ...) -> None: ...
+    superseded: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, epoch: _Optional[str] = ..., version: _Optional[int] = ..., addresses: _Optional[_Iterable[str]] = ..., owners: _Optional[bytes] = ..., gone: _Optional[_Iterable[str]] = ..., lost: _Optional[str] = ..., released: _Optional[bool] = ..., superseded: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class SaveRequest(_message.Message):
+    __slots__ = ("place",)
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    place: str
+    def __init__(self, place: _Optional[str] = ...) -> None: ...
+
+class SaveReply(_message.Message):
+    __slots__ = ("name", "size", "digest", "buckets")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    size: int
+    digest: str
+    buckets: bytes
+    def __init__(self, name: _Optional[str] = ..., size: _Optional[int] = ..., digest: _Optional[str] = ..., buckets: _Optional[bytes] = ...) -> None: ...
+
+class SavedFile(_message.Message):
+    __slots__ = ("path", "size", "digest")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    size: int
+    digest: str
+    def __init__(self, path: _Optional[str] = ..., size: _Optional[int] = ..., digest: _Optional[str] = ...) -> None: ...
+
+class LoadRequest(_message.Message):
+    __slots__ = ("files",)
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    files: _containers.RepeatedCompositeFieldContainer[SavedFile]
+    def __init__(self, files: _Optional[_Iterable[_Union[SavedFile, _Mapping]]] = ...) -> None: ...
+
+class LoadReply(_message.Message):
+    __slots__ = ("verdict",)
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    verdict: Verdict
+    def __init__(self, verdict: _Optional[_Union[Verdict, str]] = ...) -> None: ...
 
 class CloseRequest(_message.Message):
     __slots__ = ("worker",)
@@ -141,14 +183,16 @@ class ServerReport(_message.Message):
     def __init__(self, address: _Optional[str] = ..., life: _Optional[str] = ..., epoch: _Optional[str] = ..., version: _Optional[int] = ..., held: _Optional[bytes] = ..., giving_to: _Optional[str] = ..., giving: _Optional[bool] = ..., leaving: _Optional[bool] = ..., rows: _Optional[int] = ...) -> None: ...
 
 class GiveRequest(_message.Message):
-    __slots__ = ("buckets", "address", "life")
+    __slots__ = ("buckets", "address", "life", "epoch")
     BUCKETS_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     LIFE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     buckets: bytes
     address: str
     life: str
-    def __init__(self, buckets: _Optional[bytes] = ..., address: _Optional[str] = ..., life: _Optional[str] = ...) -> None: ...
+    epoch: str
+    def __init__(self, buckets: _Optional[bytes] = ..., address: _Optional[str] = ..., life: _Optional[str] = ..., epoch: _Optional[str] = ...) -> None: ...
 
 class GiveReply(_message.Message):
     __slots__ = ("given",)

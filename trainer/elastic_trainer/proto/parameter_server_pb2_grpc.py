@@ -59,6 +59,16 @@ class ParameterServerStub:
                 request_serializer=elastic__trainer_dot_proto_dot_parameter__server__pb2.CloseRequest.SerializeToString,
                 response_deserializer=elastic__trainer_dot_proto_dot_parameter__server__pb2.CloseReply.FromString,
                 _registered_method=True)
+        self.Save = channel.unary_unary(
+                '/volcano_elastic.trainer.v1.ParameterServer/Save',
+                request_serializer=elastic__trainer_dot_proto_dot_parameter__server__pb2.SaveRequest.SerializeToString,
+                response_deserializer=elastic__trainer_dot_proto_dot_parameter__server__pb2.SaveReply.FromString,
+                _registered_method=True)
+        self.Load = channel.unary_unary(
+                '/volcano_elastic.trainer.v1.ParameterServer/Load',
+                request_serializer=elastic__trainer_dot_proto_dot_parameter__server__pb2.LoadRequest.SerializeToString,
+                response_deserializer=elastic__trainer_dot_proto_dot_parameter__server__pb2.LoadReply.FromString,
+                _registered_method=True)
         self.Report = channel.unary_unary(
                 '/volcano_elastic.trainer.v1.ParameterServer/Report',
                 request_serializer=elastic__trainer_dot_proto_dot_parameter__server__pb2.ServerReport.SerializeToString,
@@ -111,6 +121,19 @@ class ParameterServerServicer:
 
     def Close(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Save(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Load(self, request, context):
+        """to the first server
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -169,6 +192,16 @@ def add_ParameterServerServicer_to_server(servicer, server):
                     servicer.Close,
                     request_deserializer=elastic__trainer_dot_proto_dot_parameter__server__pb2.CloseRequest.FromString,
                     response_serializer=elastic__trainer_dot_proto_dot_parameter__server__pb2.CloseReply.SerializeToString,
+            ),
+            'Save': grpc.unary_unary_rpc_method_handler(
+                    servicer.Save,
+                    request_deserializer=elastic__trainer_dot_proto_dot_parameter__server__pb2.SaveRequest.FromString,
+                    response_serializer=elastic__trainer_dot_proto_dot_parameter__server__pb2.SaveReply.SerializeToString,
+            ),
+            'Load': grpc.unary_unary_rpc_method_handler(
+                    servicer.Load,
+                    request_deserializer=elastic__trainer_dot_proto_dot_parameter__server__pb2.LoadRequest.FromString,
+                    response_serializer=elastic__trainer_dot_proto_dot_parameter__server__pb2.LoadReply.SerializeToString,
             ),
             'Report': grpc.unary_unary_rpc_method_handler(
                     servicer.Report,
@@ -326,6 +359,60 @@ class ParameterServer:
             '/volcano_elastic.trainer.v1.ParameterServer/Close',
             elastic__trainer_dot_proto_dot_parameter__server__pb2.CloseRequest.SerializeToString,
             elastic__trainer_dot_proto_dot_parameter__server__pb2.CloseReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Save(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/volcano_elastic.trainer.v1.ParameterServer/Save',
+            elastic__trainer_dot_proto_dot_parameter__server__pb2.SaveRequest.SerializeToString,
+            elastic__trainer_dot_proto_dot_parameter__server__pb2.SaveReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Load(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/volcano_elastic.trainer.v1.ParameterServer/Load',
+            elastic__trainer_dot_proto_dot_parameter__server__pb2.LoadRequest.SerializeToString,
+            elastic__trainer_dot_proto_dot_parameter__server__pb2.LoadReply.FromString,
             options,
             channel_credentials,
             insecure,
