@@ -20,6 +20,7 @@ from typing import Any
 
 import grpc.aio
 from elastic_trainer.coordinator.model import Phase, Received, Settings, State, Tick
+from elastic_trainer.coordinator.server import TICK_SECONDS
 from elastic_trainer.coordinator.state import step
 from elastic_trainer.proto.coordinator_pb2_grpc import CoordinatorStub
 from elastic_trainer.protocol.auth import HEADER
@@ -34,7 +35,7 @@ from elastic_trainer.protocol.message import (
     Taken,
     encode_agent,
 )
-from elastic_trainer.protocol.pace import BEAT_SECONDS
+from elastic_trainer.protocol.pace import BEAT_SECONDS, beat_seconds
 
 from benchmarks.rendezvous import JOB, OPTIONS, PATIENCE, TOKEN, Coordinator
 
@@ -98,11 +99,14 @@ class Decisions:
         return time.process_time() - began
 
     def _rest(self, seconds: float) -> float:
+        """Return the cores that signs of life take."""
         began, end = time.process_time(), self._now + seconds
-        while self._now < end:
-            self._now += 0.05
-            everybody = (name_of(index) for index in range(self._agents))
-            self._feed(Tick(dict.fromkeys(everybody, self._now)))
+        names = [name_of(index) for index in range(self._agents)]
+        ticks = round(beat_seconds(self._agents) / TICK_SECONDS)
+        for tick in range(round(seconds / TICK_SECONDS)):
+            self._now += TICK_SECONDS
+            self._feed(Tick(dict.fromkeys(names[tick % ticks :: ticks], self._now)))
+        assert self._now >= end - 1e-6
         return (time.process_time() - began) / seconds
 
     def run(self) -> dict[str, float]:
@@ -113,7 +117,7 @@ class Decisions:
         number = self._state.round.round
         found["link_cpu_seconds"] = self._hear(lambda _: Taken(number))
         found["link_cpu_seconds"] += self._hear(lambda _: linked(number))
-        found["rest_cores"] = self._rest(2.0)
+        found["rest_cores"] = self._rest(6.0)
         self._hear(lambda _: progress(number, 1, True))
         told = self._hear(lambda _: progress(number, 2, True))
         found["progress_microseconds"] = told / self._agents * 1e6
@@ -235,6 +239,18 @@ async def served(agents: int) -> dict[str, float]:
         coordinator.close()
 
 
+async def measure(agents: list[int], parts: list[str], as_json: bool) -> None:
+    for number in agents:
+        for part in parts:
+            found = Decisions(number).run() if part == "decisions" else await served(number)
+            rounded = {key: round(value, 3) for key, value in found.items()}
+            if as_json:
+                print(json.dumps({"part": part, "agents": number, **rounded}), flush=True)
+            else:
+                words = "  ".join(f"{key} {value}" for key, value in rounded.items())
+                print(f"{part:9} {number:5} agents  {words}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.coordinator", description=__doc__)
     parser.add_argument("--agents", type=int, nargs="*", default=[250, 1000, 4000])
@@ -244,17 +260,8 @@ def main() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65536)), hard))
     print(f"load {os.getloadavg()[0]:.1f}", flush=True)
-    for agents in options.agents:
-        for part in ("decisions", "served"):
-            if options.only not in (None, part):
-                continue
-            found = Decisions(agents).run() if part == "decisions" else asyncio.run(served(agents))
-            rounded = {key: round(value, 3) for key, value in found.items()}
-            if options.json:
-                print(json.dumps({"part": part, "agents": agents, **rounded}), flush=True)
-            else:
-                words = "  ".join(f"{key} {value}" for key, value in rounded.items())
-                print(f"{part:9} {agents:5} agents  {words}", flush=True)
+    parts = [options.only] if options.only else ["decisions", "served"]
+    asyncio.run(measure(options.agents, parts, options.json))
 
 
 if __name__ == "__main__":

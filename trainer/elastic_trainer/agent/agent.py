@@ -66,6 +66,8 @@ from elastic_trainer.store.memory_folder import MemoryFolder
 
 log = logging.getLogger(__name__)
 
+LOOK_SECONDS = 0.4
+"""Between two looks at its workers, at the most, however seldom the coordinator is told."""
 UNREACHABLE_LEAVE_SECONDS = 10.0
 """A leaver that can't reach the coordinator goes; or after a third of its grace."""
 KILL_MARGIN_SECONDS = 2.0
@@ -309,18 +311,28 @@ class Agent:
 
     async def _beat(self) -> None:
         while True:
-            await asyncio.sleep(self._beat_seconds)
-            self._stream.tell(self._workers.progress() or Heartbeat())
-            moved = self._workers.transferring()
-            if moved is not None:
-                self._stream.tell(moved)
-            self._metrics.read(self._workers.reading())
-            self._see_workers_out()
-            self._end_if_never_told(time.monotonic())
-            if self.identity.pod_index == 0:
-                self._ensure_coordinator()
-            if self._coordinator.refusal is not None:
-                self._refuse_to_join(self._coordinator.refusal)
+            beat = self._beat_seconds
+            looks = math.ceil(beat / LOOK_SECONDS)
+            for look in range(looks):
+                await asyncio.sleep(beat / looks)
+                if look == looks - 1:
+                    self._tell_of_workers()
+                self._look_after_workers()
+
+    def _tell_of_workers(self) -> None:
+        self._stream.tell(self._workers.progress() or Heartbeat())
+        moved = self._workers.transferring()
+        if moved is not None:
+            self._stream.tell(moved)
+
+    def _look_after_workers(self) -> None:
+        self._metrics.read(self._workers.reading())
+        self._see_workers_out()
+        self._end_if_never_told(time.monotonic())
+        if self.identity.pod_index == 0:
+            self._ensure_coordinator()
+        if self._coordinator.refusal is not None:
+            self._refuse_to_join(self._coordinator.refusal)
 
     def _ensure_coordinator(self) -> None:
         if self._place.hosts_by_right and not self._closing:

@@ -15,13 +15,21 @@ import grpc.aio
 from elastic_trainer.agent.identity import Identity, address_toward
 from elastic_trainer.proto.coordinator_pb2_grpc import CoordinatorStub
 from elastic_trainer.protocol.auth import HEADER
-from elastic_trainer.protocol.message import MESSAGE_BYTES, AgentMessage, decode, encode_agent
+from elastic_trainer.protocol.message import (
+    MESSAGE_BYTES,
+    AgentMessage,
+    Heartbeat,
+    decode,
+    encode_agent,
+)
+from elastic_trainer.protocol.pace import silence
 from elastic_trainer.retry import coordinator_policy
 
 log = logging.getLogger(__name__)
 
 SILENT_SECONDS = 3.0
-"""Without a word from the coordinator for so long, connect anew."""
+"""Without a word from the coordinator for so long, connect anew; longer in a large job, where it
+beats more slowly."""
 REFUSED_SECONDS = 45.0
 """How long an agent that is refused tries again: for a moment a name may still lead to the
 coordinator of an earlier job, which has Kubernetes' 30 s to end."""
@@ -165,15 +173,18 @@ class CoordinatorStream:
             for told in self._resync_messages():
                 outbox.put_nowait(told)
             writer = asyncio.ensure_future(_write(call, outbox))
+            beat = 0.0
             try:
                 while True:
-                    envelope = await asyncio.wait_for(call.read(), SILENT_SECONDS)
+                    envelope = await asyncio.wait_for(call.read(), silence(SILENT_SECONDS, beat))
                     if envelope is grpc.aio.EOF:
                         return
                     if self._attending is not asyncio.current_task():
                         return
                     self.connected, self._refused_since = True, None
                     message = decode(envelope)
+                    if isinstance(message, Heartbeat):
+                        beat = message.beat_seconds
                     if message is not None:
                         self._receive(message)
             finally:

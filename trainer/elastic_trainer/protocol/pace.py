@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 BEAT_SECONDS = 0.2
-MOST_BEAT_SECONDS = 2.0
-"""Shorter than what an agent waits for a word before it connects anew."""
-BEATS_PER_SECOND = 2500.0
+MOST_BEAT_SECONDS = 3.0
+BEATS_PER_SECOND = 1500.0
 """Of all agents together."""
 SILENT_BEATS = 2.5
 """Between two signs of life, at the least, before silence says that somebody is gone."""
@@ -36,11 +35,15 @@ class Pace:
 
     slowest: float = BEAT_SECONDS
     """That some agents may still keep."""
+    told: float = BEAT_SECONDS
     until: float = 0.0
+    """When all will have heard what is told."""
 
     def at(self, agents: int, now: float) -> Pace:
         """Return it while there are so many agents."""
         beat = beat_seconds(agents)
-        if beat >= self.slowest or now >= self.until:
-            return Pace(beat, now + SLOW_TO_HEAR * beat)
+        if beat >= self.slowest or (beat == self.told and now >= self.until):
+            return Pace(beat, beat, now + SLOW_TO_HEAR * beat)
+        if beat != self.told:
+            return Pace(self.slowest, beat, now + SLOW_TO_HEAR * self.slowest)
         return self
