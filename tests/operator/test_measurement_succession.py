@@ -58,12 +58,12 @@ def test_an_agent_that_knows_no_coordinator_of_this_job_says_nothing(body: bytes
 
 
 @asynccontextmanager
-async def serving(app: web.Application) -> AsyncIterator[int]:
+async def serving(app: web.Application, port: int = 0) -> AsyncIterator[int]:
     """Serve an elected agent's HTTP on an address of its own; yield the port."""
     runner = web.AppRunner(app)
     await runner.setup()
     try:
-        await web.TCPSite(runner, "127.0.0.2", 0).start()
+        await web.TCPSite(runner, "127.0.0.2", port).start()
         yield runner.addresses[0][1]
     finally:
         await runner.cleanup()
@@ -102,6 +102,40 @@ async def test_the_new_host_is_asked_and_told_which_pods_have_ended() -> None:
         anew["status"] = {}
         cluster.pods.put(anew)  # its making is known before the other's end
         assert await asyncio.wait_for(gone.get(), 60) == {"addresses": ["127.0.0.1"]}
+
+
+async def test_one_that_agents_call_by_a_name_is_told_which_pods_have_ended() -> None:
+    gone: asyncio.Queue[str] = asyncio.Queue()
+
+    async def status(request: web.Request) -> web.Response:
+        told = {"job": "team/a", "pids": {"1": [7]}, "missing": [0], "range": {"min": 1, "max": 4}}
+        return web.json_response(told)
+
+    async def host(request: web.Request) -> web.Response:
+        return web.json_response({"job": "team/a", "term": 0, "address": "a-worker-0:23456"})
+
+    async def note(request: web.Request) -> web.Response:
+        gone.put_nowait(str(await request.json()))
+        return web.json_response({})
+
+    coordinator, agent = web.Application(), web.Application()
+    coordinator.router.add_get("/status", status)
+    coordinator.router.add_put("/gone", note)
+    agent.router.add_get("/host", host)
+    async with (
+        serving(coordinator) as port,
+        serving(agent, port + 1),
+        measuring(port) as (cluster, _, _),
+    ):
+        cluster.pods.drop(worker_zero())
+        for uid, address in (("before", "127.0.0.9"), ("anew", "127.0.0.2")):
+            worker = pod(0)
+            worker["metadata"] |= {"uid": uid}
+            worker["status"]["podIP"] = address
+            cluster.pods.put(worker)
+            if uid == "before":
+                cluster.pods.drop(worker)
+        assert await asyncio.wait_for(gone.get(), 60) == "{'addresses': ['127.0.0.9']}"
 
 
 async def test_a_new_host_that_gives_no_answer_is_the_one_that_is_silent(

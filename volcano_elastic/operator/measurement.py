@@ -313,8 +313,10 @@ class Measurement:
         if (report.heard is None or report.missing) and others:
             elsewhere = await coordinator_client.find(session, others, job, token)
             if elsewhere is not None and elsewhere != url:
-                url = elsewhere
-                report = await coordinator_client.ask(session, url, job, token)
+                other = await coordinator_client.ask(session, elsewhere, job, token)
+                # Agents may speak of the one that answers by a name that only pods resolve.
+                if other.heard is not None or report.heard is None:
+                    url, report = elsewhere, other
         report = replace(report, host=(urlsplit(url).hostname or "") if url is not None else "")
         self._remember_host(job.uid, url if report.heard is not None else None)
         await self._tell_gone(session, job, token, url, report, others)
