@@ -28,6 +28,15 @@ async def three_nodes(fresh_control_plane: ControlPlane, tmp_path: Path) -> Asyn
         yield stage
 
 
+@pytest.fixture
+async def two_nodes(fresh_control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Stage]:
+    """Two nodes of one GPU each."""
+    async with running(
+        fresh_control_plane, tmp_path, nodes=2, gpus_per_node=1, kubelet_arguments=_WATCHED
+    ) as stage:
+        yield stage
+
+
 async def _set(stage: Stage, node: str, fault: str | None) -> None:
     body = {"metadata": {"annotations": {ANNOTATION: fault}}}
     await stage.recorder.jobs.client.patch(NODES, node, None, body)
@@ -100,28 +109,46 @@ async def test_survivors_elect_another_host_before_worker_0_is_back(three_nodes:
         await it.judge_finished()
 
 
-async def test_a_survivor_of_two_elects_itself_once_the_coordinators_host_is_given_up(
+async def test_a_survivor_of_two_trains_on_once_the_coordinators_host_is_given_up(
     three_nodes: Stage,
 ) -> None:
-    """Nothing answers there: the host might train on, until the operator gives it up."""
+    """Nothing answers there: the host might train on, until the operator gives it up. Then the
+    survivor elects itself, or the new worker 0, if it begins before, counts the old one out."""
     stage, job = three_nodes, DemoJob("job", min=1, max=2, epochs=45, step_seconds=0.1)
     async with submitted(stage, job) as it:
         await it.train_together(2)
         for host in (0, 1):
             survivor, known = await it.pod(1 - host), set(stage.recorder.timeline.pods)
-            node = await it.node(host)
+            before, node = stage.training(job)["round"], await it.node(host)
             await it.fault("frozen", node)
-            await stage.until(lambda host=host: _trains_alone(stage, job, 1 - host), "one trains")
+            await stage.until(
+                lambda before=before: stage.training(job)["round"] > before and stage.world(job),
+                "training goes on",
+            )
             assert stage.recorder.timeline.pods.keys() > known, "the host was not given up yet"
             await it.train_together(2)
-            assert stage.training(job)["host"] == 1 - host
             await it.assert_same(survivor)
             await it.fault(None, node)
         await it.judge_finished()
 
 
-def _trains_alone(stage: Stage, job: DemoJob, worker: int) -> bool:
-    return stage.world(job) == 1 and stage.training(job)["host"] == worker
+async def test_without_room_the_survivor_of_two_elects_itself(two_nodes: Stage) -> None:
+    stage, job = two_nodes, DemoJob("job", min=1, max=2, epochs=45, step_seconds=0.1)
+    async with submitted(stage, job) as it:
+        await it.train_together(2)
+        for host in (0, 1):
+            survivor, node = await it.pod(1 - host), await it.node(host)
+            await it.fault("frozen", node)
+            await stage.until(
+                lambda host=host: stage.world(job) == 1 and stage.training(job)["host"] == 1 - host,
+                "the survivor trains alone",
+            )
+            await stage.steps_on(job)
+            await it.fault(None, node)
+            await it.train_together(2)
+            assert stage.training(job)["host"] == 1 - host
+            await it.assert_same(survivor)
+        await it.judge_finished()
 
 
 async def test_without_room_a_job_goes_on_smaller_and_grows_back(three_nodes: Stage) -> None:
