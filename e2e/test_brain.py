@@ -4,10 +4,13 @@ Brain that isn't there."""
 from __future__ import annotations
 
 import asyncio
+import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from e2e.stage import Stage, running
 from embedded_cluster.conformance.control_plane import ControlPlane
@@ -17,7 +20,15 @@ from volcano_elastic.api.pytorchjob_shape import BRAIN_ANNOTATION, USER_ANNOTATI
 from volcano_elastic.brain.history.database import History
 from volcano_elastic.brain.program import POD_METRICS
 from volcano_elastic.kube.client import ApiError
-from volcano_elastic.kube.resource import CRDS, EVENTS, PODS, PYTORCHJOBS, QUEUEPOLICIES
+from volcano_elastic.kube.resource import (
+    CRDS,
+    EVENTS,
+    NAMESPACES,
+    PODS,
+    PYTORCHJOBS,
+    QUEUEPOLICIES,
+    Resource,
+)
 from volcano_elastic.pytorchjob.label import JOB_NAME
 
 pytestmark = pytest.mark.e2e
@@ -26,6 +37,9 @@ import pathlib, sys, time
 while not pathlib.Path(sys.argv[1]).exists():
     time.sleep(0.05)
 """
+ROOT = Path(__file__).parents[1]
+# A certificate's common name, by which a user is known here, has 64 characters at most.
+SYSTEM = "brain-system"
 ASKED = {"cpu": "1500m", "memory": "1Gi"}
 # p95 of 4 runs with 0.5 CPU and 256 MiB, in the history's buckets, and 15 %.
 FEWEST, MOST = 500, 700
@@ -280,3 +294,79 @@ async def test_a_kubelet_may_resize_a_pod_or_put_it_off_or_refuse(
         for name, reason, message in told:
             assert found[f"Resize{reason}"].startswith(f"{name}: ")
             assert found[f"Resize{reason}"].endswith(f"the kubelet: {message}")
+
+
+def _manifest() -> list[dict[str, Any]]:
+    built = subprocess.run(
+        ["kubectl", "kustomize", str(ROOT / "manifests" / "brain")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return list(yaml.safe_load_all(built.stdout.replace("volcano-elastic-system", SYSTEM)))
+
+
+def _rights(objects: Iterable[dict[str, Any]]) -> set[tuple[str, str, str]]:
+    """Verb, group and resource."""
+    return {
+        (verb, group, kind)
+        for one in objects
+        for rule in one.get("rules", ())
+        for verb in rule["verbs"]
+        for group in rule["apiGroups"]
+        for kind in rule["resources"]
+    }
+
+
+async def test_brain_needs_the_rights_that_its_manifest_gives_and_no_more(
+    fresh_control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    plane, user = fresh_control_plane, f"system:serviceaccount:{SYSTEM}:volcano-elastic-brain"
+    if not plane.rbac:
+        pytest.skip(f"the {plane.name} control plane has one user only")
+    objects = _manifest()
+    url, go = f"sqlite:///{tmp_path / 'history.db'}", tmp_path / "go"
+    async with plane.client() as client:
+        await client.create(NAMESPACES, {"metadata": {"name": SYSTEM}})
+        for obj in objects:
+            group, _, version = obj["apiVersion"].rpartition("/")
+            plural, spaced = obj["kind"].lower() + "s", "namespace" in obj["metadata"]
+            await client.create(Resource(group, version, plural, obj["kind"], spaced), obj)
+        await client.create(CRDS, METRICS)
+        history = History(url)
+        history.migrate()
+        for i in range(4):
+            used = load(0, amounts(0.5, 0.25))
+            history.write(run(f"u{i}", image="train:1", queue="default", loads=(used,)))
+        history.close()
+        for mode in ("Recommend", "AtStart"):
+            job = _job(mode.lower(), go, **{BRAIN_ANNOTATION: mode})
+            await client.create(PYTORCHJOBS, job)
+        own = ("--lease-namespace", SYSTEM)
+        async with brain(plane.kubeconfig_of(user), url, tmp_path / "brain.log", *own):
+
+            def used_rights() -> tuple[set[tuple[str, str, str]], list[str]]:
+                found, refused = set[tuple[str, str, str]](), []
+                for event in plane.requests(user):
+                    about = event.get("objectRef")
+                    if about is None or "resource" not in about:
+                        continue
+                    kind = "/".join(filter(None, (about["resource"], about.get("subresource"))))
+                    right = (event["verb"], about.get("apiGroup", ""), kind)
+                    if event["responseStatus"]["code"] == 403:
+                        refused.append(str(right))
+                    found.add(right)
+                return found, refused
+
+            granted, deadline = _rights(objects), asyncio.get_running_loop().time() + 60
+            while not granted <= used_rights()[0]:
+                if asyncio.get_running_loop().time() > deadline:
+                    break
+                await asyncio.sleep(0.2)
+        found, refused = used_rights()
+        assert not refused, (tmp_path / "brain.log").read_text()
+        assert found == granted, (tmp_path / "brain.log").read_text()
+        job = await client.get(PYTORCHJOBS, "atstart", "default")
+        roles = job["status"]["elastic"]["recommendation"]["roles"]
+        assert roles["Worker"]["memory"] == NEEDED_MEMORY

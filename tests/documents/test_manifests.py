@@ -27,7 +27,7 @@ Object = dict[str, Any]
 BUILDS = (
     "crds",
     *("manifests", "manifests/base", "manifests/default"),
-    *("manifests/monitoring", "manifests/dashboards"),
+    *("manifests/monitoring", "manifests/dashboards", "manifests/brain"),
 )
 
 

@@ -134,3 +134,13 @@ def test_the_kubelets_reasons_are_told_once_each_with_the_pods() -> None:
         ),
     ]
     assert all(one.deduplicated for one in found)
+
+
+def test_a_pod_that_was_put_off_is_not_resized_once_the_mode_is_at_start() -> None:
+    w = running()
+    w.pods["a-worker-1"]["status"]["phase"] = "Pending"
+    recommend(w, Worker=("3", "20Gi"))
+    w.settle()
+    w.brain_mode = BrainMode.AT_START
+    w.pods["a-worker-1"]["status"]["phase"] = "Running"
+    assert not resizes(w.settle())
