@@ -142,7 +142,7 @@ def metrics(state: State, now: float) -> list[Metric]:
                 milliseconds / 1000,
                 (("use", use.value),),
             )
-            for use, milliseconds in ledger_as_of(state, now).uses().items()
+            for use, milliseconds in state.ledger.uses(int(now * 1000)).items()
         ),
     ]
 
