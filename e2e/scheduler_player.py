@@ -54,6 +54,7 @@ def scheduler(plane: ControlPlane, configuration: str) -> Iterator[Component]:
     """Runs it: the real Volcano where VOLCANO_BIN is set, else ours. Call it on the main thread."""
     conf = plane.folder / "volcano-scheduler.conf"
     conf.write_text(configuration)
+    asyncio.run(_serve_its_kinds(plane))
     commands = volcano.commands(plane, conf, "--schedule-period=200ms") or {
         "scheduler": [
             *(sys.executable, "-m", "embedded_cluster.scheduler"),
@@ -74,6 +75,11 @@ def scheduler(plane: ControlPlane, configuration: str) -> Iterator[Component]:
                 if time.monotonic() > deadline:
                     program.send(signal.SIGKILL)
                 time.sleep(0.02)
+
+
+async def _serve_its_kinds(plane: ControlPlane) -> None:
+    async with plane.client() as client:
+        await volcano.serve_its_kinds(client)
 
 
 class Player:
