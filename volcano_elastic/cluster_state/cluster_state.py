@@ -8,10 +8,10 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import chain
-from operator import attrgetter
+from operator import add, attrgetter, sub
 
 from volcano_elastic.api.queue_policy import QueuePolicy
 from volcano_elastic.cluster_state.claim import (
@@ -31,6 +31,9 @@ from volcano_elastic.cluster_state.reason import NoChange, Reason
 from volcano_elastic.cluster_state.speed import Curve, SizeSteps
 from volcano_elastic.snapshot.snapshot import Gang, Job, Pod, Snapshot, Unplaced
 
+FEW_SHAPES = 8
+"""Of so many shapes what is free is counted on; of more, most may not be asked for again."""
+
 
 @value
 class QueueState:
@@ -43,6 +46,16 @@ class QueueState:
     def held(self) -> Vector:
         """Amounts that the pods of the jobs hold."""
         return tuple(map(sum, zip(*map(attrgetter("by_role.held"), self.jobs), strict=True)))
+
+    def learn(self, before: QueueState, gone: Iterable[JobState], come: Iterable[JobState]) -> None:
+        """Work out what the jobs hold from what they held before these went and came."""
+        if "held" in before.__dict__:
+            held = before.held
+            for state in gone:
+                held = tuple(map(sub, held, state.by_role.held))
+            for state in come:
+                held = tuple(map(add, held, state.by_role.held))
+            self.__dict__["held"] = held
 
     @fact
     def surplus(self) -> int:
@@ -286,6 +299,21 @@ class ClusterState:
             found = [state.idle_slots(shape) for state in self.nodes.values()]
             self._idle_slots[shape] = found
         return found
+
+    def learn(self, before: ClusterState, changed: Iterable[str]) -> None:
+        """Take over idle room of the nodes, which are the same by name, but for those changed."""
+        at = [(self.numbers[name], self.nodes[name]) for name in changed]
+        if "idle_rows" in before.__dict__:
+            rows = list(before.idle_rows)
+            for n, node in at:
+                rows[n] = node.idle
+            self.__dict__["idle_rows"] = rows
+        if len(before._idle_slots) <= FEW_SHAPES:
+            for shape, slots in before._idle_slots.items():
+                counts = list(slots)
+                for n, node in at:
+                    counts[n] = node.idle_slots(shape)
+                self._idle_slots[shape] = counts
 
     @fact
     def _eligible(self) -> dict[tuple[object, ...], Sequence[int]]:

@@ -172,6 +172,9 @@ class _Grouping:
             name: QueueState(name, states) if name in joined else before.queues[name]
             for name, states in members.items()
         }
+        for name in joined & queues.keys() & before.queues.keys():
+            went, joins = ([s for s in each if s.job.queue == name] for each in (gone, come))
+            queues[name].learn(before.queues[name], went, joins)
         gangs = before.gangs
         same_gangs = snapshot.gangs is before.snapshot.gangs and jobs.keys() == before.jobs.keys()
         if None in of or not same_gangs:
@@ -196,6 +199,8 @@ class _Grouping:
             per_node=self._per_node,
             speeds=self._speeds,
         )
+        if self._numbers is before.numbers:
+            state.learn(before, on & nodes.keys())
         same = self._numbers is before.numbers and gangs is before.gangs
         if same and not (gone_pods or come_pods or gone or come):
             keep_facts(before, state)

@@ -84,6 +84,12 @@ class FirstVictim(NamedTuple):
     pod: str
     job: str
 
+    @classmethod
+    def of(cls, pod: Pod, surplus: float) -> FirstVictim:
+        """Return the place of a pod of a job with such surplus."""
+        node, job = pod.node or "", pod.job or ""
+        return cls(pod.protected, pod.running, surplus, -pod.index, node, pod.key, job)
+
 
 class JobPods(NamedTuple):
     """The pods of a job, by what they do."""
@@ -340,13 +346,10 @@ class JobState:
     @fact
     def first_victim(self) -> FirstVictim | None:
         """The pod that leaves first, as long as no plan has changed the job; None if none may."""
-        most, pods = self.most_surplus, [p for p in self.by_role.bound.values() if p.index]
-        if most is None or not pods:
+        if self.most_surplus is None:
             return None
-        protected, running, last, pod, node = min(
-            [(p.protected, p.running, -p.index, p.key, p.node or "") for p in pods]
-        )
-        return FirstVictim(protected, running, most.weighted, last, node, pod, self.job.key)
+        first = next(iter(eviction_order(self.by_role.bound.values())), None)
+        return None if first is None else FirstVictim.of(first, self.most_surplus.weighted)
 
     @fact
     def surplus(self) -> int:

@@ -152,15 +152,7 @@ class JobDraft:
         first = next(self.leavers(), None)
         if first is None or self.state.most_surplus is None or self.eviction_cost() is None:
             return None
-        return FirstVictim(
-            first.protected,
-            first.running,
-            -self.weighted_surplus,
-            -first.index,
-            first.node or "",
-            first.key,
-            self.job.key,
-        )
+        return FirstVictim.of(first, -self.weighted_surplus)
 
     @property
     def evictable(self) -> int:
