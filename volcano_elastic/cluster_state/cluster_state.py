@@ -114,21 +114,26 @@ class QueueState:
         return sorted([first for s in self.jobs if (first := s.first_victim) is not None])
 
     @fact
-    def _least(self) -> tuple[Vector, int]:
-        """The most that a pod of those that might give asks for, by dimension; and the least that
-        one costs, since of a unit the rest leaves anyway."""
-        givers = [state for state in self.jobs if state.first_victim is not None]
+    def _least(self) -> tuple[Vector, int, bool] | None:
+        """Of jobs that might give, the most that one of their workers asks for, by dimension; the
+        least that one costs, since of a unit the rest leaves anyway; and whether all that have a
+        node run. None if there are no such jobs."""
+        givers = [state for state in self.jobs if state.may_give]
+        if not givers:
+            return None
         largest = tuple(map(max, zip(*{state.shape.vector for state in givers}, strict=True)))
-        return largest, int(all(state.unit == 1 for state in givers))
+        workers = chain.from_iterable([state.by_role.bound.values() for state in givers])
+        single = all(state.unit == 1 for state in givers)
+        return largest, int(single), all(map(attrgetter("running"), workers))
 
     def least_cost(self, shape: Shape, need: int) -> tuple[float, int, int, int]:
         """Return what no option of their surplus goes below that makes room for up to `need` pods,
         in the first fields of its rank. One of several pods frees no more than the largest does."""
-        if not self.first_victims:
+        if self._least is None:
             return math.inf, 0, 0, 0
-        (largest, cost), first = self._least, self.first_victims[0]
+        largest, cost, runs = self._least
         slots = max([1 + (largest[i] - 1) // amount for i, amount in shape.needs], default=1)
-        return cost / min(need, slots), cost, first.protected, first.running
+        return cost / min(need, slots), cost, 0, int(runs)
 
     @fact
     def waiting(self) -> Sequence[Claim]:
@@ -300,9 +305,10 @@ class ClusterState:
             self._idle_slots[shape] = found
         return found
 
-    def learn(self, before: ClusterState, changed: Iterable[str]) -> None:
+    def learn(self, before: ClusterState, changed: Iterable[str | None]) -> None:
         """Take over idle room of the nodes, which are the same by name, but for those changed."""
-        at = [(self.numbers[name], self.nodes[name]) for name in changed]
+        names = [name for name in changed if name is not None and name in self.nodes]
+        at = [(self.numbers[name], self.nodes[name]) for name in names]
         if "idle_rows" in before.__dict__:
             rows = list(before.idle_rows)
             for n, node in at:

@@ -200,7 +200,7 @@ class _Grouping:
             speeds=self._speeds,
         )
         if self._numbers is before.numbers:
-            state.learn(before, on & nodes.keys())
+            state.learn(before, on)
         same = self._numbers is before.numbers and gangs is before.gangs
         if same and not (gone_pods or come_pods or gone or come):
             keep_facts(before, state)
