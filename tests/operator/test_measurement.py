@@ -35,7 +35,7 @@ from volcano_elastic.operator.measurement import (
 from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
 from volcano_elastic.operator.straggler_report import SlowRank, to_leave
 from volcano_elastic.operator.token import HEADER
-from volcano_elastic.pytorchjob.goodput import USES
+from volcano_elastic.pytorchjob.goodput import POD_STARTUP, TOLD
 
 Object = dict[str, Any]
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -359,7 +359,7 @@ def test_commits_that_make_no_sense_are_not_passed_on(told: object) -> None:
 
 
 async def test_what_gpu_time_was_used_for_is_in_the_jobs_status() -> None:
-    spent = {use: number for number, use in enumerate(USES)}
+    spent = {use: number for number, use in enumerate(TOLD)}
 
     async def respond(request: web.Request) -> web.Response:
         told = {"job": "team/a", "goodput": {"id": "x", "milliseconds": spent, "held": 36}}
@@ -367,7 +367,7 @@ async def test_what_gpu_time_was_used_for_is_in_the_jobs_status() -> None:
 
     patches, _ = await measured(respond)
     (goodput,) = [patch["status"]["elastic"]["goodput"] for patch in patches]
-    assert (goodput["ledger"], goodput["milliseconds"]) == ("x", spent)
+    assert (goodput["ledger"], goodput["milliseconds"]) == ("x", {**spent, POD_STARTUP: 0})
 
 
 async def test_a_node_that_is_left_out_of_training_is_an_event_once() -> None:

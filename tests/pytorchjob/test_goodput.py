@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from volcano_elastic.cli.goodput import description, text
 from volcano_elastic.pytorchjob.goodput import (
+    TOLD,
     USES,
     Goodput,
     kept,
@@ -19,7 +20,7 @@ from volcano_elastic.pytorchjob.goodput import (
     with_places,
 )
 
-SPENT = st.fixed_dictionaries({use: st.integers(0, 1 << 50) for use in USES})
+SPENT = st.fixed_dictionaries({use: st.integers(0, 1 << 50) for use in TOLD})
 
 
 def told(milliseconds: dict[str, int], name: str = "a") -> Goodput:
@@ -57,12 +58,12 @@ ANYTHING = st.recursive(
 def test_what_makes_no_sense_is_not_taken(found: Any) -> None:
     assert read(found) is None and read({"id": "a", "milliseconds": found}) is None
     assert sum(summed([found]).values()) == 0
-    assert sum(kept(found, told(dict.fromkeys(USES, 1)))["milliseconds"].values()) == len(USES)
+    assert sum(kept(found, told(dict.fromkeys(TOLD, 1)))["milliseconds"].values()) == len(TOLD)
     assert places([found]) == (0, 0)
 
 
 def test_the_table_shows_each_use_with_its_share_and_they_are_all() -> None:
-    spent = dict.fromkeys(USES, 0) | {"productive_training": 9 * 3_600_000, "hang": 3_600_000}
+    spent = dict.fromkeys(TOLD, 0) | {"productive_training": 9 * 3_600_000, "hang": 3_600_000}
     found = description("queue", "research", [with_places(kept(None, told(spent)), 5, 1, 4), None])
     assert (found["jobs"], found["held"], found["goodput"]) == (1, 36_000_000, 0.9)
     shown = text(found).splitlines()

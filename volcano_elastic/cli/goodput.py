@@ -32,8 +32,8 @@ def goodput(name: str, kubeconfig: str | None, as_json: bool) -> None:
     training that counts, and what else.
 
     A job's figures are its coordinator's where that answers, up to now; else those of its status,
-    as are a queue's. Each process counts, from the start of its pod's agent; every millisecond of
-    it is in one use, so the sum is the time that was held. Exits 0; 2 if there is neither.
+    as are a queue's. Each process counts, from its pod's place on a node; every millisecond is in
+    one use, so the sum is the time that was held. Exits 0; 2 if there is neither.
 
     \b
     JSON: job or queue, jobs: how many count, live: whether the coordinator answered,

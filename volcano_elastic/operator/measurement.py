@@ -44,6 +44,7 @@ from volcano_elastic.operator.token import BadKey
 from volcano_elastic.pytorchjob.coordinator import dedicated, host_name
 from volcano_elastic.pytorchjob.goodput import kept, with_places
 from volcano_elastic.pytorchjob.label import replica_name
+from volcano_elastic.pytorchjob.pod_startup import PodStartups
 
 _log = logging.getLogger(__name__)
 _EVERY_SECONDS = 10.0
@@ -134,6 +135,7 @@ class Measurement:
         """By uid, names of Events about nodes, rounds and ranks."""
         self._goodput: dict[str, dict[str, Any]] = {}
         """By uid, as it is to be written."""
+        self._startups = PodStartups()
         self._due: asyncio.Queue[str] | None = None
         """Keys of jobs; None while somebody else leads: `run` begins with all jobs anyway."""
         self._hosts: dict[str, str] = {}
@@ -148,6 +150,7 @@ class Measurement:
         # Another operator may have written meanwhile.
         self._uses.clear()
         self._goodput.clear()
+        self._startups.forget()
         async with aiohttp.ClientSession(
             timeout=_TIMEOUT,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -204,6 +207,7 @@ class Measurement:
         self._reported = {j.uid: self._reported[j.uid] for j in jobs if j.uid in self._reported}
         self._warned = {j.uid: self._warned[j.uid] for j in jobs if j.uid in self._warned}
         self._goodput = {j.uid: self._goodput[j.uid] for j in jobs if j.uid in self._goodput}
+        self._startups.keep(j.uid for j in jobs)
         free = asyncio.Semaphore(_AT_ONCE)
 
         async def measure(job: PyTorchJob) -> None:
@@ -250,6 +254,8 @@ class Measurement:
             change["gpuHours"] = round(use.hours, 4)
         known = elastic.get("goodput") or {}
         uses = kept(self._goodput.get(job.uid, known), report.goodput)
+        pods, ledger = self._cluster.pods_of(obj), report.goodput
+        uses = self._startups.count(job.uid, uses, pods, ledger.processes if ledger else 0)
         if not job.finished:
             passed = (now - seen) // timedelta(milliseconds=1)
             uses = with_places(

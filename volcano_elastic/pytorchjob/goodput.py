@@ -1,4 +1,4 @@
-"""A job's GPU time by its uses, as its trainers tell and `status.elastic.goodput` keeps it.
+"""A job's GPU time by its uses, as trainers and pods tell and `status.elastic.goodput` keeps it.
 
 Names are the trainer's, which are ml-goodput-measurement's where they mean the same. Each process'
 every millisecond is in exactly one use, so the sum is all that was held.
@@ -13,6 +13,7 @@ from typing import Any
 USES: Mapping[str, str] = {
     "productive_training": "training that counts",
     "wasted_progress_from_disruption": "steps that were lost, and done again",
+    "pod_startup": "pods on their nodes, before their containers ran",
     "program_startup": "starting, up to the first step",
     "elastic_reinitialization": "rendezvous and changes of size",
     "unproductive_checkpoint_save": "kept from training by commits",
@@ -23,7 +24,12 @@ USES: Mapping[str, str] = {
 }
 """What each use is, in words."""
 PRODUCTIVE = "productive_training"
+POD_STARTUP = "pod_startup"
+"""The operator's to know; all others are the trainer's."""
+TOLD = tuple(use for use in USES if use != POD_STARTUP)
+"""Uses that a coordinator tells."""
 _MOST = 1 << 62
+_MOST_PROCESSES = 1 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +39,8 @@ class Goodput:
     ledger: str
     milliseconds: Mapping[str, int]
     """By use, times processes."""
+    processes: int = 0
+    """Of an agent; 0: not known."""
 
 
 def read(told: object) -> Goodput | None:
@@ -42,9 +50,11 @@ def read(told: object) -> Goodput | None:
     name, spent = told.get("id"), told.get("milliseconds")
     if not isinstance(name, str) or not name or not isinstance(spent, Mapping):
         return None
-    if spent.keys() != USES.keys() or not all(_sensible(value) for value in spent.values()):
+    if spent.keys() != set(TOLD) or not all(_sensible(value) for value in spent.values()):
         return None
-    return Goodput(name, {use: int(spent[use]) for use in USES})
+    processes: Any = told.get("processes")
+    known = _sensible(processes) and processes <= _MOST_PROCESSES
+    return Goodput(name, {use: int(spent[use]) for use in TOLD}, processes if known else 0)
 
 
 def kept(known: object, told: Goodput | None) -> dict[str, Any]:
@@ -60,11 +70,20 @@ def kept(known: object, told: Goodput | None) -> dict[str, Any]:
     if told is None:
         return dict(before)
     ledger, total = before.get("ledger"), _uses(before.get("milliseconds"))
-    earlier = _uses(before.get("earlier")) if ledger == told.ledger else total
-    summed = {use: earlier[use] + told.milliseconds[use] for use in USES}
+    earlier = _uses(before.get("earlier")) if ledger == told.ledger else dict(total)
+    earlier[POD_STARTUP] = 0
+    summed = {use: earlier[use] + told.milliseconds.get(use, 0) for use in USES}
+    summed[POD_STARTUP] = total[POD_STARTUP]
     if ledger == told.ledger and sum(summed.values()) < sum(total.values()):
         return dict(before)  # told by one that has not caught up
     return {**before, "ledger": told.ledger, "milliseconds": summed, "earlier": earlier}
+
+
+def with_pods(known: Mapping[str, Any], milliseconds: int, until: int) -> dict[str, Any]:
+    """Return `status.elastic.goodput` after more pods' startups, of which `until` was the last."""
+    spent = _uses(known.get("milliseconds"))
+    spent[POD_STARTUP] += milliseconds
+    return {**known, "milliseconds": spent, "podsUntil": until}
 
 
 def with_places(

@@ -79,6 +79,7 @@ def _goodput(state: State, now: float) -> dict[str, Any]:
         "id": ledger.id,
         "milliseconds": uses,
         "held": ledger.held + sum(ledger.inherited.values()),
+        "processes": max((one.processes for one in ledger.accounts.values()), default=0),
     }
 
 

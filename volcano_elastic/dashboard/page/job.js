@@ -86,7 +86,7 @@ function sizes(found, width) {
 }
 
 const USES = ["productive_training", "wasted_progress_from_disruption", "elastic_reinitialization", "program_startup",
-  "unproductive_checkpoint_save", "data_loading_sync", "node_check", "elastic_wait"];
+  "unproductive_checkpoint_save", "data_loading_sync", "node_check", "elastic_wait", "pod_startup"];
 
 /** Returns a bar of all its processes' time, and what each part of it is. */
 function goodput({ share, uses, granted }, width) {
