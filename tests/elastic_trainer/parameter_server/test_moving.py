@@ -54,22 +54,20 @@ class Run:
             assert verdicts == [Verdict.DONE] * (1 + twice)
         self.expected.update(ids, seen, sums, 0.1)
 
-    async def move(self, breaks_at: int, *, gone: bool = False) -> tuple[bool, int]:
+    async def move(self, breaks_at: int, *, pushes: bool = True) -> tuple[bool, int]:
         """Return whether it was given, and how many messages there were."""
         count = 0
 
         def at(event: str) -> None:
             nonlocal count
             count += 1
-            if not self.source.holder.frozen.any() and self.sequence < 30:
+            if pushes and not self.source.holder.frozen.any():
                 self.push(twice=count % 2 == 0)
             if count == breaks_at:
                 raise BrokenError(event)
 
         stub = Direct(self.target, at)
-        given = await give(
-            self.source.holder, MOVED, stub, self.target.life, "e", lambda: gone and count > 1
-        )
+        given = await give(self.source.holder, MOVED, stub, self.target.life, "e", lambda: False)
         return given, count
 
     def check(self) -> None:
@@ -91,8 +89,9 @@ class Run:
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moving, "PART_ROWS", 16)
+    monkeypatch.setattr(moving, "PART_ROWS", 64)
     monkeypatch.setattr(moving, "FEW_ROWS", 8)
+    monkeypatch.setattr(moving, "ROUNDS", 2)  # rows change until buckets are frozen
 
 
 async def test_rows_are_given_while_pushes_go_on() -> None:
@@ -100,7 +99,7 @@ async def test_rows_are_given_while_pushes_go_on() -> None:
     for _ in range(10):
         run.push()
     given, count = await run.move(0)
-    assert given and count > 20
+    assert given and count > 10
     for _ in range(10):
         run.push(twice=True)
     run.check()
@@ -163,6 +162,23 @@ async def test_push_to_a_frozen_bucket_is_put_off_and_one_to_a_given_one_refused
     before = run.target.holder.tables["items"].entries()
     assert run.target.holder.push("w", 100, [part], 0.0) is Verdict.DONE
     assert torch.equal(run.target.holder.tables["items"].entries().weights, before.weights)
+
+
+async def test_push_that_the_giver_took_changes_nothing_in_the_taker() -> None:
+    run = Run()
+    for _ in range(3):
+        run.push()
+    entries = run.source.holder.tables["items"].entries(MOVED.tolist())
+    ids = entries.ids.numpy()
+    ones = torch.ones(len(ids), 4, dtype=torch.float64)
+    part = Gradients("items", ids, np.ones(len(ids), dtype=np.int64), ones, 0.1)
+    assert len(ids) and run.source.holder.push("w", 50, [part], 0.0) is Verdict.DONE
+    assert (await run.move(0, pushes=False))[0]
+    before = run.target.holder.tables["items"].entries()
+    assert run.target.holder.push("w", 50, [part], 0.0) is Verdict.DONE
+    assert torch.equal(run.target.holder.tables["items"].entries().weights, before.weights)
+    assert run.target.holder.push("w", 51, [part], 0.0) is Verdict.DONE
+    assert not torch.equal(run.target.holder.tables["items"].entries().weights, before.weights)
 
 
 async def test_rows_of_an_older_epoch_are_neither_given_nor_taken() -> None:

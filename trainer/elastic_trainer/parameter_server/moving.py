@@ -47,15 +47,13 @@ async def give(
     try:
         ids = holder.begin_giving(move, given)
         await _receive(stub, messages.ReceiveRequest(move=move, life=life, buckets=pack(given)))
-        await _copy(holder, move, stub, life, ids)
         for _ in range(ROUNDS):
+            await _copy(holder, move, stub, life, ids)
             ids = holder.changed(move)
             if sum(map(len, ids.values())) <= FEW_ROWS:
                 break
-            await _copy(holder, move, stub, life, ids)
-        holder.freeze(move)
+        holder.freeze(move)  # with no request between, so that these are all that changed
         await _copy(holder, move, stub, life, ids)
-        await _copy(holder, move, stub, life, holder.changed(move))
         taken = await _ask_to_take(holder, move, given, stub, life, epoch, is_gone)
     except (grpc.RpcError, RefusedError):
         taken = False
