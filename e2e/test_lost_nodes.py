@@ -28,15 +28,6 @@ async def three_nodes(fresh_control_plane: ControlPlane, tmp_path: Path) -> Asyn
         yield stage
 
 
-@pytest.fixture
-async def two_nodes(fresh_control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Stage]:
-    """Two nodes of one GPU each."""
-    async with running(
-        fresh_control_plane, tmp_path, nodes=2, gpus_per_node=1, kubelet_arguments=_WATCHED
-    ) as stage:
-        yield stage
-
-
 async def _set(stage: Stage, node: str, fault: str | None) -> None:
     body = {"metadata": {"annotations": {ANNOTATION: fault}}}
     await stage.recorder.jobs.client.patch(NODES, node, None, body)
@@ -129,25 +120,6 @@ async def test_a_survivor_of_two_trains_on_once_the_coordinators_host_is_given_u
             await it.train_together(2)
             await it.assert_same(survivor)
             await it.fault(None, node)
-        await it.judge_finished()
-
-
-async def test_without_room_the_survivor_of_two_elects_itself(two_nodes: Stage) -> None:
-    stage, job = two_nodes, DemoJob("job", min=1, max=2, epochs=45, step_seconds=0.1)
-    async with submitted(stage, job) as it:
-        await it.train_together(2)
-        for host in (0, 1):
-            survivor, node = await it.pod(1 - host), await it.node(host)
-            await it.fault("frozen", node)
-            await stage.until(
-                lambda host=host: stage.world(job) == 1 and stage.training(job)["host"] == 1 - host,
-                "the survivor trains alone",
-            )
-            await stage.steps_on(job)
-            await it.fault(None, node)
-            await it.train_together(2)
-            assert stage.training(job)["host"] == 1 - host
-            await it.assert_same(survivor)
         await it.judge_finished()
 
 

@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 
 from tests.pytorchjob.test_reconcile_properties import check_step
 from tests.pytorchjob.world import World, job_object, resize, running
-from volcano_elastic.api.pytorchjob import parse
-from volcano_elastic.podgroup.pod_annotation import is_protected
 from volcano_elastic.pytorchjob import action as a
 from volcano_elastic.pytorchjob.lost_pod import (
     OUT_OF_SERVICE,
@@ -26,7 +24,6 @@ from volcano_elastic.pytorchjob.lost_pod import (
     trouble,
 )
 from volcano_elastic.pytorchjob.pod import FAILURES, RESTARTS
-from volcano_elastic.pytorchjob.rendezvous import SUCCESSION, needs_first
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LOST_AFTER = timedelta(seconds=300)
@@ -181,43 +178,6 @@ def test_a_lost_pod_that_was_leaving_goes_at_once_and_is_not_made_anew() -> None
     actions = world.step()
     assert [x.name for x in actions if isinstance(x, a.DeletePod)] == ["a-worker-2"]
     assert not world.created(actions)
-
-
-@pytest.mark.parametrize(
-    ("policy", "stays"),
-    [
-        ({"rdzvBackend": "volcano-elastic"}, 1),
-        ({"rdzvBackend": "volcano-elastic", "coordinator": "dedicated"}, 1),
-        ({"rdzvBackend": "c10d"}, 0),
-    ],
-)
-def test_without_room_for_pod_0_those_that_can_go_on_without_it_do(
-    policy: dict[str, str], stays: int
-) -> None:
-    world = running(1, 3, policy=policy)
-    world.grow(2)
-    world.run_all()
-    world.lose("a-worker-0")
-    assert world.created(world.step()) == ["a-worker-0"]
-    assert is_protected(world.pods["a-worker-0"]) == (stays == 0)
-    assert is_protected(world.pods["a-worker-1"])
-    world.resize = resize(2, 1)
-    world.step()
-    going = {name for name, pod in world.pods.items() if "deletionTimestamp" in pod["metadata"]}
-    assert going == {f"a-worker-{1 - stays}"} & world.pods.keys()
-    world.collect()
-    assert f"a-worker-{stays}" in world.pods
-    world.grow(2)
-    world.run_all()
-    assert {"a-worker-0", "a-worker-1"} == {name for name in world.pods if "worker" in name}
-
-
-def test_a_job_whose_template_turns_elections_off_needs_its_pod_0() -> None:
-    obj = job_object(elastic={"min": 1, "max": 2, "rdzvBackend": "volcano-elastic"})
-    assert not needs_first(parse(obj))
-    template = obj["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
-    template["spec"]["containers"][0]["env"] = [{"name": SUCCESSION, "value": "0"}]
-    assert needs_first(parse(obj))
 
 
 def test_a_fixed_jobs_lost_pod_is_made_anew() -> None:

@@ -7,7 +7,7 @@ same job with the same pods again uses the same value, and all that is known of 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from datetime import datetime, timedelta
 from operator import add
@@ -261,9 +261,7 @@ class JobState:
         alive = [*bound.values(), *unbound.values()]
         extra = existing(job, alive) - job.desired
         if extra > 0:
-            placed = [pod for pod in alive if pod.node is not None]
-            order = eviction_order(alive, worker_0=goes_on_without_first(job, placed))
-            excess = order[:extra]
+            excess = eviction_order(alive)[:extra]
             for pod in excess:
                 del (bound if pod.node is not None else unbound)[pod.key]
         return JobPods(bound, unbound, excess, departing, master_bound, held, surplus)
@@ -285,7 +283,7 @@ class JobState:
             and not pods.excess
             and job.min <= size <= self.cap
             and size % self.unit == 0
-            and (job.succeeded > 0 or has_first(pods.bound.values()) or not job.needs_first)
+            and (job.succeeded > 0 or has_first(pods.bound.values()))
             and (pods.master_bound or job.master_requests is None)
             and (size == job.min or self.policy.mode is not Mode.HOLD_AND_DRAIN)
             and (best is None or size <= max(best, job.min))
@@ -437,15 +435,10 @@ def has_first(pods: Iterable[Pod]) -> bool:
     return False
 
 
-def goes_on_without_first(job: Job, bound: Collection[Pod]) -> bool:
-    """Return whether workers with a node go on, though worker 0 has none."""
-    return not job.needs_first and bool(bound) and not has_first(bound)
-
-
 def existing(job: Job, alive: Sequence[Pod]) -> int:
     """Workers that count in the size: those alive or finished, and worker 0 even while it is
-    missing, where the others need it, since it comes back then."""
-    missing = job.needs_first and bool(alive) and not job.succeeded and not has_first(alive)
+    missing, since it comes back."""
+    missing = bool(alive) and not job.succeeded and not has_first(alive)
     return len(alive) + job.succeeded + missing
 
 

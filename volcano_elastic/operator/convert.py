@@ -15,7 +15,7 @@ from volcano_elastic.api.role import elastic, labelled
 from volcano_elastic.kube.resource import Object, key_of
 from volcano_elastic.podgroup.pod_annotation import GROUP_NAME, is_protected
 from volcano_elastic.podgroup.podgroup import queue_in_force
-from volcano_elastic.pytorchjob import coexistence, exclusion, rendezvous
+from volcano_elastic.pytorchjob import coexistence, exclusion
 from volcano_elastic.pytorchjob.label import COORDINATOR, REPLICA_INDEX, REPLICA_TYPE
 from volcano_elastic.pytorchjob.pod import requests
 from volcano_elastic.pytorchjob.status import refused
@@ -92,7 +92,6 @@ def convert_job(
         replicas=count if policy is not None and policy.scaler == "hpa" else None,
         pause=_seconds(reported.get("pauseSeconds")),
         excluded=excluded,
-        needs_first=rendezvous.needs_first(job),
     )
 
 

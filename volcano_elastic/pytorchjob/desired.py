@@ -235,13 +235,12 @@ def _running(
         plan.create.clear()
         look_again.append(wait)
     annotations = _restarts_taken_over(view, plan)
-    without_first = placement.goes_on_without_first(job, view.replicas)
-    change = _protection(job, plan, without_first=without_first)
+    change = _protection(job, plan)
     for name in (*change.promote, *change.demote):
         value = preemptable(protected=name in change.promote)
         annotations[name] = annotations.get(name, {}) | {PREEMPTABLE: value}
     remembered = out_of_memory.remembered_in(new_status)
-    create = _pods(view, plan, change, settings, remembered, avoid, without_first=without_first)
+    create = _pods(view, plan, change, settings, remembered, avoid)
     if excluded.ends is not None:
         look_again.append(excluded.ends - now)
     if plan.retry_at is not None:
@@ -318,20 +317,18 @@ def _protected_count(job: PyTorchJob) -> int:
     return max(job.min_members, podgroup.min_member(job))
 
 
-def _vital(job: PyTorchJob, role: Role, index: int, *, without_first: bool) -> bool:
+def _vital(job: PyTorchJob, role: Role, index: int) -> bool:
     # Where another role leads, the elastic role's pod 0 is no more vital than the others.
-    return role.vital or (is_first(job, role, index) and not without_first)
+    return role.vital or is_first(job, role, index)
 
 
-def _protection(
-    job: PyTorchJob, plan: placement.Placement, *, without_first: bool
-) -> protection.Change:
+def _protection(job: PyTorchJob, plan: placement.Placement) -> protection.Change:
     if job.elastic is None or not job.uses_volcano:
         return protection.Change()
     members = [
         protection.Member(
             r.name,
-            vital=_vital(job, r.role, r.index, without_first=without_first),
+            vital=_vital(job, r.role, r.index),
             rank=rank,
             protected=r.protected,
             running=r.running,
@@ -348,8 +345,6 @@ def _pods(
     settings: Settings,
     memory: Mapping[str, Bytes],
     avoid: Sequence[str],
-    *,
-    without_first: bool,
 ) -> tuple[Object, ...]:
     """Return the pods that come; those that the minimum still lacks are protected.
 
@@ -364,8 +359,7 @@ def _pods(
     }
     made = []
     for new in sorted(plan.create, key=lambda n: (-n.role.priority, n.index)):
-        vital = _vital(job, new.role, new.index, without_first=without_first)
-        protected = vital or protected_now < _protected_count(job)
+        protected = _vital(job, new.role, new.index) or protected_now < _protected_count(job)
         protected_now += protected
         name = replica_name(job.name, new.role, new.index)
         body = templates[new.role].pod(

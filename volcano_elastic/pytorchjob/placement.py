@@ -1,9 +1,9 @@
 """Decides which of a job's pods stay, which go, and at which indexes new ones come.
 
 The elastic role of an elastic job: pod 0 first and last, the others keep their indexes, new ones
-take the lowest free. Those that run go on without pod 0 where they can. Other roles, and a fixed
-job's: indexes 0 to replicas-1. A pod on its way out holds its index; one that no kubelet lets go
-loses it in the end, where the job cannot do without that index.
+take the lowest free. Other roles, and a fixed job's: indexes 0 to replicas-1. A pod on its way out
+holds its index; one that no kubelet lets go loses it in the end, where the job cannot do without
+that index.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from datetime import datetime, timedelta
 from volcano_elastic.api.pytorchjob import PyTorchJob
 from volcano_elastic.api.role import Role
 from volcano_elastic.pytorchjob.observed import Replica, State
-from volcano_elastic.pytorchjob.rendezvous import needs_first
 from volcano_elastic.pytorchjob.size import Size
 
 # A pod that ran this long before it failed starts its back-off afresh.
@@ -78,8 +77,7 @@ def place(
     for spec in job.replicas.values():
         mine = [r for r in view if r.role is spec.role]
         if spec.role.elastic and size is not None:
-            needed = not goes_on_without_first(job, mine)
-            _elastic(out, spec.role, mine, size, now, move, needed)
+            _elastic(out, spec.role, mine, size, now, move)
         else:
             _fixed(out, spec.role, mine, spec.replicas, now, move)
     if len(out.create) >= _MOST_AT_ONCE:
@@ -126,23 +124,22 @@ def _elastic(
     size: Size,
     now: datetime,
     move: frozenset[str],
-    needed: bool,
 ) -> None:
     going = size.remove | move
-    first = next((r for r in mine if r.index == 0), None) if needed else None
-    others = [r for r in mine if r.index != 0] if needed else mine
+    first = next((r for r in mine if r.index == 0), None)
+    others = [r for r in mine if r.index != 0]
     for replica in mine:
         left = replica.state is State.NODE_LOST and replica.leaves_by and replica is not first
         if replica.state is State.EVICTED or left:
             out.clear.append(replica)
-    # Where it is needed, pod 0 always has a place, even while it is away.
+    # Pod 0 always has a place, even while it is away.
     members = [r for r in others if _member(r)]
     staying = [r for r in members if r.name not in going]
     for replica in members:
         if replica.name in going:
             _dismiss(out, replica)
     done = sum(r.state is State.SUCCEEDED for r in others)
-    surplus = len(staying) + done - (size.desired - needed)
+    surplus = len(staying) + done - (size.desired - 1)
     if surplus > 0:
         # What holds least goes first; of equals, the highest index.
         staying.sort(key=lambda r: (r.live, r.bound, r.running, -r.index))
@@ -160,9 +157,6 @@ def _elastic(
             _wait_for(out, replica, now)
         else:
             _again(out, replica, now)
-    if not needed:
-        _fill(out, role, mine, -surplus, least=0)
-        return
     if first is not None and first.live and first.name in move:
         out.leave.append(first)
         # The others come once it is back.
@@ -185,35 +179,11 @@ def _elastic(
         elif first.state is State.OUT_OF_MEMORY:
             _with_more_memory(out, first)
         return
-    _fill(out, role, mine, -surplus, least=1)
-
-
-def _fill(out: Placement, role: Role, mine: list[Replica], count: int, least: int) -> None:
-    """New pods at so many of the lowest free indexes."""
-    taken = {r.index for r in mine if r not in out.clear}
+    taken = {r.index for r in mine if r not in out.clear} | {0}
     taken |= {new.index for new in out.create if new.role.elastic}
-    free = (index for index in range(least, least + len(taken) + count + 1) if index not in taken)
-    for _ in range(min(count, _MOST_AT_ONCE)):
+    free = (index for index in range(1, len(taken) + size.desired + 1) if index not in taken)
+    for _ in range(min(-surplus, _MOST_AT_ONCE)):
         out.create.append(New(role, next(free)))
-
-
-def goes_on_without_first(job: PyTorchJob, view: Sequence[Replica]) -> bool:
-    """Return whether the elastic role's pods go on though pod 0 is away: it is a pod like the
-    others then, and none that trains makes room for it."""
-    return (
-        not needs_first(job)
-        and any(r.live and r.running for r in view if r.role.elastic and not r.first)
-        and not any(_holds(r) for r in view if r.first)
-    )
-
-
-def _holds(first: Replica) -> bool:
-    """Return whether pod 0 has its place, or will be made again in it once its end has come."""
-    if first.state is State.LEAVING:
-        return first.evicted is None
-    return first.state is State.SUCCEEDED or (
-        first.bound and first.state not in (State.NODE_LOST, State.EVICTED)
-    )
 
 
 def _dismiss(out: Placement, replica: Replica) -> None:

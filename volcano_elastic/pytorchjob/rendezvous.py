@@ -48,8 +48,6 @@ _FOLLOW = {
     "injected": {"backend", "host", "id", "conf", "coordinator", "node_unit", "nproc_per_node"},
 }
 _PEERS = 8
-SUCCESSION = "VOLCANO_ELASTIC_SUCCESSION"
-"""The variable of a template that turns elections off if it is 0."""
 _CONF = "PET_RDZV_CONF"
 TORCHRUN_CONF: Mapping[str, str] = {
     "keep_alive_interval": "2",
@@ -106,18 +104,6 @@ def peers(job: PyTorchJob) -> str | None:
         return None
     indexes = range(min(policy.max, _PEERS))
     return ",".join(replica_name(job.name, sized.role, index) for index in indexes)
-
-
-def needs_first(job: PyTorchJob) -> bool:
-    """Return whether its workers can't go on without worker 0: unless they elect another host of
-    the coordinator, or that has a pod of its own."""
-    sized = job.sized
-    if sized is None or not hosted(job):
-        return True
-    if peers(job) is None:
-        return False
-    told = {one.get("name"): one.get("value") for one in sized.container.get("env") or ()}
-    return told.get(SUCCESSION) == "0"
 
 
 def of(job: PyTorchJob) -> Rendezvous:

@@ -12,7 +12,6 @@ from volcano_elastic.cluster_state.job_state import (
     JobState,
     eviction_order,
     existing,
-    goes_on_without_first,
     has_first,
 )
 from volcano_elastic.cluster_state.reason import Reason
@@ -67,16 +66,9 @@ class JobDraft:
         return max(0, self.size - self.job.succeeded - len(self.bound) - len(self.unbound))
 
     @property
-    def goes_on_without_first(self) -> bool:
-        """It runs, and will without worker 0, which is a worker like the others then."""
-        return goes_on_without_first(self.job, self.bound.values())
-
-    @property
     def leader_pending(self) -> bool:
-        """Worker 0 has no node, or does not exist, and the others can't go on without."""
-        if self.job.succeeded or self.goes_on_without_first:
-            return False
-        return not has_first(self.bound.values())
+        """Worker 0 has no node, or does not exist."""
+        return not self.job.succeeded and not has_first(self.bound.values())
 
     @property
     def leader_missing(self) -> bool:
@@ -210,8 +202,7 @@ class JobDraft:
         room of those that have a node.
         """
         keys = {pod.key for pod in first}
-        pods = [*self.bound.values(), *self.unbound.values()]
-        chosen = eviction_order(pods, worker_0=self.goes_on_without_first)
+        chosen = eviction_order([*self.bound.values(), *self.unbound.values()])
         chosen = sorted(chosen, key=lambda pod: pod.key not in keys)[:count]
         for pod in chosen:
             self._remove(pod)
