@@ -47,6 +47,14 @@ def test_ledgers_follow_one_another_and_nothing_that_was_known_is_lost(
     assert places([known]) == (10 * len(story), 40 * len(story))
 
 
+def test_a_ledger_counts_once_though_a_new_coordinator_was_asked_before_it_knew_of_it() -> None:
+    nothing = dict.fromkeys(TOLD, 0)
+    known = kept({}, told(nothing | {"productive_training": 1000}))
+    known = kept(known, told(nothing, "b"))
+    known = kept(known, told(nothing | {"productive_training": 1100}))
+    assert sum(known["milliseconds"].values()) == 1100
+
+
 ANYTHING = st.recursive(
     st.none() | st.integers() | st.text(max_size=8),
     lambda x: st.dictionaries(st.text(max_size=8), x, max_size=4),

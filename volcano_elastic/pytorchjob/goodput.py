@@ -67,9 +67,13 @@ def kept(known: object, told: Goodput | None) -> dict[str, Any]:
         known: what it has.
     """
     before = known if isinstance(known, Mapping) else {}
+    ledger, total = before.get("ledger"), _uses(before.get("milliseconds"))
     if told is None:
         return dict(before)
-    ledger, total = before.get("ledger"), _uses(before.get("milliseconds"))
+    if ledger not in (None, told.ledger) and not any(told.milliseconds.values()):
+        # A coordinator that has just begun has a ledger of its own until an agent tells it which
+        # one goes on; taken for another, that one would count twice when it is back.
+        return dict(before)
     earlier = _uses(before.get("earlier")) if ledger == told.ledger else dict(total)
     earlier[POD_STARTUP] = 0
     summed = {use: earlier[use] + told.milliseconds.get(use, 0) for use in USES}
