@@ -3,7 +3,8 @@
     pip install --no-deps --target build/torchft torchft
     pip install --target build/torchft opentelemetry-sdk opentelemetry-exporter-otlp-proto-http
 
-Each rank is a replica group of its own, as with HSDP on one GPU a group. Something like torchrun
+Each rank is a replica group of its own, as with HSDP on one GPU a group; the first stores the state
+every ten seconds, as the others' do, for when all are lost at once. Something like torchrun
 starts a node's ranks, and each anew that ends; a lighthouse beside them is what all meet at.
 """
 
@@ -48,6 +49,11 @@ manager = Manager(
     hostname="127.0.0.1",
     replica_id=f"rank-{{rank}}-",
 )
+saved, last = folder / "state.pt", time.monotonic()
+if saved.exists():
+    state = torch.load(saved)
+    load(state)
+    manager.load_state_dict(state["torchft"])
 model = DistributedDataParallel(manager, net)
 committing = Optimizer(manager, optimizer)
 pick = random.Random(int(rank))
@@ -60,6 +66,15 @@ while True:
     committing.step()
     if manager.current_step() > step:
         step = manager.current_step()
+        if manager.participating_rank() == 0 and time.monotonic() > last + 10:
+            last = time.monotonic()
+            state = {{
+                "model": net.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "torchft": manager.state_dict(),
+            }}
+            torch.save(state, folder / "state.new")
+            os.replace(folder / "state.new", saved)
         note(step, manager.participating_rank(), manager.num_participants())
 """
 )
@@ -93,12 +108,10 @@ class TorchftBox(Box):
         self._lighthouse = self._start_lighthouse()
 
     def _start_lighthouse(self) -> subprocess.Popen[bytes]:
-        command = [
-            sys.executable,
-            "-c",
-            _LIGHTHOUSE,
-            f"--min_replicas={self._majority}",
-        ]
+        # It reads the process' own arguments, and takes those after a file's name alone.
+        program = self.folder / "lighthouse.py"
+        program.write_text(_LIGHTHOUSE)
+        command = [sys.executable, str(program), f"--min_replicas={self._majority}"]
         command += [f"--bind={self._address}", "--join_timeout_ms=1000"]
         return self._run(command, self.environment(0), "lighthouse")
 
