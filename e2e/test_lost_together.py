@@ -100,9 +100,10 @@ async def coordinators_node_lost(stage: Stage, job: DedicatedJob) -> None:
 
 
 async def _only_on(stage: Stage, nodes: set[str]) -> None:
-    """Have new pods come to these nodes only."""
-    for node in stage.recorder.nodes:
-        name = node["metadata"]["name"]
+    """Have new pods come to these nodes only. The others are closed before any of these opens: a
+    gang that waits would take one of both."""
+    names = [str(node["metadata"]["name"]) for node in stage.recorder.nodes]
+    for name in sorted(names, key=lambda name: name in nodes):
         body = {"spec": {"unschedulable": name not in nodes or None}}
         await stage.recorder.jobs.client.patch(NODES, name, None, body)
 
