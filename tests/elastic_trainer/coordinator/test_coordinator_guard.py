@@ -79,8 +79,13 @@ async def test_the_jobs_own_worker_is_let_in() -> None:
 
 @pytest.mark.parametrize(("token", "found"), [("", "none"), ("another", "another one")])
 async def test_a_stranger_is_refused_without_being_told_the_token(token: str, found: str) -> None:
-    async with served() as (server, port), attending(port, HELLO, token=token) as call:
-        code, text = await refusal(call)
+    async with served() as (server, port):
+        for _ in range(10):
+            async with attending(port, HELLO, token=token) as call:
+                code, text = await refusal(call)
+            # gRPC's own word for a stream that ended while it was written to; who has it asks anew.
+            if code is not grpc.StatusCode.INTERNAL:
+                break
         assert code is grpc.StatusCode.UNAUTHENTICATED
         assert "expected this job's token (VOLCANO_ELASTIC_TOKEN" in text and found in text
         assert TOKEN not in text
