@@ -108,9 +108,10 @@ async def test_a_survivor_of_two_trains_on_once_the_coordinators_host_is_given_u
     stage, job = three_nodes, DemoJob("job", min=1, max=2, epochs=45, step_seconds=0.1)
     async with submitted(stage, job) as it:
         await it.train_together(2)
-        for host in (0, 1):
+        for _ in range(2):
+            before, host = (stage.training(job)[key] for key in ("round", "host"))
             survivor, known = await it.pod(1 - host), set(stage.recorder.timeline.pods)
-            before, node = stage.training(job)["round"], await it.node(host)
+            node = await it.node(host)
             await it.fault("frozen", node)
             await stage.until(
                 lambda before=before: stage.training(job)["round"] > before and stage.world(job),
