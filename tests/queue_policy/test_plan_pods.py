@@ -158,28 +158,43 @@ def test_nothing_grows_that_could_land_on_the_node_which_surplus_has_left_for_ot
     assert new_size(plan(replace(left, pods=tuple(bound)), NOW + seconds(6)), "b") == 2
 
 
+def without_leaving(seen: Snapshot, *more: Pod) -> Snapshot:
+    """Return the snapshot once those told to leave have left, with these pods in their place."""
+    return replace(seen, pods=(*(p for p in seen.pods if not p.terminating), *more))
+
+
+def test_a_pod_whose_place_a_newer_one_took_waits_for_no_more_than_surplus_to_leave() -> None:
+    planner, seen = Planner(), beside(web(0))
+    seen = without_leaving(applied(seen, planner.plan(seen, NOW), NOW))
+    # Bound before anybody saw it wait: the default scheduler lets an older pod wait a while.
+    newer = replace(web(1), node="n1", running=True, unschedulable_since=None)
+    made = planner.plan(without_leaving(seen, newer), NOW + seconds(1))
+    assert [(d.new, d.reason) for d in made.decisions] == [(6, Reason.SHRUNK_FOR_POD)]
+
+
 @ALONE_OR_GANG
-def test_nothing_leaves_again_while_others_have_what_left(gangs: tuple[Gang, ...]) -> None:
+def test_nothing_leaves_a_third_time_while_others_have_what_left(gangs: tuple[Gang, ...]) -> None:
     each = {"pod_requests": gpus(1, cpus=1), "max": 2}
-    jobs = [job(name, 1, 2, 2, **each) for name in "ab"]
-    groups = [pods(one, "n9", on) for one, on in zip(jobs, ("n0", "n1"), strict=True)]
-    nodes = (node("n0", 1), node("n1", 1), node("n9", 2))
+    jobs = [job(name, 1, 2, 2, **each) for name in "abc"]
+    groups = [pods(one, "n9", on) for one, on in zip(jobs, ("n0", "n1", "n2"), strict=True)]
+    nodes = (node("n0", 1), node("n1", 1), node("n2", 1), node("n9", 3))
     seen = replace(world(nodes, jobs, *groups, [whole_node(gangs)]), gangs=gangs)
     reason = Reason.SHRUNK_FOR_MINIMUM if gangs else Reason.SHRUNK_FOR_POD
-    made = plan(seen, NOW)
-    (decision,) = made.decisions
-    assert decision.reason is reason
-    # While that has not been carried out, it is asked for again.
-    assert plan(replace(seen, memory=made.memory), NOW + seconds(1)).decisions == made.decisions
-    on = next(p.node for p in seen.pods if p.key in decision.remove)
-    stranger = Pod("shop/other", "other", gpus(0, cpus=64), node=on, running=True)
-    left = applied(seen, made, NOW)
-    others = tuple(p for p in left.pods if not p.terminating)
-    taken = replace(left, pods=(*others, stranger))
-    made = plan(taken, NOW + seconds(35))
+    for at in (0, 10):
+        made = plan(seen, NOW + seconds(at))
+        (decision,) = made.decisions
+        assert decision.reason is reason
+        # While that has not been carried out, it is asked for again.
+        again = plan(replace(seen, memory=made.memory), NOW + seconds(at + 1))
+        assert again.decisions == made.decisions
+        on = next(p.node for p in seen.pods if p.key in decision.remove)
+        stranger = Pod(f"shop/{on}", f"other-{on}", gpus(0, cpus=64), node=on, running=True)
+        left = applied(seen, made, NOW + seconds(at))
+        seen = replace(without_leaving(left, stranger), memory=made.memory)
+    made = plan(seen, NOW + seconds(45))
     blocked = made.blocked[GANG.key] if gangs else made.blocked_pods["shop/web-5d9-0"]
     assert made.decisions == () and "left for it" in blocked
-    again = plan(replace(taken, memory=made.memory), NOW + seconds(61))
+    again = plan(replace(seen, memory=made.memory), NOW + seconds(71))
     assert {d.reason for d in again.decisions} == {reason}
 
 

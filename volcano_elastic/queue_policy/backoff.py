@@ -142,7 +142,10 @@ class Backoff:
                 # As long as nobody has carried it out it is the same time.
                 again = last is not None and set(last.uids).isdisjoint(uids)
                 times = 1 if last is None else last.times + again
-                freed[key] = Freed(self._again(times), times, tuple(sorted(uids)))
+                # A scheduler may place a newer pod first, which nobody has seen wait: once, what
+                # others took is made up for at once.
+                until = now if times == 1 else self._again(times - 1)
+                freed[key] = Freed(until, times, tuple(sorted(uids)))
         return Memory(
             idle_since={key: old.idle_since.get(key, now) for key in sorted(from_idle)},
             set_aside=self._aside,

@@ -206,7 +206,8 @@ class Freed:
     until: Instant
     """None leaves again before, if it has been carried out."""
     times: int
-    """How often in a row; each time is twice as long as the one before."""
+    """How often in a row; the first time may be repeated at once, the second after a minute, and
+    each further one after twice as long as the one before."""
     uids: tuple[str, ...]
     """Uids of the pods told to leave."""
 
