@@ -17,7 +17,6 @@ import grpc.aio
 from elastic_trainer.coordinator import node_range
 from elastic_trainer.coordinator.agent_session import CLOSE, OUTBOX, PER_SECOND, AgentSession
 from elastic_trainer.coordinator.goodput import Ledger
-from elastic_trainer.coordinator.guard import Guard
 from elastic_trainer.coordinator.lease_server import LeaseService
 from elastic_trainer.coordinator.model import (
     Checking,
@@ -55,11 +54,10 @@ from elastic_trainer.proto import coordinator_pb2
 from elastic_trainer.proto.leases_pb2_grpc import add_LeasesServicer_to_server
 from elastic_trainer.protocol.auth import (
     HEADER,
-    TOKEN_VARIABLE,
     check_compatible,
     check_token,
-    is_loopback,
 )
+from elastic_trainer.protocol.guarded_server import guarded_server
 from elastic_trainer.protocol.keepalive import SERVER_SECONDS, options
 from elastic_trainer.protocol.message import (
     MESSAGE_BYTES,
@@ -444,32 +442,20 @@ class CoordinatorServer:
             OSError: an address can't be bound.
             PermissionError: others could reach it, and there is no token.
         """
-        if not self._token and not is_loopback(host):
-            raise PermissionError(
-                f"without {TOKEN_VARIABLE} it serves only this machine (a loopback address): set "
-                "it to the same secret on every node"
-            )
-        server = grpc.aio.server(
+        server = guarded_server(
+            (host, port),
+            self._token,
+            log,
             options=[
-                # Not shared: a second coordinator on this address must fail, not answer every
-                # other call.
-                ("grpc.so_reuseport", 0),
                 ("grpc.max_receive_message_length", MESSAGE_BYTES),
                 ("grpc.max_send_message_length", MESSAGE_BYTES),
                 ("grpc.max_metadata_size", 16384),
                 *options(SERVER_SECONDS),
             ],
-            interceptors=[Guard(self._token)],
-            maximum_concurrent_rpcs=STREAMS,
+            most_calls=STREAMS,
         )
         self._serve_agents(server)
         add_LeasesServicer_to_server(LeaseService(), server)  # type: ignore[no-untyped-call]
-        try:
-            bound = server.add_insecure_port(f"{host}:{port}")
-        except RuntimeError as error:
-            raise OSError(f"cannot bind {host}:{port}: {error}") from error
-        if bound != port:
-            raise OSError(f"cannot bind {host}:{port}: address in use")
         http = await serve_http(host, port + 1, self.respond)
         await server.start()
         self._stopped = stopped

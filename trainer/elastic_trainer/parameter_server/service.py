@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import grpc.aio
 import numpy as np
 
-from elastic_trainer.coordinator.guard import Guard
 from elastic_trainer.embeddings.hashing import Ids
 from elastic_trainer.parameter_server.director import TICK_SECONDS, Director, observed
 from elastic_trainer.parameter_server.files import copy_tables, read_files, write_file
@@ -33,7 +32,8 @@ from elastic_trainer.proto.parameter_server_pb2_grpc import (
     ParameterServerStub,
     add_ParameterServerServicer_to_server,
 )
-from elastic_trainer.protocol.auth import HEADER, TOKEN_VARIABLE, is_loopback
+from elastic_trainer.protocol.auth import HEADER
+from elastic_trainer.protocol.guarded_server import guarded_server
 
 T = TypeVar("T")
 
@@ -341,28 +341,16 @@ class Service(ParameterServerServicer):
         """Serve until the end.
 
         Raises:
-            OSError: the port isn't free, or the host would be reached by others without a token.
+            OSError: the address can't be bound.
+            PermissionError: others could reach it, and there is no token.
             EpochError: this server's tables are of no use any more.
         """
-        if not self._token and not is_loopback(host):
-            raise PermissionError(
-                f"without {TOKEN_VARIABLE} it serves only this machine (a loopback address): set "
-                "it to the same secret in all pods"
-            )
-        server = grpc.aio.server(
-            interceptors=[Guard(self._token)],
-            options=[*OPTIONS, ("grpc.so_reuseport", 0)],
-            maximum_concurrent_rpcs=REQUESTS,
+        server = guarded_server(
+            (host, port), self._token, log, options=OPTIONS, most_calls=REQUESTS
         )
         add_ParameterServerServicer_to_server(self, server)  # type: ignore[no-untyped-call]
-        try:
-            bound = server.add_insecure_port(f"{host}:{port}")
-        except RuntimeError as error:
-            raise OSError(str(error)) from error
-        if not bound:
-            raise OSError("the port is in use")
         await server.start()
-        log.info("serving %s:%d as %s", host, bound, self._address)
+        log.info("serving %s:%d as %s", host, port, self._address)
         part = self._follow() if self._director is None else self._direct(self._director)
         working = asyncio.get_running_loop().create_task(part)
         ending = asyncio.get_running_loop().create_task(self.ended.wait())

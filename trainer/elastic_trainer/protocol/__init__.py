@@ -1,1 +1,1 @@
-"""The protocol of agents, shard clients and the coordinator, and the token they show."""
+"""The protocol of agents, shard clients and the coordinator, and the token that all calls show."""

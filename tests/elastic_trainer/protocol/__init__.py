@@ -1,0 +1,1 @@
+"""Guards elastic_trainer.protocol: who is let in by the servers of a job."""
