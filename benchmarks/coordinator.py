@@ -1,4 +1,4 @@
-"""What a coordinator pays for each node of a job: its CPU seconds while agents connect, form a
+"""Measures a coordinator's cost of each node of a job: its CPU seconds while agents connect, form a
 round and link their workers, and its share of a core while they rest and while they train.
 
 `decisions` is the state machine alone; `served` is a coordinator's process on loopback, whose

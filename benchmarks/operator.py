@@ -57,7 +57,7 @@ AT_ONCE = 32
 IDLE_SECONDS = 10.0
 STILL_SECONDS = 2.0
 OWED_SECONDS = 120.0
-"""Who is not still after so long makes calls for ever, and they are counted."""
+"""Seconds after which calls that have not ended are taken to go on for ever, and are counted."""
 PATIENCE_SECONDS = 900.0
 OURS = "volcano-elastic"
 PLANES = (EmbeddedControlPlane, RealControlPlane, ForeignControlPlane)

@@ -67,7 +67,7 @@ class Row:
     underway_ms: float
     undecided_ms: float
     megabytes: float
-    """What the planner holds besides the snapshot, after the first plan."""
+    """Memory that the planner holds besides the snapshot, after the first plan."""
     decisions: int
     blocked: int
 

@@ -50,7 +50,7 @@ class Ranking:
         self._asks = [(name, amount) for name, amount in task.requests.items() if amount > 0]
         self._points: dict[str, float] = {}
         self._entries: dict[str, _Entry] = {}
-        """What is so of each node that has room or will have it; the heap holds outdated ones too:
+        """Entries of each node that has room or will have it; the heap holds outdated ones too:
         whether it must wait for room, points below none, name."""
         self._heap: list[_Entry] = []
         self._seen = len(session.touched)

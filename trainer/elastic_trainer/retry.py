@@ -31,7 +31,7 @@ class RetryPolicy:
     """Says how long, and how often, something that failed for the moment is tried again."""
 
     name: str
-    """What is tried, as the log says it."""
+    """The operation, as the log says it."""
     seconds: float
     """In total, from the first try; 0: one try; infinite: as long as it takes."""
     first_wait: float

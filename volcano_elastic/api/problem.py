@@ -15,7 +15,7 @@ _LONGEST = 1000
 class Problem:
     path: str
     message: str
-    """What would be right, and what was found."""
+    """Says what would be right, and what was found."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}"

@@ -76,7 +76,7 @@ class LeaveNodes(StrEnum):
 
 
 class Stragglers(StrEnum):
-    """What is done about a worker that slows its job down."""
+    """The action on a worker that slows its job down."""
 
     REPORT = "Report"
     REBALANCE = "Rebalance"
@@ -86,7 +86,7 @@ class Stragglers(StrEnum):
 
 
 class Diverged(StrEnum):
-    """What is done about a worker whose state differs from most ranks', beside taking theirs."""
+    """The action on a worker whose state differs from most ranks', beside taking theirs."""
 
     REPORT = "Report"
     REPLACE = "Replace"
@@ -104,7 +104,7 @@ class Surplus:
     young_gpu_hours: float = 16.0
     """A job that has used less than this is young; 0: no job is."""
     young_weight: float = 8.0
-    """What a job's gain is multiplied by at first; falls evenly to 1 while it is young."""
+    """The first factor of a job's gain; falls evenly to 1 while the job is young."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class Grow:
 @dataclass(frozen=True, slots=True)
 class Shrink:
     grace: timedelta = timedelta(seconds=30)
-    """What a leaving surplus pod gets to finish its step, unless its template asks for less."""
+    """Time for a leaving surplus pod to finish its step, unless its template asks for less."""
     protect: timedelta = timedelta(0)
     """Surplus younger than this isn't taken, by us or by Volcano's cdp plugin."""
     for_other_queues: ForOtherQueues = ForOtherQueues.ANY
@@ -155,7 +155,7 @@ class Nodes:
 @dataclass(frozen=True, slots=True)
 class Brain:
     mode: BrainMode | None = None
-    """Of jobs whose annotation says none; None: as Brain is started."""
+    """The mode of jobs whose annotation says none; None: as Brain is started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +300,7 @@ class _Reader:
             self.problems.append(Problem(path, f"must be an object, found {raw!r}"))
         self.raw: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
         self._known: set[str] = set()
-        """What has been asked for."""
+        """The names that have been asked for."""
 
     def get(self, name: str) -> Any:
         self._known.add(name)

@@ -17,7 +17,7 @@ SCHEDULER_CONFIGURATIONS = {
     "capacity": _FOLDER / "manifests" / "volcano-scheduler.conf",
     "proportion": _FOLDER / "manifests" / "volcano-scheduler-proportion.conf",
 }
-"""What Volcano's scheduler is asked for, by the plugin that divides among queues."""
+"""Configurations of Volcano's scheduler, by the plugin that divides among queues."""
 
 OPERATOR_RIGHTS = _FOLDER / "manifests" / "base" / "rbac.yaml"
 """The roles that the operator needs."""

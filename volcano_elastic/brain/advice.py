@@ -1,4 +1,4 @@
-"""What is recommended to a job, and in which words. Pure."""
+"""Recommends resources to a job, in words. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What history learns of a job from its objects. Pure."""
+"""Reads from a job's objects what history keeps. Pure."""
 
 from __future__ import annotations
 

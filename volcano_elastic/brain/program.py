@@ -60,7 +60,7 @@ _TROUBLE = (ApiError, aiohttp.ClientError, TimeoutError, OSError)
 class Options:
     database: str
     mode: BrainMode
-    """Of jobs of which neither annotation nor queue says one."""
+    """The mode of jobs of which neither annotation nor queue says one."""
     sample: timedelta
     keep: timedelta
     live_after: timedelta

@@ -48,21 +48,21 @@ class Explanation:
     stay: NoChange | None
     blocked: str | None
     gives_way: tuple[Decision, ...]
-    """Who shrinks so that it can start."""
+    """Jobs that shrink so that it can start."""
     next: tuple[Decision, ...]
-    """Who would shrink if a job of one such pod arrived in its queue."""
+    """Jobs that would shrink if a job of one such pod arrived in its queue."""
     next_fits: bool
     """Such a newcomer could start at all."""
     policy: QueuePolicy
     cooldown: timedelta
-    """What is left of it."""
+    """The rest of it."""
     last_change: str
     queue_problem: str
-    """What is wrong with its queue's parents; empty if nothing."""
+    """The fault of its queue's parents; empty if none."""
     unit_room: str
     """That what is free is less than its nodeUnit; empty otherwise."""
     most: str
-    """What keeps it below its max, with the number; empty if nothing."""
+    """The reason that keeps it below its max, with the number; empty if none."""
 
 
 @click.command()

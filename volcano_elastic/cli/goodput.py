@@ -28,7 +28,7 @@ _MILLISECONDS_PER_HOUR = 3_600_000
 @kubeconfig_option
 @json_option
 def goodput(name: str, kubeconfig: str | None, as_json: bool) -> None:
-    """What the processes' time of a job was used for, or of all jobs of a queue that are there:
+    """Print what the time of a job's processes, or of all jobs of a queue, was used for:
     training that counts, and what else.
 
     A job's figures are its coordinator's where that answers, up to now; else those of its status,

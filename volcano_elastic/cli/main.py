@@ -47,7 +47,7 @@ _EXTRAS = {
     "eta": "'volcano-elastic[dashboard]'",
     "report": "'volcano-elastic[dashboard]'",
 }
-"""What to install for a command, where it isn't the operator's extra."""
+"""The extra to install for a command, where it isn't the operator's."""
 _OURS = ("volcano_elastic", "embedded_cluster")
 
 

@@ -69,7 +69,7 @@ def remembered(database: str | None, since: timedelta) -> Week:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What a dashboard kept of a span of time."""
+    """All that a dashboard kept of a span of time."""
 
     buckets: Sequence[Mapping[str, Any]]
     records: Sequence[JobRecord]

@@ -18,7 +18,7 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-"""Of every answer."""
+"""Headers of every answer."""
 
 MOST_QUERY = 1024
 """Characters of a query."""
@@ -28,7 +28,7 @@ _BEARER = "Bearer "
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What of a request decides whether it is answered; None where it has no such header."""
+    """The headers that decide whether a request is answered; None where it has no such header."""
 
     method: str
     path: str

@@ -24,7 +24,7 @@ from volcano_elastic.kube.resource import EVENTS, Object
 
 _log = logging.getLogger(__name__)
 Describe = Callable[[Client, str], Awaitable[Mapping[str, Any] | None]]
-"""What `volcano-elastic describe --json` says of the job with this key."""
+"""Returns what `volcano-elastic describe --json` says of the job with this key."""
 
 
 @dataclass(frozen=True, slots=True)

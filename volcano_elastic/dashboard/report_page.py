@@ -14,7 +14,7 @@ _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#b8a800", "#
 _OTHERS, _BAD, _LINE = "#8a919b", "#d55e00", "#59636e"
 _WIDTH, _HEIGHT, _LEFT, _BELOW = 960, 240, 44, 22
 _COLUMNS = 240
-"""Of the picture; buckets are averaged into them."""
+"""Columns of the picture; buckets are averaged into them."""
 _STYLE = """
 :root { color-scheme: light; }
 body { margin: 0 auto; max-width: 62rem; padding: 1rem; color: #1c2128; background: #fff;

@@ -26,7 +26,7 @@ class Diagnosis:
     found: str
     consequence: str = ""
     repair: str = ""
-    """What to do; empty where all is well."""
+    """The step that repairs it; empty where all is well."""
 
 
 def ok(code: str, found: str) -> Diagnosis:

@@ -52,7 +52,7 @@ class Facts:
     crds: Mapping[str, Object] | Untold
     """All that are served, by name."""
     our_crds: Mapping[str, Object]
-    """What this version brings, by name."""
+    """Those that this version brings, by name."""
     deployments: Sequence[Object] | Untold
     """Deployments of all namespaces."""
     scheduler_configmap: Object | Untold | None
@@ -64,9 +64,9 @@ class Facts:
     """The one that the leading operator holds."""
     node_leases: Sequence[Object] | Untold
     operator_lacks: Sequence[Right] | Untold
-    """What the operator's service account may not, of what it needs."""
+    """Rights that the operator's service account needs and lacks."""
     tools_lack: Sequence[Right] | Untold
-    """What whoever runs the tools may not."""
+    """Rights that the user of the tools needs and lacks."""
     jobs: Sequence[Object] | Untold
     """PyTorchJobs."""
     claims: Mapping[tuple[str, str], Object] | Untold

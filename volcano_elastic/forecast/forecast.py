@@ -25,7 +25,7 @@ from volcano_elastic.snapshot.snapshot import Job, Pod, Snapshot
 
 DRAWS = 20
 SHARE = 0.8
-"""Of what happens, that the interval should hold."""
+"""The part of all outcomes that the interval should hold."""
 _OUTSIDE = round(DRAWS * (1 - SHARE) / 2) - 1
 """Draws on each side of it: the second of 20 is the first within."""
 HORIZON = timedelta(days=30)
@@ -114,9 +114,9 @@ class _Known:
     runs: bool
     """Whether it has its minimum."""
     age: float
-    """What it has behind it, in seconds at its minimum size."""
+    """The time behind it, in seconds at its minimum size."""
     rest: float | None
-    """What it has before it, if its training says so."""
+    """The time before it, if its training says so."""
     only: frozenset[str] | None
 
 

@@ -24,7 +24,7 @@ class JobRecord:
     """namespace/name"""
     queue: str
     user: str = ""
-    """As the job says it; else its namespace."""
+    """The one that the job names; else its namespace."""
     each: int
     """Thousandths of the cluster's resource that a worker asks for."""
     min: int

@@ -1,4 +1,4 @@
-"""What past jobs tell of others: how long jobs like one last, and what else arrives."""
+"""Learns from past jobs: how long jobs like one last, and what else arrives."""
 
 from __future__ import annotations
 

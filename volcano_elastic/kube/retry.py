@@ -108,6 +108,6 @@ UNREACHABLE = RetryPolicy("API server, no connection", (aiohttp.ClientConnectorE
 WATCH = RetryPolicy("watch", (Interrupted,), None, 0.15, 7.5)
 """Lists and watches, which go on as long as the process."""
 WEBHOOKS = RetryPolicy("webhook certificates", (Interrupted,), None, 5.0, 30.0)
-"""What the leader keeps in order; certificates last for weeks."""
+"""The leader keeps them in order; certificates last for weeks."""
 COORDINATOR = RetryPolicy("coordinator", (aiohttp.ClientConnectionError,), 2, 0.2, 0.2)
 """A job's coordinator, which is asked again in ten seconds anyway."""

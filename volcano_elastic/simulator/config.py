@@ -37,7 +37,7 @@ class SimulationConfig:
     nodes: int
     per_node: int
     resource: str = GPU
-    """What a worker holds one of."""
+    """The resource that a worker holds one of."""
     queues: tuple[Queue, ...] = ()
     policies: tuple[QueuePolicy, ...] = ()
     pause: float = 30.0

@@ -132,7 +132,7 @@ class _Simulation:
                 self._nodes.hold(pod.node, pod.requests.get(unit, 0))
                 self._leave_later(pod)
         self._empty = self._nodes.free
-        """What is free while no job holds anything."""
+        """The free room while no job holds anything."""
         for one in () if present is None else present.jobs:
             self._begin_with(one)
         if present is not None:

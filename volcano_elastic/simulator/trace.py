@@ -28,7 +28,7 @@ class TraceJob:
     submit: float
     """Seconds since the trace's zero."""
     gpus: int
-    """What it asked for, and holds under rigid scheduling."""
+    """The size it asked for, and holds under rigid scheduling."""
     work: float
     """In the curve's unit."""
     curve: Curve

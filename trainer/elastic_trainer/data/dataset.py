@@ -194,7 +194,7 @@ _OURS = {
     "collate_fn": "it is called collate",
     "generator": "the order is given by `seed`",
 }
-"""What a DataLoader takes and an ElasticDataset doesn't, and why."""
+"""Arguments that a DataLoader takes and an ElasticDataset doesn't, and why."""
 
 
 class _AllEpochs:

@@ -36,7 +36,7 @@ class ElasticData(ABC):
     """
 
     cursor: Position
-    """What has been applied."""
+    """The position up to which samples have been applied."""
     agrees = False
     """Whether ranks agree on each step's batches, so that taking one fails where a peer is lost."""
 
@@ -84,7 +84,7 @@ class ElasticData(ABC):
 
     @property
     def coordinate(self) -> Coordinate:
-        """Whose samples this process takes: its own, where no mesh says otherwise."""
+        """The coordinate whose samples this process takes: its own, unless a mesh is given."""
         if self._coordinate is None:
             self._coordinate = coordinate(self.group, self._mesh)
         return self._coordinate

@@ -27,7 +27,7 @@ class StepBudget(Protocol):
 
     @property
     def weight(self) -> int:
-        """What this rank's part counts in the step's mean loss: samples, or tokens."""
+        """The weight of this rank's part in the step's mean loss: samples, or tokens."""
 
     def batches(self, parts: int, spare: Any) -> list[tuple[Any, int]]:
         """Return the step's batches, as lists of samples or as rows, each with what it counts.

@@ -450,7 +450,7 @@ class _Batch:
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """What a coordinate has taken in a step."""
+    """The samples that a coordinate has taken in a step."""
 
     progress: tuple[Progress, ...]
     samples: int

@@ -12,7 +12,7 @@ from elastic_trainer.shards.permutation import Permutation
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What one rank reads at a time: samples start..stop-1 of a shard, or from start to its end."""
+    """The samples one rank reads at a time: start..stop-1 of a shard, or from start to its end."""
 
     shard: str
     start: int = 0
@@ -86,7 +86,7 @@ class OpenUnit:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a coordinate says of a unit that it has read from."""
+    """The position of a coordinate in a unit that it has read from."""
 
     number: int
     taken: int

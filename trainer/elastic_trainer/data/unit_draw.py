@@ -12,7 +12,7 @@ from elastic_trainer.data.unit_reader import UnitReader
 
 
 class UnitDraw:
-    """What a rank takes in one step depends on the cursor alone: never on what is read already.
+    """Draws what a rank takes in one step, by the cursor alone: never by what is read already.
 
     Args:
         budget: how much to take.
@@ -37,7 +37,7 @@ class UnitDraw:
         self._interleave = interleave
         self._seed = seed
         self.progress: tuple[Progress, ...] = ()
-        """Of the units given last."""
+        """The progress in the units given last."""
         self.pieces = 0
         """Samples, and parts of samples, taken in this step."""
         self.taken: dict[str, list[int]] = {}

@@ -174,7 +174,7 @@ class UnitReader:
 
 
 class _Answer:
-    """What a function returns or raises, called in a thread of its own."""
+    """The result or error of a function called in a thread of its own."""
 
     def __init__(self, function: Callable[[], Window]) -> None:
         self._function = function

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping, Sequence
 
 _TOLD = "VOLCANO_ELASTIC_INJECTED"
-"""What was decided: `yes`, or why not. Child processes know it, and don't say it again."""
+"""The decision: `yes`, or why not. Child processes know it, and don't say it again."""
 _INSTEAD = "VOLCANO_ELASTIC_INSTEAD"
 """JSON: torchrun's variables by name, without the trainer; null removes one."""
 _NEEDED = (("torch", (2, 9)), ("numpy", (2, 0)))

@@ -109,8 +109,8 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Digested:
-    """What it has alike with every other rank has this digest; who saves to memory says nothing, as
-    its agent finds out there."""
+    """The digest of the state that a rank has alike with every other. One that saves to memory
+    tells none: its agent finds it there."""
 
     round: int
     step: int

@@ -1,4 +1,4 @@
-"""What a rank is told at a step boundary."""
+"""An agent's order to a rank, given at a step boundary."""
 
 from __future__ import annotations
 

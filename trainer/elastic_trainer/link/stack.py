@@ -23,9 +23,9 @@ ANSWER_SECONDS = 2.0
 """For the stacks to be written."""
 _LOOK_SECONDS = 0.05
 STACK_CHARACTERS = 3800
-"""Of a worker's stacks, for a failure's record to keep them whole."""
+"""Length of a worker's stacks, for a failure's record to keep them whole."""
 MOST_FRAMES = 30
-"""Of a thread."""
+"""Frames of a thread."""
 _STARTS_SCRIPTS = "/elastic_trainer/launch/script.py"
 _MOST_BYTES = 1 << 18
 _TICKS = os.sysconf("SC_CLK_TCK")

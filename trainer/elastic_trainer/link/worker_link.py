@@ -360,7 +360,7 @@ class WorkerLink:
         )
 
     def digested(self, step: int, digest: str) -> None:
-        """What this rank has alike with every other has this digest, after that step."""
+        """Tell the digest, after that step, of the state that all ranks have alike."""
         self._send(Digested(self.round, step, digest))
 
     def settle(self, *, storage: bool) -> str:

@@ -36,7 +36,7 @@ CPU_ELEMENTS, GPU_ELEMENTS = 1 << 18, 1 << 25
 GATHERS = 10
 WARM_UPS = 2
 SLOW_SECONDS = 1.0
-"""What the drill `slow` adds."""
+"""Time that the drill `slow` adds."""
 
 
 class TrialError(RuntimeError):

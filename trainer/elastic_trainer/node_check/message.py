@@ -32,7 +32,7 @@ class Report:
     unable: bool = False
     """It could not begin: nothing was found out."""
     note: str = ""
-    """What went wrong."""
+    """The reason why it failed."""
 
 
 @dataclass(frozen=True)

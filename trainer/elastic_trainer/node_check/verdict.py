@@ -17,7 +17,7 @@ SLOW = 2.0
 """Times what a quick node takes: a node that takes longer, twice and in other company, is a
 straggler."""
 QUICK_SHARE = 0.2
-"""Of the nodes, by their fastest trials: the last of these is a quick one. Not the median: where 3
+"""Part of the nodes, by their fastest trials, of which the last is a quick one. Not half: where 3
 nodes of 10 are slow, most wait for a slow one in their first trial."""
 
 
@@ -36,7 +36,7 @@ class Trial:
     passed: bool | None
     """None: it could not be run, which says nothing of anybody."""
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """What each member took, where the trial passed."""
+    """Time that each member took, where the trial passed."""
     unable: frozenset[str] = frozenset()
     """Members that have no means to run it, such as a library that is missing."""
 

@@ -43,7 +43,7 @@ class State:
     todo: Ranges = NOTHING
     doing: Mapping[str, Ranges] = field(default_factory=dict)
     told: Mapping[str, tuple[str, Ranges]] = field(default_factory=dict)
-    """What workers say that they hold, with its life, while no owner has come."""
+    """Leases that workers say they hold, with their life, while no owner has come."""
     hold_until: float = 0.0
 
     @property

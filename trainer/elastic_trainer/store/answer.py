@@ -54,7 +54,7 @@ class _Call(Generic[T]):
 
 class _Here(threading.local):
     call: _Call[Any] | None = None
-    """What this thread asks a storage."""
+    """This thread's question to a storage."""
 
 
 _here = _Here()

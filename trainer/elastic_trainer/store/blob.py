@@ -94,7 +94,7 @@ class ShardPart:
     placements: tuple[int, ...]
     """By dimension of the mesh: the tensor's dimension that it shards; -1 for a replica."""
     shape: tuple[int, ...]
-    """Of the whole tensor."""
+    """The whole tensor's."""
 
 
 def read(

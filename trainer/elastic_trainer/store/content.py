@@ -17,7 +17,7 @@ PIECE = 1 << 20
 
 
 class Content(io.RawIOBase):
-    """What a file holds, read as a file is: torch.load takes it without another copy.
+    """The content of a file, read as a file is: torch.load takes it without another copy.
 
     It lies in memory that the kernel clears as it is touched. A bytearray is cleared before, and a
     BytesIO copied as it grows: loading took a quarter longer.

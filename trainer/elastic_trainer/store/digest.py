@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 from elastic_trainer.store.blob import flat
 
 REPLICATED = "replicated"
-"""Of a state: names of the parameters, and the optimizer's numbers of those, that every rank has
+"""Key of a state: names of parameters, and the optimizer's numbers of those, that every rank has
 alike; not there where no such promise is made."""
 _WORD = 8
 

@@ -51,7 +51,7 @@ _FINAL = {
     errno.ENOSYS,
     errno.EEXIST,
 }
-"""What no waiting mends."""
+"""Errors that no waiting mends."""
 
 
 def is_transient(error: BaseException) -> bool:

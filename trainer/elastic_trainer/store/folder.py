@@ -31,7 +31,7 @@ TEMPORARY = ".writing-"
 """How names of what is being written begin: `.writing-<run>-<uuid>-<name>`."""
 
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
-"""What file systems without links say."""
+"""Errors of file systems without links."""
 
 MARKER = "COMMITTED"
 """The file that makes a directory a commit."""

@@ -40,7 +40,7 @@ MORE = (
     "make it larger: a pod's by the annotation volcano-elastic.io/shared-memory, for all its ranks "
     "together; outside Kubernetes by docker run --shm-size, or mount -o remount,size=… /dev/shm"
 )
-"""What to do where shared memory is too small."""
+"""The repair where shared memory is too small."""
 
 SEAL = 2048
 PAYLOAD = 4096

@@ -73,7 +73,7 @@ class Survey:
     commits: tuple[Commit, ...] = ()
     """Newest first."""
     damaged: tuple[str, ...] = ()
-    """What is wrong with the markers that aren't what was written, or are gone."""
+    """The faults of markers that aren't as they were written, or are gone."""
 
 
 class Storage(OwnedFolder):
@@ -105,7 +105,7 @@ class Storage(OwnedFolder):
         self._first_seen: dict[tuple[str, float], float] = {}
         """When what may be abandoned was first seen, by its name and the time it was changed."""
         self._began: str | None = None
-        """What is being written."""
+        """Name of the commit that is being written."""
 
     def prepare(self) -> None:
         """Make the folder, and try a write.

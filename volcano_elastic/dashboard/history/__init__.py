@@ -1,1 +1,1 @@
-"""What the page remembers, in a database: GPU use over time, and each job's changes."""
+"""The page's memory, in a database: GPU use over time, and each job's changes."""

@@ -71,4 +71,4 @@ ANSWERS = Table(
     Column("high", BigInteger),
     Index("ix_eta_answers_asked", "asked"),
 )
-"""What `volcano-elastic eta` said; `what`: start or end. No `high`: later than it looked."""
+"""Answers of `volcano-elastic eta`; `what`: start or end. No `high`: later than it looked."""

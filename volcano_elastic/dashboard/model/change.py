@@ -17,7 +17,7 @@ _LONGEST = 600
 
 
 class Kind(StrEnum):
-    """What happened to a job."""
+    """Something that happened to a job."""
 
     ARRIVED = "Arrived"
     SIZED = "Sized"

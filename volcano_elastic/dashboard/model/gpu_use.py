@@ -41,9 +41,9 @@ class QueueUse:
     running: int = 0
     """By those of them that run and stay."""
     wanted: int = 0
-    """What minimums lack, and what jobs that would gain by more lack to their maximum."""
+    """The lack of minimums, and that of jobs that would gain by more, to their maximum."""
     idle_wanted: int = 0
-    """Of what is wanted, as much as is idle and the queue may take."""
+    """The part of `wanted` that is idle and that the queue may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class GpuUse:
 
     resource: str
     capacity: int
-    """What all nodes offer."""
+    """Amount that all nodes offer."""
     idle: int
     """Free on nodes that take pods."""
     kept_out: int
@@ -83,7 +83,7 @@ class PodCount:
     gangs: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """By key: its pods that wait, and what these ask for."""
     waiting: int = 0
-    """What pods ask for that are no job's and no gang's, and found no node."""
+    """Amount for pods that are no job's and no gang's, and found no node."""
 
 
 def resource_of(nodes: Iterable[Node]) -> str:

@@ -21,7 +21,7 @@ class NodeRow:
     held: int
     takes_pods: bool
     out: tuple[str, ...]
-    """What keeps pods out, all of them or those that don't tolerate it."""
+    """Faults that keep pods out, all of them or those that don't tolerate it."""
     avoided_by: int
     """Jobs that keep away from it, since it failed them."""
 

@@ -30,7 +30,7 @@ _TOP = 20
 
 
 class Page:
-    """What is shown of a snapshot and its plan.
+    """Shows a snapshot and its plan.
 
     Args:
         before: the last one: its counts are used again where no pod changed.

@@ -107,7 +107,7 @@ _CLUSTER = ("capacity", "idle", "keptOut", "idleWanted")
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What is noted at one time: the use, and what queues deserve and are guaranteed."""
+    """The use at one time, and what queues deserve and are guaranteed."""
 
     time: int
     """Milliseconds since 1970."""

@@ -23,7 +23,7 @@ _WORST = 10
 _HOUR = 3600.0
 _PROCESS_HOUR = 3_600_000
 _MENTIONED = 0.05
-"""Of a job's time, what a use must take to be named."""
+"""The part of a job's time from which a use is named."""
 
 
 @dataclass(frozen=True, slots=True)

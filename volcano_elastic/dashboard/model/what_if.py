@@ -1,4 +1,4 @@
-"""What the planner would decide next if a queue were capped, nodes were added, or a job arrived."""
+"""Asks the planner what it would do if a queue were capped, nodes were added, or a job arrived."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class NoAnswer(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What would be otherwise; amounts in units of the page's resource."""
+    """The supposed change; amounts in units of the page's resource."""
 
     queue: str | None = None
     capability: int | None = None
@@ -35,7 +35,7 @@ class Question:
     least: int = 1
     most: int = 1
     each: int = 1
-    """What one of its workers asks for."""
+    """Amounts that one of its workers asks for."""
 
 
 def answer(page: Page, question: Question) -> dict[str, Any]:
