@@ -14,6 +14,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 # A clock that is a little behind must not find them "not yet valid".
 _SLACK = timedelta(minutes=10)
+# Characters of a common name (RFC 5280, ub-common-name-length).
+_MOST_NAME = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,7 @@ class Authority:
 
     @classmethod
     def new(cls, name: str, now: datetime, life: timedelta) -> Authority:
-        key, subject = new_key(), subject_of(name)
+        key, subject = new_key(), subject_of(name[:_MOST_NAME])
         certificate = (
             _builder(subject, subject, key.public_key(), now, life)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -40,7 +42,9 @@ class Authority:
     ) -> tuple[bytes, bytes]:
         """Certificate and key of a server that is called by `names`: DNS names, IP addresses."""
         called = x509.SubjectAlternativeName([_general(one) for one in names])
-        return self._sign(subject_of(name), ExtendedKeyUsageOID.SERVER_AUTH, called, now, life)
+        # Clients look at `names` alone.
+        subject = subject_of(name[:_MOST_NAME])
+        return self._sign(subject, ExtendedKeyUsageOID.SERVER_AUTH, called, now, life)
 
     def client(self, subject: x509.Name, now: datetime, life: timedelta) -> tuple[bytes, bytes]:
         """Certificate and key of who asks a server."""
@@ -91,9 +95,15 @@ def private_key(pem: bytes) -> ec.EllipticCurvePrivateKey:
 
 
 def subject_of(common: str, organizations: Sequence[str] = ()) -> x509.Name:
-    """Kubernetes takes a client's common name as the user, the organizations as its groups."""
+    """Return the subject of a certificate. Kubernetes takes a client's common name as the user, the
+    organizations as its groups.
+
+    Raises:
+        ValueError: one is longer than the 64 characters that X.509 allows: cut short it would be
+            another user's.
+    """
     parts = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, name) for name in organizations]
-    return x509.Name([*parts, x509.NameAttribute(NameOID.COMMON_NAME, common[:64])])
+    return x509.Name([*parts, x509.NameAttribute(NameOID.COMMON_NAME, common)])
 
 
 def _builder(
