@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
@@ -17,9 +18,22 @@ from elastic_trainer.parameter_server.service import Service
 from tests.elastic_trainer.torch_process import TorchProcess
 
 SCRIPT = """
-import sys
+import os, signal, sys
+from elastic_trainer.parameter_server import placement
+placement.LEASE_SECONDS, placement.LOST_SECONDS = map(float, sys.argv[2:4])
+from elastic_trainer.parameter_server import service
 from elastic_trainer.parameter_server.__main__ import main
-sys.exit(main(sys.argv[1:]))
+from elastic_trainer.parameter_server.director import Director
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if sys.argv[1] == "while it writes its rows":
+    service.write_file = die
+elif sys.argv[1] == "once it noted that others count":
+    supersede = Director.supersede
+    Director.supersede = lambda self: supersede(self) and die()
+sys.exit(main(sys.argv[4:]))
 """
 
 
@@ -30,18 +44,52 @@ def free_port() -> int:
 
 
 class Servers:
-    """Processes by address; the first one is `first`."""
+    """Processes by address; the first one is `first`.
 
-    def __init__(self) -> None:
+    Args:
+        lease: seconds for which a server serves after its last word; half of what its life is over
+            after.
+        options: of all of them.
+        of_first: options of the first one.
+    """
+
+    def __init__(
+        self, *options: object, of_first: Sequence[object] = (), lease: float = 10.0
+    ) -> None:
         self.processes: dict[str, TorchProcess] = {}
+        self._options, self._of_first, self._lease = options, of_first, lease
         self.first = ""
         self.first = self.start()
 
-    def start(self, address: str = "") -> str:
+    def start(self, address: str = "", dies: str = "") -> str:
+        """Args:
+        dies: when it sends itself SIGKILL, see SCRIPT.
+        """
+        joins = bool(self.first) and address != self.first
         address = address or f"127.0.0.1:{free_port()}"
-        join = ["--join", self.first] if address != self.first and self.first else []
-        self.processes[address] = TorchProcess(SCRIPT, "--port", address.split(":")[1], *join)
+        more = ["--join", self.first] if joins else self._of_first
+        self.processes[address] = TorchProcess(
+            SCRIPT,
+            dies,
+            self._lease,
+            2 * self._lease,
+            *("--port", address.split(":")[1], *self._options, *more),
+        )
         return address
+
+    def restart(self, address: str, dies: str = "") -> None:
+        """Kill it, and start it again."""
+        self.end(address, signal.SIGKILL)
+        self.start(address, dies)
+
+    def restart_once_dead(self, address: str) -> threading.Thread:
+        def wait() -> None:
+            assert self.processes[address].wait(120) == -signal.SIGKILL
+            self.start(address)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        return thread
 
     def end(self, address: str, number: int) -> int:
         process = self.processes.pop(address)

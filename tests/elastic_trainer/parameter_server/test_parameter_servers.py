@@ -57,7 +57,8 @@ class Worker:
         deadline = time.monotonic() + 120
         while True:
             self.train(2)
-            shares = [int(one) for one in np.bincount(self.tables._owner_of) if one]
+            owners = self.tables._owner_of  # of what is just being handed over, nobody's
+            shares = [int(one) for one in np.bincount(owners[owners >= 0]) if one]
             if len(shares) == holders and max(shares) - min(shares) <= 1:
                 return
             assert time.monotonic() < deadline, shares

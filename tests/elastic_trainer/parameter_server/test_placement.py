@@ -13,8 +13,11 @@ from elastic_trainer.parameter_server.placement import (
     LOST_SECONDS,
     Server,
     alive,
+    followed,
     gone,
     is_released,
+    keeper,
+    next_adoption,
     next_move,
     place,
 )
@@ -101,3 +104,46 @@ def test_receiver_that_a_new_first_server_never_heard_of_is_gone_after_a_while()
     assert gone(servers, 20.0, 20.0) == set()
     servers["life-0"] = replace(servers["life-0"], heard=40.0)
     assert gone(servers, 20.0 + LOST_SECONDS, 20.0) == {"dead"}
+
+
+def copies(**of: range) -> dict[str, np.ndarray]:
+    return {name.replace("_", "-"): np.array(buckets) for name, buckets in of.items()}
+
+
+def test_copy_of_a_life_that_is_over_is_adopted_and_no_other_one() -> None:
+    present = [
+        server(0, range(500), copies=copies(life_1=range(500, 900))),
+        server(2, range(900, BUCKETS), copies=copies(life_0=range(500))),
+    ]
+    found = next_adoption(present, {"life-1"}, {})
+    assert found is not None and (found.keeper.life, found.source) == ("life-0", "life-1")
+    assert found.buckets.tolist() == list(range(500, 900))
+    assert next_adoption(present, set(), {}) is None, "it may still serve"
+    assert next_adoption(present, {"life-1"}, {"life-1": "life-2"}) is None, "an older copy"
+    present[1].held[500:600] = HELD
+    found = next_adoption(present, {"life-1"}, {"life-1": "life-0"})
+    assert found is not None and found.buckets.tolist() == list(range(600, 900))
+
+
+@given(st.integers(1, 6), st.data())
+def test_each_server_has_a_keeper_that_stays_and_that_stays_its_keeper(
+    count: int, data: st.DataObject
+) -> None:
+    leaving = data.draw(st.lists(st.booleans(), min_size=count, max_size=count))
+    present = [server(n, leaving=leaves) for n, leaves in enumerate(leaving)]
+    for one in present:
+        first = keeper(present, one.life, "")
+        others = [other for other in present if other is not one and not other.leaving]
+        assert (first is None) == (not others)
+        if first is None:
+            continue
+        assert first in others
+        newcomer = server(9)
+        assert keeper([newcomer, *present], one.life, first.life) == first
+        restarted = replace(newcomer, copies={one.life: np.arange(3)})
+        assert keeper([restarted, *present], one.life, "") == restarted, "it has a copy already"
+
+
+def test_life_that_another_followed_at_its_address_is_over_though_nobody_saw_it() -> None:
+    known = {"host-0:1": "older", "host-1:1": "life-1", "host-2:1": "unheard"}
+    assert followed(known, [server(0), server(1)]) == {"older"}

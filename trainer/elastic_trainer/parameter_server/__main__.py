@@ -1,4 +1,7 @@
-"""Serves tables: `python -m elastic_trainer.parameter_server`; more of them with `--join`."""
+"""Serves tables: `python -m elastic_trainer.parameter_server`; more of them with `--join`.
+
+In a pod of role PS it knows from its environment which one it is, and where the others are.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,41 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from elastic_trainer.parameter_server.service import EpochError, Service
+from elastic_trainer.parameter_server.wire import SERVERS_VARIABLE
 from elastic_trainer.protocol.auth import TOKEN_VARIABLE
 
 EXIT_ADDRESS = 3
 """Its address can't be served."""
+EXIT_STORAGE = 5
+"""What it noted in its storage can't be read."""
 EXIT_EPOCH = 4
 """The first server began anew without this one."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a server is, and whom it joins."""
+
+    host: str = "127.0.0.1"
+    port: int = 29600
+    address: str = ""
+    first: str = ""
+
+
+def place_in_job(environment: Mapping[str, str]) -> Place:
+    """Return the place of the server in this pod; one for this machine alone where it is none."""
+    servers = [one for one in environment.get(SERVERS_VARIABLE, "").split(",") if one]
+    index = environment.get("VOLCANO_ELASTIC_POD_INDEX", "")
+    if not servers or not index.isdecimal() or int(index) >= len(servers):
+        return Place()
+    address = servers[int(index)]
+    host = environment.get("VOLCANO_ELASTIC_POD_IP") or Place.host
+    first = servers[0] if int(index) else ""
+    return Place(host, int(address.rpartition(":")[2]), address, first)
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -24,16 +54,40 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         description="Serves embedding tables to asynchronous workers (ServedTables).",
         epilog="SIGTERM: a server that joined gives its rows to the others first, then ends.",
     )
-    parser.add_argument("--host", default="127.0.0.1", help="address to serve (%(default)s)")
-    parser.add_argument("--port", type=int, default=29600, help="(%(default)s)")
-    parser.add_argument("--join", default="", help="host:port of the first server; unset: this is")
-    parser.add_argument("--address", default="", help="host:port by which others reach this one")
+    place = place_in_job(os.environ)
+    parser.add_argument("--host", default=place.host, help="address to serve (%(default)s)")
+    parser.add_argument("--port", type=int, default=place.port, help="(%(default)s)")
+    parser.add_argument(
+        "--join", default=place.first, help="host:port of the first server; unset: this is"
+    )
+    parser.add_argument(
+        "--address", default=place.address, help="host:port by which others reach this one"
+    )
+    parser.add_argument(
+        "--storage",
+        default="",
+        help="of the first server, a folder that outlives it: restarted, it never begins with "
+        "empty tables where there were rows",
+    )
+    parser.add_argument(
+        "--copy-every",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="keep a copy of this server's rows in another one's memory, and send it what changed "
+        "so often; when this one is lost, that one goes on from there (default: no copy)",
+    )
     return parser.parse_args(arguments)
 
 
 async def serve(options: argparse.Namespace) -> int:
     address = options.address or f"{options.host}:{options.port}"
-    service = Service(address, options.join, os.environ.pop(TOKEN_VARIABLE, ""))
+    token = os.environ.pop(TOKEN_VARIABLE, "")
+    try:
+        service = Service(address, options.join, token, options.storage, options.copy_every)
+    except (OSError, ValueError) as error:
+        print(f"parameter server: cannot read its storage: {error}", file=sys.stderr)
+        return EXIT_STORAGE
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, service.leave)
     loop.add_signal_handler(signal.SIGINT, service.ended.set)

@@ -19,6 +19,7 @@ from elastic_trainer.embeddings.owner_map import NOBODY
 from elastic_trainer.embeddings.table import TableSettings
 from elastic_trainer.parameter_server.wire import (
     OPTIONS,
+    SERVERS_VARIABLE,
     pack,
     pack_floats,
     unpack,
@@ -70,7 +71,8 @@ class ServedTables:
 
     Args:
         modules: ElasticEmbeddings; all workers' tables of one name have the same settings.
-        servers: host:port of the first server.
+        servers: host:port of the first server; None: the job's, from
+            VOLCANO_ELASTIC_PARAMETER_SERVERS.
         staleness: steps that this worker may be ahead of the slowest, which it then waits for;
             0: all keep pace; None: any number.
         patience: seconds that a forward pass or a step may take before it fails.
@@ -84,7 +86,7 @@ class ServedTables:
     def __init__(
         self,
         modules: Sequence[torch.nn.Module],
-        servers: str,
+        servers: str | None = None,
         *,
         staleness: int | None = None,
         patience: float = 300.0,
@@ -101,7 +103,13 @@ class ServedTables:
         self.worker = _new_name()
         self.clock = 0
         """Steps pushed so far; a newcomer begins with the slowest worker's."""
-        self._first = servers
+        servers = os.environ.get(SERVERS_VARIABLE, "") if servers is None else servers
+        self._first = servers.split(",")[0]
+        if not self._first:
+            raise ValueError(
+                f"servers: expected host:port of the first one; {SERVERS_VARIABLE} isn't set, as "
+                "it is in jobs with role PS"
+            )
         self._staleness = -1 if staleness is None else staleness
         self._policy = RetryPolicy(
             "parameter servers", patience, first_wait=0.005, longest_wait=0.5
@@ -224,7 +232,11 @@ class ServedTables:
                 for name, (size, digest) in saved["files"].items()
             ]
         )
+        if not request.files:
+            raise ValueError("`saved` names no files: expected what `save` returned")
+        self._load(request)
 
+    def _load(self, request: messages.LoadRequest) -> None:
         def attempt() -> None:
             if self._ask("Load", [(self._first, request)])[0] is None:
                 raise _NotYetError(self._why)
@@ -234,6 +246,13 @@ class ServedTables:
         self._owners = messages.Owners()
         self._policy.call(attempt, transient=lambda error: isinstance(error, _NotYetError))
         self.worker, self.clock = _new_name(), 0
+
+    def clear(self) -> None:
+        """Have the servers begin with empty tables, whatever they hold, or have lost.
+
+        For a job without a commit, whose dense model begins anew, too. By one worker, as `load`.
+        """
+        self._load(messages.LoadRequest())
 
     def close(self) -> None:
         """Be waited for no longer by other workers."""

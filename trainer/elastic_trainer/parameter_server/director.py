@@ -6,23 +6,29 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from elastic_trainer.embeddings.owner_map import NOBODY
+from elastic_trainer.parameter_server.epoch_file import Epoch, EpochFile
 from elastic_trainer.parameter_server.placement import (
     FROZEN,
     HELD,
     LOST_SECONDS,
     SETTLE_SECONDS,
+    Adoption,
+    Buckets,
     Move,
     Placement,
     Server,
     alive,
+    followed,
     gone,
     is_released,
+    keeper,
+    next_adoption,
     next_move,
     place,
 )
@@ -40,20 +46,36 @@ class Director:
     Args:
         begin: makes the first server hold all buckets, of this epoch.
         order: has a move made; returns whether it was.
+        adopt: has a copy's rows held; returns whether they are.
+        file: what outlives this process.
+
+    Raises:
+        OSError, ValueError: the file can't be read.
     """
 
     def __init__(
-        self, begin: Callable[[str], None], order: Callable[[Move], Awaitable[bool]]
+        self,
+        begin: Callable[[str], None],
+        order: Callable[[Move], Awaitable[bool]],
+        adopt: Callable[[Adoption], Awaitable[bool]],
+        file: EpochFile,
     ) -> None:
-        self.epoch = ""
-        self._superseded: list[str] = []
-        self._begin, self._order = begin, order
+        self._file, self._noted = file, file.read()
+        self._known = dict(self._noted.servers)
+        """Lives of whom the one before this knew."""
+        self._adopted_from: set[str] = set()
+        """Lives that were ended by this one, whose copies may be followed."""
+        self._keepers: dict[str, str] = {}
+        """By life, the one that is to keep a copy of its rows, or was at last."""
+        self._begin, self._order, self._adopt = begin, order, adopt
         self._started = time.monotonic()
         self._servers: dict[str, Server] = {}
         self._version = 0
         self._placement = Placement((), ())
         self._ownerless_since: float | None = None
         self._lost = ""
+        self._unwritten = ""
+        """Why something couldn't be noted."""
         self._move: asyncio.Task[None] | None = None
         self._moved = 0.0
         """When the last move ended; what was said before is out of date."""
@@ -62,50 +84,91 @@ class Director:
         """Take in what a server says of itself."""
         self._servers[server.life] = server
         self._version = max(self._version, version)
-        if not self.epoch and server.epoch:
-            self.epoch = server.epoch
+        noted = self._noted
+        if not noted.name and server.epoch:
+            noted = replace(noted, name=server.epoch)
+        if noted.servers.get(server.address) != server.life and server.life not in noted.ended:
+            noted = replace(noted, servers={**noted.servers, server.address: server.life})
+        if noted != self._noted:
+            self._noted = noted
+            if noted.name:
+                self._try_to_note(noted)
+
+    @property
+    def epoch(self) -> str:
+        """The tables' epoch; empty: nobody holds any yet."""
+        return self._noted.name
+
+    def _try_to_note(self, noted: Epoch) -> bool:
+        """Note what is so from now on. False where that can't be written; then it isn't so."""
+        try:
+            self._file.write(noted)
+        except OSError as error:
+            if str(error) != self._unwritten:
+                log.error("cannot note what the servers are to know after a restart: %s", error)
+            self._unwritten = str(error)
+            return False
+        self._noted, self._unwritten = noted, ""
+        return True
 
     def owners(self, life: str = "") -> messages.Owners:
         """Return who holds what, as the one of this life is told."""
         now = time.monotonic()
         self._place(now)
         server = self._servers.get(life)
+        kept_by = keeper(self._present(now), life, self._keepers.get(life, ""))
+        if kept_by is not None:
+            self._keepers[life] = kept_by.life
         return messages.Owners(
             epoch=self.epoch,
             version=self._version,
             addresses=self._placement.addresses,
             owners=pack(self._placement.owners),
-            gone=sorted(gone(self._servers, now, self._started)),
+            gone=sorted(self._over(now)),
             lost=self._lost,
-            superseded=self._superseded,
+            superseded=self._noted.superseded,
+            keeper="" if kept_by is None else kept_by.address,
+            keeper_life="" if kept_by is None else kept_by.life,
             released=server is not None and is_released(server),
         )
 
     def supersede(self) -> bool:
-        """Begin a new epoch, in which nobody holds anything. False while buckets are moved."""
+        """Begin a new epoch, in which nobody holds anything. False while buckets are moved.
+
+        Raises:
+            OSError: it can't be noted, so it hasn't begun.
+        """
         moving = self._move is not None and not self._move.done()
         if moving or any(one.giving for one in self._present(time.monotonic())):
             return False
-        if self.epoch:
-            self._superseded.append(self.epoch)
-        self.epoch = uuid.uuid4().hex[:16]
+        old = (self.epoch,) if self.epoch else ()
+        noted = replace(self._noted, name=_new_epoch(), superseded=(*self._noted.superseded, *old))
+        self._file.write(noted)
+        self._noted = noted
         self._ownerless_since, self._lost = None, ""
         return True
 
     def tick(self) -> None:
         """Do what is to be done next."""
         now = time.monotonic()
-        if not self.epoch and now - self._started >= SETTLE_SECONDS:
-            self.epoch = uuid.uuid4().hex[:16]
+        if (
+            not self.epoch
+            and now - self._started >= SETTLE_SECONDS
+            and self._try_to_note(replace(self._noted, name=_new_epoch()))
+        ):
             self._begin(self.epoch)
         self._place(now)
-        self._look_for_losses(now)
         present = self._present(now)
+        adoption = next_adoption(present, self._may_be_followed(now), self._keepers)
+        if adoption is None:
+            self._look_for_losses(now)
         idle = self._move is None or self._move.done()
-        if idle and all(one.heard > self._moved for one in present):
-            move = next_move(present)
-            if move is not None:
-                self._move = asyncio.get_running_loop().create_task(self._make(move))
+        if not idle or any(one.heard <= self._moved for one in present):
+            return
+        if adoption is not None:
+            self._move = asyncio.get_running_loop().create_task(self._have_adopted(adoption))
+        elif (move := next_move(present)) is not None:
+            self._move = asyncio.get_running_loop().create_task(self._make(move))
 
     async def _make(self, move: Move) -> None:
         words = f"{len(move.buckets)} buckets: {move.source.address} to {move.target.address}"
@@ -121,8 +184,42 @@ class Director:
         log.warning("could not move %s; trying again", words)
         await asyncio.sleep(1.0)
 
+    async def _have_adopted(self, adoption: Adoption) -> None:
+        """End a life for good, then have its keeper hold what it held."""
+        source = adoption.source
+        if source not in self._noted.ended:
+            ended = replace(self._noted, ended=(*self._noted.ended, source))
+            if not self._try_to_note(ended):
+                await asyncio.sleep(1.0)
+                return
+            self._adopted_from.add(source)
+        adopted = await self._adopt(adoption)
+        self._moved = time.monotonic()
+        log.warning(
+            "%s %s the rows of %d buckets as it copied them last from %s, which is gone",
+            adoption.keeper.address,
+            "holds" if adopted else "couldn't hold",
+            len(adoption.buckets),
+            source,
+        )
+        if not adopted:
+            await asyncio.sleep(1.0)
+
+    def _over(self, now: float) -> set[str]:
+        """Return the lives that will never serve again."""
+        found = gone(self._servers, now, self._started) | set(self._noted.ended)
+        return found | followed(self._known, alive(self._servers, now))
+
+    def _may_be_followed(self, now: float) -> set[str]:
+        """Return those whose copies are of the newest holder."""
+        return self._over(now) - (set(self._noted.ended) - self._adopted_from)
+
     def _present(self, now: float) -> list[Server]:
-        return [one for one in alive(self._servers, now) if one.epoch in ("", self.epoch)]
+        return [
+            one
+            for one in alive(self._servers, now)
+            if one.epoch in ("", self.epoch) and one.life not in self._noted.ended
+        ]
 
     def _place(self, now: float) -> None:
         placement = place(self._present(now))
@@ -139,7 +236,7 @@ class Director:
         if self._ownerless_since is None:
             self._ownerless_since = now
         # A server that doesn't know yet of a first one that began anew may hold them.
-        settled = now - self._started >= LOST_SECONDS or self._has_lives_over(now)
+        settled = now - self._started >= LOST_SECONDS or self._all_were_heard(now)
         heard = all(
             one.heard > self._ownerless_since and not one.giving for one in self._present(now)
         )
@@ -147,8 +244,14 @@ class Director:
             self._lost = f"the rows of {ownerless} buckets were lost with the server that held them"
             log.error("%s", self._lost)
 
-    def _has_lives_over(self, now: float) -> bool:
-        return bool(gone(self._servers, now, self._started))
+    def _all_were_heard(self, now: float) -> bool:
+        if not self._file.outlives:
+            return bool(self._over(now))
+        return set(self._known) <= {one.address for one in self._servers.values()}
+
+
+def _new_epoch() -> str:
+    return uuid.uuid4().hex[:16]
 
 
 def observed(
@@ -161,8 +264,10 @@ def observed(
     giving_to: str = "",
     leaving: bool = False,
     epoch: str = "",
+    copies: Mapping[str, Buckets],
 ) -> Server:
     """Return what a server says of itself just now."""
     states = held.astype(np.int8)
     states[frozen] = FROZEN
-    return Server(address, life, states, time.monotonic(), giving, giving_to, leaving, epoch)
+    now = time.monotonic()
+    return Server(address, life, states, now, giving, giving_to, leaving, epoch, copies)

@@ -7,7 +7,7 @@ nothing twice, whichever servers its parts have been sent to, and how often.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -21,6 +21,7 @@ from elastic_trainer.parameter_server.clocks import Clocks
 from elastic_trainer.parameter_server.wire import read_settings, unpack_entries, write_settings
 
 Buckets = NDArray[np.int64]
+EVERY_BUCKET: Buckets = np.arange(BUCKETS)
 
 
 class Verdict(Enum):
@@ -91,7 +92,7 @@ class Holder:
         self._coming: dict[str, Buckets] = {}
         """Buckets that another server is giving, by move."""
         self._taken: set[str] = set()
-        self._giving: dict[str, Changes] = {}
+        self._watched: dict[str, Changes] = {}
 
     # ---- workers
 
@@ -101,7 +102,7 @@ class Holder:
         known = self.tables.get(settings.name)
         if known is None:
             known = self.tables[settings.name] = Table(settings)
-            for changes in self._giving.values():
+            for changes in self._watched.values():
                 changes.watch(known)
         elif (found := write_settings(known.settings)) != text:
             raise ValueError(
@@ -175,19 +176,26 @@ class Holder:
 
     def begin_giving(self, move: str, given: Buckets) -> dict[str, Ids]:
         """Watch these buckets' changes; return the ids to copy, by table."""
-        changes = self._giving[move] = Changes(given)
-        for table in self.tables.values():
-            changes.watch(table)
+        self.watch(move, given)
         return {name: table.ids_in(given) for name, table in self.tables.items()}
 
     def changed(self, move: str) -> dict[str, Ids]:
         """Return the ids that were changed since this was last asked, by table."""
-        changes = self._giving[move]
+        changes = self._watched[move]
         found = {name: changes.take(name) for name in self.tables}
         return {name: ids for name, ids in found.items() if len(ids)}
 
+    def watch(self, name: str, of: Buckets) -> None:
+        """Keep the ids of these buckets that are changed from now on, for `changed`."""
+        changes = self._watched[name] = Changes(of)
+        for table in self.tables.values():
+            changes.watch(table)
+
+    def unwatch(self, name: str) -> None:
+        self._watched.pop(name).stop()
+
     def freeze(self, move: str) -> None:
-        self.frozen[self._giving[move].buckets] = True
+        self.frozen[self._watched[move].buckets] = True
 
     def applied_in(self, given: Buckets) -> dict[str, NDArray[np.int64]]:
         """Return the newest sequences that these buckets took, by worker."""
@@ -195,12 +203,12 @@ class Holder:
 
     def end_giving(self, move: str, *, given: bool) -> None:
         """Hold the move's buckets no longer, or as before."""
-        changes = self._giving.pop(move)
-        changes.stop()
-        self.frozen[changes.buckets] = False
+        of = self._watched[move].buckets
+        self.unwatch(move)
+        self.frozen[of] = False
         if given:
-            self.held[changes.buckets] = False
-            self._drop(changes.buckets)
+            self.held[of] = False
+            self._drop(of)
 
     # ---- getting
 
@@ -211,8 +219,7 @@ class Holder:
         """
         if self.held[given].any():
             return False
-        for old in [one for one, of in self._coming.items() if np.isin(of, given).any()]:
-            self._drop(self._coming.pop(old))
+        self._expect_no_longer(given)
         self._coming[move] = given
         self._drop(given)
         return True
@@ -237,18 +244,47 @@ class Holder:
             return move in self._taken
         del self._coming[move]
         self._taken.add(move)
+        self._hold(given, applied, steps)
+        return True
+
+    # ---- copies
+
+    def hold_only(
+        self, buckets: Buckets, applied: Mapping[str, NDArray[np.int64]], steps: Mapping[str, int]
+    ) -> None:
+        """Hold these buckets, whose rows are here, and no others."""
+        self.held[:] = False
+        self._hold(buckets, applied, steps)
+
+    def adopt(self, copy: Holder, given: Buckets) -> None:
+        """Hold buckets, of which none is held here, as a copy has them."""
+        self._expect_no_longer(given)
+        self._drop(given)
+        for table in copy.tables.values():
+            mine = self.add_table(write_settings(table.settings))
+            mine.put(table.entries(given.tolist()))
+            mine.step = max(mine.step, table.step)
+        self._hold(given, copy.applied_in(given), {})
+
+    def _hold(
+        self, given: Buckets, applied: Mapping[str, NDArray[np.int64]], steps: Mapping[str, int]
+    ) -> None:
         for worker, sequences in applied.items():
             mine = self._applied.setdefault(worker, np.zeros(BUCKETS, dtype=np.int64))
             mine[given] = sequences
         for name, step in steps.items():
-            self.tables[name].step = max(self.tables[name].step, step)
+            if (table := self.tables.get(name)) is not None:
+                table.step = max(table.step, step)
         self.held[given] = True
-        return True
+
+    def _expect_no_longer(self, given: Buckets) -> None:
+        """Forget moves of any of these buckets, whose givers' lives are over."""
+        for old in [one for one, of in self._coming.items() if np.isin(of, given).any()]:
+            self._drop(self._coming.pop(old))
 
     def _drop(self, given: Buckets) -> None:
         for table in self.tables.values():
-            if len(table):
-                table.drop(given.tolist())
+            table.drop(given.tolist())
 
     @property
     def rows(self) -> int:

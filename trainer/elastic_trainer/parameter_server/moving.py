@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
@@ -20,6 +20,9 @@ from elastic_trainer.embeddings.hashing import Ids
 from elastic_trainer.parameter_server.holder import Buckets, Holder
 from elastic_trainer.parameter_server.wire import pack, pack_entries, write_settings
 from elastic_trainer.proto import parameter_server_pb2 as messages
+
+if TYPE_CHECKING:
+    from elastic_trainer.parameter_server.copying import Copier
 
 PART_ROWS = 4096
 """Rows of a message, between which requests are served."""
@@ -35,12 +38,19 @@ class RefusedError(Exception):
 
 
 async def give(
-    holder: Holder, given: Buckets, stub: Any, life: str, epoch: str, is_gone: Callable[[], bool]
+    holder: Holder,
+    given: Buckets,
+    stub: Any,
+    life: str,
+    epoch: str,
+    is_gone: Callable[[], bool],
+    copier: Copier | None = None,
 ) -> bool:
     """Give these buckets to the server of this life. Return False where it hasn't taken them.
 
     Args:
         is_gone: tells whether that life is over.
+        copier: keeps a copy of this server's rows, which loses what is given.
     """
     move = uuid.uuid4().hex[:16]
     taken = False
@@ -52,6 +62,10 @@ async def give(
             ids = holder.changed(move)
             if sum(map(len, ids.values())) <= FEW_ROWS:
                 break
+        if copier is not None:
+            await copier.take_out(given)
+            await _copy(holder, move, stub, life, ids)
+            ids = holder.changed(move)
         holder.freeze(move)  # with no request between, so that these are all that changed
         await _copy(holder, move, stub, life, ids)
         taken = await _ask_to_take(holder, move, given, stub, life, epoch, is_gone)
@@ -59,6 +73,8 @@ async def give(
         taken = False
     finally:
         holder.end_giving(move, given=taken)
+        if copier is not None:
+            copier.put_back()
     return taken
 
 

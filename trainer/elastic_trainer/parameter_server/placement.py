@@ -7,13 +7,14 @@ don't say, so one that was restarted goes on where the other left off.
     a server has less than its share  the fewest buckets move to it, a move at a time
     a server wants to leave          all of its buckets move, then it is released
     a server is silent for LOST      its life is over: it stopped serving at LEASE by itself
-    a bucket that nobody holds       its rows are lost
+    a bucket that nobody holds       the server that keeps a copy of its holder's rows adopts it;
+                                     else its rows are lost
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,8 @@ SETTLE_SECONDS = 2.0
 
 HELD, FROZEN = 1, 2
 
+Buckets = NDArray[np.int64]
+
 
 @dataclass(frozen=True)
 class Server:
@@ -45,6 +48,18 @@ class Server:
     giving_to: str = ""
     leaving: bool = False
     epoch: str = ""
+    copies: Mapping[str, Buckets] = field(default_factory=dict)
+    """By life, the buckets of which it keeps a copy."""
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """An order to a server to hold buckets as it copied them."""
+
+    keeper: Server
+    source: str
+    """The life that held them."""
+    buckets: Buckets
 
 
 @dataclass(frozen=True)
@@ -76,13 +91,56 @@ def alive(servers: Mapping[str, Server], now: float) -> list[Server]:
 
 def gone(servers: Mapping[str, Server], now: float, started: float) -> set[str]:
     """Return the lives that are over: silent ones, those that another at their address followed,
-    and those to whom somebody gives, of whom nothing was heard since this one began."""
+    and those to whom somebody gives, or whose rows somebody copied, of whom nothing was heard since
+    this one began."""
     present = {one.life for one in alive(servers, now)}
     found = set(servers) - present
     if now - started >= LOST_SECONDS:
-        receivers = {one.giving_to for one in servers.values() if one.giving_to}
-        found |= receivers - present
+        named = {one.giving_to for one in servers.values() if one.giving_to}
+        named |= {life for one in servers.values() for life in one.copies}
+        found |= named - present
     return found
+
+
+def followed(known: Mapping[str, str], present: Collection[Server]) -> set[str]:
+    """Return the known lives, by address, at whose address there is another one now."""
+    now = {one.address: one.life for one in present}
+    return {life for address, life in known.items() if now.get(address, life) != life}
+
+
+def keeper(present: Collection[Server], life: str, now: str) -> Server | None:
+    """Return which server is to keep a copy of this one's rows: the next one by address, but who
+    does it now goes on."""
+    stays = [one for one in present if not one.leaving or one.life == life]
+    for one in stays:
+        if one.life == now != life or (not now and life in one.copies):
+            return one
+    ring = sorted(stays, key=lambda one: one.address)
+    place = next((number for number, one in enumerate(ring) if one.life == life), None)
+    if place is None or len(ring) == 1:
+        return None
+    return ring[(place + 1) % len(ring)]
+
+
+def next_adoption(
+    present: Collection[Server], over: Collection[str], keepers: Mapping[str, str]
+) -> Adoption | None:
+    """Return which of the buckets that nobody holds are adopted next.
+
+    Args:
+        over: lives that are over, and may be followed.
+        keepers: by life, the one that was to keep a copy of its rows at last; an older one's copy
+            may be out of date. Of lives that aren't here, that isn't known.
+    """
+    nobody = np.array(place(present).owners) == NOBODY
+    if not nobody.any():
+        return None
+    for one in present:
+        for source in sorted(set(one.copies) & set(over)):
+            buckets = one.copies[source]
+            if keepers.get(source, one.life) == one.life and nobody[buckets].any():
+                return Adoption(one, source, buckets[nobody[buckets]])
+    return None
 
 
 def place(present: Collection[Server]) -> Placement:

@@ -14,11 +14,14 @@ import grpc.aio
 import numpy as np
 
 from elastic_trainer.embeddings.hashing import Ids
+from elastic_trainer.parameter_server.copies import Copies, Moment, Rows
+from elastic_trainer.parameter_server.copying import Copier, Served
 from elastic_trainer.parameter_server.director import TICK_SECONDS, Director, observed
+from elastic_trainer.parameter_server.epoch_file import EpochFile
 from elastic_trainer.parameter_server.files import copy_tables, read_files, write_file
 from elastic_trainer.parameter_server.holder import Gradients, Holder
 from elastic_trainer.parameter_server.moving import give
-from elastic_trainer.parameter_server.placement import LEASE_SECONDS, Move, Server
+from elastic_trainer.parameter_server.placement import LEASE_SECONDS, Adoption, Move, Server
 from elastic_trainer.parameter_server.wire import (
     OPTIONS,
     pack,
@@ -58,9 +61,16 @@ class Service(ParameterServerServicer):
         address: where others reach this server.
         first: the first server's address; empty: this is it.
         token: the job's.
+        storage: of the first server, a folder that outlives it.
+        copy_every: seconds between two copies of what changed on another server; 0: none.
+
+    Raises:
+        OSError, ValueError: of the first server: its storage can't be read.
     """
 
-    def __init__(self, address: str, first: str, token: str) -> None:
+    def __init__(
+        self, address: str, first: str, token: str, storage: str = "", copy_every: float = 0.0
+    ) -> None:
         self.holder = Holder()
         self.life = uuid.uuid4().hex[:16]
         self.leaving = False
@@ -75,7 +85,15 @@ class Service(ParameterServerServicer):
         self._leased_until = 0.0
         self._put_off = 0
         self._first = first
-        self._director = None if first else Director(self._begin, self._order)
+        self._copies = Copies()
+        self._copy_every = copy_every
+        self._copier = Copier(self.life, self._served_now, self._stub) if copy_every else None
+        file = EpochFile(storage)
+        if not first and not file.outlives:
+            log.warning("without --storage it begins with empty tables whenever it is restarted")
+        self._director = (
+            None if first else Director(self._begin, self._order, self._have_adopted, file)
+        )
         self.ended = asyncio.Event()
 
     # ---- workers
@@ -151,13 +169,22 @@ class Service(ParameterServerServicer):
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "not the first server")
             raise AssertionError
         try:
-            holder = read_files([(one.path, one.size, one.digest) for one in request.files])
+            holder = Holder()
+            if request.files:
+                holder = read_files([(one.path, one.size, one.digest) for one in request.files])
         except (OSError, ValueError) as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"cannot load: {error}")
             raise
-        if not self._director.supersede():
-            return messages.LoadReply(verdict=messages.LATER)
-        self.holder = holder
+        try:
+            if not self._director.supersede():
+                return messages.LoadReply(verdict=messages.LATER)
+        except OSError as error:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"cannot load: {error}; {self._address} has to write its --storage first",
+            )
+            raise
+        self.holder, self._copies = holder, Copies()
         self._begin(self._director.epoch)
         self._report_self()
         return messages.LoadReply(verdict=messages.DONE)
@@ -202,6 +229,7 @@ class Service(ParameterServerServicer):
             request.giving_to,
             request.leaving,
             request.epoch,
+            {one.life: unpack(one.buckets) for one in request.copies},
         )
         self._director.report(server, request.version)
         return self._director.owners(request.life)
@@ -218,6 +246,7 @@ class Service(ParameterServerServicer):
                 request.life,
                 self._epoch,
                 lambda: request.life in self._owners.gone,
+                self._copier,
             )
         )
         # Whoever asked may be gone meanwhile; what began goes on.
@@ -248,6 +277,37 @@ class Service(ParameterServerServicer):
             self._epoch = request.epoch
         return messages.TakeReply(taken=taken)
 
+    async def Keep(self, request: Any, context: Any) -> Any:  # noqa: N802
+        if request.life != self.life or self._epoch not in ("", request.epoch):
+            return messages.KeepReply(kept=False)
+
+        def kept() -> bool:
+            if request.first:
+                self._copies.begin(request.source, request.copy, request.epoch)
+            last = None
+            if request.last:
+                last = Moment(
+                    unpack(request.buckets),
+                    {one.worker: unpack(one.sequences) for one in request.applied},
+                    {one.table: one.step for one in request.steps},
+                )
+            rows = [Rows(one.table, unpack(one.ids), list(one.entries)) for one in request.rows]
+            given = unpack(request.given)
+            return self._copies.keep(request.source, request.copy, rows, last, given)
+
+        return messages.KeepReply(kept=await _checked(context, kept))
+
+    async def Adopt(self, request: Any, context: Any) -> Any:  # noqa: N802
+        if request.life != self.life or self._epoch not in ("", request.epoch):
+            return messages.AdoptReply(adopted=False)
+        adopted = self._copies.adopt(request.source, unpack(request.buckets), self.holder)
+        if adopted:
+            self._epoch = request.epoch
+        return messages.AdoptReply(adopted=adopted)
+
+    def _served_now(self) -> Served:
+        return Served(self.holder, self._epoch, self._owners.keeper, self._owners.keeper_life)
+
     # ---- the first server
 
     def _begin(self, epoch: str) -> None:
@@ -267,6 +327,19 @@ class Service(ParameterServerServicer):
             return False
         return bool(reply.given)
 
+    async def _have_adopted(self, adoption: Adoption) -> bool:
+        request = messages.AdoptRequest(
+            life=adoption.keeper.life,
+            source=adoption.source,
+            buckets=pack(adoption.buckets),
+            epoch=self._director.epoch if self._director is not None else "",
+        )
+        try:
+            reply = await self._stub(adoption.keeper.address).Adopt(request)
+        except grpc.RpcError:
+            return False
+        return bool(reply.adopted)
+
     def _itself(self) -> Server:
         giving = self._move is not None and not self._move.done()
         return observed(
@@ -278,12 +351,13 @@ class Service(ParameterServerServicer):
             giving_to=self._giving_to if giving else "",
             leaving=self.leaving,
             epoch=self._epoch,
+            copies=self._copies.buckets(),
         )
 
     def _report_self(self) -> None:
         if self._director is not None:
             self._director.report(self._itself(), 0)
-            self._owners = self._director.owners()
+            self._owners = self._director.owners(self.life)
             self._leased_until = float("inf")
 
     async def _direct(self, director: Director) -> None:
@@ -310,11 +384,21 @@ class Service(ParameterServerServicer):
                 giving=itself.giving,
                 leaving=itself.leaving,
                 rows=self.holder.rows,
+                copies=[
+                    messages.Copy(life=life, buckets=pack(buckets))
+                    for life, buckets in itself.copies.items()
+                ],
             )
             with contextlib.suppress(grpc.RpcError):
                 owners = await self._stub(self._first).Report(report, timeout=1.0)
                 if self._epoch in owners.superseded:
                     self.holder, self._epoch = Holder(), ""
+                self._copies.forget((), owners.superseded)
+                if self.life in owners.gone:
+                    raise EpochError(
+                        f"{self._address} was silent for so long that another server holds its "
+                        "rows now: start this server anew"
+                    )
                 if self._epoch and owners.epoch and owners.epoch != self._epoch:
                     raise EpochError(
                         f"{self._first} serves other tables than {self._address} holds: it began "
@@ -352,14 +436,16 @@ class Service(ParameterServerServicer):
         await server.start()
         log.info("serving %s:%d as %s", host, port, self._address)
         part = self._follow() if self._director is None else self._direct(self._director)
-        working = asyncio.get_running_loop().create_task(part)
-        ending = asyncio.get_running_loop().create_task(self.ended.wait())
-        await asyncio.wait([working, ending], return_when=asyncio.FIRST_COMPLETED)
-        ending.cancel()
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(part), loop.create_task(self.ended.wait())]
+        if self._copier is not None:
+            tasks.append(loop.create_task(self._copier.run(self._copy_every)))
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         await server.stop(1.0)
-        if working.done():
-            working.result()
-        working.cancel()
+        for one in tasks:
+            if one.done():
+                one.result()
+            one.cancel()
 
     def _stub(self, address: str) -> Any:
         if address not in self._stubs:

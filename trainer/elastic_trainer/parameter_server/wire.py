@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from elastic_trainer.embeddings import row_optimizer
 from elastic_trainer.embeddings.table import Entries, TableSettings
 
+SERVERS_VARIABLE = "VOLCANO_ELASTIC_PARAMETER_SERVERS"
+"""host:port of a job's servers with commas between, the first one first; set in its pods."""
 MESSAGE_BYTES = 256 << 20
 """Of a message, at most: a batch's rows go in one."""
 OPTIONS = [

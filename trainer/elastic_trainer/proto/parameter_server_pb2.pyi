@@ -91,7 +91,7 @@ class FindOwnersRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Owners(_message.Message):
-    __slots__ = ("epoch", "version", "addresses", "owners", "gone", "lost", "released", "superseded")
+    __slots__ = ("epoch", "version", "addresses", "owners", "gone", "lost", "released", "superseded", "keeper", "keeper_life")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
@@ -100,6 +100,8 @@ class Owners(_message.Message):
     LOST_FIELD_NUMBER: _ClassVar[int]
     RELEASED_FIELD_NUMBER: _ClassVar[int]
     SUPERSEDED_FIELD_NUMBER: _ClassVar[int]
+    KEEPER_FIELD_NUMBER: _ClassVar[int]
+    KEEPER_LIFE_FIELD_NUMBER: _ClassVar[int]
     epoch: str
     version: int
     addresses: _containers.RepeatedScalarFieldContainer[str]
@@ -108,7 +110,9 @@ class Owners(_message.Message):
     lost: str
     released: bool
     superseded: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, epoch: _Optional[str] = ..., version: _Optional[int] = ..., addresses: _Optional[_Iterable[str]] = ..., owners: _Optional[bytes] = ..., gone: _Optional[_Iterable[str]] = ..., lost: _Optional[str] = ..., released: _Optional[bool] = ..., superseded: _Optional[_Iterable[str]] = ...) -> None: ...
+    keeper: str
+    keeper_life: str
+    def __init__(self, epoch: _Optional[str] = ..., version: _Optional[int] = ..., addresses: _Optional[_Iterable[str]] = ..., owners: _Optional[bytes] = ..., gone: _Optional[_Iterable[str]] = ..., lost: _Optional[str] = ..., released: _Optional[bool] = ..., superseded: _Optional[_Iterable[str]] = ..., keeper: _Optional[str] = ..., keeper_life: _Optional[str] = ...) -> None: ...
 
 class SaveRequest(_message.Message):
     __slots__ = ("place",)
@@ -161,7 +165,7 @@ class CloseReply(_message.Message):
     def __init__(self) -> None: ...
 
 class ServerReport(_message.Message):
-    __slots__ = ("address", "life", "epoch", "version", "held", "giving_to", "giving", "leaving", "rows")
+    __slots__ = ("address", "life", "epoch", "version", "held", "giving_to", "giving", "leaving", "rows", "copies")
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     LIFE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -171,6 +175,7 @@ class ServerReport(_message.Message):
     GIVING_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    COPIES_FIELD_NUMBER: _ClassVar[int]
     address: str
     life: str
     epoch: str
@@ -180,7 +185,16 @@ class ServerReport(_message.Message):
     giving: bool
     leaving: bool
     rows: int
-    def __init__(self, address: _Optional[str] = ..., life: _Optional[str] = ..., epoch: _Optional[str] = ..., version: _Optional[int] = ..., held: _Optional[bytes] = ..., giving_to: _Optional[str] = ..., giving: _Optional[bool] = ..., leaving: _Optional[bool] = ..., rows: _Optional[int] = ...) -> None: ...
+    copies: _containers.RepeatedCompositeFieldContainer[Copy]
+    def __init__(self, address: _Optional[str] = ..., life: _Optional[str] = ..., epoch: _Optional[str] = ..., version: _Optional[int] = ..., held: _Optional[bytes] = ..., giving_to: _Optional[str] = ..., giving: _Optional[bool] = ..., leaving: _Optional[bool] = ..., rows: _Optional[int] = ..., copies: _Optional[_Iterable[_Union[Copy, _Mapping]]] = ...) -> None: ...
+
+class Copy(_message.Message):
+    __slots__ = ("life", "buckets")
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    life: str
+    buckets: bytes
+    def __init__(self, life: _Optional[str] = ..., buckets: _Optional[bytes] = ...) -> None: ...
 
 class GiveRequest(_message.Message):
     __slots__ = ("buckets", "address", "life", "epoch")
@@ -259,3 +273,63 @@ class TakeReply(_message.Message):
     TAKEN_FIELD_NUMBER: _ClassVar[int]
     taken: bool
     def __init__(self, taken: _Optional[bool] = ...) -> None: ...
+
+class KeepRequest(_message.Message):
+    __slots__ = ("life", "source", "copy", "epoch", "rows", "last", "buckets", "applied", "steps", "given", "first")
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    COPY_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    life: str
+    source: str
+    copy: str
+    epoch: str
+    rows: _containers.RepeatedCompositeFieldContainer[Rows]
+    last: bool
+    buckets: bytes
+    applied: _containers.RepeatedCompositeFieldContainer[Applied]
+    steps: _containers.RepeatedCompositeFieldContainer[Step]
+    given: bytes
+    first: bool
+    def __init__(self, life: _Optional[str] = ..., source: _Optional[str] = ..., copy: _Optional[str] = ..., epoch: _Optional[str] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ..., last: _Optional[bool] = ..., buckets: _Optional[bytes] = ..., applied: _Optional[_Iterable[_Union[Applied, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., given: _Optional[bytes] = ..., first: _Optional[bool] = ...) -> None: ...
+
+class Rows(_message.Message):
+    __slots__ = ("table", "ids", "entries")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    ids: bytes
+    entries: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, table: _Optional[str] = ..., ids: _Optional[bytes] = ..., entries: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class KeepReply(_message.Message):
+    __slots__ = ("kept",)
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    kept: bool
+    def __init__(self, kept: _Optional[bool] = ...) -> None: ...
+
+class AdoptRequest(_message.Message):
+    __slots__ = ("life", "source", "buckets", "epoch")
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    life: str
+    source: str
+    buckets: bytes
+    epoch: str
+    def __init__(self, life: _Optional[str] = ..., source: _Optional[str] = ..., buckets: _Optional[bytes] = ..., epoch: _Optional[str] = ...) -> None: ...
+
+class AdoptReply(_message.Message):
+    __slots__ = ("adopted",)
+    ADOPTED_FIELD_NUMBER: _ClassVar[int]
+    adopted: bool
+    def __init__(self, adopted: _Optional[bool] = ...) -> None: ...

@@ -89,6 +89,16 @@ class ParameterServerStub:
                 request_serializer=elastic__trainer_dot_proto_dot_parameter__server__pb2.TakeRequest.SerializeToString,
                 response_deserializer=elastic__trainer_dot_proto_dot_parameter__server__pb2.TakeReply.FromString,
                 _registered_method=True)
+        self.Keep = channel.unary_unary(
+                '/volcano_elastic.trainer.v1.ParameterServer/Keep',
+                request_serializer=elastic__trainer_dot_proto_dot_parameter__server__pb2.KeepRequest.SerializeToString,
+                response_deserializer=elastic__trainer_dot_proto_dot_parameter__server__pb2.KeepReply.FromString,
+                _registered_method=True)
+        self.Adopt = channel.unary_unary(
+                '/volcano_elastic.trainer.v1.ParameterServer/Adopt',
+                request_serializer=elastic__trainer_dot_proto_dot_parameter__server__pb2.AdoptRequest.SerializeToString,
+                response_deserializer=elastic__trainer_dot_proto_dot_parameter__server__pb2.AdoptReply.FromString,
+                _registered_method=True)
 
 
 class ParameterServerServicer:
@@ -165,6 +175,20 @@ class ParameterServerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Keep(self, request, context):
+        """---- from a server to the one that keeps a copy of its rows
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Adopt(self, request, context):
+        """---- from the first one to a server that keeps a copy of a lost one's rows
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ParameterServerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -222,6 +246,16 @@ def add_ParameterServerServicer_to_server(servicer, server):
                     servicer.Take,
                     request_deserializer=elastic__trainer_dot_proto_dot_parameter__server__pb2.TakeRequest.FromString,
                     response_serializer=elastic__trainer_dot_proto_dot_parameter__server__pb2.TakeReply.SerializeToString,
+            ),
+            'Keep': grpc.unary_unary_rpc_method_handler(
+                    servicer.Keep,
+                    request_deserializer=elastic__trainer_dot_proto_dot_parameter__server__pb2.KeepRequest.FromString,
+                    response_serializer=elastic__trainer_dot_proto_dot_parameter__server__pb2.KeepReply.SerializeToString,
+            ),
+            'Adopt': grpc.unary_unary_rpc_method_handler(
+                    servicer.Adopt,
+                    request_deserializer=elastic__trainer_dot_proto_dot_parameter__server__pb2.AdoptRequest.FromString,
+                    response_serializer=elastic__trainer_dot_proto_dot_parameter__server__pb2.AdoptReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -521,6 +555,60 @@ class ParameterServer:
             '/volcano_elastic.trainer.v1.ParameterServer/Take',
             elastic__trainer_dot_proto_dot_parameter__server__pb2.TakeRequest.SerializeToString,
             elastic__trainer_dot_proto_dot_parameter__server__pb2.TakeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Keep(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/volcano_elastic.trainer.v1.ParameterServer/Keep',
+            elastic__trainer_dot_proto_dot_parameter__server__pb2.KeepRequest.SerializeToString,
+            elastic__trainer_dot_proto_dot_parameter__server__pb2.KeepReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Adopt(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/volcano_elastic.trainer.v1.ParameterServer/Adopt',
+            elastic__trainer_dot_proto_dot_parameter__server__pb2.AdoptRequest.SerializeToString,
+            elastic__trainer_dot_proto_dot_parameter__server__pb2.AdoptReply.FromString,
             options,
             channel_credentials,
             insecure,

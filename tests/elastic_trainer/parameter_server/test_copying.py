@@ -1,0 +1,204 @@
+"""A copy of a server's rows that breaks off at each of its messages is always of one moment."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from elastic_trainer.embeddings.hashing import BUCKETS, buckets
+from elastic_trainer.embeddings.row_optimizer import Adagrad
+from elastic_trainer.embeddings.table import TableSettings
+from elastic_trainer.parameter_server import copying
+from elastic_trainer.parameter_server.copying import Copier, Served
+from elastic_trainer.parameter_server.holder import Gradients, Holder, Verdict
+from elastic_trainer.parameter_server.moving import give
+from elastic_trainer.parameter_server.service import Service
+from elastic_trainer.parameter_server.wire import pack, write_settings
+from elastic_trainer.proto import parameter_server_pb2 as messages
+
+from tests.elastic_trainer.parameter_server.servers import BrokenError, Direct
+
+SETTINGS = TableSettings(
+    "items", 4, Adagrad(lr=0.1), dtype=torch.float64, admit_after=2, evict_idle=7, evict_every=3
+)
+HALF = np.arange(0, BUCKETS, 2)
+
+State = dict[int, list[float]]
+
+
+class Run:
+    """A server that takes pushes, and one that keeps a copy of its rows."""
+
+    def __init__(self) -> None:
+        self.source, self.keeper = (Service(f"{one}:1", "first", "") for one in "ab")
+        self.source.holder.held[:] = True
+        self.source.holder.add_table(write_settings(SETTINGS))
+        self.source.holder.clocks.open("w", 0, 0.0)
+        self.draw = np.random.default_rng(5)
+        self.moments: list[State] = [{}]
+        """The source's rows after each push."""
+        self.taken = [np.zeros(BUCKETS, dtype=np.int64)]
+        """The newest push that each of its buckets had taken then."""
+        self.count, self.breaks_at = 0, 0
+        self.pushes = True
+        self.copier = Copier(
+            self.source.life,
+            lambda: Served(self.source.holder, "e", "b:1", self.keeper.life),
+            lambda _: Direct(self.keeper, self._at),
+        )
+
+    def _at(self, event: str) -> None:
+        self.count += 1
+        if self.pushes and self.count % 2:
+            self.push()
+        if self.count == self.breaks_at:
+            raise BrokenError(event)
+
+    def push(self) -> None:
+        ids = np.unique(self.draw.integers(0, 300, 40)) * 10**9
+        ids = ids[self.source.holder.held[buckets(ids)]]
+        sums = torch.from_numpy(self.draw.normal(size=(len(ids), 4)))
+        part = Gradients("items", ids, np.ones(len(ids), dtype=np.int64), sums, 0.1)
+        verdict = self.source.holder.push("w", len(self.moments), [part], 0.0)
+        assert verdict is Verdict.DONE
+        self.moments.append(rows(self.source.holder))
+        self.taken.append(self.source.holder._applied["w"].copy())
+
+    async def adopted(self, given: np.ndarray) -> Holder | None:
+        """Return what a server holds that adopted these buckets; None if it couldn't."""
+        request = messages.AdoptRequest(
+            life=self.keeper.life, source=self.source.life, buckets=pack(given), epoch="e"
+        )
+        reply = await self.keeper.Adopt(request, None)
+        return self.keeper.holder if reply.adopted else None
+
+
+def rows(holder: Holder) -> State:
+    entries = holder.tables["items"].entries()
+    found = {
+        one: [*weights.tolist(), *state.tolist(), int(seen), int(last)]
+        for one, weights, state, seen, last in zip(
+            entries.ids.tolist(),
+            entries.weights,
+            entries.state,
+            entries.seen,
+            entries.last,
+            strict=True,
+        )
+    }
+    candidates = zip(
+        entries.candidates.tolist(),
+        entries.candidates_seen.tolist(),
+        entries.candidates_last.tolist(),
+        strict=True,
+    )
+    return found | {-one - 1: [seen, last] for one, seen, last in candidates}
+
+
+@pytest.fixture(autouse=True)
+def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copying, "PART_ROWS", 64)
+    monkeypatch.setattr(copying, "FEW_ROWS", 8)
+    monkeypatch.setattr(copying, "ROUNDS", 2)  # rows change until a moment is read
+
+
+async def copied(breaks_at: int) -> tuple[Run, int, int]:
+    """Copy twice; return the run, which moment the first copy is of, and how many messages there
+    were until then."""
+    run = Run()
+    for _ in range(10):
+        run.push()
+    await run.copier.copy()
+    first, count = len(run.moments), run.count
+    for _ in range(3):
+        run.push()
+    run.breaks_at = breaks_at
+    await run.copier.copy()
+    return run, first, count
+
+
+async def test_copy_that_breaks_off_at_each_message_is_of_one_moment() -> None:
+    whole, first, begins = await copied(0)
+    assert first > 11 and whole.count > begins + 4
+    found = set()
+    for breaks_at in range(begins + 1, whole.count + 1):
+        run, first, _ = await copied(breaks_at)
+        holder = await run.adopted(np.arange(BUCKETS))
+        assert holder is not None and holder.held.all()
+        state = rows(holder)
+        moment = next(number for number, one in enumerate(run.moments) if one == state)
+        found.add(moment)
+        assert np.array_equal(holder._applied["w"], run.taken[moment]), "pushes count twice"
+    assert len(found) > 1, "no copy came to the second moment"
+
+
+async def test_first_copy_that_breaks_off_is_none() -> None:
+    whole, _, count = await copied(0)
+    assert whole.count > count > 6
+    for breaks_at in range(1, count - 1):
+        run = Run()
+        for _ in range(10):
+            run.push()
+        run.breaks_at = breaks_at
+        await run.copier.copy()
+        assert await run.adopted(np.arange(BUCKETS)) is None
+        run.breaks_at = 0
+        await run.copier.copy()
+        holder = await run.adopted(np.arange(BUCKETS))
+        assert holder is not None and rows(holder) in run.moments
+
+
+async def test_copy_never_has_what_its_server_gave_away() -> None:
+    """Else a server that is lost later would be followed by rows of long ago."""
+    run = Run()
+    for _ in range(10):
+        run.push()
+    await run.copier.copy()
+    taker = Service("c:1", "first", "")
+
+    def at(event: str) -> None:
+        if event == "before Take":
+            held = run.keeper._copies.buckets()[run.source.life]
+            assert not np.isin(held, HALF).any()
+
+    source, stub = run.source.holder, Direct(taker, at)
+    assert await give(source, HALF, stub, taker.life, "e", lambda: False, run.copier)
+    assert await run.adopted(HALF) is None
+    run.pushes = False
+    await run.copier.copy()
+    rest = np.setdiff1d(np.arange(BUCKETS), HALF)
+    assert np.array_equal(run.keeper._copies.buckets()[run.source.life], rest)
+    holder = await run.adopted(rest)
+    assert holder is not None and rows(holder) == rows(source)
+
+
+async def test_copy_has_them_again_where_they_were_not_taken() -> None:
+    run = Run()
+    run.push()
+    await run.copier.copy()
+    stub = Direct(Service("c:1", "first", ""), lambda _: None)
+    assert not await give(run.source.holder, HALF, stub, "other", "e", lambda: False, run.copier)
+    run.pushes = False
+    await run.copier.copy()
+    holder = await run.adopted(np.arange(BUCKETS))
+    assert holder is not None and rows(holder) == rows(run.source.holder)
+
+
+async def test_move_waits_for_a_keeper_that_does_not_answer() -> None:
+    run = Run()
+    run.push()
+    await run.copier.copy()
+    run.breaks_at = run.count + 1
+    taker = Service("c:1", "first", "")
+    stub = Direct(taker, lambda _: None)
+    assert not await give(run.source.holder, HALF, stub, taker.life, "e", lambda: False, run.copier)
+    assert run.source.holder.held.all() and not taker.holder.held.any()
+    assert await give(run.source.holder, HALF, stub, taker.life, "e", lambda: False, run.copier)
+
+
+async def test_rows_of_an_older_epoch_are_not_copied() -> None:
+    run = Run()
+    run.push()
+    run.keeper._epoch = "newer"
+    await run.copier.copy()
+    assert run.keeper._copies.buckets() == {}
