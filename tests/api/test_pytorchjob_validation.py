@@ -47,7 +47,7 @@ _DNS_1035 = (
         (
             edited("spec", "pytorchReplicaSpecs", "worker", value={}),
             'spec.pytorchReplicaSpecs[worker]: Unsupported value: "worker": supported values: '
-            '"Master", "Worker"',
+            '"PS", "Master", "Worker"',
         ),
         (
             edited(*CONTAINERS, value=[]),

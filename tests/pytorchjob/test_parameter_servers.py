@@ -1,5 +1,5 @@
-"""A role beside Master and Worker is one more row of api/role.py's table: a parameter server, which
-an elastic job can't do without, and which neither trains nor counts in the size."""
+"""Role PS: parameter servers, which an elastic job can't do without, and which neither train nor
+count in the size."""
 
 from __future__ import annotations
 
@@ -7,18 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.pytorchjob.world import NOW, World, job_object, values
-from volcano_elastic.api import role
+from tests.pytorchjob.world import NOW, World, copied, job_object, values
 from volcano_elastic.api.pytorchjob_validation import validate
-from volcano_elastic.operator.convert import convert_job
+from volcano_elastic.cluster_state.grouping import cluster_state
+from volcano_elastic.operator.snapshot_builder import SnapshotBuilder
 from volcano_elastic.pytorchjob import action as a
-
-PS = role.Role(name="PS", priority=2_000_000, vital=True, trains=False)
-
-
-@pytest.fixture(autouse=True)
-def third_role(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(role, "ROLES", (*role.ROLES, PS))
 
 
 def world(*, master: bool = False, servers: int = 2, **spec: Any) -> World:
@@ -139,12 +132,82 @@ def test_its_replicas_have_the_tables_default_and_bounds() -> None:
     assert '"PS", "Master", "Worker"' in str(problem)
 
 
-def test_the_planner_does_not_size_a_job_with_pods_that_it_cannot_foresee() -> None:
-    from volcano_elastic.api.pytorchjob import parse
-
+def test_the_planner_sizes_the_job_while_all_of_them_have_a_node() -> None:
     w = world()
-    seen = convert_job(parse(w.job), succeeded=0, priority=0, podgroup=None)
-    assert seen.unmodelled == "PS pods"
+    builder = SnapshotBuilder()
+    builder.change(None, w.job)
+
+    def unmodelled() -> str:
+        job = builder.job("team/a")
+        assert job is not None
+        return job.unmodelled
+
+    def at(name: str, node: str | None, **more: Any) -> dict[str, Any]:
+        pod = copied(w.pods[name]) | {"kind": "Pod"}
+        pod["spec"]["nodeName"] = node
+        pod["metadata"] |= more
+        return pod
+
+    assert unmodelled() == "PS pods"
+    assert builder.change(None, at("a-ps-0", "n1")) and unmodelled() == "PS pods"
+    builder.change(None, at("a-worker-0", "n1"))
+    assert unmodelled() == "PS pods"
+    assert builder.change(None, at("a-ps-1", "n2")) and unmodelled() == ""
+    leaves = at("a-ps-1", "n2", deletionTimestamp="2026-01-01T12:00:00Z")
+    assert builder.change(at("a-ps-1", "n2"), leaves) and unmodelled() == "PS pods"
+    builder.change(leaves, None)
+    builder.change(None, at("a-ps-1", None))
+    assert unmodelled() == "PS pods"
+    builder.change(at("a-ps-1", None), at("a-ps-1", "n1"))
+    assert unmodelled() == ""
+
+
+def test_a_server_on_a_node_is_no_master_that_has_its_place() -> None:
+    w = world(master=True)
+    builder = SnapshotBuilder()
+    builder.change(None, w.job)
+    for name in ("a-ps-0", "a-ps-1", "a-worker-0", "a-worker-1"):
+        pod = copied(w.pods[name]) | {"kind": "Pod"}
+        pod["spec"]["nodeName"] = "n1"
+        builder.change(None, pod)
+    job = cluster_state(builder.snapshot()).jobs["team/a"]
+    assert not job.by_role.master_bound and not job.settled
+
+
+@pytest.mark.parametrize("elastic", [{"min": 2, "max": 4}, None])
+def test_all_pods_are_told_where_they_are_and_each_server_which_it_is(
+    elastic: dict[str, Any] | None,
+) -> None:
+    w = world(elastic=elastic)
+    for name in w.pods:
+        told = values(w, name)
+        assert told["VOLCANO_ELASTIC_PARAMETER_SERVERS"] == "a-ps-0:23456,a-ps-1:23456"
+        env = w.pods[name]["spec"]["containers"][0]["env"]
+        assert [one["name"] for one in env if "valueFrom" in one].count(
+            "VOLCANO_ELASTIC_TOKEN"
+        ) == 1
+    assert values(w, "a-ps-1")["VOLCANO_ELASTIC_POD_INDEX"] == "1"
+    assert w.services["a-ps-1"]["spec"]["ports"][0]["port"] == 23456
+    assert len(w.secrets) == 1
+
+
+@pytest.mark.parametrize("elastic", [{"min": 2, "max": 4}, None])
+@pytest.mark.parametrize("policy", ["None", "Running"])
+def test_servers_end_with_the_job(elastic: dict[str, Any] | None, policy: str) -> None:
+    w = world(elastic=elastic, runPolicy={"cleanPodPolicy": policy})
+    w.run_all()
+    w.finish("a-worker-0")
+    w.finish("a-worker-1")
+    going = [x.name for x in w.step() if isinstance(x, a.DeletePod)]
+    assert going == ["a-ps-0", "a-ps-1"]
+
+
+def test_a_job_of_servers_alone_is_refused() -> None:
+    obj = job_object()
+    replicas = obj["spec"]["pytorchReplicaSpecs"]
+    replicas["PS"] = replicas.pop("Worker")
+    (problem,) = validate(obj)
+    assert "must have a role that trains (Master or Worker)" in str(problem)
 
 
 def test_taking_the_role_out_takes_its_pods_away() -> None:

@@ -156,6 +156,11 @@ class PyTorchJob:
         return next((spec for spec in self.replicas.values() if spec.role.elastic), None)
 
     @property
+    def servers(self) -> ReplicaSpec | None:
+        """The role of its parameter servers; None if it has none."""
+        return next((spec for spec in self.replicas.values() if spec.role.serves), None)
+
+    @property
     def fixed_pods(self) -> int:
         """Pods beside those that its size counts."""
         return sum(spec.replicas for spec in self.replicas.values() if not spec.role.elastic)

@@ -107,6 +107,11 @@ def _validate(obj: Mapping[str, Any]) -> Iterator[Problem]:
         for problem in _elastic(spec):
             sound = False
             yield problem
+    roles = [found for kind in replicas if (found := role.named(kind)) is not None]
+    if sound and not any(found.trains for found in roles):
+        sound = False
+        trains = " or ".join(known.name for known in role.known() if known.trains)
+        yield required("spec.pytorchReplicaSpecs", f"must have a role that trains ({trains})")
     if sound:
         yield from _sizes(meta if isinstance(meta, Mapping) else {}, spec, replicas)
 

@@ -33,6 +33,8 @@ class Role:
     trains: bool = True
     """Its pods are nodes of torchrun's world: they have ranks, count in PET_NNODES and WORLD_SIZE,
     and wait for the leading pod."""
+    serves: bool = False
+    """Its pods are parameter servers: all of the job's pods are told their addresses."""
     default_replicas: int | None = 1
     """None: the job has to say how many."""
     most_replicas: int | None = None
@@ -49,6 +51,7 @@ class Role:
 
 
 ROLES: tuple[Role, ...] = (
+    Role(name="PS", priority=2_000_000, vital=True, trains=False, serves=True),
     Role(
         name="Master",
         priority=1_000_000,
@@ -86,3 +89,8 @@ def labelled(label: str) -> Role | None:
 def elastic() -> Role:
     """The role that `elasticPolicy` sizes."""
     return next(role for role in ROLES if role.elastic)
+
+
+def leading() -> Role:
+    """The role that holds rank 0 where a job has it."""
+    return next(role for role in ROLES if role.leads)

@@ -14,7 +14,7 @@ from operator import add
 from typing import NamedTuple
 
 from volcano_elastic.api.queue_policy import GPU, ForOtherQueues, ForPods, Mode, Order, QueuePolicy
-from volcano_elastic.api.role import elastic
+from volcano_elastic.api.role import elastic, leading
 from volcano_elastic.cluster_state.fact import fact, value
 from volcano_elastic.cluster_state.fit import Dimensions, Shape, Vector
 from volcano_elastic.cluster_state.reason import NoChange, Reason, no_change
@@ -23,6 +23,8 @@ from volcano_elastic.snapshot.snapshot import Job, Pod, Resources
 
 COUNTED = elastic().name
 """Role whose pods count in a job's size."""
+LEADING = leading().name
+"""Role of the pod that has rank 0, where the job has it."""
 OWN_RIGHT = 2.0
 """How much more a step counts that its queue deserves. Where a right outweighed everything, a queue
 of many jobs beside queues of few large ones took up to a third longer than under rigid scheduling
@@ -236,14 +238,14 @@ class JobState:
         job, departing, master_bound = self.job, False, False
         bound: dict[str, Pod] = {}
         unbound: dict[str, Pod] = {}
-        masters: list[Pod] = []
+        others: list[Pod] = []
         for pod in self.pods:
             if pod.terminating:
                 departing = departing or pod.node is not None
             elif pod.role != COUNTED:
                 if pod.node is not None:
-                    master_bound = True
-                    masters.append(pod)
+                    master_bound = master_bound or pod.role == LEADING
+                    others.append(pod)
             elif pod.node is not None:
                 bound[pod.key] = pod
             else:
@@ -253,7 +255,7 @@ class JobState:
         rest = [p for p in bound.values() if p.requests is not usual and p.requests != usual]
         usually = len(bound) - len(rest)
         held = tuple([amount * usually for amount in self.shape.vector])
-        for pod in (*rest, *masters):
+        for pod in (*rest, *others):
             held = tuple(map(add, held, self.dimensions.request(pod.requests)))
         beyond = max(0, len(bound) - job.min)
         surplus = beyond * job.pod_requests.get(self.policy.resource, 0)

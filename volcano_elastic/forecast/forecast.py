@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from statistics import NormalDist, median
 
-from volcano_elastic.api.role import elastic
+from volcano_elastic.api.role import elastic, leading
 from volcano_elastic.cluster_state.fit import Dimensions, admits
 from volcano_elastic.cluster_state.job_state import gpu_equivalents
 from volcano_elastic.cluster_state.speed import Curve as SpeedCurve
@@ -39,6 +39,7 @@ _LARGEST = 4096
 _NORMAL = NormalDist()
 
 ELASTIC = elastic().name
+LEADING = leading().name
 
 Uniform = Callable[[], float]
 """Gives numbers between 0 and 1."""
@@ -297,16 +298,16 @@ class _Forecaster:
 
 def _without_master(job: Job, pods: list[Pod], resource: str) -> tuple[Job, list[Pod]]:
     """Return the job with its Master counted as a worker, or left out where it holds nothing."""
-    if job.master_requests is None:
-        return job, pods
-    holds = job.master_requests.get(resource, 0) > 0 and job.node_unit == 1
     workers = [pod for pod in pods if pod.role == ELASTIC]
+    if job.master_requests is None:
+        return job, workers
+    holds = job.master_requests.get(resource, 0) > 0 and job.node_unit == 1
     if not holds:
         return replace(job, master_requests=None), workers
     free = max((pod.index for pod in workers), default=-1) + 1
     masters = [
         replace(pod, role=ELASTIC, index=free + i)
-        for i, pod in enumerate(pod for pod in pods if pod.role != ELASTIC)
+        for i, pod in enumerate(pod for pod in pods if pod.role == LEADING)
     ]
     speeds = {size + 1: speed for size, speed in job.speeds.items()}
     folded = replace(

@@ -58,7 +58,13 @@ def convert_job(
     succeeded: int,
     priority: int,
     podgroup: Object | None,
+    placed: int = 0,
 ) -> Job:
+    """Return the job as the planner knows it.
+
+    Args:
+        placed: its pods on nodes that neither count in its size nor lead.
+    """
     sized, leader = job.sized, job.leader
     count = sized.replicas if sized else 0
     # What Kueue admitted is a fixed size to the planner.
@@ -88,7 +94,7 @@ def convert_job(
         master_requests=requests(job, leader.role) if leader else None,
         speeds=_speeds(reported.get("speeds")),
         gpu_hours=_positive(reported.get("gpuHours")),
-        unmodelled=_unmodelled(job, podgroup),
+        unmodelled=_unmodelled(job, podgroup, placed),
         replicas=count if policy is not None and policy.scaler == "hpa" else None,
         pause=_seconds(reported.get("pauseSeconds")),
         excluded=excluded,
@@ -124,11 +130,12 @@ def _node_affinity(spec: Mapping[str, Any]) -> NodeAffinity:
     return found or (_NOWHERE if required else ())
 
 
-def _unmodelled(job: PyTorchJob, podgroup: Object | None) -> str:
+def _unmodelled(job: PyTorchJob, podgroup: Object | None, placed: int) -> str:
     if any(replica.pod_spec.get("resourceClaims") for replica in job.replicas.values()):
         return "resourceClaims"
     others = [s for s in job.replicas.values() if not (s.role.elastic or s.role.leads)]
-    if others:
+    # Where they are they stay, and hold their room; room for them is nobody's to foresee.
+    if placed < sum(spec.replicas for spec in others):
         return f"{others[0].role.name} pods"
     spec = (podgroup or {}).get("spec") or {}
     return next((name for name in ("networkTopology", "subGroupPolicy") if spec.get(name)), "")

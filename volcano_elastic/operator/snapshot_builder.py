@@ -16,7 +16,7 @@ from volcano_elastic.api.node_signal import NodeSignal
 from volcano_elastic.api.pytorchjob import PyTorchJob
 from volcano_elastic.api.queue_policy import InvalidPolicy, QueuePolicy, effective
 from volcano_elastic.api.queue_policy import parse as parse_policy
-from volcano_elastic.api.role import elastic
+from volcano_elastic.api.role import elastic, named
 from volcano_elastic.kube import resource
 from volcano_elastic.kube.resource import Object, Resource, key_of
 from volcano_elastic.operator import convert
@@ -108,6 +108,8 @@ class SnapshotBuilder:
         self._ended: dict[str, str] = {}
         """Pod that finished well to whose it was: key of its job, else of its gang."""
         self._succeeded: dict[str, int] = {}
+        self._placed: dict[str, set[str]] = {}
+        """By job, its pods on nodes that neither count in its size nor lead."""
         self._effective: tuple[tuple[QueuePolicy, ...], dict[str, QueuePolicy]] = ((), {})
         self._to_leave: tuple[tuple[Node, ...], dict[str, str]] = ((), {})
         self._jobs: _Values[Job] = _Values()
@@ -217,7 +219,9 @@ class SnapshotBuilder:
 
     def _pod(self, key: str, obj: Object | None) -> bool:
         view, ended = (None, "") if obj is None else convert.convert_pod(obj)
+        before_it = self._pods.get(key)
         changed = self._pods.put(key, None if ended else view)
+        changed = self._keep_placed(before_it, self._pods.get(key)) or changed
         owner = None
         if view is not None and ended == "Succeeded" and not view.terminating:
             # A job's PodGroup bears the job's name: its pods must not count twice.
@@ -236,6 +240,20 @@ class SnapshotBuilder:
             self._succeeded[owner] = self._succeeded.get(owner, 0) + 1
             self._renew(owner)
         return True
+
+    def _keep_placed(self, old: Pod | None, new: Pod | None) -> bool:
+        """Keep `_placed`; return whether a job is another one now."""
+        was, now = _placed_for(old), _placed_for(new)
+        if was == now:
+            return False
+        if was is not None and old is not None:
+            self._placed[was].discard(old.key)
+            if not self._placed[was]:
+                del self._placed[was]
+        if now is not None and new is not None:
+            self._placed.setdefault(now, set()).add(new.key)
+        renewed = [self._renew(job) for job in (was, now) if job is not None]
+        return any(renewed)
 
     def _policy(self, key: str, obj: Object | None) -> bool:
         self.invalid.pop(key, None)
@@ -271,6 +289,7 @@ class SnapshotBuilder:
                 succeeded=succeeded,
                 priority=self._value(name),
                 podgroup=podgroup,
+                placed=len(self._placed.get(key, ())),
             )
         # A job of ours speaks for its own PodGroup.
         elif podgroup is not None:
@@ -283,6 +302,14 @@ class SnapshotBuilder:
         if name:
             return self._priorities.get(name, (0, False))[0]
         return next((value for value, default in self._priorities.values() if default), 0)
+
+
+def _placed_for(pod: Pod | None) -> str | None:
+    """Return the job that has this pod on a node, if it neither counts in its size nor leads."""
+    if pod is None or pod.job is None or pod.node is None or pod.terminating:
+        return None
+    role = named(pod.role)
+    return None if role is None or role.elastic or role.leads else pod.job
 
 
 def snapshot_of(objects: Iterable[Object], *, proportion: bool = False) -> Snapshot:

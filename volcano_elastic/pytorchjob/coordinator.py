@@ -89,7 +89,7 @@ def difference(
     pod, separate = _pod_of(job, observed), dedicated(job)
     # A job that began under another backend, or another version of us, has no Secret yet.
     begins = starting or (separate and pod is None)
-    actions: list[Action] = _token(job) if begins and used(job) else []
+    actions: list[Action] = _token(job) if begins and environment.has_token(job) else []
     if not separate:
         return actions
     name = coordinator_name(job)

@@ -178,9 +178,12 @@ def _cleaned_up(
     elif job.elastic is not None:
         # A pod that never started has nothing to finish.
         late = now >= completed + _TO_END_BY_ITSELF
-        going = [r for r in live if late or not r.running]
+        going = [r for r in live if late or not r.running or not r.role.trains]
         if len(going) < len(live):
             look_again.append(completed + _TO_END_BY_ITSELF - now)
+    else:
+        # A server ends by itself in no case.
+        going = [r for r in live if not r.role.trains]
     active = bool(live) or any(r.state is State.LEAVING for r in found)
     rest = time_left(job.run_policy.ttl, completed, now)
     if rest:

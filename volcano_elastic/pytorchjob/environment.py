@@ -28,6 +28,8 @@ TOKEN_KEY = "token"
 """In the Secret's data."""
 
 _STRAGGLERS = "VOLCANO_ELASTIC_STRAGGLERS"
+_SERVERS = "VOLCANO_ELASTIC_PARAMETER_SERVERS"
+_INDEX = "VOLCANO_ELASTIC_POD_INDEX"
 
 Variable = dict[str, Any]
 
@@ -41,15 +43,18 @@ def shared(job: PyTorchJob, *, rebalances: bool = False) -> list[Variable]:
     values = {rendezvous.FIRST: "1", "PET_NPROC_PER_NODE": job.nproc_per_node}
     if job.leader is not None:
         values |= _address(job, job.leader)
+    if job.servers is not None:
+        values[_SERVERS] = _servers(job, job.servers)
+    ours: list[Variable] = [token(job)] if has_token(job) else []
     if job.elastic is None:
         values["PET_NNODES"] = str(_nodes(job))
-        return _variables(values)
+        more = [_pod_address(), *ours] if job.servers is not None else []
+        return [*_variables(values), *more]
     values |= _elastic(job)
-    ours: list[Variable] = []
     if job.elastic.rdzv_backend == BACKEND:
         # Counting GPUs, torchrun must not initialise CUDA: its workers are forked.
         values["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-        ours = [token(job), *stragglers(rebalances)]
+        ours += stragglers(rebalances)
     values["VOLCANO_ELASTIC_JOB"] = job.key
     commits = (job.status.get("elastic") or {}).get("commits") or {}
     if commits:  # else a folder that isn't mounted, and all nodes lost: a job that begins anew
@@ -67,9 +72,19 @@ def pod_identity() -> list[Variable]:
     """Return the variables that the kubelet fills in with the pod's uid, address and node."""
     return [
         _downward("VOLCANO_ELASTIC_POD_UID", "metadata.uid"),
-        _downward("VOLCANO_ELASTIC_POD_IP", "status.podIP"),
+        _pod_address(),
         _downward("VOLCANO_ELASTIC_NODE_NAME", "spec.nodeName"),
     ]
+
+
+def _pod_address() -> Variable:
+    return _downward("VOLCANO_ELASTIC_POD_IP", "status.podIP")
+
+
+def _servers(job: PyTorchJob, servers: ReplicaSpec) -> str:
+    """Return where the job's parameter servers are, in the order of their indexes."""
+    names = (replica_name(job.name, servers.role, index) for index in range(servers.replicas))
+    return ",".join(f"{name}:{servers.port}" for name in names)
 
 
 def stragglers(rebalances: bool) -> list[Variable]:
@@ -80,6 +95,12 @@ def stragglers(rebalances: bool) -> list[Variable]:
         rebalances: the queue's policy says so.
     """
     return _variables({_STRAGGLERS: "Rebalance"} if rebalances else {})
+
+
+def has_token(job: PyTorchJob) -> bool:
+    """Return whether its pods serve others at a port: a coordinator, or parameter servers."""
+    ours = job.elastic is not None and job.elastic.rdzv_backend == BACKEND
+    return ours or job.servers is not None
 
 
 def token(job: PyTorchJob) -> Variable:
@@ -97,10 +118,12 @@ def own(job: PyTorchJob, role: Role, index: int) -> list[Variable]:
         values |= {"RANK": rank, "PET_NODE_RANK": rank}
     if job.elastic is not None:
         values |= rendezvous.own_environment(job, role, index)
-        values["VOLCANO_ELASTIC_POD_INDEX"] = str(index)
+        values[_INDEX] = str(index)
         if job.elastic.injected:
             values[injection.INSTEAD] = _instead(job, role, index)
         values["VOLCANO_ELASTIC_GRACE_SECONDS"] = str(_grace(job, role))
+    elif role.serves:
+        values[_INDEX] = str(index)
     return _variables(values)
 
 

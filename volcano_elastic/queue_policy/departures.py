@@ -13,7 +13,7 @@ No other pod leaves for it, and no room is asked of others: what waits has been 
 from __future__ import annotations
 
 from volcano_elastic.api.queue_policy import LeaveNodes
-from volcano_elastic.cluster_state.job_state import COUNTED
+from volcano_elastic.cluster_state.job_state import LEADING
 from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.queue_policy.draft import Draft, JobDraft
 from volcano_elastic.queue_policy.node_room import Room
@@ -53,7 +53,7 @@ class Departures:
         surplus = [pod for pod in workers[len(moved) :] if pod.index != 0]
         count = min(len(surplus), job.size - job.job.min)
         count -= count % job.state.unit
-        leaders = [pod for pod in pods if pod.role != COUNTED and self._master_room(job)]
+        leaders = [pod for pod in pods if pod.role == LEADING and self._master_room(job)]
         if count:
             gone = surplus[-count:]
             job.lower(job.size - count, Reason.LEFT_NODE, first=gone)

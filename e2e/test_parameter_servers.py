@@ -1,0 +1,125 @@
+"""A PyTorchJob whose parameter servers are killed, and whose queue shrinks its workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.stage import Stage
+from volcano_elastic.demo.training import SAMPLES, SCRIPT, DemoJob
+from volcano_elastic.kube.resource import PODS, PYTORCHJOBS
+
+pytestmark = pytest.mark.e2e
+
+EDITS = (
+    (
+        "from elastic_trainer import ElasticDataset, ElasticLoop",
+        "from elastic_trainer import ElasticDataset, ElasticEmbedding, ElasticLoop, ServedTables\n"
+        "from elastic_trainer.embeddings.row_optimizer import Adagrad",
+    ),
+    (
+        "def scale(",
+        'pixels = ElasticEmbedding("pixels", 10, optimizer=Adagrad(lr=0.02), bound=1e-3)\n'
+        "tables = ServedTables([pixels])\n"
+        "place = 17 * torch.arange(64)\n\n\ndef scale(",
+    ),
+    ("cross_entropy(loop.model(images), labels)).backward()", None),
+    (
+        "time.sleep(given.step_seconds)",
+        "__import__('os').path.exists(given.folder + '/hurry') or {}",
+    ),
+)
+"""What makes the demo's script one with a table on servers, and hurry when it is told to."""
+_STEP = """cross_entropy(
+            loop.model(images) + pixels((images * 16).long() + place), labels
+        )).backward()
+        tables.step()"""
+
+
+def _script(folder: Path) -> Path:
+    text = SCRIPT.read_text()
+    for old, new in EDITS:
+        assert old in text
+        text = text.replace(old, _STEP if new is None else new.format(old))
+    file = folder / "served_digits.py"
+    file.write_text(text)
+    return file
+
+
+@dataclass(frozen=True, slots=True)
+class ServedJob(DemoJob):
+    """With two parameter servers, each of which keeps a copy of the other's rows."""
+
+    def manifest(self, out: Path) -> dict[str, Any]:
+        manifest = DemoJob.manifest(self, out)
+        replicas = manifest["spec"]["pytorchReplicaSpecs"]
+        (worker,) = replicas["Worker"]["template"]["spec"]["containers"]
+        script = str(_script(out))
+        worker["command"] = [script if word == str(SCRIPT) else word for word in worker["command"]]
+        server = {
+            "name": "pytorch",
+            "image": "volcano-elastic-trainer",
+            "command": [
+                *("python", "-m", "elastic_trainer.parameter_server"),
+                *("--storage", str(self.folder(out) / "servers"), "--copy-every", "0.5"),
+            ],
+            "resources": {"limits": {"cpu": 1}},
+        }
+        replicas["PS"] = {
+            "replicas": 2,
+            "restartPolicy": "OnFailure",
+            "template": {"spec": {"containers": [server]}},
+        }
+        return manifest
+
+
+def _server(job: DemoJob, out: Path, index: int) -> int:
+    """Return the process of the job's server of this index; 0 while there is none."""
+    storage = str(job.folder(out) / "servers").encode()
+    for process in Path("/proc").iterdir():
+        try:
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            variables = (process / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if storage in words and b"VOLCANO_ELASTIC_POD_INDEX=%d" % index in variables:
+            return int(process.name)
+    return 0
+
+
+async def test_servers_are_killed_and_workers_shrink_while_a_job_trains(stage: Stage) -> None:
+    job = ServedJob("served", min=1, max=3, epochs=30, step_seconds=0.1)
+    newcomer = DemoJob("newcomer", min=2, max=2, epochs=2, step_seconds=0.05)
+    client = stage.recorder.jobs.client
+    await stage.submit(job)
+    await stage.until(lambda: stage.world(job) == 3, "the job grows to 3 workers")
+    await stage.steps_on(job)
+    pods = {p["metadata"]["name"]: p for p in (await client.list(PODS, "default"))["items"]}
+    assert {"served-ps-0", "served-ps-1"} <= pods.keys()
+    for index in (1, 0):
+        pid = _server(job, stage.out, index)
+        os.kill(pid, signal.SIGKILL)
+        await stage.until(
+            lambda i=index, p=pid: _server(job, stage.out, i) not in (0, p),  # type: ignore[misc]
+            f"server {index} is started again",
+        )
+        await stage.steps_on(job)
+    assert stage.worlds(job)[-1] == 3, "no worker was lost with it"
+
+    await stage.submit(newcomer)
+    await stage.until(lambda: stage.world(newcomer) == 2, "the newcomer has its minimum")
+    await stage.until(lambda: stage.worlds(job)[-1] < 3, "the job trains on with less")
+    await stage.steps_on(job)
+    await stage.until(lambda: stage.finished(newcomer), "the newcomer finishes")
+
+    result = await stage.judge_finished(job)
+    assert result.epochs == job.epochs
+    assert result.accuracy > 0.8, f"{job.epochs * SAMPLES} samples must have taught it something"
+    await stage.until(lambda: not any(_server(job, stage.out, i) for i in (0, 1)), "servers end")
+    status = (await client.get(PYTORCHJOBS, "served", "default"))["status"]
+    assert status["replicaStatuses"]["PS"].get("failed", 0) == 0
