@@ -16,6 +16,7 @@ import torch
 from elastic_trainer.embeddings.elastic_embedding import ElasticEmbedding
 from elastic_trainer.embeddings.row_optimizer import SGD
 from elastic_trainer.embeddings.split_tables import SplitTables
+from elastic_trainer.parameter_server import client
 from elastic_trainer.parameter_server.__main__ import EXIT_EPOCH
 from elastic_trainer.parameter_server.client import ServedTables, ServerError
 
@@ -190,7 +191,10 @@ def test_lost_server_is_followed_by_the_one_that_copied_its_rows(
     assert len(lost) <= 2 and min(lost) >= 0 and 0 in lost, lost
 
 
-def test_server_whose_rows_another_holds_by_now_ends(start: Callable[..., Servers]) -> None:
+def test_server_whose_rows_another_holds_by_now_ends(
+    start: Callable[..., Servers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "ANSWER_SECONDS", 3.0)  # it waits so long for one that hangs
     servers = start("--copy-every", 0.2, lease=3.0)
     second = servers.start()
     worker = Worker(servers)
