@@ -1,5 +1,6 @@
 """Measures a coordinator's cost of each node of a job: its CPU seconds while agents connect, form a
-round and link their workers, and its share of a core while they rest and while they train.
+round and link their workers, its share of a core while they rest and while they train, and the CPU
+seconds of the next coordinator, which hears from all of them that they are in that round.
 
 `decisions` is the state machine alone; `served` is a coordinator's process on loopback, whose
 agents are simulated by this one: each says what an agent of eight workers says, and keeps no
@@ -16,12 +17,15 @@ import os
 import resource
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import grpc.aio
 from elastic_trainer.coordinator.model import Phase, Received, Settings, State, Tick
 from elastic_trainer.coordinator.server import TICK_SECONDS
 from elastic_trainer.coordinator.state import step
+from elastic_trainer.proto.coordinator_pb2 import CoordinatorMessage
 from elastic_trainer.proto.coordinator_pb2_grpc import CoordinatorStub
 from elastic_trainer.protocol.auth import HEADER
 from elastic_trainer.protocol.message import (
@@ -32,10 +36,13 @@ from elastic_trainer.protocol.message import (
     Join,
     Linked,
     Progress,
+    Round,
     Taken,
+    decode,
     encode_agent,
 )
 from elastic_trainer.protocol.pace import BEAT_SECONDS, beat_seconds
+from elastic_trainer.succession.electorate import electorate_of
 
 from benchmarks.rendezvous import JOB, OPTIONS, PATIENCE, TOKEN, Coordinator
 
@@ -128,23 +135,31 @@ class Decisions:
 # ---- a coordinator's process
 
 
+@cache
+def _shared(told: bytes) -> bytes:
+    """What all agents are told is held once."""
+    return told
+
+
 class SimulatedAgent:
     def __init__(self, index: int, port: int) -> None:
         self.index, self._beat_seconds = index, BEAT_SECONDS
-        self._channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=OPTIONS)
+        self._target = f"127.0.0.1:{port}"
+        self._channel = grpc.aio.insecure_channel(self._target, options=OPTIONS)
         self._call: Any = None
         self._writing = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
         self.placed = asyncio.Event()
         self.number = 0
+        self.round = b""
         self.training_since: float | None = None
         self._told_step, self._told_paces = 0, 0.0
 
-    async def connect(self) -> None:
+    async def connect(self, first: Any = None) -> None:
         self._call = CoordinatorStub(self._channel).Attend(
             metadata=((HEADER, TOKEN),), wait_for_ready=True
         )
-        await self.say(hello(self.index))
+        await self._call.write(first or encode_agent(hello(self.index)))
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._beat())]
 
     async def say(self, message: AgentMessage) -> None:
@@ -157,6 +172,7 @@ class SimulatedAgent:
                 self._beat_seconds = envelope.heartbeat.beat_seconds
             elif envelope.HasField("round"):
                 self.number = envelope.round.round
+                self.round = _shared(envelope.round.SerializeToString())
                 self.placed.set()
                 await self.say(Taken(self.number))
 
@@ -176,11 +192,25 @@ class SimulatedAgent:
         self._told_paces = now if paces else self._told_paces
         return progress(self.number, applied, paces)
 
+    async def connect_again(self, electorate: bytes) -> None:
+        """To another coordinator, as a member of the round."""
+        await self.close()
+        self._channel = grpc.aio.insecure_channel(self._target, options=OPTIONS)
+        told = encode_agent(replace(hello(self.index), last_round=self.number, linked=True))
+        told.hello.round, told.hello.electorate = self.round, electorate
+        await self.connect(told)
+
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._channel.close(None)
+
+
+def _from_wire(told: bytes) -> Round:
+    made = decode(CoordinatorMessage(round=CoordinatorMessage().round.FromString(told)))
+    assert isinstance(made, Round)
+    return made
 
 
 async def _in_groups(coroutines: Iterable[Awaitable[None]], size: int = 100) -> None:
@@ -217,6 +247,12 @@ async def served(agents: int) -> dict[str, float]:
     async def link() -> None:
         await _in_groups(agent.say(linked(agent.number)) for agent in simulated)
 
+    async def adopt() -> None:
+        made = _from_wire(simulated[0].round)
+        electorate = encode_agent(Hello(electorate=electorate_of(made))).hello.electorate
+        await _in_groups(agent.connect_again(electorate) for agent in simulated)
+        await coordinator.has(agents)
+
     at_rest = 0.0
     try:
         await coordinator.serves()
@@ -232,6 +268,14 @@ async def served(agents: int) -> dict[str, float]:
         status = await asyncio.to_thread(coordinator.status)
         assert (status["world"], status["round"]) == (agents, simulated[0].number), status["rounds"]
         found["peak_mib"] = coordinator.peak_bytes() / 2**20
+        coordinator.close()
+        coordinator = Coordinator(agents, "--term=2", port=coordinator.port)
+        await coordinator.serves()
+        at_rest, number = 0.0, simulated[0].number
+        found["restart_cpu_seconds"] = await cost(adopt)
+        found["restart_peak_mib"] = coordinator.peak_bytes() / 2**20
+        status = await asyncio.to_thread(coordinator.status)
+        assert (status["phase"], status["round"]) == ("running", number), status["rounds"]
         return found
     finally:
         with contextlib.suppress(Exception):

@@ -99,8 +99,8 @@ class SimulatedAgent:
 class Coordinator:
     """The real one, in its own process."""
 
-    def __init__(self, agents: int, *options: str) -> None:
-        self.port = free_endpoint()
+    def __init__(self, agents: int, *options: str, port: int = 0) -> None:
+        self.port = port or free_endpoint()
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "elastic_trainer.coordinator", f"--port={self.port}"),

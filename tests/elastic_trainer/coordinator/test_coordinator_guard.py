@@ -209,6 +209,21 @@ async def test_a_flood_ends_its_own_stream(monkeypatch: pytest.MonkeyPatch) -> N
         assert set(server.state.agents) == {"a"}
 
 
+async def test_bytes_that_are_no_message_end_their_own_stream() -> None:
+    said = encode_agent(replace(HELLO, agent="b", pod_index=1)).SerializeToString()
+    method = "/volcano_elastic.trainer.v1.Coordinator/Attend"
+    async with served() as (server, port), attending(port, HELLO) as good:
+        await good.read()
+        for first in ((b"\xff" * 9,), (said, b"\xff" * 9)):
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+                call = channel.stream_stream(method)(metadata=((HEADER, TOKEN),), timeout=60)
+                for message in first:
+                    await call.write(message)
+                await refusal(call)
+        assert set(server.state.agents) == {"a"}
+        await good.write(encode_agent(Heartbeat()))
+
+
 async def test_an_agent_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_session, "OUTBOX", 3)
     async with served() as (server, port), attending(port, HELLO) as call:

@@ -64,6 +64,16 @@ def test_a_member_that_does_not_come_back_is_lost_after_the_grace() -> None:
     assert job.members() == ["a0"] and job.state.last_round == 6
 
 
+def test_members_of_thousands_that_come_one_after_another_are_waited_for() -> None:
+    job = Job(min_nodes=1, max_nodes=9)
+    members = tuple(Member(f"a{index}", index, f"10.0.0.{index}") for index in range(9))
+    old = Round(5, members, "10.0.0.0", 1, "x")
+    for index in range(9):
+        job.say(f"a{index}", Hello(f"a{index}", index, "h", 5, old, linked=True))
+        job.pass_time(2.0)
+    assert job.state.phase is Phase.RUNNING and job.state.last_round == 5
+
+
 def test_a_replaced_member_ends_the_adopted_round_at_once() -> None:
     job = adopted()
     job.say("new", Hello("new", 1, "10.0.0.9"))

@@ -71,3 +71,19 @@ def test_only_the_one_who_completes_what_is_waited_for_has_all_looked_at(looks: 
     job.feed(Tick())  # it may hang
     assert job.state.watch.asked is not None
     assert most_looks(lambda _: Inspected(number)) < few
+
+
+def test_silence_of_any_is_looked_for_once_in_the_time_that_it_takes(looks: list[str]) -> None:
+    job = Job(min_nodes=AGENTS, max_nodes=AGENTS, lost_after=1.0)
+    all_say(job, hello)
+    job.feed(Tick())
+    looks.clear()
+    quiet, last = "a7", 0.0
+    for _ in range(40):  # two seconds
+        job.now += 0.05
+        said = [f"a{index}" for index in range(AGENTS)]
+        last = job.now if job.now < 0.9 else last
+        heard = [name for name in said if name != quiet or last == job.now]
+        job.feed(Tick(dict.fromkeys(heard, job.now)))
+        assert (quiet in job.state.agents) == (job.now - last <= 1.0), job.now
+    assert len(looks) < 10  # one at each tick would be 40 of them

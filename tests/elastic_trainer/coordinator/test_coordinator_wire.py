@@ -15,9 +15,11 @@ from elastic_trainer.metrics.http import BODY_BYTES, CONNECTIONS, Request, json_
 from elastic_trainer.protocol.message import (
     Committed,
     Dismissed,
+    Electorate,
     Failed,
     FenceStop,
     Goodbye,
+    Group,
     Hello,
     Join,
     Linked,
@@ -46,6 +48,16 @@ from elastic_trainer.protocol.message import (
 )
 def test_messages_survive_the_wire(message: Any) -> None:
     assert decode(encode_agent(message)) == message
+
+
+def test_what_all_tell_a_coordinator_that_was_started_anew_is_decoded_once() -> None:
+    made = Round(3, tuple(Member(f"a{index}", index, "h") for index in range(50)), "h", 4)
+    known = Electorate(1, 3, (Group(made.members),))
+    said = [Hello(f"a{index}", index, "h", 3, made, electorate=known) for index in range(3)]
+    heard = [decode(encode_agent(hello)) for hello in said]
+    assert heard == said
+    assert all(hello.round is heard[0].round for hello in heard)
+    assert all(hello.electorate is heard[0].electorate for hello in heard)
 
 
 def test_orders_survive_the_wire() -> None:

@@ -55,6 +55,19 @@ def test_an_agent_among_many_is_lost_after_a_longer_silence() -> None:
     assert "a0" not in job.state.agents and len(job.state.agents) == 1199
 
 
+def test_the_first_of_many_that_a_round_waits_for_may_be_silent_as_long_as_all_of_them() -> None:
+    job = Job(min_nodes=1200, max_nodes=4000)
+    job.feed(Tick())
+    job.feed(Received("a0", Hello(agent="a0", pod_index=0, address="127.0.0.1")))
+    for _ in range(19):
+        job.now += 0.1
+        job.feed(Tick())
+    assert "a0" in job.state.agents
+    job.now += 0.2
+    job.feed(Tick())
+    assert "a0" not in job.state.agents
+
+
 def test_those_left_of_many_are_not_lost_before_they_hear_that_they_are_few() -> None:
     job = Job(min_nodes=2, max_nodes=4000)
     for index in range(1200):

@@ -80,6 +80,8 @@ class CoordinatorStream:
         self._outbox: asyncio.Queue[AgentMessage | None] | None = None
         self._refused_since: float | None = None
         self._closing = False
+        self._beat = 0.0
+        """As it was told last: a coordinator of many that was started anew answers them in turn."""
         self._ended = asyncio.Event()
         """No stream is open: the last one's other end has heard all, or is lost."""
 
@@ -173,10 +175,10 @@ class CoordinatorStream:
             for told in self._resync_messages():
                 outbox.put_nowait(told)
             writer = asyncio.ensure_future(_write(call, outbox))
-            beat = 0.0
             try:
                 while True:
-                    envelope = await asyncio.wait_for(call.read(), silence(SILENT_SECONDS, beat))
+                    patience = silence(SILENT_SECONDS, self._beat)
+                    envelope = await asyncio.wait_for(call.read(), patience)
                     if envelope is grpc.aio.EOF:
                         return
                     if self._attending is not asyncio.current_task():
@@ -184,7 +186,7 @@ class CoordinatorStream:
                     self.connected, self._refused_since = True, None
                     message = decode(envelope)
                     if isinstance(message, Heartbeat):
-                        beat = message.beat_seconds
+                        self._beat = message.beat_seconds
                     if message is not None:
                         self._receive(message)
             finally:

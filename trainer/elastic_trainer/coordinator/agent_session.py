@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 OUTBOX = 1000
 """Messages that wait for an agent to read them; then its stream is closed."""
@@ -14,19 +15,29 @@ CLOSE = None
 
 
 class AgentSession:
-    def __init__(self, agent: str, now: float) -> None:
+    """
+    Args:
+        cut: ends the stream from outside, called once: the agent does not read, or writes without
+            end, or has come back by another stream. Nothing in the outbox matters any more.
+    """
+
+    def __init__(self, agent: str, now: float, cut: Callable[[AgentSession], None]) -> None:
         self.agent = agent
         self.outbox: asyncio.Queue[bytes | None] = asyncio.Queue(OUTBOX)
         """Messages as the wire has them; `CLOSE` ends it."""
-        self.over = asyncio.Event()
-        """It does not read, or writes without end: nothing in the outbox matters any more."""
+        self._cut, self._is_cut = cut, False
         self._credit, self._credited = BURST, now
 
     def put(self, envelope: bytes | None) -> None:
         try:
             self.outbox.put_nowait(envelope)
         except asyncio.QueueFull:
-            self.over.set()
+            self.cut()
+
+    def cut(self) -> None:
+        if not self._is_cut:
+            self._is_cut = True
+            self._cut(self)
 
     def may_speak(self, now: float) -> bool:
         """Counts a message that came."""

@@ -111,6 +111,8 @@ class Trait(Enum):
     TAKEN = "has taken this round"
     WORKERS = "with so many workers"
 
+    __hash__ = object.__hash__  # Enum's own, in Python, is asked a dozen times at each message
+
 
 _Counted = Trait | tuple[Trait, int]
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import replace
 
 from elastic_trainer.coordinator.agents import Agent
 from elastic_trainer.coordinator.goodput import Book, Ledger, Use
 from elastic_trainer.coordinator.model import Event, Phase, Received, State, Tick
+from elastic_trainer.coordinator.replacement import replace
 from elastic_trainer.protocol.message import Heartbeat, Hello, Progress, Transferring
 
 SETTLE_MILLISECONDS = 1000

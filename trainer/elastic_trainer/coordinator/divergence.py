@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Hashable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from elastic_trainer.coordinator.persistent_map import PersistentMap
+from elastic_trainer.coordinator.replacement import replace
 
 KEPT_STEPS = 4
 """Steps of which not all have told yet, of which the newest are waited for."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 from elastic_trainer.coordinator.agents import Agent
 from elastic_trainer.coordinator.divergence import Key
 from elastic_trainer.coordinator.draft import Draft
 from elastic_trainer.coordinator.model import Divergence, Phase, State
+from elastic_trainer.coordinator.replacement import replace
 from elastic_trainer.protocol.message import Digested
 
 SELDOM = 600.0

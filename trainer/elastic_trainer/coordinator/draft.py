@@ -6,10 +6,10 @@ Changes of rounds, and views of the agents; what calls for them is settle.py's.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from elastic_trainer.coordinator.agents import Agent, Trait
 from elastic_trainer.coordinator.model import Effect, Phase, RoundRecord, Send, State
+from elastic_trainer.coordinator.replacement import replace
 from elastic_trainer.protocol.message import (
     STEPS_PATIENCE,
     CoordinatorMessage,
@@ -67,10 +67,15 @@ class Draft:
             round=running,
             round_since=now,
             fence=None,
-            restart_deadline=now + state.settings.adopt_grace,
             watch=state.watch.begun(now),
             rounds=(*state.rounds, record),
         )
+        self.await_members()
+
+    def await_members(self) -> None:
+        """Further members of the round may still be on their way to us."""
+        deadline = self.now + self.state.settings.adopt_grace
+        self.state = replace(self.state, restart_deadline=deadline)
 
     def begin_completing(self) -> None:
         """A member's workers have left the training loop, or ended: no step will be made, so no

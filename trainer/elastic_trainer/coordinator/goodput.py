@@ -8,10 +8,11 @@ kept from it, and redone if a later round begins at an earlier step.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 
 from elastic_trainer.coordinator.persistent_map import PersistentMap
+from elastic_trainer.coordinator.replacement import replace
 from elastic_trainer.protocol.message import Goodput
 
 

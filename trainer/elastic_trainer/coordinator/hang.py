@@ -8,10 +8,11 @@ has ten times as long; and what was stopped twice at the same step has twice as 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from elastic_trainer.coordinator.replacement import replace
 from elastic_trainer.protocol.message import WorkerReport
 
 MEDIANS = 10.0

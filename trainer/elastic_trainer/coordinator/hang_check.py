@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 from elastic_trainer.coordinator.agents import Trait
 from elastic_trainer.coordinator.draft import Draft
 from elastic_trainer.coordinator.hang import ANSWER_SECONDS, judge, with_hang
+from elastic_trainer.coordinator.replacement import replace
 from elastic_trainer.protocol.message import Inspect
 
 HANG_VARIABLE = "VOLCANO_ELASTIC_HANG_SECONDS"

@@ -57,7 +57,8 @@ class Settings:
     lost_after: float = 1.0
     """Seconds of silence after which an agent is lost."""
     adopt_grace: float = 3.0
-    """Seconds that members of a running round have to find a restarted coordinator."""
+    """Seconds without a further member in which those of a running round must find a restarted
+    coordinator: thousands come one after another."""
     leave_grace: float = 30.0
     """Seconds from a leave to the kill, where the leaver doesn't say. Until `leave_margin` before
     the kill its fence may be reached, and committed; then the round is broken instead."""
@@ -237,6 +238,8 @@ class State:
     attempt_since: int = 0
     """The last round of the attempts before this one."""
     last_tick: float | None = None
+    heard_since: float = 0.0
+    """Nobody's newest sign of life is older, so that silence is looked for only once it may be."""
     pace: Pace = field(default_factory=Pace)
     """Of all agents' signs of life."""
     electorate: Electorate | None = None
@@ -250,6 +253,11 @@ class State:
     returning: frozenset[str] = frozenset()
     """Who elected this coordinator, and therefore comes to it. Other members of the round are not
     waited for."""
+
+    @property
+    def fewest_agents(self) -> int:
+        """Return how many there are, or will be before there is a round."""
+        return max(len(self.agents), self.settings.min_nodes)
 
     @property
     def step_seconds(self) -> float:

@@ -8,9 +8,10 @@ back likewise: each change is a round of its own.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import median
 
+from elastic_trainer.coordinator.replacement import replace
 from elastic_trainer.coordinator.straggler import CONFIRMED, Key, Pace
 
 FULL = 1000

@@ -8,11 +8,12 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Coroutine, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from elastic_trainer.coordinator import node_range
 from elastic_trainer.coordinator.agent_session import CLOSE, OUTBOX, PER_SECOND, AgentSession
@@ -31,6 +32,7 @@ from elastic_trainer.coordinator.model import (
     State,
     Tick,
 )
+from elastic_trainer.coordinator.replacement import replace
 from elastic_trainer.coordinator.state import step
 from elastic_trainer.coordinator.status import metrics, status
 from elastic_trainer.metrics.exposition import exposition
@@ -67,6 +69,7 @@ from elastic_trainer.protocol.message import (
     Hello,
     Member,
     decode,
+    encode_agent,
     encode_coordinator,
 )
 from elastic_trainer.protocol.pace import beat_seconds
@@ -89,8 +92,16 @@ that come back before we see them go."""
 _SERVED = {"/status": "GET", "/metrics": "GET", "/range": "PUT", PATH: "PUT", GONE_PATH: "PUT"}
 
 
+_BEAT = bytes(encode_agent(Heartbeat()).SerializeToString())
+"""An agent's, which says nothing."""
+
+
 def _encoded(message: CoordinatorMessage) -> bytes:
     return bytes(encode_coordinator(message).SerializeToString())
+
+
+def _decoded(envelope: bytes) -> Any:
+    return decode(coordinator_pb2.AgentMessage.FromString(envelope))
 
 
 @dataclass(frozen=True)
@@ -134,6 +145,9 @@ class CoordinatorServer:
         self._check = Session(uuid.uuid4().hex[:16], check_limits or Limits())
         """Before the first round, of those agents that ask for it."""
         self._sessions: dict[str, AgentSession] = {}
+        self._beat = b""
+        self._beat_made: tuple[Settings, Member | None, int] | None = None
+        """What the newest heartbeat was made of; None: the next one is to be made anew."""
         self._last_seen: dict[str, float] = {}
         self._refusal_said = ""
         """The last one that was logged: who is refused tries again ten times a second."""
@@ -265,26 +279,33 @@ class CoordinatorServer:
                 await asyncio.wait_for(self._deserted.wait(), seconds)
 
     async def Attend(  # noqa: N802  # the service's name
-        self, requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]
-    ) -> AsyncIterator[Any]:
-        hello = await self._admit(requests, context)
+        self, _: object, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> None:
+        hello = await self._admit(context)
         older = self._sessions.get(hello.agent)
         if older is not None:
-            older.over.set()
+            older.cut()
             self._apply(Lost(hello.agent, "it connected anew"))
-        session = self._sessions[hello.agent] = AgentSession(hello.agent, time.monotonic())
+        session = AgentSession(
+            hello.agent, time.monotonic(), lambda cut: self._keep(self._cut(cut, context))
+        )
+        self._sessions[hello.agent] = session
         self._deserted.clear()
-        reader = asyncio.ensure_future(self._read(session, requests))
-        over = asyncio.ensure_future(self._cut(session, context))
+        reader = asyncio.ensure_future(self._read(session, context))
         try:
             session.put(self._heartbeat())
             self._apply(Received(hello.agent, hello))
             while (envelope := await session.outbox.get()) is not CLOSE:
-                yield envelope
+                await context.write(envelope)
         finally:
             reader.cancel()
-            over.cancel()
             self._end(session)
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs it beside all else; asyncio itself would not hold on to it."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _end(self, session: AgentSession) -> None:
         if self._sessions.get(session.agent) is session:
@@ -298,7 +319,6 @@ class CoordinatorServer:
         self, session: AgentSession, context: grpc.aio.ServicerContext[Any, Any]
     ) -> None:
         """Ends the stream from outside: it may hang in a write that nobody reads."""
-        await session.over.wait()
         self._end(session)
         with contextlib.suppress(Exception):
             await context.abort(
@@ -307,13 +327,14 @@ class CoordinatorServer:
                 f"a second came, or {OUTBOX} were not read",
             )
 
-    async def _admit(
-        self, requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]
-    ) -> Hello:
+    async def _admit(self, context: grpc.aio.ServicerContext[Any, Any]) -> Hello:
         """The stream's first message; refuses whoever has no business here."""
         first = None
-        with contextlib.suppress(TimeoutError, StopAsyncIteration):
-            first = decode(await asyncio.wait_for(anext(aiter(requests)), HELLO_SECONDS))
+        with contextlib.suppress(TimeoutError, DecodeError):
+            async with asyncio.timeout(HELLO_SECONDS):
+                envelope = await context.read()
+            if envelope is not grpc.aio.EOF:
+                first = _decoded(envelope)
         if isinstance(first, Hello) and first.agent:
             refusal = check_compatible(first, self.job, self._other_nodes_workers(first))
         else:
@@ -348,22 +369,29 @@ class CoordinatorServer:
                 self._stopped.set()
 
     def _heartbeat(self) -> bytes:
-        settings = self.state.settings
-        goodput = self.state.ledger.tell(int(time.monotonic() * 1000))
-        beat = beat_seconds(len(self._sessions))
-        if not settings.host:
-            return _encoded(Heartbeat(goodput=goodput, beat_seconds=beat))
-        host = self.state.agents.get(settings.host)
-        return _encoded(
-            Heartbeat(
-                settings.term,
-                Member(host.agent, host.pod_index, host.address, host.port) if host else None,
-                settings.min_nodes,
-                settings.max_nodes,
-                goodput,
-                beat,
+        """Return a beat that is no older than HEARTBEAT_SECONDS, and says what holds now."""
+        state, now = self.state, time.monotonic()
+        settings = state.settings
+        host = state.agents.get(settings.host) if settings.host else None
+        known = None
+        if host is not None:
+            known = Member(host.agent, host.pod_index, host.address, host.port)
+        made = settings, known, int(now / HEARTBEAT_SECONDS)
+        if made != self._beat_made:
+            beat = Heartbeat(
+                goodput=state.ledger.tell(int(now * 1000)),
+                beat_seconds=beat_seconds(state.fewest_agents),
             )
-        )
+            if settings.host:
+                beat = replace(
+                    beat,
+                    term=settings.term,
+                    host=known,
+                    min_nodes=settings.min_nodes,
+                    max_nodes=settings.max_nodes,
+                )
+            self._beat, self._beat_made = _encoded(beat), made
+        return self._beat
 
     def _probe(self, names: Iterable[str]) -> None:
         """Asks electors that have no stream whether they are still there."""
@@ -371,9 +399,7 @@ class CoordinatorServer:
         members = voters(known) if known is not None else {}
         for name in set(names) & members.keys() - self._probing - self.state.gone:
             self._probing.add(name)
-            task = asyncio.ensure_future(self._ask_whether_there(members[name]))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._keep(self._ask_whether_there(members[name]))
 
     async def _ask_whether_there(self, member: Member) -> None:
         try:
@@ -385,9 +411,11 @@ class CoordinatorServer:
         elif found.gone and member.agent not in self._sessions:
             self._apply(Gone(frozenset({member.agent})))
 
-    async def _read(self, session: AgentSession, requests: AsyncIterator[Any]) -> None:
-        with contextlib.suppress(grpc.RpcError):
-            async for envelope in requests:
+    async def _read(
+        self, session: AgentSession, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> None:
+        with contextlib.suppress(grpc.RpcError, DecodeError):
+            while (envelope := await context.read()) is not grpc.aio.EOF:
                 now = time.monotonic()
                 if not session.may_speak(now):
                     log.warning(
@@ -395,14 +423,14 @@ class CoordinatorServer:
                         session.agent,
                         PER_SECOND,
                     )
-                    session.over.set()
+                    session.cut()
                     return
                 if self._sessions.get(session.agent) is not session:
                     return
-                if envelope.HasField("heartbeat"):
+                if envelope == _BEAT:
                     self._last_seen[session.agent] = now  # most of what a large job says
                     continue
-                message = decode(envelope)
+                message = _decoded(envelope)
                 if message is not None:
                     self._apply(Received(session.agent, message))
         session.put(CLOSE)
@@ -416,21 +444,18 @@ class CoordinatorServer:
             if self.state.missing and time.monotonic() - self._probed >= PROBE_SECONDS:
                 self._probed = time.monotonic()
                 self._probe(member.agent for member in self.state.missing)
-            wait = max(HEARTBEAT_SECONDS, beat_seconds(len(self._sessions)))
+            wait = max(HEARTBEAT_SECONDS, beat_seconds(self.state.fewest_agents))
             if time.monotonic() - beaten >= wait:
                 beaten = time.monotonic()
+                self._beat_made = None
                 heartbeat = self._heartbeat()
                 for session in self._sessions.values():
                     session.put(heartbeat)
 
     def _serve_agents(self, server: grpc.aio.Server) -> None:
-        """Adds the service as the generated code would, but for answers that are encoded already:
-        one encoding does for all who are told the same."""
-        handlers = {
-            "Attend": grpc.stream_stream_rpc_method_handler(
-                self.Attend, request_deserializer=coordinator_pb2.AgentMessage.FromString
-            )
-        }
+        """Adds the service as the generated code would, but for messages that come and go as bytes:
+        one encoding does for all who are told the same, and one decoding for what all say."""
+        handlers = {"Attend": grpc.stream_stream_rpc_method_handler(self.Attend)}
         name = coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"].full_name
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
         server.add_registered_method_handlers(name, handlers)
@@ -450,6 +475,9 @@ class CoordinatorServer:
                 ("grpc.max_receive_message_length", MESSAGE_BYTES),
                 ("grpc.max_send_message_length", MESSAGE_BYTES),
                 ("grpc.max_metadata_size", 16384),
+                # It would ping each agent beside nearly each message, to widen a window that what
+                # agents say has room in.
+                ("grpc.http2.bdp_probe", 0),
                 *options(SERVER_SECONDS),
             ],
             most_calls=STREAMS,

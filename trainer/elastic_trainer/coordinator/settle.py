@@ -7,7 +7,6 @@ stuck.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 
 from elastic_trainer.coordinator.agents import Agent, Trait
 from elastic_trainer.coordinator.divergence_check import diverged_ranks
@@ -15,6 +14,7 @@ from elastic_trainer.coordinator.draft import Draft
 from elastic_trainer.coordinator.hang_check import end_if_hung
 from elastic_trainer.coordinator.model import LONG_STEP, Fence, Phase, RoundRecord, State
 from elastic_trainer.coordinator.persistent_map import PersistentMap
+from elastic_trainer.coordinator.replacement import replace
 from elastic_trainer.coordinator.straggler_check import change_of_shares, shares_of
 from elastic_trainer.protocol.message import (
     Completed,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from elastic_trainer.coordinator.agents import Agent, Reached
@@ -25,6 +24,7 @@ from elastic_trainer.coordinator.model import (
     RoundRecord,
     State,
 )
+from elastic_trainer.coordinator.replacement import replace
 from elastic_trainer.coordinator.settle import settle
 from elastic_trainer.coordinator.straggler_check import look_for_stragglers, told
 from elastic_trainer.failures.record import bounded, with_failure
@@ -113,7 +113,7 @@ def _tick(draft: Draft, last_seen: Mapping[str, float]) -> None:
     lag = 0.0 if state.last_tick is None else now - state.last_tick
     allowance = lag if lag > TICK_LAG else 0.0
     watch = replace(state.watch, since=state.watch.since + allowance) if allowance else state.watch
-    pace = state.pace.at(len(state.agents), now)
+    pace = state.pace.at(state.fewest_agents, now)
     draft.state = replace(state, last_tick=now, watch=watch, pace=pace)
     if allowance:
         last_seen = {
@@ -126,7 +126,12 @@ def _tick(draft: Draft, last_seen: Mapping[str, float]) -> None:
         if (agent := state.agents.get(name)) is not None and seen > agent.last_seen
     )
     limit = silence(state.settings.lost_after, pace.slowest)
-    for agent in [one for one in draft.state.agents.values() if now - one.last_seen > limit]:
+    if now - state.heard_since <= limit:
+        return
+    agents = draft.state.agents.values()
+    heard_since = min((agent.last_seen for agent in agents), default=now)
+    draft.state = replace(draft.state, heard_since=heard_since)
+    for agent in [one for one in agents if now - one.last_seen > limit]:
         draft.effects.append(Drop(agent.agent))
         _lose(draft, agent.agent, f"silent for {now - agent.last_seen:.1f} s")
 
@@ -219,6 +224,7 @@ def _hello(draft: Draft, hello: Hello) -> None:
         current = _is_current(draft.state, running)
         if current and draft.state.phase is Phase.ADOPTING:
             agent = replace(agent, attached=True, finished=hello.finished)
+            draft.await_members()
             if hello.succeeded:
                 draft.state = _with_success(draft.state, hello.agent)
             if hello.step > draft.state.step:

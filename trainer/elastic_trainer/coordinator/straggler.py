@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
+
+from elastic_trainer.coordinator.replacement import replace
 
 WINDOW_BATCHES = 5
 """The fewest of each rank that are compared: longer ones make a longer window."""

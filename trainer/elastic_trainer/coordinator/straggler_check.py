@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from elastic_trainer.coordinator.agents import Agent
 from elastic_trainer.coordinator.draft import Draft
 from elastic_trainer.coordinator.model import Phase, Settings, State
 from elastic_trainer.coordinator.rebalance import FULL
+from elastic_trainer.coordinator.replacement import replace
 from elastic_trainer.coordinator.straggler import Key, Straggler, Worked
 from elastic_trainer.protocol.message import AgentMessage, Progress
 

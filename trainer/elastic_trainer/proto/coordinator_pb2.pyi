@@ -82,7 +82,7 @@ class Hello(_message.Message):
     pod_index: int
     address: str
     last_round: int
-    round: Round
+    round: bytes
     step: int
     committed_step: int
     linked: bool
@@ -102,11 +102,11 @@ class Hello(_message.Message):
     commits: _containers.RepeatedCompositeFieldContainer[NewestCommit]
     term: int
     port: int
-    electorate: Electorate
+    electorate: bytes
     goodput: Goodput
     uncounted_milliseconds: int
     last_run: int
-    def __init__(self, agent: _Optional[str] = ..., pod_index: _Optional[int] = ..., address: _Optional[str] = ..., last_round: _Optional[int] = ..., round: _Optional[_Union[Round, _Mapping]] = ..., step: _Optional[int] = ..., committed_step: _Optional[int] = ..., linked: _Optional[bool] = ..., leaving: _Optional[bool] = ..., finished: _Optional[bool] = ..., fence: _Optional[int] = ..., stop_step: _Optional[int] = ..., fenced: _Optional[bool] = ..., pids: _Optional[_Iterable[int]] = ..., recovers: _Optional[bool] = ..., version: _Optional[int] = ..., job: _Optional[str] = ..., processes: _Optional[int] = ..., succeeded: _Optional[bool] = ..., node: _Optional[str] = ..., grace_seconds: _Optional[float] = ..., commits: _Optional[_Iterable[_Union[NewestCommit, _Mapping]]] = ..., term: _Optional[int] = ..., port: _Optional[int] = ..., electorate: _Optional[_Union[Electorate, _Mapping]] = ..., goodput: _Optional[_Union[Goodput, _Mapping]] = ..., uncounted_milliseconds: _Optional[int] = ..., last_run: _Optional[int] = ...) -> None: ...
+    def __init__(self, agent: _Optional[str] = ..., pod_index: _Optional[int] = ..., address: _Optional[str] = ..., last_round: _Optional[int] = ..., round: _Optional[bytes] = ..., step: _Optional[int] = ..., committed_step: _Optional[int] = ..., linked: _Optional[bool] = ..., leaving: _Optional[bool] = ..., finished: _Optional[bool] = ..., fence: _Optional[int] = ..., stop_step: _Optional[int] = ..., fenced: _Optional[bool] = ..., pids: _Optional[_Iterable[int]] = ..., recovers: _Optional[bool] = ..., version: _Optional[int] = ..., job: _Optional[str] = ..., processes: _Optional[int] = ..., succeeded: _Optional[bool] = ..., node: _Optional[str] = ..., grace_seconds: _Optional[float] = ..., commits: _Optional[_Iterable[_Union[NewestCommit, _Mapping]]] = ..., term: _Optional[int] = ..., port: _Optional[int] = ..., electorate: _Optional[bytes] = ..., goodput: _Optional[_Union[Goodput, _Mapping]] = ..., uncounted_milliseconds: _Optional[int] = ..., last_run: _Optional[int] = ...) -> None: ...
 
 class NewestCommit(_message.Message):
     __slots__ = ("place", "step")

@@ -10,7 +10,7 @@ import dataclasses
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 from elastic_trainer.proto import coordinator_pb2
@@ -400,6 +400,12 @@ CoordinatorMessage = (
 
 _PARTS = ("round", "electorate", "host")
 """Fields that hold a value of their own, or nothing."""
+_ENCODED: dict[tuple[type[object], str], type[object]] = {
+    (Hello, "round"): Round,
+    (Hello, "electorate"): Electorate,
+}
+"""Those that the wire has as bytes, by which they are known again: a round names all its members,
+and they all tell of it."""
 _LISTS = ("members", "commits", "groups", "reports")
 """Fields that hold values of their own."""
 _PLAIN = (
@@ -443,6 +449,7 @@ def _snake(message: object) -> str:
 
 
 def _to_proto(value: Any) -> Any:
+    kind = getattr(coordinator_pb2, type(value).__name__)
     fields = {}
     for field in dataclasses.fields(value):
         item = getattr(value, field.name)
@@ -450,24 +457,42 @@ def _to_proto(value: Any) -> Any:
             item = [_to_proto(one) if dataclasses.is_dataclass(one) else one for one in item]
         elif dataclasses.is_dataclass(item):
             item = _to_proto(item)
+            if (type(value), field.name) in _ENCODED:
+                item = item.SerializeToString()
         if item is not None:
             fields[field.name] = item
-    return getattr(coordinator_pb2, type(value).__name__)(**fields)
+    return kind(**fields)
 
 
 def _from_proto(proto: Any) -> Any:
     kind = _VALUES[type(proto).__name__]
     fields: dict[str, Any] = {}
-    for field in dataclasses.fields(kind):
-        item = getattr(proto, field.name)
-        if field.name in _PARTS and not isinstance(item, int):
-            item = _from_proto(item) if proto.HasField(field.name) else None
-        elif field.name in _LISTS:
+    for name in _names(kind):
+        item = getattr(proto, name)
+        if name in _PARTS and not isinstance(item, int):
+            if not proto.HasField(name):
+                item = None
+            elif isinstance(item, bytes):
+                item = _decoded(_ENCODED[kind, name], item)
+            else:
+                item = _from_proto(item)
+        elif name in _LISTS:
             parts: Iterable[Any] = item
             item = tuple(_from_proto(one) for one in parts)
-        elif field.name == "goodput":
+        elif name == "goodput":
             item = _from_proto(item)
-        elif field.name in _PLAIN:
+        elif name in _PLAIN:
             item = tuple(item)
-        fields[field.name] = item
+        fields[name] = item
     return kind(**fields)
+
+
+@cache
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
+@lru_cache(maxsize=8)
+def _decoded(kind: type[object], encoded: bytes) -> Any:
+    """Return the value in what thousands tell a coordinator that was started anew, each of all."""
+    return _from_proto(getattr(coordinator_pb2, kind.__name__).FromString(encoded))
