@@ -18,6 +18,7 @@ from elastic_trainer.protocol.message import (
     Round,
     RoundOver,
 )
+from elastic_trainer.protocol.pace import beat_seconds, silence
 
 
 class Draft:
@@ -73,8 +74,11 @@ class Draft:
         self.await_members()
 
     def await_members(self) -> None:
-        """Further members of the round may still be on their way to us."""
-        deadline = self.now + self.state.settings.adopt_grace
+        """Further members of the round may still be on their way to us, some of whom only notice by
+        its silence that the coordinator before us is gone."""
+        assert self.state.round is not None
+        beat = beat_seconds(len(self.state.round.members))
+        deadline = self.now + silence(self.state.settings.adopt_grace, beat)
         self.state = replace(self.state, restart_deadline=deadline)
 
     def begin_completing(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from typing import Any
@@ -65,6 +65,11 @@ class Electorate:
     round: int = 0
     groups: tuple[Group, ...] = ()
     contested: bool = False
+
+    @cached_property
+    def voters(self) -> Mapping[str, Member]:
+        """Return all members that have a vote, by agent."""
+        return {m.agent: m for group in self.groups for m in group.members if m.port}
 
 
 @dataclass(frozen=True)
@@ -473,7 +478,7 @@ def _from_proto(proto: Any) -> Any:
             if not proto.HasField(name):
                 item = None
             elif isinstance(item, bytes):
-                item = _decoded(_ENCODED[kind, name], item)
+                item = _decoded(_ENCODED[kind, name].__name__, item)
             else:
                 item = _from_proto(item)
         elif name in _LISTS:
@@ -493,6 +498,6 @@ def _names(kind: Any) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=8)
-def _decoded(kind: type[object], encoded: bytes) -> Any:
+def _decoded(kind: str, encoded: bytes) -> Any:
     """Return the value in what thousands tell a coordinator that was started anew, each of all."""
-    return _from_proto(getattr(coordinator_pb2, kind.__name__).FromString(encoded))
+    return _from_proto(getattr(coordinator_pb2, kind).FromString(encoded))

@@ -10,7 +10,7 @@ common. Members that are proven gone can't be on the other side, so they don't c
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from elastic_trainer.protocol.message import Electorate, Group, Member, Round
@@ -68,9 +68,9 @@ def is_newer(one: Electorate, other: Electorate | None) -> bool:
     return mine > theirs or (mine == theirs and len(one.groups) < len(other.groups))
 
 
-def voters(known: Electorate) -> dict[str, Member]:
+def voters(known: Electorate) -> Mapping[str, Member]:
     """Return all members that have a vote, by agent."""
-    return {m.agent: m for group in known.groups for m in group.members if m.port}
+    return known.voters
 
 
 def missing(

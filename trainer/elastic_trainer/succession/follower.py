@@ -10,6 +10,7 @@ election itself; pure.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from elastic_trainer.protocol.message import Electorate, Heartbeat, Member
@@ -284,5 +285,5 @@ class Follower:
         return Standing(job, self.agent, self.voter.sworn, self.address, hosts, heard, number)
 
 
-def _voters(known: Electorate | None) -> dict[str, Member]:
+def _voters(known: Electorate | None) -> Mapping[str, Member]:
     return voters(known) if known is not None else {}
