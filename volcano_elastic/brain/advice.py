@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from volcano_elastic.api import moment, role_resources
+from volcano_elastic.api.role_resources import RoleResources
 from volcano_elastic.brain.estimate.amounts import NOTHING, Amounts, Limits
 from volcano_elastic.brain.estimate.right_size import MARGIN, right_size
 from volcano_elastic.brain.estimate.similarity import similar
@@ -39,7 +40,7 @@ def recommendation(advice: Sequence[Advice], now: datetime) -> dict[str, Any]:
     """Return it as status.elastic.recommendation has it; empty roles where nothing is to be
     recommended, so that nobody waits for more."""
     roles = {
-        one.role: {"cpu": str(one.wanted.cpu), "memory": str(one.wanted.memory), "message": one.why}
+        one.role: RoleResources(one.wanted.cpu, one.wanted.memory, one.why).as_status()
         for one in advice
     }
     return {"time": moment.timestamp(now), "roles": roles}
