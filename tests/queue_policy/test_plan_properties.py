@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.queue_policy.world import GPU, NOW, applied, gpus, job, node, pod, settled, world
-from volcano_elastic.cluster_state.job_state import eviction_order
+from volcano_elastic.cluster_state.job_pods import eviction_order
 from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.queue_policy.decision import Plan
 from volcano_elastic.queue_policy.plan import plan

@@ -24,7 +24,8 @@ from volcano_elastic.cluster_state.claim import (
 )
 from volcano_elastic.cluster_state.fact import fact, value
 from volcano_elastic.cluster_state.fit import Dimensions, Shape, Vector
-from volcano_elastic.cluster_state.job_state import FirstVictim, GrowthKey, JobState, LossKey
+from volcano_elastic.cluster_state.job_pods import FirstVictim
+from volcano_elastic.cluster_state.job_state import GrowthKey, JobState, LossKey
 from volcano_elastic.cluster_state.node_state import NodeState
 from volcano_elastic.cluster_state.queue_tree import QueueBounds, QueueTree, bounds_by_weight
 from volcano_elastic.cluster_state.reason import NoChange, Reason

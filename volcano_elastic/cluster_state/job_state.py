@@ -7,24 +7,26 @@ same job with the same pods again uses the same value, and all that is known of 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from datetime import datetime, timedelta
-from operator import add
 from typing import NamedTuple
 
 from volcano_elastic.api.queue_policy import GPU, ForOtherQueues, ForPods, Mode, Order, QueuePolicy
-from volcano_elastic.api.role import elastic, leading
 from volcano_elastic.cluster_state.fact import fact, value
 from volcano_elastic.cluster_state.fit import Dimensions, Shape, Vector
+from volcano_elastic.cluster_state.job_pods import (
+    COUNTED,
+    FirstVictim,
+    JobPods,
+    eviction_order,
+    has_first,
+    job_pods,
+)
 from volcano_elastic.cluster_state.reason import NoChange, Reason, no_change
 from volcano_elastic.cluster_state.speed import CPUS, Curve, SizeSteps
 from volcano_elastic.snapshot.snapshot import Job, Pod, Resources
 
-COUNTED = elastic().name
-"""Role whose pods count in a job's size."""
-LEADING = leading().name
-"""Role of the pod that has rank 0, where the job has it."""
 OWN_RIGHT = 2.0
 """How much more a step counts that its queue deserves. Where a right outweighed everything, a queue
 of many jobs beside queues of few large ones took up to a third longer than under rigid scheduling
@@ -70,45 +72,6 @@ class JobSurplus(NamedTuple):
     """Amount, negative; that of a young job counts for less."""
     pods: int
     queue: str
-
-
-class FirstVictim(NamedTuple):
-    """The pod of a job that leaves first for a claim, as ranks of options say; the smallest goes
-    first."""
-
-    protected: bool
-    running: bool
-    surplus: float
-    """As `JobSurplus.weighted`."""
-    last: int
-    """Its index, negative."""
-    node: str
-    pod: str
-    job: str
-
-    @classmethod
-    def of(cls, pod: Pod, surplus: float) -> FirstVictim:
-        """Return the place of a pod of a job with such surplus."""
-        node, job = pod.node or "", pod.job or ""
-        return cls(pod.protected, pod.running, surplus, -pod.index, node, pod.key, job)
-
-
-class JobPods(NamedTuple):
-    """The pods of a job, by what they do."""
-
-    bound: dict[str, Pod]
-    """Workers with a node, by key."""
-    unbound: dict[str, Pod]
-    """Workers without one."""
-    excess: Sequence[Pod]
-    """Workers beyond `desired`, in neither: an earlier decision not carried out yet."""
-    departing: bool
-    """Some are terminating and still have a node: the job has been running."""
-    master_bound: bool
-    held: Vector
-    """Amounts that they hold in the queue."""
-    surplus: int
-    """Amount of the policy's resource that those beyond the minimum hold."""
 
 
 class Kept(NamedTuple):
@@ -235,38 +198,9 @@ class JobState:
     @fact
     def by_role(self) -> JobPods:
         """Its pods sorted."""
-        job, departing, master_bound = self.job, False, False
-        bound: dict[str, Pod] = {}
-        unbound: dict[str, Pod] = {}
-        others: list[Pod] = []
-        for pod in self.pods:
-            if pod.terminating:
-                departing = departing or pod.node is not None
-            elif pod.role != COUNTED:
-                if pod.node is not None:
-                    master_bound = master_bound or pod.role == LEADING
-                    others.append(pod)
-            elif pod.node is not None:
-                bound[pod.key] = pod
-            else:
-                unbound[pod.key] = pod
-        # Mostly all that hold room ask for the same, which is quicker seen than counted.
-        usual = job.pod_requests
-        rest = [p for p in bound.values() if p.requests is not usual and p.requests != usual]
-        usually = len(bound) - len(rest)
-        held = tuple([amount * usually for amount in self.shape.vector])
-        for pod in (*rest, *others):
-            held = tuple(map(add, held, self.dimensions.request(pod.requests)))
-        beyond = max(0, len(bound) - job.min)
-        surplus = beyond * job.pod_requests.get(self.policy.resource, 0)
-        excess: list[Pod] = []
-        alive = [*bound.values(), *unbound.values()]
-        extra = existing(job, alive) - job.desired
-        if extra > 0:
-            excess = eviction_order(alive)[:extra]
-            for pod in excess:
-                del (bound if pod.node is not None else unbound)[pod.key]
-        return JobPods(bound, unbound, excess, departing, master_bound, held, surplus)
+        return job_pods(
+            self.job, self.pods, self.shape.vector, self.dimensions, self.policy.resource
+        )
 
     @fact
     def nodes(self) -> frozenset[str]:
@@ -346,10 +280,10 @@ class JobState:
     @fact
     def first_victim(self) -> FirstVictim | None:
         """The pod that leaves first, as long as no plan has changed the job; None if none may."""
-        if self.most_surplus is None:
+        most = self.most_surplus
+        if most is None:
             return None
-        first = next(iter(eviction_order(self.by_role.bound.values())), None)
-        return None if first is None else FirstVictim.of(first, self.most_surplus.weighted)
+        return FirstVictim.of(eviction_order(self.by_role.bound.values()), most.weighted)
 
     @fact
     def surplus(self) -> int:
@@ -427,33 +361,6 @@ def loss_key(state: JobState, size: int) -> LossKey | None:
     if size - state.unit < state.job.min:
         return None
     return LossKey(round(state.steps.down(size).worth * state.weight, 12), state.job.key)
-
-
-def has_first(pods: Iterable[Pod]) -> bool:
-    """Return whether worker 0 is among the pods."""
-    for pod in pods:  # noqa: SIM110 - a generator takes twice as long
-        if pod.index == 0:
-            return True
-    return False
-
-
-def existing(job: Job, alive: Sequence[Pod]) -> int:
-    """Workers that count in the size: those alive or finished, and worker 0 even while it is
-    missing, since it comes back."""
-    missing = bool(alive) and not job.succeeded and not has_first(alive)
-    return len(alive) + job.succeeded + missing
-
-
-def eviction_order(pods: Iterable[Pod], worker_0: bool = False) -> list[Pod]:
-    """Pods in the order in which they leave: unbound, then unprotected, bound before running,
-    highest index. Never worker 0, unless `worker_0`.
-
-    The protection of a pod without a node protects nothing yet.
-    """
-    return sorted(
-        (pod for pod in pods if worker_0 or pod.index != 0),
-        key=lambda pod: (pod.node is not None, pod.protected, pod.running, -pod.index, pod.key),
-    )
 
 
 def ready(job: Job, policy: QueuePolicy) -> datetime | None:

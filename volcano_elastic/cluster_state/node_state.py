@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from volcano_elastic.cluster_state.fact import fact, keep_facts, value
 from volcano_elastic.cluster_state.fit import UNLIMITED, Dimensions, Shape, Vector, admits
-from volcano_elastic.cluster_state.job_state import COUNTED, JobState
+from volcano_elastic.cluster_state.job_pods import COUNTED
+from volcano_elastic.cluster_state.job_state import JobState
 from volcano_elastic.snapshot.snapshot import Node, Pod, Resources
 
 LOST_AFTER = timedelta(seconds=5)

@@ -13,7 +13,7 @@ No other pod leaves for it, and no room is asked of others: what waits has been 
 from __future__ import annotations
 
 from volcano_elastic.api.queue_policy import LeaveNodes
-from volcano_elastic.cluster_state.job_state import LEADING
+from volcano_elastic.cluster_state.job_pods import LEADING
 from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.queue_policy.draft import Draft, JobDraft
 from volcano_elastic.queue_policy.node_room import Room

@@ -7,13 +7,13 @@ from datetime import datetime
 
 from volcano_elastic.cluster_state.claim import Claim, claim_of
 from volcano_elastic.cluster_state.cluster_state import ClusterState
-from volcano_elastic.cluster_state.job_state import (
+from volcano_elastic.cluster_state.job_pods import (
     FirstVictim,
-    JobState,
     eviction_order,
     existing,
     has_first,
 )
+from volcano_elastic.cluster_state.job_state import JobState
 from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.queue_policy.journal import Journal
 from volcano_elastic.queue_policy.node_room import NodeRoom, Room
@@ -141,10 +141,9 @@ class JobDraft:
 
     def first_victim(self) -> FirstVictim | None:
         """The pod that leaves first for a claim, as it is now; None if none may."""
-        first = next(self.leavers(), None)
-        if first is None or self.state.most_surplus is None or self.eviction_cost() is None:
+        if self.state.most_surplus is None or self.eviction_cost() is None:
             return None
-        return FirstVictim.of(first, -self.weighted_surplus)
+        return FirstVictim.of(self.leavers(), -self.weighted_surplus)
 
     @property
     def evictable(self) -> int:

@@ -11,6 +11,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from volcano_elastic.cluster_state.fit import Shape, Vector
 from volcano_elastic.queue_policy.draft import JobDraft
+from volcano_elastic.queue_policy.queue_room import QueueRoom
 from volcano_elastic.snapshot.snapshot import Pod
 
 P = TypeVar("P", bound=Hashable)
@@ -86,6 +87,62 @@ class Option(NamedTuple):
     victims: tuple[Victim, ...]
     slots: int = 1
     """How many more pods of the claim it makes room for."""
+
+
+class Ranks:
+    """Works out what options cost, by what queues and jobs have left at the time."""
+
+    def __init__(self, queues: QueueRoom) -> None:
+        self._queues = queues
+        self._rights: dict[tuple[str, Vector], Right] = {}
+        """As long as no queue holds more or less."""
+        self._rights_at = 0
+
+    def right(self, queue: str, vector: Vector) -> Right:
+        """Return how much right a queue has to a pod of its own."""
+        if self._rights_at != self._queues.uses:
+            self._rights.clear()
+            self._rights_at = self._queues.uses
+        found = self._rights.get((queue, vector))
+        if found is None:
+            found = Right(2 - self._queues.borrows(queue, vector), -self._queues.share(queue))
+            self._rights[queue, vector] = found
+        return found
+
+    def option(self, victims: tuple[Victim, ...], queue: str, slots: int = 1) -> Option:
+        """Return the victims as one option of a claim of `queue`."""
+        cost = protected = running = 0
+        jobs: dict[str, JobDraft] = {}
+        units: dict[str, int] = {}
+        """How many more pods of each job leave anyway."""
+        for pod, job, _ in victims:
+            key = job.job.key
+            jobs[key] = job
+            left = units.get(key, job.unit_remainder)
+            if not left:
+                left = job.state.unit
+                cost += left
+            units[key] = left - 1
+            protected += pod.protected
+            running += pod.running
+        others = [
+            self.right(job.job.queue, job.state.shape.vector)
+            for job in jobs.values()
+            if job.job.queue != queue
+        ]
+        surplus, last = min([(job.weighted_surplus, key) for key, job in jobs.items()])
+        of_last = [victim.pod for victim in victims if victim.job.job.key == last]
+        rank = Rank(
+            cost / slots,
+            cost,
+            protected,
+            running,
+            max([found.right for found in others], default=OWN.right),
+            min([found.share for found in others], default=OWN.share),
+            -surplus,
+            -max([pod.index for pod in of_last]),
+        )
+        return Option(rank, min([pod.key for pod in of_last]), victims, slots)
 
 
 class BestFirst(Generic[P]):

@@ -25,7 +25,7 @@ from volcano_elastic.api.queue_policy import Mode
 from volcano_elastic.cluster_state.claim import Claim
 from volcano_elastic.cluster_state.cluster_state import ClusterState
 from volcano_elastic.cluster_state.grouping import cluster_state
-from volcano_elastic.cluster_state.job_state import eviction_order
+from volcano_elastic.cluster_state.job_pods import eviction_order
 from volcano_elastic.cluster_state.queue_figures import queue_figures
 from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.queue_policy.backoff import Backoff

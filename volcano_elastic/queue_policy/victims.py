@@ -21,7 +21,8 @@ from typing import NamedTuple
 
 from volcano_elastic.cluster_state.claim import Claim
 from volcano_elastic.cluster_state.fit import Shape, Vector
-from volcano_elastic.cluster_state.job_state import FirstVictim, JobState
+from volcano_elastic.cluster_state.job_pods import FirstVictim
+from volcano_elastic.cluster_state.job_state import JobState
 from volcano_elastic.cluster_state.node_state import NOBODY, slots_in
 from volcano_elastic.queue_policy.draft import Draft, JobDraft
 from volcano_elastic.queue_policy.node_room import Room
@@ -30,7 +31,7 @@ from volcano_elastic.queue_policy.option import (
     BestFirst,
     Option,
     Rank,
-    Right,
+    Ranks,
     Victim,
     VictimRequest,
 )
@@ -74,9 +75,7 @@ class VictimSearch:
         draft.at_end.append(self._first_victims.clear)
         policies = draft.cluster.policies.values()
         self._protects = any(policy.shrink.protect for policy in policies)
-        self._rights: dict[tuple[str, Vector], Right] = {}
-        """As long as no queue holds more or less."""
-        self._rights_at = 0
+        self._ranks = Ranks(draft.queues)
         self._any_right = any(map(self._queues.entitled, self._queues.tree.queues))
 
     # What there is
@@ -218,13 +217,12 @@ class VictimSearch:
         rank = Rank(cost_per_slot, cost, *first[:2], *OWN, first.surplus, first.last)
         victim = Victim(job.bound[first.pod], job, n)
         won = slots_in(tuple(map(add, left, vector)), shape) - slots
-        useful = min(request.need, won)
-        enough = job.state.gives_way(request.priority) and useful > 0
-        if not enough or self._rank_of_one(victim, name, useful) != rank:
+        if not job.state.gives_way(request.priority) or won <= 0:
             return None
-        if self._cheaper_queues(rank, request) - {name}:
+        option = self._ranks.option((victim,), name, min(request.need, won))
+        if option.rank != rank or self._cheaper_queues(rank, request) - {name}:
             return None
-        return Option(rank, first.pod, (victim,), useful)
+        return option
 
     def _cheaper_queues(self, rank: Rank, request: VictimRequest) -> frozenset[str]:
         """Queues of which a pod might leave for another's claim at less than this."""
@@ -288,7 +286,7 @@ class VictimSearch:
         if not found.own:
             right = 1
             if self._any_right:
-                rights = [self._right(*each) for each in surplus.queues]
+                rights = [self._ranks.right(*each) for each in surplus.queues]
                 right, share = min([r.right for r in rights]), min([r.share for r in rights])
         cost = found.pods
         if surplus.units and any(
@@ -306,17 +304,6 @@ class VictimSearch:
             found.last,
         )
 
-    def _right(self, queue: str, vector: Vector) -> Right:
-        """Return how much right a queue has to a pod of its own."""
-        if self._rights_at != self._queues.uses:
-            self._rights.clear()
-            self._rights_at = self._queues.uses
-        found = self._rights.get((queue, vector))
-        if found is None:
-            found = Right(2 - self._queues.borrows(queue, vector), -self._queues.share(queue))
-            self._rights[queue, vector] = found
-        return found
-
     def option(self, n: int, request: VictimRequest) -> Option | None:
         """The best smallest set of node n's surplus that makes room for one more such pod."""
         shape, left = request.shape, self._nodes.left(n)
@@ -326,23 +313,16 @@ class VictimSearch:
         leavers = self._leavers_on(n, request)
         # Pods of a job are alike: only the first need be looked at.
         first = [Victim(pod, job, n) for job, pods in leavers for pod in islice(pods, 1)]
-        enough: list[tuple[Rank, str, Victim]] = []
-        useful: dict[Vector, int] = {}
-        for victim in first:
-            vector = victim.vector
-            if all(vector[i] >= amount for amount, i in lack):
-                if vector not in useful:
-                    useful[vector] = self._useful(left, [victim], request, slots)
-                rank = self._rank_of_one(victim, request.queue, useful[vector])
-                enough.append((rank, victim.pod.key, victim))
-        if enough:
-            rank, key, victim = min(enough)
-            return Option(rank, key, (victim,), useful[victim.vector])
-        chosen = self._gathered(first, dict(leavers), lack, request.queue)
-        if chosen is None:
-            return None
-        useful_slots = self._useful(left, chosen, request, slots)
-        return self.as_option(tuple(chosen), request.queue, useful_slots)
+        enough = [(one,) for one in first if all(one.vector[i] >= amount for amount, i in lack)]
+        found: Iterable[tuple[Victim, ...]] = enough
+        if not enough:
+            chosen = self._gathered(first, dict(leavers), lack, request.queue)
+            found = () if chosen is None else (tuple(chosen),)
+        options = [
+            self._ranks.option(victims, request.queue, self._useful(left, victims, request, slots))
+            for victims in found
+        ]
+        return min(options, default=None)
 
     def _leavers_on(self, n: int, request: VictimRequest) -> list[tuple[JobDraft, Iterator[Pod]]]:
         """Jobs on node n that may give for the request, and their pods there in order."""
@@ -370,25 +350,24 @@ class VictimSearch:
 
         Those that help most first, and of equal ones the cheapest.
         """
-        by_size: defaultdict[Vector, list[tuple[Rank, str, Victim]]] = defaultdict(list)
+        by_size: defaultdict[Vector, list[Option]] = defaultdict(list)
         for victim in first:
-            entry = self._rank_of_one(victim, queue), victim.pod.key, victim
-            heapq.heappush(by_size[victim.vector], entry)
+            heapq.heappush(by_size[victim.vector], self._ranks.option((victim,), queue))
         lacking = {i: amount for amount, i in lack}
         chosen: list[Victim] = []
         quota: dict[JobDraft, int] = {}
         while any(amount > 0 for amount in lacking.values()):
             found = [
-                (-sum(min(size[i], a) / a for i, a in lacking.items() if a > 0), *heap[0], heap)
+                (-sum(min(size[i], a) / a for i, a in lacking.items() if a > 0), heap[0], heap)
                 for size, heap in by_size.items()
                 if heap
             ]
             if not found:
                 return None
-            helps, _, _, victim, heap = min(found)
+            helps, _, heap = min(found)
             if not helps:
                 return None
-            heapq.heappop(heap)
+            [victim] = heapq.heappop(heap).victims
             job = victim.job
             left = quota.setdefault(job, job.evictable)
             if not left or not self.gives(job, queue, chosen):
@@ -397,7 +376,7 @@ class VictimSearch:
             chosen.append(victim)
             for pod in islice(leavers[job], 1):
                 after = Victim(pod, job, victim.node)
-                heapq.heappush(heap, (self._rank_of_one(after, queue), pod.key, after))
+                heapq.heappush(heap, self._ranks.option((after,), queue))
             for i in lacking:
                 lacking[i] -= victim.vector[i]
         for victim in list(chosen):
@@ -413,46 +392,6 @@ class VictimSearch:
         for victim in victims:
             left = tuple(map(add, left, victim.vector))
         return max(1, min(request.need, slots_in(left, request.shape) - slots))
-
-    def _rank_of_one(self, victim: Victim, queue: str, slots: int = 1) -> Rank:
-        """The rank of an option of one pod."""
-        pod, job = victim.pod, victim.job
-        cost = 0 if job.unit_remainder else job.state.unit
-        owner, right = job.job.queue, OWN
-        if owner != queue:
-            right = self._right(owner, victim.vector)
-        return Rank(
-            cost / slots,
-            cost,
-            pod.protected,
-            pod.running,
-            *right,
-            -job.weighted_surplus,
-            -pod.index,
-        )
-
-    def as_option(self, victims: tuple[Victim, ...], queue: str, slots: int = 1) -> Option:
-        """Return the victims as one option, ranked by the pods and rights it costs per slot."""
-        cost = _cost(victims)
-        jobs = {victim.job.job.key: victim.job for victim in victims}.values()
-        rights = [
-            self._right(job.job.queue, job.state.shape.vector)
-            for job in jobs
-            if job.job.queue != queue
-        ]
-        surplus, last = min((job.weighted_surplus, job.job.key) for job in jobs)
-        of_last = [victim.pod for victim in victims if victim.job.job.key == last]
-        rank = Rank(
-            cost / slots,
-            cost,
-            sum(victim.pod.protected for victim in victims),
-            sum(victim.pod.running for victim in victims),
-            max([found.right for found in rights], default=0),
-            min([found.share for found in rights], default=0.0),
-            -surplus,
-            -max(pod.index for pod in of_last),
-        )
-        return Option(rank, min(pod.key for pod in of_last), victims, slots)
 
     def easing(self, full: Full, claim: Claim, protected: bool) -> BestFirst[str]:
         """Jobs by the cheapest pod, wherever it is, whose leaving makes some room in the full queue
@@ -479,7 +418,7 @@ class VictimSearch:
                 for pod in self.leavers(job, job.leavers(), protected):
                     n = self._nodes.index(pod.node)
                     if n is not None:
-                        return self.as_option((Victim(pod, job, n),), queue)
+                        return self._ranks.option((Victim(pod, job, n),), queue)
             return None
 
         def least(key: str) -> Rank | None:
@@ -519,18 +458,3 @@ class VictimSearch:
         # Options that had become dearer are as cheap as before, wherever they are.
         self._candidates.clear()
         self._first_victims.clear()
-
-
-def _cost(victims: Iterable[Victim]) -> int:
-    """Pods that leave in the end if these are picked, whole units counted."""
-    total = 0
-    left: dict[str, int] = {}
-    for victim in victims:
-        key = victim.job.job.key
-        remainder = left.get(key, victim.job.unit_remainder)
-        if remainder:
-            left[key] = remainder - 1
-        else:
-            total += victim.job.state.unit
-            left[key] = victim.job.state.unit - 1
-    return total
