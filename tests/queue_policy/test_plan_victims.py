@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.queue_policy.world import NOW, gpus, job, node, pod, pods, world
+from tests.queue_policy.world import NOW, gpus, job, node, pod, pods, ruled, seconds, world
 from volcano_elastic.api.queue_policy import ForOtherQueues, QueuePolicy, Shrink
 from volcano_elastic.cluster_state.cluster_state import QueueState
 from volcano_elastic.queue_policy import plan as planning
@@ -65,6 +65,23 @@ def test_one_large_pod_leaves_for_two_small_ones_of_a_claim() -> None:
     assert leave({"n1": 5, "n2": 4}, [a, c, b], *on) == ["c1"]
     # But what frees more than is needed is not cheaper for it: who has most surplus gives.
     assert leave({"n1": 5, "n2": 4}, [a, c, job("b", 1, 1)], *on) == ["a4"]
+
+
+@pytest.mark.parametrize("protect", [0, 1])
+def test_a_job_whose_worker_0_gets_room_has_surplus_again(protect: float) -> None:
+    """`c` was served before and looked at `a`'s pods in vain. With `protect` all nodes are compared;
+    without, the queue's first victim is taken at once."""
+    tainted = node("x", 1, taints=(("dedicated", "x", "NoSchedule"),))
+    a = job("a", 2, 3, 3, tolerations=({"key": "dedicated", "operator": "Exists"},))
+    c, d, e = job("c", 2, 2, priority=1), job("d", 1, 2, 2), job("e", 1, 2, 2)
+    lost = [pod(a, 1, "n2"), pod(a, 2, "n2"), pod(c, 1, "n1")]
+    nodes, jobs = [node("n1", 5), node("n2", 2), tainted], [a, c, d, e, claim(gpus(1))]
+    seen = world(nodes, jobs, lost, pods(d, "n1", "n1"), pods(e, "n1", "n1"))
+    made = plan(ruled(seen, shrink=Shrink(protect=seconds(protect))), NOW)
+    assert {key for decision in made.decisions for key in decision.remove} == {
+        "ns/a-worker-2",
+        "ns/d-worker-1",
+    }
 
 
 def test_only_what_holds_what_is_lacking_leaves() -> None:
