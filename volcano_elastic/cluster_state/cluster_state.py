@@ -277,6 +277,11 @@ class ClusterState:
         pods = chain.from_iterable(gang.pod_claims.values() for gang in self.gangs.values())
         return [*jobs, *(claim for claim in self.gang_claims if not claim.runs), *pods]
 
+    def jobs_within(self, queue: str) -> Iterable[JobState]:
+        """Jobs of a queue and its children."""
+        inside = [states for name, states in self.queues.items() if self.tree.within(name, queue)]
+        return chain.from_iterable([states.jobs for states in inside])
+
     @fact
     def idle(self) -> Sequence[int]:
         """Amounts free on all nodes that take pods."""

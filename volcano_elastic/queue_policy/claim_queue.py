@@ -5,18 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from volcano_elastic.cluster_state.claim import Claim, ClaimOrder, Group, Kind
+from volcano_elastic.cluster_state.claim import Claim, ClaimOrder, Group
 from volcano_elastic.cluster_state.fit import Vector
 from volcano_elastic.queue_policy.backoff import Backoff
 from volcano_elastic.queue_policy.draft import Draft
 from volcano_elastic.queue_policy.messages import asked
 from volcano_elastic.queue_policy.placement import ClaimPlacement
-
-
-class _Refusal(NamedTuple):
-    version: int
-    """Of the plan: as long as nothing has changed it goes for all claims of the kind."""
-    why: str
 
 
 class Blocked(NamedTuple):
@@ -51,7 +45,8 @@ class ClaimQueue:
         """Why those who cannot start can't, likewise."""
         self._asked: dict[tuple[Group, ...], str] = {}
         self._ahead = backoff.ahead
-        self._refused: dict[tuple[Kind, str], _Refusal] = {}
+        self._refused: dict[tuple[object, ...], str] = {}
+        """Why claims of a kind cannot be served as long as nothing changes."""
         self._set_aside: dict[str, str] = {}
         """Why those that have no turn have none, by key."""
         for key in backoff.noted & self._claims.keys():
@@ -83,14 +78,11 @@ class ClaimQueue:
 
     def reasons(self) -> Blocked:
         """Why those who cannot start can't."""
-        found = Blocked({}, {})
-        for key, why in self.blocked.items():
-            pod = self._claims[key].pod
-            if pod is None:
-                found.minimums[key] = why
-            else:
-                found.pods[pod.key] = why
-        return found
+        pods = {key: pod for key in self.blocked if (pod := self._claims[key].pod) is not None}
+        return Blocked(
+            {key: why for key, why in self.blocked.items() if key not in pods},
+            {pod.key: self.blocked[key] for key, pod in pods.items()},
+        )
 
     def _first_blocked(self) -> ClaimOrder | None:
         """The first turn of those who are blocked and not set aside."""
@@ -137,21 +129,18 @@ class ClaimQueue:
         return self._leave_more(list(self.served.values())[before:])
 
     def _refusal(self, claim: Claim) -> str | None:
-        """Why the claim cannot be served; None if it has been. Those that have not started and
-        are like one that could not be need not be tried."""
-        scope = self._draft.quotas.scope(claim.key)
-        alone = claim.key in self._asking or claim.key in self._placement.freed
-        alike = None if alone else (claim.kind, scope)
-        known = None if alike is None else self._refused.get(alike)
-        if known is not None and known.version == self._draft.journal.version:
-            return known.why
-        why = self._serve(claim)
-        if why is None:
-            return None
-        why = self._sentence(claim, why)
-        if alike is not None:
-            self._refused[alike] = _Refusal(self._draft.journal.version, why)
-        return why
+        """Why the claim cannot be served; None if it has been. Those like one that could not be
+        need not be tried."""
+        own = None if claim.order.leader_placed else claim.key
+        until = self._placement.freed.get(claim.key)
+        scope, version = self._draft.quotas.scope(claim.key), self._draft.journal.version
+        alike = (version, claim.kind, scope, claim.runs, own, until)
+        if alike not in self._refused:
+            why = self._serve(claim)
+            if why is None:
+                return None
+            self._refused[alike] = self._sentence(claim, why)
+        return self._refused[alike]
 
     def _serve(self, claim: Claim) -> str | None:
         why = self._placement.serve(claim)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import product
@@ -55,6 +55,8 @@ class _Attempt:
     victims: list[Victim] = field(default_factory=list)
     idle: bool = True
     """Idle room alone has been enough."""
+    easing: tuple[Full, BestFirst[str]] | None = None
+    """What is full just now, and jobs whose pods make room there."""
 
 
 class ClaimPlacement:
@@ -74,10 +76,8 @@ class ClaimPlacement:
         self._promises: dict[int, list[Shape]] = {}
         """By node, pods of claims that it has been promised to."""
         self._promised: Counter[Shape] = Counter()
-        self._failed: dict[tuple[object, ...], int] = {}
-        """Versions of the plan in which such claims could not be served."""
-        self._possible: dict[tuple[tuple[Group, ...], bool], tuple[int, bool]] = {}
-        """Version of the plan, and whether all nodes together might have room."""
+        self._possible: dict[tuple[int, tuple[Group, ...], bool], bool] = {}
+        """By version of the plan, whether all nodes together might have room."""
 
     def serve(self, claim: Claim) -> str | None:
         """Keep room for the claim, asking surplus to leave if need be; else say why it cannot."""
@@ -85,12 +85,7 @@ class ClaimPlacement:
         if impossible is not None:
             return impossible
         own = None if claim.order.leader_placed else claim.key
-        may_shrink = self._may_shrink(claim)
-        kind = (claim.queue, claim.groups, own, claim.priority, may_shrink, self._scope(claim))
-        journal = self._draft.journal
-        version, mark = journal.version, journal.mark()
-        if self._failed.get(kind) == version:
-            return self._too_little("there is too little room for it", claim)
+        may_shrink, mark = self._may_shrink(claim), self._draft.journal.mark()
         if claim.job is not None:
             self._draft.job(claim.key).promise(claim.workers)
             # A job that was short of its minimum may have surplus again.
@@ -99,8 +94,7 @@ class ClaimPlacement:
         tries = product((False, True)[: 1 + may_shrink], (False, True)[: 1 + may_move])
         if any(self._attempt(_Attempt(claim, own, protected), move) for protected, move in tries):
             return None
-        journal.rollback(mark)
-        self._failed[kind] = version
+        self._draft.journal.rollback(mark)
         short = self._queues.full(claim.queue, claim.request)
         if short is not None:
             return self._too_little(f"queue {short.queue} has too little room for it", claim)
@@ -128,12 +122,11 @@ class ClaimPlacement:
         if closed is not None:
             return closed
         may_shrink = self._may_shrink(claim)
-        asks, version = (claim.groups, may_shrink), self._draft.journal.version
-        known = self._possible.get(asks)
-        if known is None or known[0] != version:
+        asks = (self._draft.journal.version, claim.groups, may_shrink)
+        if asks not in self._possible:
             fits = all(self._might_fit(*group, may_shrink) for group in claim.groups)
-            known = self._possible[asks] = (version, fits)
-        if not known[1]:
+            self._possible[asks] = fits
+        if not self._possible[asks]:
             return self._too_little("the nodes have too little room for it", claim)
         full = self._queues.full(claim.queue, claim.request)
         if full is not None and may_shrink:
@@ -215,21 +208,34 @@ class ClaimPlacement:
     def _ease_quota(self, attempt: _Attempt) -> bool:
         """Have surplus of the claim's namespace leave until quotas let its pods be made. It has to
         leave wherever the claim finds its nodes, so it leaves first."""
-        claim, quotas = attempt.claim, self._draft.quotas
-        easing: BestFirst[str] | None = None
-        eased: Full | None = None
+        claim, cluster = attempt.claim, self._draft.cluster
         while (full := self._quota_full(claim)) is not None:
-            if easing is None or eased != full:
-                eased = full
-                easing = self._search.easing_namespace(full, claim, attempt.protected)
-            option = easing.first() if self._may_shrink(claim) else None
-            if option is None:
+            jobs = (job for job in cluster.jobs.values() if job.namespace == full.queue)
+            if not self._may_shrink(claim) or not self._evict(
+                attempt, self._ease(attempt, full, jobs)
+            ):
                 return False
-            self._search.evict(option.victims)
-            attempt.victims += option.victims
-            easing.enter({victim.job.job.key for victim in option.victims})
+        attempt.easing = None
         if claim.job is not None:
-            quotas.use(claim.job.namespace, self._unmade(claim, claim.job), 1)
+            unmade = self._unmade(claim, claim.job)
+            self._draft.quotas.use(claim.job.namespace, unmade, 1)
+        return True
+
+    def _ease(self, attempt: _Attempt, full: Full, jobs: Iterable[JobState]) -> Option | None:
+        """The cheapest pod of these jobs whose leaving makes room in what is full."""
+        if attempt.easing is None or attempt.easing[0] != full:
+            easing = self._search.easing(full, jobs, attempt.claim, attempt.protected)
+            attempt.easing = full, easing
+        return attempt.easing[1].first()
+
+    def _evict(self, attempt: _Attempt, option: Option | None) -> bool:
+        """Have an option's pods leave, if there is one."""
+        if option is None:
+            return False
+        self._search.evict(option.victims)
+        attempt.victims += option.victims
+        if attempt.easing is not None:
+            attempt.easing[1].enter({victim.job.job.key for victim in option.victims})
         return True
 
     def _quota_full(self, claim: Claim) -> Full | None:
@@ -284,25 +290,17 @@ class ClaimPlacement:
         need = count - self._place(attempt, shape, count)
         while need and self._make_way(shape):
             need -= self._place(attempt, shape, need)
-        easing: BestFirst[str] | None = None
-        eased: Full | None = None
         while need or queues.full(claim.queue, request):
             if not self._may_shrink(claim) or (need and not self._search.might_fit(shape, need)):
                 return False
             full = queues.full(claim.queue, request)
             option = self._option(attempt, shape, need, None if full is None else full.queue)
             if option is None and full is not None:
-                if easing is None or eased != full:
-                    eased = full
-                    easing = self._search.easing(full, claim, attempt.protected)
-                option = easing.first()
-            if option is None:
+                option = self._ease(attempt, full, self._draft.cluster.jobs_within(full.queue))
+            if not self._evict(attempt, option):
                 return False
-            self._search.evict(option.victims)
-            attempt.victims += option.victims
-            if easing is not None:
-                easing.enter({victim.job.job.key for victim in option.victims})
             need -= self._place(attempt, shape, need)
+        attempt.easing = None
         queues.use(claim.queue, request)
         return True
 

@@ -15,7 +15,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
-from itertools import chain, islice
+from itertools import islice
 from operator import add
 from typing import NamedTuple
 
@@ -393,32 +393,19 @@ class VictimSearch:
             left = tuple(map(add, left, victim.vector))
         return max(1, min(request.need, slots_in(left, request.shape) - slots))
 
-    def easing(self, full: Full, claim: Claim, protected: bool) -> BestFirst[str]:
-        """Jobs by the cheapest pod, wherever it is, whose leaving makes some room in the full queue
-        for a claim. Of use until something else than such pods leaves."""
-        cluster, tree = self._draft.cluster, self._queues.tree
-        queues = (queue for name, queue in cluster.queues.items() if tree.within(name, full.queue))
-        states = chain.from_iterable(queue.jobs for queue in queues)
-        return self._easing(states, full, claim, protected)
-
-    def easing_namespace(self, full: Full, claim: Claim, protected: bool) -> BestFirst[str]:
-        """The same for a namespace whose quota is full."""
-        jobs = self._draft.cluster.jobs.values()
-        states = (state for state in jobs if state.namespace == full.queue)
-        return self._easing(states, full, claim, protected)
-
-    def _easing(
-        self, states: Iterable[JobState], full: Full, claim: Claim, protected: bool
+    def easing(
+        self, full: Full, jobs: Iterable[JobState], claim: Claim, protected: bool
     ) -> BestFirst[str]:
-        queue = claim.queue
+        """Jobs in what is full, by the cheapest pod, wherever it is, whose leaving makes some room
+        there for a claim. Of use until something else than such pods leaves."""
 
         def look(key: str) -> Option | None:
             job = self._draft.job(key)
-            if self.gives(job, queue):
+            if self.gives(job, claim.queue):
                 for pod in self.leavers(job, job.leavers(), protected):
                     n = self._nodes.index(pod.node)
                     if n is not None:
-                        return self._ranks.option((Victim(pod, job, n),), queue)
+                        return self._ranks.option((Victim(pod, job, n),), claim.queue)
             return None
 
         def least(key: str) -> Rank | None:
@@ -427,7 +414,7 @@ class VictimSearch:
 
         keys = [
             state.job.key
-            for state in states
+            for state in jobs
             if state.may_give and state.gives_way(claim.priority) and full.eased(state.shape.vector)
         ]
         return BestFirst(keys, least, look)
