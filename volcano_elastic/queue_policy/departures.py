@@ -49,7 +49,8 @@ class Departures:
         workers = [pod for pod in pods if pod.key in job.bound]
         # Who can't be given up goes first where there is room for some.
         workers.sort(key=lambda pod: (pod.index != 0, not pod.protected, pod.index))
-        moved = workers[: self._room(job, len(workers))]
+        places = self._draft.nodes.place(job.state.shape, len(workers), Room.IDLE)
+        moved = workers[: len(places)]
         surplus = [pod for pod in workers[len(moved) :] if pod.index != 0]
         count = min(len(surplus), job.size - job.job.min)
         count -= count % job.state.unit
@@ -74,10 +75,6 @@ class Departures:
             told = "has failed the job" if name in job.job.excluded else signal
             found[f"node {name} {told}"] = None
         return tuple(found)
-
-    def _room(self, job: JobDraft, count: int) -> int:
-        """Take idle room for so many of its workers; return how many have got some."""
-        return len(self._draft.nodes.place(job.state.shape, count, Room.IDLE))
 
     def _master_room(self, job: JobDraft) -> bool:
         shape = job.state.master_shape

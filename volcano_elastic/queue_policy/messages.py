@@ -54,7 +54,8 @@ def message(draft: JobDraft, reason: Reason, helped: list[Claim], dimensions: Di
             needs = [claim.key for claim in helped]
             gains = [key for key in draft.served if key not in needs]
             gain = "gains" if len(gains or needs) == 1 else "gain"
-            who = f"{names(gains, full=not _same_space(draft))} {gain}" if gains else gain
+            full = _several_spaces((*draft.served, job.key))
+            who = f"{names(gains, full)} {gain}" if gains else gain
             why = f"{who} more from {'the rest' if helped else 'them'}"
             if helped:
                 why = f"{_need(helped, job.key, dimensions)}, and {why}"
@@ -98,8 +99,7 @@ def asked(claims: Iterable[Claim], dimensions: Dimensions) -> str:
 
 def _need(helped: list[Claim], giver: str, dimensions: Dimensions) -> str:
     keys = list(_askers(helped))
-    spaces = {key.rpartition("/")[0] for key in (*keys, giver)}
-    who = names(keys, full=len(spaces) > 1)
+    who = names(keys, full=_several_spaces((*keys, giver)))
     verb = "needs" if len(helped) == 1 else "need"
     started = all(claim.runs for claim in helped)
     return f"{who} {verb} {asked(helped, dimensions)} to {'go on' if started else 'start'}"
@@ -130,6 +130,5 @@ def _askers(helped: Iterable[Claim]) -> Iterator[str]:
         yield asker if asker.startswith("pod ") else f"{plural(count, 'pod')} of {asker}"
 
 
-def _same_space(draft: JobDraft) -> bool:
-    spaces = {key.rpartition("/")[0] for key in (*draft.served, draft.job.key)}
-    return len(spaces) == 1
+def _several_spaces(keys: Iterable[str]) -> bool:
+    return len({key.rpartition("/")[0] for key in keys}) > 1
