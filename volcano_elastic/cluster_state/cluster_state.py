@@ -97,10 +97,10 @@ class QueueState:
 
     @fact
     def surplus_vectors(self) -> tuple[Vector, ...]:
-        """Amounts of settled jobs that may leave for claims, by shape."""
+        """Amounts that may leave for claims at most, by shape."""
         found: Counter[Vector] = Counter()
         for state in self.jobs:
-            if state.settled and state.surplus:
+            if state.surplus:
                 found[state.shape.vector] += state.surplus
         return tuple([tuple([a * pods for a in vector]) for vector, pods in found.items()])
 
@@ -276,6 +276,12 @@ class ClusterState:
         jobs = chain.from_iterable(queue.waiting for queue in self.queues.values())
         pods = chain.from_iterable(gang.pod_claims.values() for gang in self.gangs.values())
         return [*jobs, *(claim for claim in self.gang_claims if not claim.runs), *pods]
+
+    @property
+    def unsettled(self) -> Sequence[str]:
+        """Keys of jobs of which something may have to be corrected, in order."""
+        queues = self.queues.values()
+        return sorted([state.job.key for queue in queues for state in queue.unsettled])
 
     def jobs_within(self, queue: str) -> Iterable[JobState]:
         """Jobs of a queue and its children."""

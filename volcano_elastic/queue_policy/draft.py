@@ -255,12 +255,7 @@ class Draft:
         self.at_end: list[Callable[[], None]] = [self.journal.close]
         """Forget what refers back to the draft: else it lives until garbage is looked for."""
         self.jobs: dict[str, JobDraft] = {}
-        self.unsettled = [
-            self.job(key)
-            for key in sorted(
-                state.job.key for queue in cluster.queues.values() for state in queue.unsettled
-            )
-        ]
+        self.unsettled = [self.job(key) for key in cluster.unsettled]
         """Only these, and who has not started, can have a claim; only these need corrections."""
 
     def job(self, key: str) -> JobDraft:

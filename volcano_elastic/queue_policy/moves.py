@@ -18,6 +18,7 @@ import heapq
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from itertools import chain
@@ -64,13 +65,14 @@ goes first."""
 Donor: TypeAlias = "FreeRoom | OtherJobs"
 
 
+@dataclass(slots=True)
 class GrowthQueue:
     """Jobs of one queue and shape that may grow."""
 
-    def __init__(self, queue: str, shape: Shape, keys: Sequence[GrowthKey] = ()) -> None:
-        self.queue, self.shape = queue, shape
-        self.jobs = list(keys)
-        """A heap."""
+    queue: str
+    shape: Shape
+    jobs: list[GrowthKey] = field(default_factory=list)
+    """A heap."""
 
 
 class Moves:
@@ -95,7 +97,7 @@ class Moves:
         self._growth_queues: dict[tuple[str, Shape], GrowthQueue] = {}
         for name, queue in draft.cluster.queues.items():
             for shape, keys in queue.growth.items():
-                self._growth_queues[name, shape] = GrowthQueue(name, shape, keys)
+                self._growth_queues[name, shape] = GrowthQueue(name, shape, list(keys))
         for job in newcomers:
             key = self.key(job)
             if key is not None:

@@ -156,9 +156,8 @@ class BestFirst(Generic[P]):
     ) -> None:
         """`least`: a rank that the option of a place does not go below; None if it has none."""
         self._least, self._look = least, look
-        found = [(rank, place) for place in places if (rank := least(place)) is not None]
-        heapq.heapify(found)
-        self._heap = found
+        self._heap = [(rank, place) for place in places if (rank := least(place)) is not None]
+        heapq.heapify(self._heap)
 
     def enter(self, places: Iterable[P]) -> None:
         """Places that are new, or whose options may have become cheaper."""

@@ -130,7 +130,9 @@ class ClaimPlacement:
             return self._too_little("the nodes have too little room for it", claim)
         full = self._queues.full(claim.queue, claim.request)
         if full is not None and may_shrink:
-            leaving = self._queues.sums(self._surplus_in_queues())
+            queues = self._draft.cluster.queues.items()
+            surplus = ((name, each) for name, queue in queues for each in queue.surplus_vectors)
+            leaving = self._queues.sums(surplus)
             full = self._queues.full(claim.queue, claim.request, leaving)
         if full is not None:
             return self._too_little(f"queue {full.queue} has too little room for it", claim)
@@ -358,18 +360,6 @@ class ClaimPlacement:
     def _move(self, source: int, target: int, shape: Shape) -> None:
         self._promises[source].remove(shape)
         self._promises.setdefault(target, []).append(shape)
-
-    def _surplus_in_queues(self) -> list[tuple[str, tuple[int, ...]]]:
-        """Amounts that may leave each queue, before the plan at most."""
-        found: list[tuple[str, tuple[int, ...]]] = []
-        for name, queue in self._draft.cluster.queues.items():
-            found += [(name, vector) for vector in queue.surplus_vectors]
-        for job in self._draft.unsettled:
-            surplus = min(job.size - job.job.min, len(job.bound))
-            if job.state.movable and job.size - job.job.min >= job.state.unit:
-                vector = job.state.shape.vector
-                found.append((job.job.queue, tuple(amount * surplus for amount in vector)))
-        return found
 
     def _complete_units(self, job: JobDraft) -> None:
         """Pods chosen so far may be part of a unit; the rest of it leaves too."""

@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from volcano_elastic.cluster_state.claim import Claim
-from volcano_elastic.cluster_state.fit import Shape
 from volcano_elastic.cluster_state.reason import Reason
 from volcano_elastic.queue_policy.backoff import Backoff
 from volcano_elastic.queue_policy.draft import Draft, JobDraft
 from volcano_elastic.queue_policy.node_room import Room
 from volcano_elastic.snapshot.snapshot import Pod
-
-
-class _Pending(NamedTuple):
-    """Another's pod that waits."""
-
-    shape: Shape
-    key: str
-    queue: str | None
-    """Queue of its gang; None without one."""
 
 
 class WaitingPods:
@@ -35,20 +24,19 @@ class WaitingPods:
     def keep_for_others(self) -> None:
         """Keep room for others' pods."""
         cluster = self._draft.cluster
-        pending = [
-            _Pending(
-                cluster.dimensions.shape_of(pod), pod.key, one.gang.queue if one.gang else None
-            )
+        found = {
+            (cluster.dimensions.shape_of(pod).vector, pod.key): (pod, one.gang)
             for one in cluster.gangs.values()
             for pod in one.pending
-        ]
-        for pod in sorted(pending, key=lambda pod: (pod.shape.vector, pod.key), reverse=True):
-            self._keep_for(pod)
+        }
+        for _, (pod, gang) in sorted(found.items(), reverse=True):
+            self._keep_for(pod, None if gang is None else gang.queue)
 
-    def _keep_for(self, pod: _Pending) -> None:
+    def _keep_for(self, pod: Pod, queue: str | None) -> None:
         """Not if its queue is full, nor if it had room and did not take it: nobody may wait for
         ever for a pod that something we don't model keeps away."""
-        queue, vector, known = pod.queue, pod.shape.vector, f"pod {pod.key}"
+        shape, known = self._draft.cluster.dimensions.shape_of(pod), f"pod {pod.key}"
+        vector = shape.vector
         if queue is not None and (
             self._queues.tree.closed(queue) is not None
             or not self._queues.fits_often(queue, vector)
@@ -56,10 +44,10 @@ class WaitingPods:
             return
         if self._backoff.set_aside(known) is not None:
             return
-        idle = bool(self._nodes.place(pod.shape, 1, Room.IDLE))
+        idle = bool(self._nodes.place(shape, 1, Room.IDLE))
         if idle:
             self.kept_idle.add(known)
-        if (idle or self._nodes.place(pod.shape, 1, Room.RELEASING)) and queue is not None:
+        if (idle or self._nodes.place(shape, 1, Room.RELEASING)) and queue is not None:
             self._queues.use(queue, vector)
 
     def give_up_units(self, asking: Iterable[Claim]) -> None:
