@@ -27,6 +27,7 @@ from typing import NamedTuple, TypeAlias
 from volcano_elastic.cluster_state.fit import Shape
 from volcano_elastic.cluster_state.job_state import (
     GrowthKey,
+    JobState,
     LossKey,
     growth_end,
     growth_key,
@@ -90,7 +91,8 @@ class Moves:
         rebalanced: by queue, when a job of it last gave to another's growth.
         newcomers: jobs that this plan lets start; what they get now costs them no pause.
         """
-        self.draft, self._resting, self._newcomers = draft, resting, newcomers
+        self.draft, self._resting = draft, resting
+        self._jobs, self._now = draft.cluster.jobs, draft.now
         self.rebalanced, self.seconds = rebalanced, draft.now.timestamp()
         self.why: dict[str, Reason] = {}
         """Why those that had a turn grow no further."""
@@ -121,7 +123,8 @@ class Moves:
 
     def rests(self, key: str) -> bool:
         """Return whether a job that may grow stays as it is in this plan."""
-        return key in self._resting or self.draft.cluster.jobs[key].cooling(self.draft.now)
+        ready = self._jobs[key].ready
+        return (ready is not None and ready > self._now) or key in self._resting
 
     def _ask(self, donor: Donor) -> None:
         """Give each taker its turn with one donor, until nobody gets anything."""
@@ -171,7 +174,9 @@ class Moves:
         self, donor: Donor, takers: GrowthQueue, before: Precedence | None = None
     ) -> Precedence | None:
         """Return the queue's precedence now; `before`: when last asked, maybe for another job."""
-        while takers.jobs and donor.reaches(takers):
+        if not donor.reaches(takers):
+            return None
+        while takers.jobs:
             key = takers.jobs[0]
             if donor.by_gain and before is not None and before[-1] is key:
                 return before
@@ -278,7 +283,7 @@ class Giver(NamedTuple):
     """A job that may give, and what one step of it comes to."""
 
     key: LossKey
-    job: JobDraft
+    state: JobState
     workers: int
     gap: float
     cost: float
@@ -367,19 +372,19 @@ class OtherJobs:
             key = self._next_loss()
             if key is None:
                 return None
-            giver = self._draft.job(key.job)
-            step = giver.state.steps.down(giver.size)
-            count = giver.size - max(step.size, giver.job.min)
-            given = [amount * count for amount in giver.state.shape.vector]
-            state, borrows = giver.state, self._queues.borrows(giver.job.queue, given)
+            state, drafted = self._jobs[key.job], self._draft.jobs.get(key.job)
+            size = state.job.desired if drafted is None else drafted.size
+            count = size - max(state.steps.down(size).size, state.job.min)
+            given = [amount * count for amount in state.shape.vector]
+            borrows = self._queues.borrows(state.job.queue, given)
             cost = key.loss if borrows else state.worth_by_right(key.loss)
             gap, gpus = state.policy.rebalance.gap, count * state.unit_gpus
             each = key.loss / state.weight
             self._least_lost = min(self._least_lost, each)
             # Who gives to a claim stands still anyway.
-            pause = 0.0 if giver.removed else state.pause
+            pause = 0.0 if drafted is not None and drafted.removed else state.pause
             self._front.append(
-                Giver(key, giver, count, gap, cost, each * gpus, gpus, pause, state.created)
+                Giver(key, state, count, gap, cost, each * gpus, gpus, pause, state.created)
             )
         return self._front[nth]
 
@@ -388,7 +393,9 @@ class OtherJobs:
             found = heapq.heappop(self._losses)
             if self._moves.rests(found.job):
                 continue
-            giver = self._draft.job(found.job)
+            giver = self._draft.jobs.get(found.job)
+            if giver is None:
+                return found
             if giver.size > giver.job.desired or giver.pending_growth:
                 # Who has just grown gives nothing.
                 continue
@@ -403,7 +410,7 @@ class OtherJobs:
     def _look_again(self, gave: JobDraft | None = None) -> None:
         """Somebody has taken, from `gave` perhaps: losses may not be what they were."""
         for found in self._front:
-            if found.job is not gave:
+            if gave is None or found.key.job != gave.job.key:
                 heapq.heappush(self._losses, found.key)
         self._front.clear()
         self._least_lost = math.inf
@@ -424,17 +431,18 @@ class OtherJobs:
             most = gain / max(gap, giver.gap)
             if not ranked and most < giver.key.loss:
                 return False if nth else None
-            mine = giver.job.job.queue == queue
+            mine = giver.state.job.queue == queue
             may = self._outranks(taker, giver) if ranked else mine or most >= giver.cost
             reached = reached or may or mine
-            if not may or giver.job is taker:
+            if not may or giver.state is state:
                 continue
             lasts = max(LASTS, self._moves.seconds - max(created, giver.created))
             if (alone * giver.gpus - giver.lost) * lasts < pause + giver.pause:
                 continue
-            for leaving in self._choices(giver.job, taker, giver.workers):
-                if self._place(taker, giver.job, leaving, wanted):
-                    self._look_again(giver.job)
+            donor = self._draft.job(giver.key.job)
+            for leaving in self._choices(donor, taker, giver.workers):
+                if self._place(taker, donor, leaving, wanted):
+                    self._look_again(donor)
                     return True
         if not ranked and not reached:
             self._out_of_reach.add(queue)
@@ -442,8 +450,8 @@ class OtherJobs:
 
     @staticmethod
     def _outranks(taker: JobDraft, giver: Giver) -> bool:
-        mine, its = taker.state.rank, giver.job.state.rank
-        same = taker.job.queue == giver.job.job.queue
+        mine, its = taker.state.rank, giver.state.rank
+        same = taker.job.queue == giver.state.job.queue
         return same and mine is not None and its is not None and mine < its
 
     def _choices(self, giver: JobDraft, taker: JobDraft, count: int) -> list[list[Pod]]:
