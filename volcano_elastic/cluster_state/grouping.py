@@ -286,9 +286,23 @@ class _Grouping:
         if job.master_requests is not None:
             self._learn(job.master_requests)
             master = self._dimensions.shape(job.master_requests, *where)
-        curve, steps = self._speed(job, policy, shape)
+        old = self._before.jobs.get(job.key)
+        if old is not None and old.shape is shape and self._as_quick(old, job):
+            curve, steps = old.curve, old.steps
+        else:
+            curve, steps = self._speed(job, policy, shape)
         is_open = self._tree.closed(job.queue) is None
         return JobState(job, pods, policy, is_open, shape, master, curve, steps, self._dimensions)
+
+    def _as_quick(self, old: JobState, job: Job) -> bool:
+        """Return whether a job of the same shape has the speeds that it had before."""
+        was, shape = old.job, old.shape
+        return (
+            was.speeds is job.speeds
+            and was.pod_requests is job.pod_requests
+            and (was.queue, was.scaler, was.node_unit) == (job.queue, job.scaler, job.node_unit)
+            and self._largest(shape) == self._before.per_node.get(shape)
+        )
 
     def _speed(self, job: Job, policy: QueuePolicy, shape: Shape) -> tuple[Curve, SizeSteps]:
         surplus, plain, unit = policy.surplus, job.scaler == "none", max(1, job.node_unit)
